@@ -1,5 +1,4 @@
-//! The host without a broker, from its command line to its files: what runs, what is refused, and
-//! what a kill leaves behind.
+//! Tests of the host without a broker, from its command line to its files: runs, refusals, and recovery after a kill.
 
 mod engine {
     mod admin;

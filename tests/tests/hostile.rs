@@ -1,5 +1,5 @@
-//! Handlers that mean harm: each is contained and named, and costs other keys nothing. What each met is a
-//! table in docs/guide/handlers.md, which this makes and compares.
+//! Tests of hostile handlers: the host contains and names each of them, and other keys are unaffected. The test
+//! generates a table of the results and compares it with the one in docs/guide/handlers.md.
 
 use std::fs;
 
@@ -50,10 +50,10 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// A row of the table.
+/// A row of the table: the behaviour and its result.
 type Row = (String, String);
 
-/// What a handler does with an event, by its command.
+/// Returns the commands of the handler, by the behaviour that the table names.
 fn commands() -> Vec<(&'static str, Value)> {
     vec![
         ("loops for ever", json!({ "do": "loop" })),
@@ -69,7 +69,7 @@ fn commands() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Memories and tables that grow: what, and by how much.
+/// Growing memories and tables: the behaviour, and each memory or table with its growth in pages or entries.
 const GROWTHS: [(&str, [(u32, u32); 3]); 2] = [
     ("takes 5 MiB in each of three memories, and 5 more", [(0, 160), (1, 80), (2, 80)]),
     ("lets a table grow by 60,000 entries, and three memories", [(3, 60_000), (0, 160), (1, 90)]),
@@ -80,7 +80,8 @@ fn home() -> Result<Home> {
     home.write("plugins/memories@1.0.0.wasm", guest("memories")?)?;
     let innocent = in_turn(40, 25);
     home.write("events.ndjson", text(&innocent))?;
-    let mut lines: Vec<String> = commands().iter().map(|(key, it)| line(key, 1, it)).collect();
+    let mut lines: Vec<String> =
+        commands().iter().map(|(key, command)| line(key, 1, command)).collect();
     lines.push(line("files", 1, &json!({ "do": "probe", "path": "/etc/passwd" })));
     lines.push(line("sockets", 1, &json!({ "do": "probe", "address": "127.0.0.1:22" })));
     for key in ["clock one", "clock two"] {
@@ -104,10 +105,11 @@ fn home() -> Result<Home> {
     Ok(home)
 }
 
-/// Why a key is parked, in one line.
+/// Returns the row of a parked key, with the first line of its error.
 fn parked(home: &Home, stream: &str, key: &str) -> Result<Row> {
     let rows = home.rows(&["keys", "show", stream, key, "--json"])?;
-    let (status, trouble) = (&rows[0]["status"], &rows[0]["trouble"]);
+    let status = &rows[0]["status"];
+    let trouble = &rows[0]["trouble"];
     ensure!(status == "parked", "{key}: {}", rows[0]);
     let error = trouble["error"].as_str().context("an error")?;
     let first = error.lines().next().unwrap_or_default();
@@ -116,14 +118,14 @@ fn parked(home: &Home, stream: &str, key: &str) -> Result<Row> {
     Ok((key.to_owned(), format!("its key is parked (`{cause}`): {first}")))
 }
 
-/// Without large numbers, which are others with each version of a language.
+/// Replaces large numbers, which differ between versions of a language.
 fn rounded(text: &str) -> String {
-    let is_large = |word: &str| word.len() > 6 && word.bytes().all(|it| it.is_ascii_digit());
+    let is_large = |word: &str| word.len() > 6 && word.bytes().all(|byte| byte.is_ascii_digit());
     let round = |word| if is_large(word) { "…" } else { word };
     text.split(' ').map(round).collect::<Vec<_>>().join(" ")
 }
 
-/// The data of the message of a key.
+/// Returns the data of the message of a key.
 fn message(home: &Home, key: &str) -> Result<Value> {
     let id = format!("\"id\":\"hostile/{}/", key.replace(' ', "%20"));
     let text = home.read("hostile-out.ndjson");
@@ -131,7 +133,7 @@ fn message(home: &Home, key: &str) -> Result<Value> {
     Ok(serde_json::from_str::<Value>(line)?["data"].take())
 }
 
-/// What came of events.
+/// Returns the rows of the executed events.
 fn executed(home: &Home) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (key, _) in commands() {
@@ -143,21 +145,26 @@ fn executed(home: &Home) -> Result<Vec<Row>> {
     let files = message(home, "files")?;
     ensure!(files["arguments"] == json!([]) && files["environment"] == json!([]), "{files}");
     for (what, field) in [("reads a file", "read"), ("writes a file", "write")] {
-        rows.push((what.to_owned(), format!("an error: {}", files[field].as_str().context("it")?)));
+        rows.push((
+            what.to_owned(),
+            format!("an error: {}", files[field].as_str().context("a result")?),
+        ));
     }
     rows.push(("looks for arguments and variables".to_owned(), "there are none".to_owned()));
     let sockets = message(home, "sockets")?;
-    let error = sockets["connect"].as_str().context("it")?;
+    let error = sockets["connect"].as_str().context("a result")?;
     rows.push(("opens a socket".to_owned(), format!("an error: {error}")));
     let senses = [message(home, "clock one")?, message(home, "clock two")?];
-    // These events have no time, so the clock shows their arrival; what passes on the other one is not real.
-    ensure!(senses.iter().all(|it| it["monotonic_ns"].as_u64().is_some_and(|it| it < 1_000_000)));
+    // These events have no time, so that the clock shows their arrival. The monotonic clock shows no real time.
+    ensure!(
+        senses.iter().all(|sense| sense["monotonic_ns"].as_u64().is_some_and(|ns| ns < 1_000_000))
+    );
     ensure!(senses[0]["random"] != senses[1]["random"], "{senses:?}");
     Ok(rows)
 }
 
 #[test]
-fn what_hostile_handlers_meet() -> Result<()> {
+fn hostile_handlers_are_contained() -> Result<()> {
     let home = home()?;
     let report = home.run_once()?;
     let innocent = in_turn(40, 25);
@@ -166,7 +173,7 @@ fn what_hostile_handlers_meet() -> Result<()> {
     ensure!(fine == 400, "{fine} of 400 events of other keys: {report}");
     let mut rows = executed(&home)?;
 
-    // The same once more: random numbers are those of the event.
+    // A second run has the same random numbers, which depend only on the event.
     let again = self::home()?;
     again.run_once()?;
     let random =
@@ -189,7 +196,7 @@ fn what_hostile_handlers_meet() -> Result<()> {
     Ok(())
 }
 
-/// What a guest leaves in its memory is gone where each event has an instance of its own.
+/// Returns the row of a guest that leaves data in its memory. With a fresh instance for each event, the data is gone.
 fn fresh() -> Result<Row> {
     let config = CONFIG.replace("[plugins]", "[plugins]\ninstance = \"fresh\"");
     let home = Home::new(&["tally", "faulty"], &config)?;
@@ -211,14 +218,14 @@ fn fresh() -> Result<Row> {
     ))
 }
 
-/// Files that are put beside what runs.
+/// Returns the rows of files that are added while the host runs.
 fn loaded() -> Result<Vec<Row>> {
     let home = home()?;
     let mut service = Service::start(&home, &["run"])?;
     let address = http::ready(&mut service)?;
     let mut rows = Vec::new();
     let tiny = |functions| module(functions, &[]);
-    // Constants that are dropped, 100 MB of them.
+    // Code that drops constants, 100 MB in total.
     let large = module(100, &[0x41, 0, 0x1a].repeat(1_000_000 / 3));
     for (number, (what, bytes)) in [
         ("never ends its start", guest("endless-start")?),
@@ -236,8 +243,9 @@ fn loaded() -> Result<Vec<Row>> {
         wait_until(what, || {
             let plugins = http::get(address, "/v1/plugins")?.json()?;
             let found = plugins["handlers"].as_array().into_iter().flatten();
-            let mut found =
-                found.filter(|it| it["path"].as_str().is_some_and(|it| it.ends_with(&file)));
+            let mut found = found.filter(|handler| {
+                handler["path"].as_str().is_some_and(|path| path.ends_with(&file))
+            });
             row = found.next().cloned().unwrap_or_default();
             Ok(!row.is_null() && row["state"] != "loading")
         })?;
@@ -246,7 +254,7 @@ fn loaded() -> Result<Vec<Row>> {
             None => "is taken".to_owned(),
         };
         rows.push((what.to_owned(), met));
-        // What runs goes on.
+        // The running handlers continue.
         let more = in_turn(40, 26 + number as u64);
         home.append("events.ndjson", text(&more[more.len() - 40..]))?;
         let expected = more.len();
@@ -256,17 +264,18 @@ fn loaded() -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The handler `tally` with one more module in it, which nothing uses and the compiler has to compile.
+/// Returns the handler `tally` with one more module, which is unused and must still be compiled.
 fn with_module(module: &Module) -> Result<Vec<u8>> {
     let mut component = fs::read(plugin("tally")?)?;
     ModuleSection(module).append_to_component(&mut component);
     Ok(component)
 }
 
-/// A module of so many functions with this body.
+/// Returns a module with `functions` functions of this body.
 fn module(functions: u32, body: &[u8]) -> Module {
-    let (mut types, mut all, mut code) =
-        (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    let mut types = TypeSection::new();
+    let mut all = FunctionSection::new();
+    let mut code = CodeSection::new();
     types.ty().function([], []);
     for _ in 0..functions {
         all.function(0);

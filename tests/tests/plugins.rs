@@ -1,4 +1,4 @@
-//! Handlers: how they are loaded, what they can reach, their limits, and their versions.
+//! Tests of handlers: loading, the sandbox, limits and versions.
 
 mod plugins {
     mod limits;

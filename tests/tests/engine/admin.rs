@@ -1,5 +1,5 @@
-//! The operators' listener of a running host: who may ask, what is answered, and that whoever asks
-//! holds up nothing.
+//! Tests of a running host's admin listener: who may send requests, the responses, and that callers do not delay the
+//! host.
 
 mod abuse;
 mod listen;

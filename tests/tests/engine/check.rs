@@ -1,10 +1,10 @@
-//! `ordain check` finds what a start would refuse, and `ordain plugins list` what it would not run.
+//! `ordain check` reports what a start would reject, and `ordain plugins list` lists the handlers that would not run.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::tally;
 
-/// What both say; they must end with 78.
+/// Returns the standard error of `check` and of `run`, which must both exit with 78.
 fn refusals(home: &Home) -> Result<[String; 2]> {
     let told = |args: &[&str]| -> Result<String> {
         let output = home.output(args)?;
@@ -16,7 +16,7 @@ fn refusals(home: &Home) -> Result<[String; 2]> {
 }
 
 #[test]
-fn files_are_checked_in_the_words_of_a_start() -> Result<()> {
+fn check_and_start_report_the_same_file_errors() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let [check, run] = refusals(&home)?;
     ensure!(check == run && check.contains("events.ndjson cannot be read"), "{check}\n{run}");
@@ -35,12 +35,12 @@ fn files_are_checked_in_the_words_of_a_start() -> Result<()> {
     }
     home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", "new.ndjson"))?;
     ensure!(home.output(&["check"])?.status.success(), "a valid configuration");
-    ensure!(!home.path("new.ndjson").exists(), "check made a file");
+    ensure!(!home.path("new.ndjson").exists(), "check created a file");
     Ok(())
 }
 
 #[test]
-fn the_configuration_is_named_in_either_way() -> Result<()> {
+fn configuration_is_named_by_argument_or_option() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     std::fs::rename(home.path("ordain.toml"), home.path("other.toml"))?;
@@ -58,7 +58,7 @@ fn the_configuration_is_named_in_either_way() -> Result<()> {
 }
 
 #[test]
-fn files_that_are_no_handlers_are_listed_as_broken() -> Result<()> {
+fn invalid_handler_files_are_listed_as_broken() -> Result<()> {
     let home = Home::new(&["tally", "faulty"], tally::CONFIG)?;
     let whole = std::fs::read(home.path("plugins/tally.wasm"))?;
     home.write("plugins/tally@1.0.0.wasm", &whole)?;
@@ -67,7 +67,10 @@ fn files_that_are_no_handlers_are_listed_as_broken() -> Result<()> {
     let rows = home.rows(&["plugins", "list", "--json"])?;
     let handlers = rows[0]["handlers"].as_array().cloned().unwrap_or_default();
     let told = |part: &str| -> Vec<String> {
-        handlers.iter().map(|it| it[part].as_str().unwrap_or_default().to_owned()).collect()
+        handlers
+            .iter()
+            .map(|handler| handler[part].as_str().unwrap_or_default().to_owned())
+            .collect()
     };
     assert_eq!(told("state"), ["broken", "unused", "older", "active", "broken"], "{rows:?}");
     let names = told("handler");
@@ -78,14 +81,14 @@ fn files_that_are_no_handlers_are_listed_as_broken() -> Result<()> {
     let text = String::from_utf8(home.output(&["plugins", "list"])?.stdout)?;
     ensure!(text.contains("plugins/empty.wasm: is empty"), "{text}");
     home.write("events.ndjson", "")?;
-    // A start does without the highest version; whoever checks is told before.
+    // A start skips a damaged highest version; `check` reports it beforehand.
     let output = home.output(&["check"])?;
     let told = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.code() == Some(78) && told.contains("tally@2.0.0.wasm: is damaged"),
         "{told}"
     );
-    // Or before the files are where a process would find them.
+    // `plugins check` reports a fault before the files are in the folder that a process reads.
     std::fs::create_dir(home.path("staged"))?;
     home.write("staged/tally@3.0.0.wasm", &whole)?;
     home.write("staged/tally@three.wasm", &whole)?;

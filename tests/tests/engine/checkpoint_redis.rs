@@ -1,5 +1,5 @@
-//! How far a file is read, where the checkpoint lies in Redis: it must never speak of another
-//! owner's commits, nor of commits that the server has lost.
+//! The checkpoint of a file when the store is Redis. It must never cover another owner's commits, nor commits that the
+//! server has lost.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -9,10 +9,11 @@ use anyhow::{Result, ensure};
 use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
 
-/// Many times what a crash may bring again.
+/// The number of events: many times the number that a crash may bring again.
 const EVENTS: usize = 60_000;
 
-/// A `fifo` stream of one key, so that whatever is read again far behind is taken for new.
+/// A Redis server and a host with a `fifo` stream of one key. An event that is read again after its id has left the
+/// window counts as a new one.
 struct Rig {
     redis: Redis,
     home: Home,
@@ -54,14 +55,15 @@ impl Rig {
         wait_until(words, || Ok(self.home.read(&format!("err-{name}")).contains(words)))
     }
 
-    /// The checkpoint as it is stored.
+    /// Returns the stored checkpoint.
     fn mark(&self) -> Result<String> {
         let mark =
             self.redis.command(&["HGET", "ordain:{0}:marks", "source/cases/events.ndjson"])?;
         Ok(mark.text().unwrap_or_default().to_owned())
     }
 
-    /// One more run finds everything done. It may print what may not have been printed.
+    /// Runs once more and checks that no event takes effect again. The run may print messages that an earlier run did
+    /// not confirm.
     fn nothing_is_done_again(&self, runs: &[&str]) -> Result<()> {
         self.goes_on_to_the_end()?;
         let printed = runs.iter().map(|run| self.home.read(&format!("out-{run}")));
@@ -72,7 +74,8 @@ impl Rig {
         Ok(())
     }
 
-    /// One more run takes what is left. An event that took effect twice would have two numbers.
+    /// Runs once more and checks that every event has taken effect. An event that took effect twice would have two
+    /// numbers.
     fn goes_on_to_the_end(&self) -> Result<()> {
         let status = self.start("last", &["--once"])?.wait()?;
         ensure!(status.success(), "{}", self.home.read("err-last"));
@@ -89,7 +92,7 @@ fn signal(run: &Child, name: &str) -> Result<()> {
 }
 
 #[test]
-fn an_owner_that_has_lost_the_partition_writes_none() -> Result<()> {
+fn owner_that_lost_the_partition_writes_no_checkpoint() -> Result<()> {
     let rig = Rig::new()?;
     let mut first = rig.start("first", &[])?;
     rig.printed("first", 10_000)?;
@@ -100,7 +103,7 @@ fn an_owner_that_has_lost_the_partition_writes_none() -> Result<()> {
     ensure!(mark.contains(&format!("\"line\":{EVENTS}")), "{mark}");
     signal(&first, "CONT")?;
     rig.says("first", "another process has taken the partition over")?;
-    // It has the partition again by now, or soon, and finds nothing to do.
+    // The first process owns the partition again by now, or soon will, and has nothing left to do.
     signal(&first, "TERM")?;
     ensure!(first.wait()?.success(), "{}", rig.home.read("err-first"));
     ensure!(rig.mark()? == mark, "{} after {mark}", rig.mark()?);
@@ -108,7 +111,7 @@ fn an_owner_that_has_lost_the_partition_writes_none() -> Result<()> {
 }
 
 #[test]
-fn it_is_written_again_where_the_server_has_lost_it() -> Result<()> {
+fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
     let rig = Rig::new()?;
     let mut run = rig.start("first", &[])?;
     rig.printed("first", 10_000)?;
@@ -117,11 +120,14 @@ fn it_is_written_again_where_the_server_has_lost_it() -> Result<()> {
     rig.printed("first", EVENTS)?;
     wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
     rig.redis.go_back(&early)?;
-    // Memory has all that is lost. Only when that is there again is the checkpoint true.
+    // The process still has the lost commits in memory. The checkpoint is valid only after they are stored again.
     wait_until("the checkpoint again", || {
         let mark = rig.mark()?;
         let row = &rig.home.rows(&["keys", "list", "cases", "--json"])?[0];
-        ensure!(!mark.contains(&all) || row["next"] == EVENTS + 1, "{mark} where there is {row}");
+        ensure!(
+            !mark.contains(&all) || row["next"] == EVENTS + 1,
+            "the checkpoint {mark} is ahead of {row}"
+        );
         Ok(mark.contains(&all))
     })?;
     run.kill()?;
@@ -129,9 +135,9 @@ fn it_is_written_again_where_the_server_has_lost_it() -> Result<()> {
     rig.nothing_is_done_again(&["first"])
 }
 
-/// The checkpoint lies in another shard, and still says that all is done.
+/// The checkpoint is in another shard, which still records every event as done.
 #[test]
-fn commits_that_were_lost_in_between_are_made_from_the_file() -> Result<()> {
+fn commits_lost_between_runs_are_made_again_from_the_file() -> Result<()> {
     let rig = Rig::new()?;
     let status = rig.start("first", &["--once"])?.wait()?;
     ensure!(status.success(), "{}", rig.home.read("err-first"));
@@ -139,15 +145,21 @@ fn commits_that_were_lost_in_between_are_made_from_the_file() -> Result<()> {
     rig.redis.command(&["DEL", &format!("ordain:{{{shard}}}:data:cases")])?;
     rig.goes_on_to_the_end()?;
     rig.says("last", "reading the file from its beginning")?;
-    ensure!(rig.home.read("err-last").contains(&format!("[{shard}]")), "it names the shard");
+    ensure!(
+        rig.home.read("err-last").contains(&format!("[{shard}]")),
+        "the warning does not name shard {shard}"
+    );
     rig.goes_on_to_the_end()?;
-    ensure!(!rig.home.read("err-last").contains("from its beginning"), "it is read once more");
+    ensure!(
+        !rig.home.read("err-last").contains("from its beginning"),
+        "the file is read from its beginning again"
+    );
     Ok(())
 }
 
-/// A successor that dies while it claims has claimed shard 0, and not the key's shard.
+/// A successor that dies while it claims the partition has claimed shard 0, but not the key's shard.
 #[test]
-fn an_owner_that_has_lost_one_shard_begins_anew() -> Result<()> {
+fn owner_that_lost_one_shard_starts_again() -> Result<()> {
     let rig = Rig::new()?;
     let lines = rig.home.read("events.ndjson");
     let (some, rest) = lines.split_at(lines.match_indices('\n').nth(9_999).expect("lines").0 + 1);
@@ -169,9 +181,9 @@ fn an_owner_that_has_lost_one_shard_begins_anew() -> Result<()> {
     rig.goes_on_to_the_end()
 }
 
-/// The server is put back while the stream rests, and nothing is asked of it until the end.
+/// The server is reset to a snapshot while the stream is idle, and the host sends no request to it before the end.
 #[test]
-fn an_orderly_end_makes_again_what_memory_has() -> Result<()> {
+fn orderly_end_commits_again_what_the_server_lost() -> Result<()> {
     let rig = Rig::new()?;
     let mut run = rig.start("first", &[])?;
     rig.printed("first", 10_000)?;
@@ -188,9 +200,9 @@ fn an_orderly_end_makes_again_what_memory_has() -> Result<()> {
     rig.nothing_is_done_again(&["first"])
 }
 
-/// The end is asked for while the server is away, and it comes back without what it had.
+/// The process receives the signal while the server is down. The server then returns without its latest data.
 #[test]
-fn an_end_waits_for_a_server_that_is_away() -> Result<()> {
+fn shutdown_waits_for_an_unavailable_server() -> Result<()> {
     let rig = Rig::new()?;
     let mut run = rig.start("first", &[])?;
     rig.printed("first", 10_000)?;
@@ -199,22 +211,23 @@ fn an_end_waits_for_a_server_that_is_away() -> Result<()> {
     rig.redis.kill()?;
     signal(&run, "TERM")?;
     std::thread::sleep(std::time::Duration::from_secs(2));
-    ensure!(run.try_wait()?.is_none(), "it has ended without its store");
+    ensure!(run.try_wait()?.is_none(), "the process has ended without its store");
     rig.redis.go_back(&early)?;
     ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
     rig.nothing_is_done_again(&["first"])
 }
 
-/// Puts something else in the place of a key, and the key back. Nobody sees it missing.
+/// Replaces a key by a foreign value. `PUT_BACK` restores the key. Each script is atomic, so that no reader sees the
+/// key missing.
 const OVERWRITE: &str =
     "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end
     redis.call('SET', KEYS[1], 'foreign')";
 const PUT_BACK: &str = "redis.call('DEL', KEYS[1])
     if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('RENAME', KEYS[2], KEYS[1]) end";
 
-/// What all keys share is written over by somebody else, and put back: the run waits and goes on.
+/// Another program overwrites data that all keys share and then restores it: the run waits and continues.
 #[test]
-fn what_others_write_over_is_waited_for() -> Result<()> {
+fn overwritten_store_data_pauses_the_run() -> Result<()> {
     let rig = Rig::new()?;
     let mut run = rig.start("first", &[])?;
     rig.printed("first", 5_000)?;

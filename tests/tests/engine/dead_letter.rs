@@ -1,4 +1,4 @@
-//! Dead letters that are forwarded to a sink: each exactly once, also over kills.
+//! Dead letters are forwarded to a sink exactly once each, even if the process is killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ kind = "file"
 path = "dead.ndjson"
 "#;
 
-/// So many keys, each with eight events and one letter of each kind.
+/// The number of keys. Each has eight events and one letter of each kind.
 const KEYS: usize = 400;
 
 fn event(key: usize, sequence: u64, data: &Value) -> String {
@@ -33,8 +33,8 @@ fn event(key: usize, sequence: u64, data: &Value) -> String {
     .to_string()
 }
 
-/// Event 2 is rejected, 3 traps, 5 is missing, 6 comes with two contents, 8 is the last one; then
-/// come one after the end, one without a sequence, and one that is none.
+/// Returns the lines of the input. Event 2 is rejected, 3 traps, 5 is missing, 6 arrives with two different contents,
+/// and 8 is the last one. Then follow an event after the end, an event without a sequence, and a line that is no event.
 fn lines() -> Vec<String> {
     let mut lines = Vec::new();
     let mut add = |data: &dyn Fn(usize) -> String| lines.extend((0..KEYS).map(data));
@@ -56,13 +56,12 @@ fn lines() -> Vec<String> {
 const CAUSES: [&str; 7] =
     ["after-end", "conflict", "gap", "no-sequence", "rejected", "trap", "unreadable"];
 
-/// What was forwarded is what is in the store, each once, and as many of each cause as there are
-/// keys.
+/// Checks that the sink has exactly the letters of the store, each once, and one letter per key for each cause.
 fn check(home: &Home) -> Result<()> {
     let mut stored = BTreeSet::new();
     for row in home.rows(&["dead", "list", "faults", "--json", "--limit", "100000"])? {
-        let (key, id) = (row["key"].as_str().context("a key")?, row["id"].as_str().context("id")?);
-        let key = key.replace(' ', "%20");
+        let key = row["key"].as_str().context("a key")?.replace(' ', "%20");
+        let id = row["id"].as_str().context("an id")?;
         stored.insert(format!("faults/{key}/dead/{}", id.replace('-', "/")));
     }
     let mut forwarded = BTreeSet::new();
@@ -104,18 +103,18 @@ fn each_dead_letter_is_forwarded_once() -> Result<()> {
     let report = home.run_once()?;
     assert_eq!(report["dead_total"], CAUSES.len() * KEYS);
     check(&home)?;
-    // All is known: nothing comes again.
+    // Every event is known, so that the next run forwards nothing.
     home.run_once()?;
     check(&home)
 }
 
 #[test]
-fn also_over_kills() -> Result<()> {
+fn each_dead_letter_is_forwarded_once_despite_kills() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", lines().join("\n") + "\n")?;
     let calm = Instant::now();
     home.run_once()?;
-    // The handler is compiled by now, so that this is longer than a run takes from here on.
+    // This run also compiles the handler, so that it takes longer than every later one.
     let whole = calm.elapsed();
     std::fs::remove_dir_all(home.path("ordain-data"))?;
     std::fs::remove_file(home.path("dead.ndjson"))?;
@@ -139,7 +138,7 @@ fn also_over_kills() -> Result<()> {
 }
 
 #[test]
-fn a_sink_that_is_not_there_is_refused() -> Result<()> {
+fn undefined_dead_letter_sink_is_refused() -> Result<()> {
     let config = CONFIG.replace("[sinks.dead]", "[sinks.deaf]");
     let home = Home::new(&[], &config)?;
     let output = home.ordain(&["check"])?.env("RUST_BACKTRACE", "1").output()?;

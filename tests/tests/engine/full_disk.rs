@@ -1,5 +1,5 @@
-//! A disk that takes no more while the host runs: it ends and says why, and once there is room
-//! again it goes on, and the output is exact.
+//! A disk that fills up while the host runs: the process ends and reports the reason. After space is freed, the next
+//! run continues, and the output is exact.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,13 +9,14 @@ use ordain_tests::host::{Home, binary};
 use ordain_tests::log::{by_key, real_or_generated};
 use ordain_tests::tally;
 
-/// How far any file may be written, in units of 512 bytes: less than all commits need.
+/// The greatest size of any file, in units of 512 bytes: less than all commits need.
 const LIMIT: u64 = 1_024;
-/// The store looks after five seconds whether a write that does not come back ever will.
+/// The time within which the process must end. After five seconds the store checks whether a pending write can still
+/// finish.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Runs it where files may not grow beyond the limit. The signal that comes with it is ignored,
-/// so that writes fail as on a full disk.
+/// Runs the host with a limit on the size of files. The shell ignores the signal that comes with the limit, so that
+/// writes fail as on a full disk.
 fn run_limited(home: &Home) -> Result<(Option<i32>, String)> {
     let limited = format!("trap '' XFSZ; ulimit -f {LIMIT}; exec \"$0\" \"$@\"");
     let mut child = Command::new("sh")
@@ -34,17 +35,17 @@ fn run_limited(home: &Home) -> Result<(Option<i32>, String)> {
         }
         if started.elapsed() > PATIENCE {
             child.kill()?;
-            bail!("it has not ended after {PATIENCE:?}: {}", home.read("log"));
+            bail!("the process has not ended after {PATIENCE:?}: {}", home.read("log"));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_full_disk_ends_the_process_and_loses_nothing() -> Result<()> {
+fn full_disk_ends_the_process_and_loses_nothing() -> Result<()> {
     let lines = real_or_generated()?;
     let home = Home::new(&["tally"], tally::CONFIG)?;
-    // The store is made, and the handler compiled, while there is room.
+    // Creates the store and compiles the handler while there is space.
     home.write("events.ndjson", lines[..10].join("\n") + "\n")?;
     home.run_once()?;
     home.write("events.ndjson", lines.join("\n") + "\n")?;
@@ -57,7 +58,10 @@ fn a_full_disk_ends_the_process_and_loses_nothing() -> Result<()> {
     {
         ensure!(error.contains(words), "without {words:?}: {log}");
     }
-    ensure!(error.matches("has failed").count() == 1, "it says so more than once: {log}");
+    ensure!(
+        error.matches("has failed").count() == 1,
+        "the error is reported more than once: {log}"
+    );
     let written = home.read("out.ndjson").lines().count();
     ensure!(written < lines.len(), "all was written before the disk was full");
     println!("{written} of {} messages were written when the disk was full", lines.len());

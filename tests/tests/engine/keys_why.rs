@@ -1,5 +1,4 @@
-//! What people read of a key that stands still: why, and what helps. Commands that are printed can
-//! be run as they are.
+//! `keys why` reports the cause of a stopped key and a remedy. Users can run the printed commands unchanged.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
@@ -22,7 +21,7 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// A key, its first event's command, and what helps.
+/// A key, the command of its first event, and the start of the remedy.
 const STUCK: [(&str, &str, &str); 6] = [
     ("trap", r#"{ "do": "trap" }"#, "fix the handler; then put another version of"),
     (
@@ -50,7 +49,7 @@ fn home() -> Result<Home> {
 }
 
 #[test]
-fn the_remedy_fits_the_cause() -> Result<()> {
+fn remedy_fits_the_cause() -> Result<()> {
     let home = home()?;
     home.run_once()?;
     for (key, _, helps) in STUCK {
@@ -66,7 +65,7 @@ fn the_remedy_fits_the_cause() -> Result<()> {
 }
 
 #[test]
-fn keys_in_the_middle_of_their_life() -> Result<()> {
+fn keys_with_a_late_first_event_are_explained() -> Result<()> {
     let home = home()?;
     let far = [("near", 5_000), ("far", 50_000)]
         .map(|(key, sequence)| line(key, sequence, &json!({ "do": "emit" })));
@@ -85,7 +84,7 @@ fn keys_in_the_middle_of_their_life() -> Result<()> {
 }
 
 #[test]
-fn the_report_names_commands_that_can_be_run() -> Result<()> {
+fn report_prints_commands_that_can_be_run() -> Result<()> {
     let home = home()?;
     std::fs::rename(home.path("ordain.toml"), home.path("other.toml"))?;
     let output = home.output(&["--log", "warn", "run", "--once", "--config", "other.toml"])?;

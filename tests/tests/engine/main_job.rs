@@ -1,5 +1,4 @@
-//! The main job, whole: a log of events through a handler, from file to file, undisturbed,
-//! disturbed, and killed again and again.
+//! The main job: a log of events through a handler, from file to file, undisturbed, disturbed, and killed repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ fn home(lines: &[String]) -> Result<Home> {
     Ok(home)
 }
 
-/// Every key has ended with its last event, and nothing is dead or held.
+/// Checks that every key has completed with its last event, and that there are no dead letters and no held events.
 fn all_complete(home: &Home, keys: usize) -> Result<()> {
     let completed = home.rows(&[
         "keys",
@@ -35,7 +34,7 @@ fn all_complete(home: &Home, keys: usize) -> Result<()> {
 }
 
 #[test]
-fn a_log_in_order() -> Result<()> {
+fn ordered_log_is_processed_exactly_once() -> Result<()> {
     let lines = real_or_generated()?;
     let home = home(&lines)?;
     let report = home.run_once()?;
@@ -47,7 +46,7 @@ fn a_log_in_order() -> Result<()> {
 }
 
 #[test]
-fn shuffled_within_a_window_and_every_tenth_line_repeated() -> Result<()> {
+fn shuffled_and_repeated_lines_are_processed_exactly_once() -> Result<()> {
     let lines = real_or_generated()?;
     let disturbed = disturb(&lines, 100, 10, 1);
     let home = home(&disturbed)?;
@@ -61,10 +60,10 @@ fn shuffled_within_a_window_and_every_tenth_line_repeated() -> Result<()> {
 }
 
 #[test]
-fn killed_twenty_times() -> Result<()> {
+fn twenty_kills_lose_and_repeat_nothing() -> Result<()> {
     let lines = real_or_generated()?;
     let disturbed = disturb(&lines, 100, 10, 2);
-    // How long a run takes that nobody kills, the compiled handler being there.
+    // Measures an undisturbed run whose handler is already compiled.
     let calm = home(&disturbed)?;
     calm.run_once()?;
     std::fs::remove_dir_all(calm.path("ordain-data"))?;

@@ -1,5 +1,5 @@
-//! The main job on the store in Redis: messages on standard output, which is at least once, so that
-//! each counts once by its id. Runs are killed, and so is the server.
+//! The main job with the store in Redis. Standard output delivers messages at least once, so that each message counts
+//! once by its id. The tests kill runs and the server.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-/// A server that syncs each commit, and runs of the host on it.
+/// A server that syncs each commit, and runs of the host that use it.
 struct Job {
     redis: Redis,
     home: Home,
@@ -33,7 +33,7 @@ impl Job {
         Ok(Self { redis, home, lines, runs: 0 })
     }
 
-    /// Starts a run with a file of its own for what it prints.
+    /// Starts a run whose output goes to a file of its own.
     fn start(&mut self) -> Result<Child> {
         self.start_with(&["--once", "--json"])
     }
@@ -52,8 +52,7 @@ impl Job {
         Ok(())
     }
 
-    /// How long a run takes that nobody disturbs, the compiled handler being there. What it has
-    /// done is gone afterwards.
+    /// Returns the duration of an undisturbed run whose handler is already compiled. Removes its data afterwards.
     fn calm(&mut self) -> Result<Duration> {
         let mut whole = Duration::ZERO;
         for _ in 0..2 {
@@ -70,12 +69,15 @@ impl Job {
         Ok(whole)
     }
 
-    /// What all runs have printed: each message once by its id, in the order of their first time.
+    /// Returns the messages that all runs printed, each once by its id in the order of its first occurrence, and the
+    /// number of repeats.
     fn printed(&self) -> Result<(String, usize)> {
-        let (mut once, mut ids, mut repeats) = (String::new(), HashSet::new(), 0);
+        let mut once = String::new();
+        let mut ids = HashSet::new();
+        let mut repeats = 0;
         for run in 1..=self.runs {
             let text = self.home.read(&format!("out-{run}"));
-            // A kill may cut the last line off.
+            // A kill may truncate the last line.
             for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
                 let message: Value = serde_json::from_str(line).context(line.to_owned())?;
                 if ids.insert(message["id"].as_str().context("an id")?.to_owned()) {
@@ -88,7 +90,8 @@ impl Job {
         Ok((once, repeats))
     }
 
-    /// Every key has ended with its last event and all its messages, and nothing is dead or held.
+    /// Checks that every key has completed with its last event and all its messages, and that there are no dead letters
+    /// and no held events.
     fn check(&self) -> Result<()> {
         let keys = by_key(&self.lines)?;
         let (printed, repeats) = self.printed()?;
@@ -104,7 +107,7 @@ impl Job {
     }
 }
 
-/// A random time within a run.
+/// Returns a random time within a run.
 fn moment(rng: &mut ChaCha8Rng, whole: Duration) -> Duration {
     Duration::from_micros(rng.random_range(0..whole.as_micros() as u64))
 }
@@ -119,7 +122,7 @@ fn moments() -> Result<ChaCha8Rng> {
 }
 
 #[test]
-fn shuffled_and_repeated() -> Result<()> {
+fn shuffled_and_repeated_lines_are_processed_exactly_once() -> Result<()> {
     let mut job = Job::new(real_or_generated()?, 100, 10, 1)?;
     let run = job.start()?;
     job.finish(run)?;
@@ -127,7 +130,7 @@ fn shuffled_and_repeated() -> Result<()> {
 }
 
 #[test]
-fn killed_twenty_times() -> Result<()> {
+fn twenty_kills_lose_and_repeat_nothing() -> Result<()> {
     let mut job = Job::new(real_or_generated()?, 100, 10, 2)?;
     let whole = job.calm()?;
     let mut rng = moments()?;
@@ -145,9 +148,9 @@ fn killed_twenty_times() -> Result<()> {
     job.check()
 }
 
-/// The server dies under load and comes back, while the run goes on.
+/// The server is killed under load and restarted, while the run continues.
 #[test]
-fn the_server_killed_again_and_again() -> Result<()> {
+fn repeated_server_kills_lose_and_repeat_nothing() -> Result<()> {
     let mut job = Job::new(real_or_generated()?, 100, 10, 3)?;
     let whole = job.calm()?;
     let mut rng = moments()?;
@@ -155,7 +158,7 @@ fn the_server_killed_again_and_again() -> Result<()> {
     while kills < 20 {
         job.redis.command(&["FLUSHALL"])?;
         let mut run = job.start()?;
-        // As long as there is something to disturb.
+        // Kills the server only while the run is active.
         while run.try_wait()?.is_none() && kills < 20 {
             std::thread::sleep(moment(&mut rng, whole / 4));
             job.redis.kill()?;
@@ -170,9 +173,9 @@ fn the_server_killed_again_and_again() -> Result<()> {
     Ok(())
 }
 
-/// Both die, each at moments of its own.
+/// The run and the server are killed at independent moments.
 #[test]
-fn runs_and_the_server_killed() -> Result<()> {
+fn kills_of_runs_and_server_lose_and_repeat_nothing() -> Result<()> {
     let mut job = Job::new(real_or_generated()?, 100, 10, 4)?;
     let whole = job.calm()?;
     let mut rng = moments()?;
@@ -195,10 +198,10 @@ fn runs_and_the_server_killed() -> Result<()> {
     job.check()
 }
 
-/// The server loses its last commits, and nothing comes that would be committed: what is lost is
-/// there again all the same, from memory.
+/// The server loses its last commits while no event arrives that needs a commit. The host commits the lost data again
+/// from memory.
 #[test]
-fn a_server_that_goes_back_while_nothing_comes() -> Result<()> {
+fn idle_run_commits_again_what_the_server_lost() -> Result<()> {
     let mut job = Job::new(real_or_generated()?, 100, 10, 5)?;
     let mut run = job.start_with(&["--json"])?;
     let count = |job: &Job| job.home.read("out-1").lines().count();

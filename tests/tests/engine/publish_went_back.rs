@@ -1,4 +1,5 @@
-//! Publishers over a store that goes back in time: no number is given to two events, and each event is there once.
+//! Publishers with a store that loses its latest data: no number is assigned to two events, and each event is stored
+//! once.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ fn home(url: &str) -> Result<Home> {
     Home::new(&["tally"], &config)
 }
 
-/// Runs the stream until each of these keys has all its events; returns the output.
+/// Runs the stream until each of these keys has all its events. Returns the output.
 fn run(home: &Home, keys: &BTreeMap<String, u64>) -> Result<String> {
     let mut service = Service::start(home, &["run"])?;
     let done = wait_until("all events", || {
@@ -37,9 +38,9 @@ fn run(home: &Home, keys: &BTreeMap<String, u64>) -> Result<String> {
     Ok(service.stdout())
 }
 
-/// One master of a Cluster loses what a run published, and shard 0, where other checkpoints lie, does not.
+/// One master of a Redis Cluster loses the events of a run. Shard 0, which stores the other checkpoints, loses nothing.
 #[test]
-fn the_next_run_publishes_what_a_shard_has_lost() -> Result<()> {
+fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     const KEYS: usize = 40;
     let mut cluster = Cluster::start(3)?;
     cluster.add_replicas()?;
@@ -63,16 +64,19 @@ fn the_next_run_publishes_what_a_shard_has_lost() -> Result<()> {
     let done = publish(100)?;
     let [published, known] = ["published", "known"].map(|name| done[name].as_u64().unwrap_or(0));
     ensure!(done["lines_before"] == 2_000 && published + known == 2_000, "{done}");
-    ensure!(published > 400 && known > 0, "a shard has lost events, and others have not: {done}");
+    ensure!(
+        published > 400 && known > 0,
+        "one shard must have lost events, and the others none: {done}"
+    );
     let lines = in_turn(KEYS, 100);
     let all = by_key(&lines)?;
     let keys = all.keys().map(|key| (key.clone(), 100)).collect();
     tally::check(&all, &run(&home, &keys)?)
 }
 
-/// A publisher that lives on gives the lost events again before any new one.
+/// A publisher that keeps running publishes the lost events again before any new one.
 #[tokio::test]
-async fn a_publisher_puts_its_lost_events_again() -> Result<()> {
+async fn publisher_publishes_its_lost_events_again() -> Result<()> {
     const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
     let redis = Redis::start(&[])?;
     let home = home(&redis.url())?;
@@ -93,7 +97,7 @@ async fn a_publisher_puts_its_lost_events_again() -> Result<()> {
             _ => {}
         }
     }
-    // Lost after the last call: the end of the publisher makes that good.
+    // The server loses this event after the last call. `close` publishes it again.
     let snapshot = redis.snapshot()?;
     publisher.publish(&[event("a", 21)?]).await?;
     redis.go_back(&snapshot)?;

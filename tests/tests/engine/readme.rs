@@ -1,4 +1,4 @@
-//! What the README tells a newcomer to do works as it is written there.
+//! The commands and files of the README's section on an own handler work as they are written there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,12 +10,13 @@ use ordain_tests::host::binary;
 use ordain_tests::plugins::{root, target_dir};
 use serde_json::Value;
 
-/// The fenced blocks of the section on an own handler: files by their names, commands in order.
+/// Returns the fenced blocks of the section on an own handler: files by name, and commands in order.
 fn blocks() -> Result<(BTreeMap<String, String>, Vec<String>)> {
     let readme = fs::read_to_string(root().join("README.md"))?;
     let (_, section) = readme.split_once("## Your own handler").context("the section")?;
     let (section, _) = section.split_once("\n## ").context("the next section")?;
-    let (mut files, mut commands) = (BTreeMap::new(), Vec::new());
+    let mut files = BTreeMap::new();
+    let mut commands = Vec::new();
     let parts: Vec<&str> = section.split("```").collect();
     for pair in parts.chunks_exact(2) {
         let (language, block) = pair[1].split_once('\n').context("a block")?;
@@ -23,7 +24,7 @@ fn blocks() -> Result<(BTreeMap<String, String>, Vec<String>)> {
             commands.push(block.to_owned());
             continue;
         }
-        // The paragraph before it begins with its name.
+        // The paragraph before the block begins with the file's name.
         let paragraph = pair[0].trim_end().rsplit("\n\n").next().unwrap_or_default();
         let name = paragraph.trim_start().split('`').nth(1).context("a file's name")?;
         files.insert(name.to_owned(), block.to_owned());
@@ -31,7 +32,7 @@ fn blocks() -> Result<(BTreeMap<String, String>, Vec<String>)> {
     Ok((files, commands))
 }
 
-/// Runs the commands with the built host; their standard output.
+/// Runs the commands with the built host. Returns their standard output.
 fn shell(folder: &Path, commands: &str) -> Result<String> {
     let host = binary()?;
     let host = host.parent().context("the host's folder")?.display();
@@ -45,7 +46,7 @@ fn shell(folder: &Path, commands: &str) -> Result<String> {
 }
 
 #[test]
-fn a_handler_of_ones_own() -> Result<()> {
+fn own_handler_of_the_readme_works() -> Result<()> {
     let (files, commands) = blocks()?;
     let names: Vec<&str> = files.keys().map(String::as_str).collect();
     assert_eq!(names, ["Cargo.toml", "events.ndjson", "ordain.toml", "src/lib.rs"]);
@@ -57,20 +58,22 @@ fn a_handler_of_ones_own() -> Result<()> {
         let sdk = root().join("sdk/rust").display().to_string();
         fs::write(home.path().join(name), text.replace("../ordain/sdk/rust", &sdk))?;
     }
-    // The versions of this repository, and what an earlier run of this test has built.
+    // Uses this repository's locked versions, and the build output of earlier runs of this test.
     fs::copy(root().join("Cargo.lock"), home.path().join("Cargo.lock"))?;
     let cache = target_dir()?.join("readme");
     fs::create_dir_all(&cache)?;
     std::os::unix::fs::symlink(&cache, home.path().join("target"))?;
 
-    // The target is there, or no test with a handler could run.
+    // The target is already installed: no test with a handler could run without it.
     let build = build.replace("rustup target add wasm32-wasip2\n", "");
     let tested = shell(home.path(), &build)?;
     ensure!(tested.contains("test a_visit_is_counted ... ok"), "{tested}");
     let printed = shell(home.path(), run)?;
     ensure!(printed.contains("ordain.toml is valid"), "{printed}");
     let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let of_anna = messages.filter(|it| it["subject"] == "anna").map(|it| it["data"].to_string());
+    let of_anna = messages
+        .filter(|message| message["subject"] == "anna")
+        .map(|message| message["data"].to_string());
     assert_eq!(of_anna.collect::<Vec<_>>(), [r#"["/",1]"#, r#"["/cart",2]"#], "{printed}");
     Ok(())
 }

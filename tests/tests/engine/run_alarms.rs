@@ -1,5 +1,5 @@
-//! What a running process says by itself: keys that are parked, dead letters, and what it has done
-//! at its end; bounded, however much goes wrong.
+//! Warnings of a running process about parked keys and dead letters, and the summary at its end. Their number is
+//! bounded for any number of failures.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
@@ -18,7 +18,7 @@ path = "out.ndjson"
 "#;
 
 #[test]
-fn trouble_is_told_and_the_end_too() -> Result<()> {
+fn failures_and_the_end_are_reported() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let events = [
         line("a key", 1, &json!({ "do": "trap" })),
@@ -30,8 +30,8 @@ fn trouble_is_told_and_the_end_too() -> Result<()> {
     home.write("events.ndjson", events.join("\n") + "\n")?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("a message", || home.lines("out.ndjson") == 1)?;
-    let told = |word: &str| home.read("stderr").lines().filter(|it| it.contains(word)).count();
-    service.until("all three", || told("WARN") == 3)?;
+    let told = |word: &str| home.read("stderr").lines().filter(|line| line.contains(word)).count();
+    service.until("all three warnings", || told("WARN") == 3)?;
     ensure!(told("see `ordain keys why cases 'a key'`") == 1, "{}", service.stderr());
     ensure!(told("event=1 cause=\"trap\" error=trap: ") == 1, "{}", service.stderr());
     ensure!(told("cause=\"rejected\" error=not\\r\\u202ethis") == 1, "{}", service.stderr());
@@ -42,7 +42,7 @@ fn trouble_is_told_and_the_end_too() -> Result<()> {
         ensure!(end.contains(word), "{word} is not in {end}");
     }
 
-    // What was told is not told again.
+    // The next run does not report the same failures again.
     let output = home.output(&["run", "--once"])?;
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success() && !log.contains("WARN"), "{log}");
@@ -50,7 +50,7 @@ fn trouble_is_told_and_the_end_too() -> Result<()> {
 }
 
 #[test]
-fn a_flood_is_told_by_its_number() -> Result<()> {
+fn many_failures_are_summarized() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let event = |key: usize| line(&format!("k{key}"), 1, &json!({ "do": "trap" }));
     home.write("events.ndjson", (0..100).map(event).collect::<Vec<_>>().join("\n"))?;

@@ -1,5 +1,5 @@
-//! A configuration that was changed while the store has data: what would make events take effect
-//! twice, or keep messages for ever, is refused.
+//! A configuration that changed while the store has data. The host rejects changes by which events would take effect
+//! twice, or messages would never be published.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn home(events: &[String]) -> Result<Home> {
     Ok(home)
 }
 
-/// A start must be refused, with the exit code and all the words.
+/// Checks that a start is refused with the exit code, and that the log has all the words.
 fn refused(home: &Home, config: &str, code: i32, words: &[&str]) -> Result<()> {
     home.write("ordain.toml", config)?;
     let output = home.output(&["--log", "warn", "run", "--once"])?;
@@ -44,11 +44,11 @@ fn refused(home: &Home, config: &str, code: i32, words: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn numbering_stays_as_it_was_begun() -> Result<()> {
+fn changed_numbering_is_refused() -> Result<()> {
     let home = home(&in_turn(3, 3))?;
     let zero = CONFIG.replace("first = 1", "first = 0");
     let fifo = CONFIG.replace("sequenced", "fifo").replace("first = 1\n", "");
-    // Nothing is there yet that could be misread.
+    // The store has no events yet that a new setting could misread.
     home.write("events.ndjson", "")?;
     for config in [&zero, &fifo, CONFIG] {
         home.write("ordain.toml", config)?;
@@ -63,7 +63,7 @@ fn numbering_stays_as_it_was_begun() -> Result<()> {
         ["ordain.toml:8: streams.cases.ordering:", "written with ordering = \"sequenced\";", back];
     refused(&home, &fifo, 78, &ordering)?;
     assert_eq!(home.lines("out.ndjson"), 9);
-    // Another stream has its own.
+    // Another stream has its own numbering.
     home.write("ordain.toml", fifo.replace("streams.cases", "streams.others"))?;
     assert_eq!(home.run_once()?["settled"], 9);
     home.write("ordain.toml", CONFIG)?;
@@ -71,7 +71,7 @@ fn numbering_stays_as_it_was_begun() -> Result<()> {
     Ok(())
 }
 
-/// A home whose events are committed, and whose sink takes nothing where files are limited.
+/// Returns a home whose events are committed, and whose sink file is at the size limit, so that it accepts no message.
 fn unpublished(events: &[String]) -> Result<Home> {
     let home = home(events)?;
     File::create(home.path("out.ndjson"))?.set_len(FILE_LIMIT)?;
@@ -90,7 +90,7 @@ fn fails(home: &Home, service: &mut Service) -> Result<()> {
 }
 
 #[test]
-fn a_start_that_cannot_publish_can_be_ended() -> Result<()> {
+fn start_that_cannot_publish_ends_on_a_signal() -> Result<()> {
     let events = in_turn(1, 5);
     let home = unpublished(&events)?;
     for signal in ["TERM", "INT"] {
@@ -108,7 +108,7 @@ fn a_start_that_cannot_publish_can_be_ended() -> Result<()> {
 }
 
 #[test]
-fn a_stream_with_messages_is_not_forgotten() -> Result<()> {
+fn removed_stream_with_messages_is_refused() -> Result<()> {
     let events = in_turn(1, 5);
     let home = unpublished(&events)?;
     home.write("none.ndjson", "")?;
@@ -125,9 +125,9 @@ fn a_stream_with_messages_is_not_forgotten() -> Result<()> {
     Ok(())
 }
 
-/// Where there is room, everything is published.
+/// Checks that everything is published once there is space.
 fn published(home: &Home, events: &[String]) -> Result<()> {
-    // Only now: the file is as long as the limit.
+    // The file was as long as the limit until now.
     std::fs::remove_file(home.path("out.ndjson"))?;
     home.run_once()?;
     tally::check(&by_key(events)?, &home.read("out.ndjson"))

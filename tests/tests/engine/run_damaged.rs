@@ -1,4 +1,4 @@
-//! A spilled event that cannot be read: its key stands, and nothing else does.
+//! A spilled event that cannot be read stops its key, and no other key.
 
 use anyhow::{Result, ensure};
 use ordain_servers::Redis;
@@ -19,7 +19,7 @@ kind = "file"
 path = "-"
 "#;
 
-/// Takes event 2 of `a` aside in the spill area; what is left of it is cut off.
+/// Moves event 2 of `a` aside in the spill area, and leaves a truncated copy in its place.
 const DAMAGE: &str = r"
 local field = 'ea\0\0\0\0\0\0\0\2'
 for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do
@@ -30,9 +30,9 @@ for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do
     return 'done'
   end
 end
-return 'there is none'";
+return 'the event is missing'";
 
-/// Puts it back.
+/// Restores the event.
 const MEND: &str = r"
 local aside = redis.call('HMGET', 'aside', 'name', 'event')
 redis.call('HSET', aside[1], 'ea\0\0\0\0\0\0\0\2', aside[2])
@@ -54,7 +54,7 @@ fn letters(home: &Home) -> Result<Vec<Value>> {
     home.rows(&["dead", "list", "cases", "--json"])
 }
 
-/// `run --once`, which must end; what it prints and logs.
+/// Runs `run --once`, which must end. Returns its output and its log.
 fn once(home: &Home) -> Result<(String, String)> {
     let mut run = Service::start(home, &["--log", "warn", "run", "--once"])?;
     let status = run.wait()?;
@@ -63,7 +63,7 @@ fn once(home: &Home) -> Result<(String, String)> {
 }
 
 #[test]
-fn a_spilled_event_that_cannot_be_read_stops_its_key_alone() -> Result<()> {
+fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
     let home = Home::new(&["tally"], &format!("{store}{CONFIG}"))?;
@@ -72,7 +72,7 @@ fn a_spilled_event_that_cannot_be_read_stops_its_key_alone() -> Result<()> {
     let mut out = once(&home)?.0;
     eval(&redis, DAMAGE)?;
 
-    // The first run that comes to it ends, and says which key, which event and what is wrong.
+    // The first run that reads the event ends, and reports the key, the event and the fault.
     let more = [event("a", 1), event("b", 2)];
     home.append("events.ndjson", text(&more))?;
     let (messages, log) = once(&home)?;
@@ -83,11 +83,11 @@ fn a_spilled_event_that_cannot_be_read_stops_its_key_alone() -> Result<()> {
     out += &messages;
     assert_eq!(letters(&home)?, [] as [Value; 0]);
 
-    // What comes of the key meanwhile is dead-lettered, and other keys go on.
+    // Further events of the key become dead letters, and other keys continue.
     let mut service = Service::start(&home, &["--log", "warn", "run"])?;
     let log = home.path("stderr");
     let told = || std::fs::read_to_string(&log).unwrap_or_default().matches(UNREADABLE).count();
-    service.until("the key comes up again by itself", || told() > 0)?;
+    service.until("the key is read again without a new event", || told() > 0)?;
     let lost = [event("a", 4), event("a", 5)];
     home.append("events.ndjson", text(&lost) + &text(&[event("b", 3)]))?;
     service.until("the other key", || home.lines("stdout") == 1)?;
@@ -97,11 +97,12 @@ fn a_spilled_event_that_cannot_be_read_stops_its_key_alone() -> Result<()> {
         dead.len() == 2
     })?;
     service.end()?;
-    assert_eq!(told(), 1, "it is read once, as long as it is in memory");
+    assert_eq!(told(), 1, "the fault is reported once while the key is in memory");
     out += &service.stdout();
     for (letter, sequence) in dead.iter().zip([4, 5]) {
         assert_eq!((&letter["key"], &letter["cause"]), (&json!("a"), &json!("corrupt")));
-        let (id, error) = (letter["id"].to_string(), letter["error"].to_string());
+        let id = letter["id"].to_string();
+        let error = letter["error"].to_string();
         ensure!(id.contains(&format!("{sequence}-")), "{letter}");
         ensure!(
             error.contains("the key's stored record or spilled events cannot be read"),
@@ -110,7 +111,7 @@ fn a_spilled_event_that_cannot_be_read_stops_its_key_alone() -> Result<()> {
         ensure!(error.contains("spilled event 2"), "{letter}");
     }
 
-    // Mended, the key goes on.
+    // After the repair, the key continues.
     eval(&redis, MEND)?;
     out += &once(&home)?.0;
     let all: Vec<String> = held.into_iter().chain(more).chain([event("b", 3)]).collect();

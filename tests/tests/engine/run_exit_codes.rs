@@ -1,5 +1,5 @@
-//! What a shell or a service manager learns from how `ordain` ends, and what people read: what is
-//! wrong, where, and what would be right.
+//! The exit codes of `ordain` for shells and service managers, and its errors for users: what is wrong, where, and what
+//! would be right.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::guests::{EMPTY, guest};
@@ -15,7 +15,7 @@ const USAGE: i32 = 2;
 const UNAVAILABLE: i32 = 75;
 const CONFIG: i32 = 78;
 
-/// Runs it: it must end with the code, tell all the words, and never show its insides.
+/// Runs a command, which must exit with the code, print each of the words once, and print no internals.
 fn check(home: &Home, args: &[&str], code: i32, words: &[&str]) -> Result<()> {
     let output = home.output(args)?;
     let told = String::from_utf8_lossy(&output.stderr);
@@ -32,14 +32,14 @@ fn check(home: &Home, args: &[&str], code: i32, words: &[&str]) -> Result<()> {
 
 fn make_pipe(home: &Home, name: &str) -> Result<()> {
     let status = std::process::Command::new("mkfifo").arg(home.path(name)).status()?;
-    ensure!(status.success(), "no pipe was made");
+    ensure!(status.success(), "mkfifo failed: {status}");
     Ok(())
 }
 
 const ONCE: &[&str] = &["--log", "warn", "run", "--once"];
 
 #[test]
-fn a_wrong_call() -> Result<()> {
+fn invalid_arguments_are_usage_errors() -> Result<()> {
     let home = Home::new(&[], tally::CONFIG)?;
     check(&home, &[], USAGE, &["Usage:"])?;
     check(&home, &["nonsense"], USAGE, &["unrecognized subcommand 'nonsense'"])?;
@@ -63,7 +63,7 @@ fn a_wrong_call() -> Result<()> {
 }
 
 #[test]
-fn a_bad_configuration_tells_everything_at_once() -> Result<()> {
+fn all_configuration_errors_are_reported_at_once() -> Result<()> {
     let home = Home::new(&[], tally::CONFIG)?;
     check(
         &home,
@@ -96,7 +96,7 @@ retry = { attempts = 2, backoff = "10ms..1ms" }
 }
 
 #[test]
-fn a_handler_that_is_none() -> Result<()> {
+fn file_that_is_no_handler_is_refused() -> Result<()> {
     let home = Home::new(&[], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let handler = "ordain.toml:3: streams.cases.handler:";
@@ -117,7 +117,7 @@ fn a_handler_that_is_none() -> Result<()> {
     make_pipe(&home, "plugins/tally.wasm")?;
     check(&home, ONCE, CONFIG, &["plugins/tally.wasm: is no regular file"])?;
     std::fs::remove_file(home.path("plugins/tally.wasm"))?;
-    // Nothing has been begun before the handlers were right.
+    // The host has created nothing while the handlers were invalid.
     ensure!(!home.path("ordain-data").exists() && !home.path("out.ndjson").exists(), "a store");
     home.write("plugins/tally.wasm", guest("puppet")?)?;
     check(&home, ONCE, DONE, &[])?;
@@ -126,7 +126,7 @@ fn a_handler_that_is_none() -> Result<()> {
 }
 
 #[test]
-fn strict_is_about_what_is_dead_or_held() -> Result<()> {
+fn strict_run_fails_on_dead_letters_and_held_events() -> Result<()> {
     let strict = &["--log", "warn", "run", "--once", "--strict"];
     for (events, held) in [
         ("no JSON\n".to_owned(), false),
@@ -147,7 +147,7 @@ fn strict_is_about_what_is_dead_or_held() -> Result<()> {
 }
 
 #[test]
-fn a_store_that_another_process_has() -> Result<()> {
+fn store_of_another_process_is_unavailable() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n") + "\n")?;
     let mut service = Service::start(&home, &["run"])?;
@@ -163,7 +163,7 @@ fn a_store_that_another_process_has() -> Result<()> {
 }
 
 #[test]
-fn a_key_or_a_stream_that_is_not_there() -> Result<()> {
+fn missing_key_or_stream_is_an_error() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     home.run_once()?;
@@ -177,7 +177,7 @@ fn a_key_or_a_stream_that_is_not_there() -> Result<()> {
 }
 
 #[test]
-fn files_that_cannot_be_used() -> Result<()> {
+fn unusable_files_are_refused() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let source = "ordain.toml:4: streams.cases.source.path:";
     check(&home, ONCE, CONFIG, &[source, "events.ndjson cannot be read: No such file"])?;
@@ -201,12 +201,12 @@ fn files_that_cannot_be_used() -> Result<()> {
     }
     home.write("ordain.toml", tally::CONFIG)?;
     let report = home.run_once()?;
-    assert_eq!(report["settled"], 1, "nothing was taken by the runs that could not start");
+    assert_eq!(report["settled"], 1, "refused runs must not consume events");
     Ok(())
 }
 
 #[test]
-fn a_run_to_the_end_of_what_has_none() -> Result<()> {
+fn once_with_an_endless_source_is_refused() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let source = r#"{ kind = "file", path = "events.ndjson" }"#;
     let queue = tally::CONFIG.replace(source, r#"{ kind = "amqp", queue = "cases" }"#);
@@ -216,7 +216,7 @@ fn a_run_to_the_end_of_what_has_none() -> Result<()> {
 }
 
 #[test]
-fn one_file_under_two_names() -> Result<()> {
+fn one_file_under_two_names_is_refused() -> Result<()> {
     let second = "[sinks.other]\nkind = \"file\"\npath = \"other.ndjson\"\n";
     let home = Home::new(&["tally"], &format!("{}{second}", tally::CONFIG))?;
     let events = in_turn(1, 1).join("\n") + "\n";
@@ -230,14 +230,14 @@ fn one_file_under_two_names() -> Result<()> {
     std::fs::remove_file(home.path("out.ndjson"))?;
     assert_eq!(home.read("events.ndjson"), events);
 
-    // Neither is there before the first is made.
+    // Neither file exists before the host creates the first sink.
     std::os::unix::fs::symlink("other.ndjson", home.path("out.ndjson"))?;
     let words = ["sinks.tally.path: out.ndjson", "as sinks.other.path: each sink needs its own"];
     check(&home, ONCE, CONFIG, &words)
 }
 
 #[test]
-fn a_store_that_is_not_whole() -> Result<()> {
+fn damaged_store_is_refused() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(2, 5).join("\n"))?;
     home.write("ordain-data", "")?;
@@ -256,6 +256,6 @@ fn a_store_that_is_not_whole() -> Result<()> {
         std::fs::write(&path, whole)?;
     }
     let report = home.run_once()?;
-    assert_eq!(report["delivered"], 0, "a refusal changes nothing");
+    assert_eq!(report["delivered"], 0, "a refused start must not change the store");
     Ok(())
 }

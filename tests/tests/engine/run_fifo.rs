@@ -1,4 +1,4 @@
-//! A stream without numbers: order is the order of arrival, and an event is known by its id.
+//! A stream without numbers: the order is the order of arrival, and an event is identified by its id.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Every so many lines one is repeated.
+/// The distance between two repeated lines, in lines.
 const EVERY: usize = 7;
-/// So many lines after itself.
+/// The distance of a repeat from its original, in lines.
 const LATER: usize = 200;
 
-/// Lines that have a number, for the check of what comes out.
+/// Returns numbered lines, for the check of the output.
 fn numbered() -> Vec<String> {
     in_turn(120, 60)
 }
 
-/// The same without numbers, some of them repeated.
+/// Returns the same lines without numbers, with some of them repeated.
 fn disturbed(numbered: &[String]) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for (index, line) in numbered.iter().enumerate() {
@@ -42,13 +42,13 @@ fn disturbed(numbered: &[String]) -> Result<Vec<String>> {
     let repeats: Vec<_> =
         lines.iter().step_by(EVERY).map(|(index, line)| (index + LATER, line.clone())).collect();
     lines.extend(repeats);
-    // Stable: a repeat comes after the line whose place it takes.
+    // The sort is stable: a repeat follows the line with the same index.
     lines.sort_by_key(|(index, _)| *index);
     Ok(lines.into_iter().map(|(_, line)| line).collect())
 }
 
 #[test]
-fn repeats_are_known_by_their_ids_also_in_the_next_run() -> Result<()> {
+fn repeats_are_recognized_by_id_across_runs() -> Result<()> {
     let numbered = numbered();
     let text = disturbed(&numbered)?.join("\n") + "\n";
     let home = Home::new(&["tally"], CONFIG)?;
@@ -59,10 +59,10 @@ fn repeats_are_known_by_their_ids_also_in_the_next_run() -> Result<()> {
     let out = home.read("out.ndjson");
     tally::check(&by_key(&numbered)?, &out)?;
 
-    // A copy in its place: what was read of it is there.
+    // A copy with the same content: the checkpoint still applies.
     home.replace("events.ndjson", &text)?;
     assert_eq!(home.run_once()?["delivered"], 0);
-    // Another file with the same events: the checkpoint does not fit, the ids do.
+    // Another file with the same events: the checkpoint does not apply, but the ids are known.
     home.replace("events.ndjson", format!("\n{text}"))?;
     let report = home.run_once()?;
     assert_eq!(report["settled"], 0);
@@ -73,7 +73,7 @@ fn repeats_are_known_by_their_ids_also_in_the_next_run() -> Result<()> {
 }
 
 #[test]
-fn killed_ten_times() -> Result<()> {
+fn ten_kills_lose_and_repeat_nothing() -> Result<()> {
     let numbered = numbered();
     let home = Home::new(&["tally"], CONFIG)?;
     home.write("events.ndjson", disturbed(&numbered)?.join("\n") + "\n")?;

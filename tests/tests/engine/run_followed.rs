@@ -1,5 +1,5 @@
-//! A file that somebody writes in pieces while the process that follows it is killed again and
-//! again: lines are cut anywhere, and nothing is lost, repeated or glued together.
+//! A file that grows in pieces while the process that follows it is killed repeatedly. Lines are cut anywhere, and no
+//! line is lost, repeated or joined to another.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The longest piece, in bytes: some lines, or a part of one.
+/// The longest piece, in bytes: several lines, or a part of one.
 const PIECE: usize = 2_000;
-/// Kills on the way.
+/// The number of kills before the file is complete.
 const KILLS: usize = 8;
 
 #[test]
-fn written_in_pieces_and_killed() -> Result<()> {
+fn file_written_in_pieces_survives_kills() -> Result<()> {
     let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
         Ok(seed) => seed.parse()?,
         Err(_) => rand::random(),
@@ -34,7 +34,8 @@ fn written_in_pieces_and_killed() -> Result<()> {
     let args = ["--log", "warn", "run"];
     let mut service = Service::start(&home, &args)?;
     let mut file = std::fs::File::options().append(true).open(home.path("events.ndjson"))?;
-    let (mut written, mut kills) = (0, 0);
+    let mut written = 0;
+    let mut kills = 0;
     while written < content.len() {
         let piece = rng.random_range(1..=PIECE).min(content.len() - written);
         file.write_all(&content[written..written + piece])?;

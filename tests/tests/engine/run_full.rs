@@ -1,4 +1,4 @@
-//! A key that is stopped and full, where `overflow = "pause"`: the run says so and ends.
+//! A stopped key whose spill area is full, with `overflow = "pause"`: the run reports it and ends.
 
 use anyhow::Result;
 use ordain_tests::host::Home;
@@ -25,10 +25,10 @@ path = "out.ndjson"
 }
 
 #[test]
-fn a_full_key_ends_a_run_that_nothing_else_could_end() -> Result<()> {
+fn full_key_ends_the_run() -> Result<()> {
     for on_exhausted in ["park", "wait"] {
         let home = Home::new(&["tally"], &config(on_exhausted, 2))?;
-        // Event 1 of `a` stands behind more than may be held.
+        // Event 1 of `a` follows more events than the key can hold.
         let order = (2..=9).map(|sequence| ("a", sequence)).chain([("b", 1), ("a", 1)]);
         let lines: Vec<String> = order.map(|(key, n)| line(key, n, &json!({ "n": n }))).collect();
         home.write("events.ndjson", lines.join("\n") + "\n")?;

@@ -1,5 +1,5 @@
-//! Handlers that fail in every way: the key stops or goes on as it should, the others never
-//! notice, and `keys why` tells what happened and which setting to look at.
+//! Handlers that fail in every way: the key stops or continues as configured, other keys are unaffected, and `keys why`
+//! reports the failure and the setting that applies.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
@@ -25,7 +25,7 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// What each key's first event makes the handler do, and what `keys why` must tell.
+/// Returns for each key the command of its first event, and the words that `keys why` must print.
 fn parking() -> Vec<(&'static str, Value, &'static [&'static str])> {
     vec![
         ("trap", json!({ "do": "trap" }), &["(trap)", "unreachable", "faulty::handle"]),
@@ -52,7 +52,7 @@ fn parking() -> Vec<(&'static str, Value, &'static [&'static str])> {
     ]
 }
 
-/// The first event of a key as told, and two more that are fine.
+/// Returns the given first event of each key, and two more that succeed.
 fn events(keys: &[(&str, Value)]) -> String {
     let mut lines: Vec<String> = keys.iter().map(|(key, data)| line(key, 1, data)).collect();
     for sequence in 2..=3 {
@@ -67,13 +67,13 @@ fn why(home: &Home, key: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Messages in the file by key.
+/// Returns the number of a key's messages in the file.
 fn messages(home: &Home, key: &str) -> usize {
     home.read("out.ndjson").matches(&format!(r#""id":"cases/{key}/"#)).count()
 }
 
 #[test]
-fn a_failing_key_stops_alone_and_says_why() -> Result<()> {
+fn failing_key_stops_alone_and_its_cause_is_shown() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let parking = parking();
     let mut keys: Vec<(&str, Value)> =
@@ -95,7 +95,7 @@ fn a_failing_key_stops_alone_and_says_why() -> Result<()> {
             ensure!(why.contains(word), "{why}\nhas no {word:?}");
         }
         ensure!(why.contains("held in the store: 3 events between 1 and 3"), "{why}");
-        ensure!(messages(&home, key) == 0, "{key}: something of a failed try is seen");
+        ensure!(messages(&home, key) == 0, "{key}: a failed attempt published a message");
     }
     for (key, expected) in [("fine", 3), ("well", 3), ("reject", 2), ("unknown", 2)] {
         assert_eq!(messages(&home, key), expected, "{key}");
@@ -111,7 +111,7 @@ fn a_failing_key_stops_alone_and_says_why() -> Result<()> {
         "the whole event is kept: {rejected:?}"
     );
     ensure!(rejected[0]["version"].to_string().contains("faulty+"), "{rejected:?}");
-    // Nothing changes by starting again.
+    // Another start changes nothing.
     let again = home.run_once()?;
     assert_eq!(again["held"], report["held"]);
     assert_eq!(again["settled"], 0);
@@ -119,7 +119,7 @@ fn a_failing_key_stops_alone_and_says_why() -> Result<()> {
 }
 
 #[test]
-fn skipping_instead_of_parking() -> Result<()> {
+fn failing_events_are_skipped_if_configured() -> Result<()> {
     let skip = CONFIG.replace("attempts = 3,", "attempts = 3, on_exhausted = \"skip\",");
     let home = Home::new(&["faulty"], &skip)?;
     let parking = parking();
@@ -132,14 +132,14 @@ fn skipping_instead_of_parking() -> Result<()> {
     let letters = home.rows(&["dead", "list", "cases", "--json"])?;
     for (key, _, _) in &parking {
         assert_eq!(messages(&home, key), 2, "{key}");
-        let letter = letters.iter().find(|it| it["key"] == **key).context("a letter")?;
+        let letter = letters.iter().find(|letter| letter["key"] == **key).context("a letter")?;
         ensure!(letter["sequence"] == 1 && letter["event"]["sequence"] == 1, "{letter}");
     }
     Ok(())
 }
 
 #[test]
-fn a_service_works_on_beside_failing_keys() -> Result<()> {
+fn failing_key_does_not_block_others() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", events(&[("loop", json!({ "do": "loop" }))]))?;
     let mut service = Service::start(&home, &["run"])?;
@@ -148,7 +148,7 @@ fn a_service_works_on_beside_failing_keys() -> Result<()> {
         service.until("the message", || messages(&home, "fine") == round as usize)?;
     }
     service.end()?;
-    // Wherever the signal met it, it is where it should be after the next run.
+    // The signal may arrive at any attempt. After the next run, the key is parked.
     home.run_once()?;
     ensure!(
         why(&home, "loop")?.starts_with("key loop: parked at event 1"),

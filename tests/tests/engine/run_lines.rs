@@ -1,5 +1,5 @@
-//! Lines that are no events: each becomes one dead letter that says where it stood and what is
-//! wrong, and everything around it is processed.
+//! Lines that are no events: each becomes one dead letter that names its line and the fault, and all other lines are
+//! processed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,12 +18,12 @@ const LIMITS: &str = r#"
 event_size = "4KiB"
 "#;
 
-/// With the limits of these tests.
+/// Returns the configuration with the limits of these tests.
 fn config() -> String {
     format!("{LIMITS}{}", tally::CONFIG)
 }
 
-/// A line, the cause of its dead letter, and words of the reason.
+/// A line, the cause of its dead letter, and words of the error.
 const BAD: &[(&[u8], &str, &str)] = &[
     (b"no JSON", "unreadable", "not a CloudEvent in JSON"),
     (b"{\"specversion\":\"1.0\"", "unreadable", "EOF while parsing"),
@@ -57,14 +57,15 @@ const BAD: &[(&[u8], &str, &str)] = &[
     (&[b'x'; 5_000], "unreadable", "5000 bytes, more than 4096 (runtime.event_size)"),
 ];
 
-/// A file of good and bad lines, and the place of each bad one.
+/// Returns the text of a file with good and bad lines, and for the line number of each bad one its index in `BAD`.
 fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
-    // A mark of an editor before the first line is none of an event's.
+    // A byte order mark before the first line belongs to no event.
     let mut text = b"\xef\xbb\xbf".to_vec();
-    let (mut line, mut bad) = (0, BTreeMap::new());
+    let mut line = 0;
+    let mut bad = BTreeMap::new();
     for (number, event) in good.iter().enumerate() {
         text.extend(event.as_bytes());
-        // Both ends of a line are right, and so is an empty one.
+        // Both line endings are valid, and so is an empty line.
         text.extend(if number % 2 == 0 { &b"\n"[..] } else { b"\r\n\n" });
         line += 1 + number % 2;
         if number % every == 0 {
@@ -75,7 +76,7 @@ fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
             bad.insert(line, which);
         }
     }
-    // The last line has no end.
+    // The last line has no line ending.
     text.pop();
     (text, bad)
 }
@@ -87,7 +88,8 @@ fn home(good: &[String], every: usize) -> Result<(Home, BTreeMap<usize, usize>)>
     Ok((home, bad))
 }
 
-/// Each bad line has one letter, with its number, its cause and a reason, and there are no others.
+/// Checks that each bad line has one letter with its line number, its cause and its error, and that there are no
+/// others.
 fn check_letters(home: &Home, bad: &BTreeMap<usize, usize>) -> Result<()> {
     let letters = home.rows(&["dead", "list", "cases", "--json", "--limit", "100000"])?;
     ensure!(letters.len() == bad.len(), "{} letters of {} bad lines", letters.len(), bad.len());
@@ -120,7 +122,7 @@ fn each_bad_line_is_one_dead_letter() -> Result<()> {
 
     let again = home.run_once()?;
     assert_eq!((again["delivered"].as_u64(), again["dead_total"].as_u64()), (Some(0), Some(0)));
-    // Another mark of an editor and nothing else: all is read again, and all of it is known.
+    // The file without its byte order mark: every line is read again, and every event is known.
     let text = std::fs::read(home.path("events.ndjson"))?;
     home.replace("events.ndjson", text.strip_prefix(b"\xef\xbb\xbf").context("the mark")?)?;
     let again = home.run_once()?;
@@ -130,7 +132,7 @@ fn each_bad_line_is_one_dead_letter() -> Result<()> {
 }
 
 #[test]
-fn one_dead_letter_however_often_killed() -> Result<()> {
+fn bad_line_is_one_dead_letter_despite_kills() -> Result<()> {
     let seed: u64 = rand::random();
     println!("seed of the moments: {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -150,7 +152,7 @@ fn one_dead_letter_however_often_killed() -> Result<()> {
 }
 
 #[test]
-fn an_empty_file_is_an_end() -> Result<()> {
+fn empty_file_ends_the_run() -> Result<()> {
     let home = Home::new(&["tally"], &config())?;
     for empty in ["", "\n", "\r\n\n\n"] {
         home.write("events.ndjson", empty)?;

@@ -1,4 +1,4 @@
-//! A million keys: lanes stay within their limit, and memory does not grow with the keys seen.
+//! A million keys: the number of lanes stays within its limit, and memory does not grow with the number of keys.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const LANES: u64 = 10_000;
 
-/// The caches of the store have a fixed size that few keys do not fill; so here they are small.
+/// The settings of these tests. The store's cache is small, because a quarter of the keys does not fill a large one.
 const LIMITS: &str = r#"
 [runtime]
 max_active_keys = 10_000
@@ -21,16 +21,16 @@ kind = "embedded"
 cache = "8MiB"
 "#;
 
-/// With the limits of these tests.
+/// Returns the configuration with the limits of these tests.
 fn config() -> String {
     format!("{LIMITS}{}", tally::CONFIG)
 }
 
-/// What the tables and the journal of the store hold in memory until they are full, which a
-/// quarter of the keys does not reach.
+/// The memory that the store's tables and journal use when they are full, in KiB. A quarter of the keys does not fill
+/// them.
 const TABLES_KIB: u64 = 48 << 10;
 
-/// Takes one event of each key; the most memory that the process had, in KiB.
+/// Processes one event of each key. Returns the peak memory of the process, in KiB.
 fn peak(keys: u64) -> Result<u64> {
     let home = Home::new(&["tally"], &config())?;
     let mut events = BufWriter::new(File::create(home.path("events.ndjson"))?);
@@ -47,13 +47,13 @@ fn peak(keys: u64) -> Result<u64> {
     ensure!(report["settled"] == keys && report["messages"] == keys, "{report}");
     ensure!(home.lines("out.ndjson") as u64 == keys, "a message of each key");
     let lanes = report["lanes_peak"].as_u64().context("the most lanes")?;
-    ensure!(lanes <= LANES, "{lanes} lanes at a time, and {LANES} are allowed");
+    ensure!(lanes <= LANES, "{lanes} lanes at a time, more than {LANES}");
     println!("{keys} keys: at most {lanes} lanes and {} MiB", peak >> 10);
     Ok(peak)
 }
 
 #[test]
-fn a_million_keys() -> Result<()> {
+fn million_keys_need_bounded_memory() -> Result<()> {
     let quarter = peak(250_000)?;
     let all = peak(1_000_000)?;
     let allowed = quarter + quarter / 4 + TABLES_KIB;

@@ -1,4 +1,4 @@
-//! `memory_budget` bounds what large events, states and outcomes take, whatever there is of them.
+//! `memory_budget` bounds the memory of large events, states and outcomes, whatever their number.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 /// The budget, in MiB.
 const BUDGET: u64 = 32;
-/// Bytes of an event and of a state: nearly what is allowed.
+/// The size of an event and of a state, in bytes: close to the limit.
 const SIZE: usize = 1_000_000;
-/// What the process takes apart from the budget, in MiB: what is under way when it is full, and
-/// above all the store's engine, with what it has not written to its files yet.
+/// The memory of the process outside of the budget, in MiB: work in progress when the budget is full, and mostly the
+/// store's engine with data that it has not yet written to its files.
 const ELSE: u64 = 352;
-/// The same with outcomes of 4 MiB, each of which is there several times on its way: in the guest's
-/// memory, as messages, as a record and in the journal, and as text for the sink.
+/// The same with outcomes of 4 MiB, in MiB. Several copies of each exist at a time: in the guest's memory, as messages,
+/// as a record, in the journal, and as text for the sink.
 const ELSE_OF_OUTCOMES: u64 = 608;
 
 const CONFIG: &str = r#"
@@ -39,10 +39,10 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// One event: type, sequence, data.
+/// The type, the sequence and the data of an event.
 type Line = (&'static str, u64, String);
 
-/// A home with a handler and rounds of events for it, each round over all keys.
+/// Returns a home with a handler and rounds of events for it. Each round has one event of each key.
 fn home_with(handler: &str, keys: u64, rounds: &[Line]) -> Result<Home> {
     let home = Home::new(&[handler], &CONFIG.replace("HANDLER", handler))?;
     let mut events = BufWriter::new(File::create(home.path("events.ndjson"))?);
@@ -58,7 +58,7 @@ fn home_with(handler: &str, keys: u64, rounds: &[Line]) -> Result<Home> {
     Ok(home)
 }
 
-/// Runs a handler over rounds of events.
+/// Runs a handler over rounds of events, and checks the peak memory.
 fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Result<()> {
     let home = home_with(handler, keys, rounds)?;
     let run = ["--log", "warn", "run", "--once", "--json"];
@@ -72,10 +72,10 @@ fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Res
     Ok(())
 }
 
-/// Each key has a large event in memory that waits for the one before it.
+/// Each key has a large event in memory that waits for its predecessor.
 #[test]
-fn large_events() -> Result<()> {
-    // Nothing that the store could make small.
+fn large_events_stay_within_the_budget() -> Result<()> {
+    // Random text, which the store cannot compress.
     let mut random = 1_u64;
     let mut digit = || {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -90,24 +90,23 @@ fn large_events() -> Result<()> {
     )
 }
 
-/// Each key has a large state, and is called again with it.
+/// Each key has a large state, and the handler is called again with it.
 #[test]
-fn large_states() -> Result<()> {
+fn large_states_stay_within_the_budget() -> Result<()> {
     let put = format!(r#"{{"do":"put","bytes":{SIZE}}}"#);
     within_budget("faulty", 1_000, &[("t", 1, put), ("t", 2, r#"{"do":"state"}"#.into())], ELSE)
 }
 
-/// Each event emits many messages at once, 4 MiB together.
+/// Each event emits many messages at once, 4 MiB in total.
 #[test]
-fn large_outcomes() -> Result<()> {
+fn large_outcomes_stay_within_the_budget() -> Result<()> {
     let emit = r#"{"do":"emit","messages":900,"bytes":4500}"#;
     within_budget("faulty", 512, &[("t", 1, emit.into())], ELSE_OF_OUTCOMES)
 }
 
-/// States are given up, loaded again and written while turns and loads are held up; a crash at any
-/// moment of that loses and repeats nothing.
+/// Lanes evict, reload and write states while turns and loads wait. A crash at any moment loses and repeats nothing.
 #[test]
-fn killed_while_memory_is_full() -> Result<()> {
+fn kills_with_full_memory_lose_and_repeat_nothing() -> Result<()> {
     const ROUND: u64 = 300;
     let put = format!(r#"{{"do":"put","bytes":{SIZE}}}"#);
     let state = || r#"{"do":"state"}"#.to_owned();
@@ -124,7 +123,8 @@ fn killed_while_memory_is_full() -> Result<()> {
     for line in home.read("out.ndjson").lines() {
         let message: Value = serde_json::from_str(line)?;
         ensure!(message["data"]["bytes"] == SIZE, "{message}");
-        let (key, id) = (message["subject"].as_str(), message["id"].as_str());
+        let key = message["subject"].as_str();
+        let id = message["id"].as_str();
         let id = id.context("an id")?.rsplit('/').nth(1).context("a sequence")?.to_owned();
         seen.entry(key.context("a key")?.to_owned()).or_default().push(id);
     }

@@ -1,4 +1,4 @@
-//! A host on a Redis that wants a login.
+//! A host with a Redis server that requires a password.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Options, Redis};
@@ -7,11 +7,11 @@ use ordain_tests::log::{by_key, in_turn, text};
 use ordain_tests::tally;
 
 const SECRET: &str = "s/cr@t-of-redis";
-/// As it stands in a URL.
+/// The password as it is encoded in a URL.
 const WRITTEN: &str = "s%2Fcr%40t-of-redis";
 
 #[test]
-fn the_password_comes_from_the_environment_and_is_shown_nowhere() -> Result<()> {
+fn password_from_the_environment_is_never_printed() -> Result<()> {
     let redis = Redis::with(&Options::new().password(SECRET))?;
     let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
     let url = format!("redis://:${{REDIS_PASSWORD}}@127.0.0.1:{}", redis.port());
@@ -24,8 +24,8 @@ fn the_password_comes_from_the_environment_and_is_shown_nowhere() -> Result<()> 
         run.env_remove("REDIS_PASSWORD");
         run.envs(password.map(|password| ("REDIS_PASSWORD", password)));
         let output = run.output()?;
-        let (out, told) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let out = String::from_utf8_lossy(&output.stdout);
+        let told = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.code() == Some(code), "{password:?}: {told}");
         for shown in ["s/cr@t", "s%2Fcr"] {
             ensure!(!told.contains(shown) && !out.contains(shown), "{password:?}: {told}");

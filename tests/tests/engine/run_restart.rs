@@ -1,5 +1,4 @@
-//! Where a run goes on: behind what the last one acknowledged, in a file that grows, is replaced
-//! or is read by several streams.
+//! A run resumes after the last acknowledged event, in a file that grows, is replaced, or is read by several streams.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
@@ -8,22 +7,22 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::Value;
 
-/// Ends a service; its report.
+/// Ends a service. Returns its report.
 fn end(mut service: Service) -> Result<Value> {
     service.end()?;
     Ok(serde_json::from_str(&service.stdout())?)
 }
 
 #[test]
-fn a_file_that_grows_is_followed() -> Result<()> {
+fn growing_file_is_followed() -> Result<()> {
     let lines = in_turn(10, 30);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..100]))?;
     let mut service = Service::start(&home, &["run", "--json"])?;
-    service.until("what is there", || home.lines("out.ndjson") == 100)?;
+    service.until("the first 100 messages", || home.lines("out.ndjson") == 100)?;
     home.append("events.ndjson", text(&lines[100..200]))?;
-    service.until("what was appended", || home.lines("out.ndjson") == 200)?;
-    // A line is an event when it has ended, however slowly it is written.
+    service.until("the appended events", || home.lines("out.ndjson") == 200)?;
+    // A line counts as an event once its line ending is written.
     let (start, rest) = lines[200].split_at(40);
     home.append("events.ndjson", start)?;
     std::thread::sleep(std::time::Duration::from_millis(300));
@@ -32,7 +31,7 @@ fn a_file_that_grows_is_followed() -> Result<()> {
     let report = end(service)?;
     assert_eq!((report["delivered"].as_u64(), report["dead_total"].as_u64()), (Some(201), Some(0)));
 
-    // The next one begins with the line that had not ended.
+    // The next run begins with the incomplete line.
     home.append("events.ndjson", "\n".to_owned() + &text(&lines[202..]))?;
     let report = home.run_once()?;
     assert_eq!((report["delivered"].as_u64(), report["duplicates"].as_u64()), (Some(99), Some(0)));
@@ -46,15 +45,15 @@ fn another_file_is_read_from_its_beginning() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..200]))?;
     assert_eq!(home.run_once()?["delivered"], 200);
-    // A longer one that begins with other bytes.
+    // A longer file that begins with other bytes.
     home.replace("events.ndjson", "\n".to_owned() + &text(&lines[..220]))?;
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(20), Some(200)));
-    // One that begins alike: a copy to which was appended.
+    // A file with the same beginning: a copy with appended lines.
     home.replace("events.ndjson", "\n".to_owned() + &text(&lines[..250]))?;
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(30), Some(0)));
-    // A shorter one that goes on.
+    // A shorter file that continues the log.
     home.replace("events.ndjson", text(&lines[240..260]))?;
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(10), Some(10)));
@@ -66,13 +65,13 @@ fn another_file_is_read_from_its_beginning() -> Result<()> {
 }
 
 #[test]
-fn a_killed_run_goes_on_near_its_end() -> Result<()> {
+fn killed_run_resumes_near_its_end() -> Result<()> {
     let lines = in_turn(10, 3_000);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..29_000]))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("all messages", || home.lines("out.ndjson") == 29_000)?;
-    // A checkpoint is written at least every so many acknowledgements, whatever the time.
+    // A checkpoint follows a bounded number of acknowledgements, whatever the time.
     service.kill()?;
     home.append("events.ndjson", text(&lines[29_000..]))?;
     let report = home.run_once()?;
@@ -84,7 +83,7 @@ fn a_killed_run_goes_on_near_its_end() -> Result<()> {
 }
 
 #[test]
-fn two_streams_read_one_file_by_themselves() -> Result<()> {
+fn two_streams_read_one_file_independently() -> Result<()> {
     let lines = in_turn(5, 20);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines))?;
@@ -100,7 +99,11 @@ source = { kind = "file", path = "events.ndjson" }
     let output = home.read("out.ndjson");
     let of = |stream: &str| -> String {
         let source = format!(r#""source":"/ordain/{stream}""#);
-        output.lines().filter(|line| line.contains(&source)).map(|l| l.to_owned() + "\n").collect()
+        output
+            .lines()
+            .filter(|line| line.contains(&source))
+            .map(|line| line.to_owned() + "\n")
+            .collect()
     };
     for stream in ["cases", "others"] {
         tally::check(&by_key(&lines)?, &of(stream))?;
@@ -108,10 +111,10 @@ source = { kind = "file", path = "events.ndjson" }
     Ok(())
 }
 
-/// Checkpoints are written while events are taken on. Whenever a crash comes, no more events come
-/// again than the prefetch window has and come between two checkpoints.
+/// The host writes checkpoints while it accepts events. After a crash at any moment, at most the events of the prefetch
+/// window and those between two checkpoints are delivered again.
 #[test]
-fn a_crash_brings_few_events_again() -> Result<()> {
+fn crash_repeats_few_events() -> Result<()> {
     const REPEATS: u64 = 4_000 + 1_024;
     let lines = in_turn(1_000, 200);
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -120,7 +123,7 @@ fn a_crash_brings_few_events_again() -> Result<()> {
     for step in 1..8 {
         let mut service = Service::start(&home, &["run", "--once", "--json"])?;
         let enough = step * 20_000 + step * 997;
-        service.until("events to kill it in", || home.lines("out.ndjson") >= enough)?;
+        service.until("the moment of the kill", || home.lines("out.ndjson") >= enough)?;
         if service.is_running()? {
             service.kill()?;
             killed += 1;

@@ -1,5 +1,4 @@
-//! A file of events that does not only grow: nothing of it is lost or put together wrongly, and
-//! whoever did that is told what to do.
+//! A file of events that does not only grow: no event is lost or mixed with another, and the error names the remedy.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,11 +11,11 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
 
-/// Longer than the source waits between two looks.
+/// A time longer than the source's polling interval.
 const LOOKED: Duration = Duration::from_millis(500);
 
-/// The followed file is `before`, then `change` is done to it: the service ends and says how the
-/// file was changed, and the next start takes what is new.
+/// Follows a file with the lines `before` and applies `change` to it. The service must end and report the change, and
+/// the next start must process the new lines.
 fn followed(
     before: &[String],
     told: &str,
@@ -26,7 +25,8 @@ fn followed(
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(before))?;
     let mut service = Service::start(&home, &["run"])?;
-    service.until("what is there", || home.lines("out.ndjson") == before.len())?;
+    service
+        .until("the messages of the first lines", || home.lines("out.ndjson") == before.len())?;
     change(&home)?;
     let status = service.wait()?;
     let log = service.stderr();
@@ -41,7 +41,7 @@ fn followed(
 }
 
 #[test]
-fn cut() -> Result<()> {
+fn truncated_file_is_reported() -> Result<()> {
     let lines = in_turn(10, 30);
     followed(&lines[..200], "was truncated to", &lines[200..], |home| {
         home.write("events.ndjson", text(&lines[200..]))
@@ -49,7 +49,7 @@ fn cut() -> Result<()> {
 }
 
 #[test]
-fn written_anew_and_longer() -> Result<()> {
+fn file_rewritten_longer_is_reported() -> Result<()> {
     let lines = in_turn(10, 30);
     followed(&lines[..50], "was changed within", &lines[50..], |home| {
         home.write("events.ndjson", text(&lines[50..]))
@@ -57,8 +57,8 @@ fn written_anew_and_longer() -> Result<()> {
 }
 
 #[test]
-fn cut_and_longer_before_the_next_look() -> Result<()> {
-    // Of the same length, so that the first line is known only by its content.
+fn file_truncated_and_longer_at_the_next_poll_is_reported() -> Result<()> {
+    // All lines have the same length, so that only the content of the first line shows the change.
     let lines: Vec<String> = (10..60).map(|n| line(&format!("k{n}"), 1, &json!(n))).collect();
     followed(&lines[..1], "was changed within", &lines[1..], |home| {
         let mut file = File::options().write(true).open(home.path("events.ndjson"))?;
@@ -68,7 +68,7 @@ fn cut_and_longer_before_the_next_look() -> Result<()> {
 }
 
 #[test]
-fn a_half_line_is_taken_back() -> Result<()> {
+fn removed_half_line_is_reported() -> Result<()> {
     let lines = in_turn(1, 30);
     let told = "was c";
     followed(&lines[..20], told, &lines[20..], |home| {
@@ -80,30 +80,31 @@ fn a_half_line_is_taken_back() -> Result<()> {
     })
 }
 
-/// As those who rotate logs do: what is written to the old one until then is taken.
+/// As in a log rotation: the host still reads lines that are written to the old file meanwhile.
 #[test]
-fn another_file_in_its_place() -> Result<()> {
+fn replaced_file_is_reported() -> Result<()> {
     let lines = in_turn(5, 10);
     followed(&lines[..20], "has been replaced by another file", &lines[20..], |home| {
-        let (path, old) = (home.path("events.ndjson"), home.path("events.1"));
+        let path = home.path("events.ndjson");
+        let old = home.path("events.1");
         std::fs::rename(&path, &old)?;
         std::thread::sleep(LOOKED);
-        // The last one has no end.
+        // The last line has no line ending.
         home.append("events.1", lines[20..30].join("\n"))?;
         home.write("events.ndjson", text(&lines[30..]))
     })
 }
 
-/// What a failing source delivered is taken before the end: the file has it no longer.
+/// The host stores the events that a failing source has delivered before it ends, because the file no longer has them.
 #[test]
-fn what_waits_is_kept() -> Result<()> {
+fn waiting_events_of_a_truncated_file_are_kept() -> Result<()> {
     let lines = in_turn(1, 10);
     let config =
         tally::CONFIG.replace("[sinks", "gap = { timeout = \"1h\" }\nspill_after = \"1s\"\n[sinks");
     let home = Home::new(&["tally"], &config)?;
     home.write("events.ndjson", text(&[&lines[..4], &lines[5..]].concat()))?;
     let mut service = Service::start(&home, &["run"])?;
-    service.until("what is there", || home.lines("out.ndjson") == 4)?;
+    service.until("the messages of the first lines", || home.lines("out.ndjson") == 4)?;
     home.write("events.ndjson", "")?;
     ensure!(service.wait()?.code() == Some(1), "{}", service.stderr());
     home.write("events.ndjson", text(&lines[4..5]))?;
@@ -111,9 +112,9 @@ fn what_waits_is_kept() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// Nobody looks while the file is written anew between two runs.
+/// The file is rewritten between two runs, while no process reads it.
 #[test]
-fn between_two_runs() -> Result<()> {
+fn file_rewritten_between_runs_is_read_from_its_beginning() -> Result<()> {
     let lines = in_turn(10, 30);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..100]))?;
@@ -124,7 +125,7 @@ fn between_two_runs() -> Result<()> {
 }
 
 #[test]
-fn a_half_written_last_line_is_for_the_next_run() -> Result<()> {
+fn incomplete_last_line_is_left_for_the_next_run() -> Result<()> {
     let lines = in_turn(1, 4);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let (half, rest) = lines[1].split_at(40);
@@ -134,7 +135,8 @@ fn a_half_written_last_line_is_for_the_next_run() -> Result<()> {
     ensure!(output.status.success() && log.contains("the next run reads it again"), "{log}");
     assert_eq!(home.lines("out.ndjson"), 1);
 
-    // A whole one is taken, ended or not, and its end makes no other of it.
+    // A complete line is processed with or without a line ending, and a later line ending does not make it another
+    // event.
     home.append("events.ndjson", format!("{rest}\n{}", lines[2]))?;
     let report = home.run_once()?;
     assert_eq!((&report["settled"], &report["dead_total"]), (&2.into(), &0.into()));

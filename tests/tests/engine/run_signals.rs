@@ -1,5 +1,5 @@
-//! What signals do: the first one ends a run in order, the second one at once, and neither loses
-//! or repeats anything.
+//! Signals: the first one ends a run in order, the second one ends it immediately, and neither loses or repeats
+//! anything.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// A source that needs a broker.
 const QUEUE: &str = "kind = \"amqp\", exchange = \"cases\", queue = \"cases\"";
 
-/// A handler that does not end by itself, and how long it is waited for.
+/// Returns a configuration for a handler that never returns, with its timeout and the grace period.
 fn stuck(timeout: &str, grace: &str) -> String {
     format!(
         r#"
@@ -36,13 +36,14 @@ path = "out.ndjson"
 }
 
 #[test]
-fn a_busy_run_ends_in_order_and_goes_on() -> Result<()> {
+fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
     let lines = in_turn(100, 600);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", lines.join("\n") + "\n")?;
-    // An event settled before one that was not begun comes again, and is known: so not what is
-    // delivered is counted, but what takes effect.
-    let (mut rounds, mut settled) = (0, 0);
+    // An event that was settled before an earlier one had started is delivered again and recognized. So this counts the
+    // events that take effect, not the deliveries.
+    let mut rounds = 0;
+    let mut settled = 0;
     for signal in ["TERM", "INT"].into_iter().cycle() {
         let before = home.lines("out.ndjson");
         if before == lines.len() {
@@ -66,7 +67,7 @@ fn a_busy_run_ends_in_order_and_goes_on() -> Result<()> {
     Ok(())
 }
 
-/// One key whose handler hangs, and one that is done when the output has two lines.
+/// Starts a service with one key whose handler hangs, and one that is done when the output has two lines.
 fn hanging(home: &Home) -> Result<Service> {
     let lines = [
         line("stuck", 1, &json!({ "do": "loop" })),
@@ -80,7 +81,7 @@ fn hanging(home: &Home) -> Result<Service> {
     Ok(service)
 }
 
-/// The next start finds everything: the handler that hangs is stopped by a limit now.
+/// Checks that the next start has every event. The timeout now stops the handler that hangs.
 fn goes_on(home: &Home) -> Result<()> {
     home.write("ordain.toml", stuck("100ms", "30s"))?;
     home.run_once()?;
@@ -92,7 +93,7 @@ fn goes_on(home: &Home) -> Result<()> {
 }
 
 #[test]
-fn a_second_signal_ends_at_once() -> Result<()> {
+fn second_signal_ends_immediately() -> Result<()> {
     for (first, second) in [("TERM", "TERM"), ("INT", "TERM"), ("TERM", "INT")] {
         let home = Home::new(&["faulty"], &stuck("1h", "1h"))?;
         let mut service = hanging(&home)?;
@@ -108,7 +109,7 @@ fn a_second_signal_ends_at_once() -> Result<()> {
 }
 
 #[test]
-fn the_grace_ends_it_too() -> Result<()> {
+fn elapsed_grace_ends_the_process() -> Result<()> {
     let home = Home::new(&["faulty"], &stuck("1h", "100ms"))?;
     let mut service = hanging(&home)?;
     service.signal("TERM")?;
@@ -119,7 +120,7 @@ fn the_grace_ends_it_too() -> Result<()> {
 }
 
 #[test]
-fn a_signal_ends_a_run_once_as_well() -> Result<()> {
+fn signal_ends_run_once() -> Result<()> {
     let home = Home::new(&["faulty"], &stuck("300ms", "30s"))?;
     let lines = [line("k", 1, &json!({ "do": "loop" })), line("k", 2, &json!({ "do": "emit" }))];
     home.write("events.ndjson", lines.join("\n"))?;
@@ -134,28 +135,28 @@ fn a_signal_ends_a_run_once_as_well() -> Result<()> {
 }
 
 #[test]
-fn a_signal_does_not_wait_for_a_broker() -> Result<()> {
+fn signal_does_not_wait_for_a_broker() -> Result<()> {
     let config = tally::CONFIG.replace("kind = \"file\", path = \"events.ndjson\"", QUEUE);
     let home = Home::new(&["tally"], &format!("[broker]\nurl = \"amqp://127.0.0.1:1\"\n{config}"))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until_says("broker unavailable")?;
-    // Until the end of that wait it would fail.
+    // The start would fail after its wait for the broker.
     service.end()
 }
 
 #[test]
-fn a_signal_does_not_wait_for_the_compiler() -> Result<()> {
+fn signal_does_not_wait_for_the_compiler() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     let mut service = Service::start(&home, &["run", "--json"])?;
     let told = "loading handler";
     service.until(told, || home.read("stderr").contains(told))?;
     service.end()?;
-    ensure!(!home.path("ordain-data").exists(), "it went on to the store");
+    ensure!(!home.path("ordain-data").exists(), "the process opened the store");
     Ok(())
 }
 
-/// The handlers are compiled, and signals are listened to.
+/// Returns whether the handlers are compiled and the process handles signals.
 fn service_is_up(home: &Home) -> bool {
     home.read("stderr").contains("embedded store:")
 }

@@ -1,5 +1,5 @@
-//! Two streams that write to the same sink and to one of their own, killed at every moment: each
-//! message is in its file once, and in order.
+//! Two streams that write to a shared sink and to another one, killed at random moments: each message is in its file
+//! once, and in order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -40,7 +40,7 @@ const KEYS: u64 = 7;
 const EVENTS: u64 = 300;
 const KILLS: u32 = 40;
 
-/// To which sink an event's message goes; none of every fifth.
+/// Returns the sink of an event's message; every fifth event has none.
 fn sink(sequence: u64) -> Option<&'static str> {
     match sequence % 5 {
         0 => None,
@@ -86,13 +86,13 @@ fn check(home: &Home, name: &str) -> Result<()> {
     let content = content(&home.read(&format!("{name}.ndjson")))?;
     ensure!(content.len() == 2 * KEYS as usize, "{name}: of {:?}", content.keys());
     for (place, got) in content {
-        ensure!(got == wanted, "{name}: of {place:?} there is {got:?}");
+        ensure!(got == wanted, "{name}: {place:?} has {got:?}");
     }
     Ok(())
 }
 
 #[test]
-fn killed_between_commit_and_publication() -> Result<()> {
+fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> {
     let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
         Ok(seed) => seed.parse()?,
         Err(_) => rand::random(),
@@ -107,7 +107,7 @@ fn killed_between_commit_and_publication() -> Result<()> {
     let mut left_over = 0;
     for kill in 1..=KILLS {
         let mut service = Service::start(&home, &["run"])?;
-        // So far on, that the last kill meets the end.
+        // The targets are spread so that the last kill is close to the end.
         let some = all * kill as usize / (KILLS as usize + 1);
         service.until("messages", || home.lines("both.ndjson") >= some)?;
         std::thread::sleep(Duration::from_micros(rng.random_range(0..2_000)));

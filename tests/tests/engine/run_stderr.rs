@@ -1,4 +1,4 @@
-//! A standard error that cannot be written: what is told is lost, and the work goes on.
+//! A standard error that cannot be written: log lines are lost, and the host continues.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -18,7 +18,7 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// A key that only logs, one that emits and one that is parked.
+/// Returns a home with a key that only logs, a key that emits and a key that is parked.
 fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let mut events = Vec::new();
@@ -32,7 +32,7 @@ fn home() -> Result<Home> {
 }
 
 #[test]
-fn a_full_disk_behind_it() -> Result<()> {
+fn full_disk_behind_stderr_does_not_stop_a_run() -> Result<()> {
     let home = home()?;
     for args in
         [&["run", "--once"][..], &["keys", "why", "cases", "absent"], &["run", "absent"], &["odd"]]
@@ -52,7 +52,7 @@ fn a_full_disk_behind_it() -> Result<()> {
 }
 
 #[test]
-fn a_reader_that_goes_away() -> Result<()> {
+fn closed_stderr_does_not_stop_a_run() -> Result<()> {
     let home = home()?;
     for format in ["text", "json"] {
         let mut command = home.ordain(&["run", "--once", "--log-format", format])?;

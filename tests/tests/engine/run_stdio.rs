@@ -1,5 +1,5 @@
-//! Standard input as a source, standard output as a sink, and a log that is for machines: nothing
-//! gets between the lines of any of them.
+//! Standard input as a source, standard output as a sink, and a log for machines: no other text is mixed into any of
+//! them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -30,7 +30,7 @@ kind = "file"
 path = "-"
 "#;
 
-/// Every line is a JSON object.
+/// Parses the lines, each of which must be a JSON object.
 fn objects(text: &[u8]) -> Result<Vec<Value>> {
     let lines = std::str::from_utf8(text)?.lines();
     lines
@@ -43,7 +43,7 @@ fn objects(text: &[u8]) -> Result<Vec<Value>> {
 }
 
 #[test]
-fn a_filter_in_a_pipe() -> Result<()> {
+fn host_works_as_a_filter_in_a_pipe() -> Result<()> {
     let lines = in_turn(20, 100);
     let home = Home::new(&["tally"], PIPED)?;
     let report_with = [&["run", "--once"][..], &["run", "--once", "--json"]];
@@ -63,7 +63,7 @@ fn a_filter_in_a_pipe() -> Result<()> {
             tally::check(&by_key(&lines)?, messages)?;
             ensure!(log.contains("settled with effect          2000"), "{log}");
         } else {
-            // Standard input cannot resume: all of it is new to the source, and known.
+            // Standard input cannot resume: every event is delivered again, and is known.
             ensure!(messages.is_empty(), "{messages}");
             ensure!(log.contains(r#""duplicates":2000"#), "{log}");
         }
@@ -72,7 +72,7 @@ fn a_filter_in_a_pipe() -> Result<()> {
 }
 
 #[test]
-fn a_reader_that_has_enough() -> Result<()> {
+fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
     let lines = in_turn(200, 100);
     let home = Home::new(&["tally"], &PIPED.replacen("\"-\"", "\"events.ndjson\"", 1))?;
     home.write("events.ndjson", lines.join("\n") + "\n")?;
@@ -86,7 +86,7 @@ fn a_reader_that_has_enough() -> Result<()> {
     let told = "standard output, to which the sink tally writes, has no reader any more";
     ensure!(log.matches(told).count() == 1 && log.contains("at the next start"), "{log}");
 
-    // What was written to nobody is written again: at least once.
+    // Messages that were written after the reader had closed are written again: at least once.
     let output = home.output(&["--log", "error", "run", "--once"])?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rest = objects(&output.stdout)?.len();
@@ -96,7 +96,7 @@ fn a_reader_that_has_enough() -> Result<()> {
 }
 
 #[test]
-fn a_log_for_machines() -> Result<()> {
+fn json_log_has_only_json_lines() -> Result<()> {
     let home = Home::new(&["faulty"], FAULTY)?;
     let lines = [
         line("talks", 1, &json!({ "do": "log", "lines": 3, "bytes": 10 })),
@@ -110,7 +110,7 @@ fn a_log_for_machines() -> Result<()> {
     ensure!(output.status.success(), "{}", output.status);
     assert_eq!(objects(&output.stdout)?.len(), 5);
     let log = objects(&output.stderr)?;
-    let said = |word: &str| log.iter().filter(|it| it.to_string().contains(word)).count();
+    let said = |word: &str| log.iter().filter(|entry| entry.to_string().contains(word)).count();
     ensure!(said("two") == 1 && said("three") == 1 && said("xxxxxxxxxx") == 3, "{log:?}");
     assert_eq!(log.last().context("a report")?["held"]["parked_keys"], 1);
 
@@ -124,11 +124,11 @@ fn a_log_for_machines() -> Result<()> {
 }
 
 #[test]
-fn the_log_is_not_on_standard_output() -> Result<()> {
+fn log_is_not_on_standard_output() -> Result<()> {
     let home = Home::new(&["faulty"], FAULTY)?;
     home.write("events.ndjson", line("k", 1, &json!({ "do": "emit" })))?;
     let output = home.output(&["run", "--once", "--json", "--log", "trace"])?;
     assert_eq!(objects(&output.stdout)?.len(), 1);
-    ensure!(!output.stderr.is_empty(), "a log was asked for");
+    ensure!(!output.stderr.is_empty(), "the log is empty");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a person sees of a run on a terminal: a line that lives, and the log above it.
+//! The output of a run on a terminal: a live status line, and the log above it.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -10,11 +10,11 @@ use ordain_tests::service::wait_until;
 use ordain_tests::tally;
 
 #[test]
-fn the_line_shows_what_is_done() -> Result<()> {
+fn live_line_shows_progress() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let lines = in_turn(7, 6);
     home.write("events.ndjson", text(&lines) + &lines[0] + "\nno event\n")?;
-    // A terminal of its own, from a tool that every Linux has.
+    // A terminal of its own, from a tool that every Linux system has.
     let run = format!("stty cols 160; exec {} run", binary()?.display());
     let mut terminal = Command::new("script")
         .args(["--quiet", "--flush", "--command", &run, "seen"])
@@ -29,8 +29,8 @@ fn the_line_shows_what_is_done() -> Result<()> {
         let seen = home.read("seen");
         Ok(seen.split('\r').any(|line| wanted.iter().all(|words| line.contains(words))))
     });
-    // Ctrl-C. The end of the terminal would not end what was told to ignore that, as by `nohup`.
+    // Ctrl-C. Closing the terminal would not end a process that ignores the hangup signal, as under `nohup`.
     terminal.stdin.take().context("an input")?.write_all(b"\x03")?;
-    wait_until("its end", || Ok(terminal.try_wait()?.is_some()))?;
+    wait_until("the end of the process", || Ok(terminal.try_wait()?.is_some()))?;
     shown.with_context(|| home.read("seen"))
 }

@@ -1,15 +1,15 @@
-//! The example for KEDA is YAML, and says what its scaler `metrics-api` and the admin listener need.
+//! The example for KEDA is valid YAML, and has the fields that the `metrics-api` scaler and the admin listener need.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::plugins::root;
 use yaml_rust2::YamlLoader;
 
 #[test]
-fn the_example_for_keda_is_what_keda_reads() -> Result<()> {
+fn keda_example_has_the_fields_that_keda_reads() -> Result<()> {
     let text = std::fs::read_to_string(root().join("docs/scaledobject.yaml"))?;
     let documents = YamlLoader::load_from_str(&text)?;
     let of_kind = |kind: &str| {
-        let found = documents.iter().find(|it| it["kind"].as_str() == Some(kind));
+        let found = documents.iter().find(|document| document["kind"].as_str() == Some(kind));
         found.with_context(|| format!("a {kind}"))
     };
     let name =
@@ -17,13 +17,14 @@ fn the_example_for_keda_is_what_keda_reads() -> Result<()> {
 
     let scaled = &of_kind("ScaledObject")?["spec"];
     ensure!(scaled["scaleTargetRef"]["name"].as_str().is_some(), "{scaled:?}");
-    let (least, most) = (&scaled["minReplicaCount"], &scaled["maxReplicaCount"]);
+    let least = &scaled["minReplicaCount"];
+    let most = &scaled["maxReplicaCount"];
     ensure!(least.as_i64() == Some(1) && most.as_i64() > Some(1), "{least:?} to {most:?}");
     let triggers = scaled["triggers"].as_vec().context("triggers")?;
     let [trigger] = &triggers[..] else { anyhow::bail!("{triggers:?}") };
     ensure!(trigger["type"].as_str() == Some("metrics-api"), "{trigger:?}");
     let metadata = &trigger["metadata"];
-    // All of it is text to KEDA.
+    // KEDA expects every value as text.
     let texts = metadata.as_hash().context("metadata")?;
     ensure!(texts.iter().all(|(_, value)| value.as_str().is_some()), "{texts:?}");
     let url = metadata["url"].as_str().context("a url")?;

@@ -1,4 +1,4 @@
-//! What the simulation is too short or too small to see: long times, and wide gaps.
+//! Tests of the sequencer with times and gaps that are too long and too wide for the simulation.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,7 +12,7 @@ use ordain_core::{
     Input, Job, Loaded as LoadedJob, Sequencer, TurnDone, Verdict,
 };
 
-/// A sequencer under a configuration, and a store that has nothing but what it is told.
+/// A sequencer with a configuration, and a store that has only what a test puts into it.
 struct Rig {
     sequencer: Sequencer,
     delivery: u64,
@@ -20,14 +20,14 @@ struct Rig {
     batches: Vec<Arc<Batch>>,
     acked: u64,
     loads: usize,
-    /// What replay sources were asked for, and when.
+    /// The time and the ranges of each replay request.
     asked: Vec<(u64, Vec<RangeInclusive<u64>>)>,
-    /// What a replay source has, and how much of it goes into one answer.
+    /// The events of the replay source. `page` is the greatest number of events in one answer.
     kept: BTreeSet<u64>,
     page: usize,
-    /// How often it has no time.
+    /// The number of further requests for which the replay source has no time.
     busy: usize,
-    /// What the due index answers to the next read.
+    /// The entries of the next read of the due index.
     due: Vec<(u64, ordain_core::Key)>,
 }
 
@@ -85,7 +85,8 @@ impl Rig {
                     failure: None,
                 }),
                 Effect::Commit(batch) => {
-                    let (shard, number) = (batch.shard, batch.number);
+                    let shard = batch.shard;
+                    let number = batch.number;
                     if let (Some(stored), Some(write)) = (&mut self.job, batch.writes.first()) {
                         stored.job = Job { incarnation: 1, ..write.job.clone() };
                     }
@@ -99,7 +100,8 @@ impl Rig {
                 }
                 Effect::Replay { token, missing, .. } => {
                     let kept = missing.iter().flat_map(|range| self.kept.range(range.clone()));
-                    let mut found: Vec<_> = kept.map(|it| (*it, event(*it))).collect();
+                    let mut found: Vec<_> =
+                        kept.map(|sequence| (*sequence, event(*sequence))).collect();
                     let mut until = u64::MAX;
                     if self.busy > 0 {
                         self.busy -= 1;
@@ -125,18 +127,23 @@ impl Rig {
         }
     }
 
-    /// From now on, the store has what was committed last.
+    /// Stores the last committed record, so that later loads return it.
     fn remember(&mut self) -> Result<()> {
         let batch = self.batches.last().context("a commit")?;
         let mut job = batch.writes[0].job.clone();
         job.incarnation = 1;
-        let (state, ids) = (None, Vec::new());
-        self.job =
-            Some(Box::new(LoadedJob { job, state, ids, now: 1, due_in: None, expire_in: None }));
+        self.job = Some(Box::new(LoadedJob {
+            job,
+            state: None,
+            ids: Vec::new(),
+            now: 1,
+            due_in: None,
+            expire_in: None,
+        }));
         Ok(())
     }
 
-    /// Lets time pass until nothing is due any more.
+    /// Advances the time to `to` and handles each timeout on the way.
     fn pass(&mut self, from: u64, to: u64) {
         let mut now = from;
         while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at <= to) {
@@ -161,25 +168,29 @@ fn effect_without_messages() -> Verdict {
 }
 
 #[test]
-fn a_key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
+fn key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
     let mut rig = Rig::new("key_ttl = \"1m\"")?;
     rig.deliver(0, 1);
     rig.deliver(0, 2);
     assert_eq!((rig.acked, rig.sequencer.stats().settled), (2, 2));
-    // A repeat while the store remembers; then the first event of another life.
+    // A repeat while the store remembers the key, and then the first event after the store has forgotten it.
     rig.deliver(59_000, 1);
     assert_eq!((rig.acked, rig.sequencer.stats().duplicates), (3, 1));
     rig.deliver(61_000, 1);
     assert_eq!((rig.acked, rig.sequencer.stats().settled), (4, 3));
-    assert!(rig.loads > 0, "the store was asked");
+    assert!(rig.loads > 0, "the key was not loaded again");
     Ok(())
 }
 
 #[test]
-fn a_silent_key_is_asked_for_its_next_event() -> Result<()> {
+fn next_event_of_a_silent_key_is_requested() -> Result<()> {
     let mut rig = Rig::new("gap = { tail = \"1s\" }")?;
     rig.deliver(0, 1);
-    assert_eq!(rig.batches[0].writes[0].due_in, Some(1_000), "also if it leaves memory");
+    assert_eq!(
+        rig.batches[0].writes[0].due_in,
+        Some(1_000),
+        "the time must be stored in case the lane leaves memory"
+    );
     assert_eq!(rig.sequencer.poll_timeout(), Some(1_000));
     rig.sequencer.handle_timeout(1_000);
     let asked = std::iter::from_fn(|| rig.sequencer.poll_effect())
@@ -189,7 +200,7 @@ fn a_silent_key_is_asked_for_its_next_event() -> Result<()> {
 }
 
 #[test]
-fn a_wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
+fn wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
     let gap = "gap = { timeout = \"1s\", attempts = 1, max_width = 1000000, \
                on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
     let mut rig = Rig::new(gap)?;
@@ -206,7 +217,7 @@ fn a_wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
 }
 
 #[test]
-fn events_that_are_missing_together_are_given_up_together() -> Result<()> {
+fn gaps_that_open_together_are_skipped_together() -> Result<()> {
     let gap = "gap = { timeout = \"1s\", attempts = 3, backoff = \"1s..1s\", on_exhausted = \"skip\" }\n\
                spill_after = \"10m\"\n";
     let mut rig = Rig::new(gap)?;
@@ -225,7 +236,7 @@ fn events_that_are_missing_together_are_given_up_together() -> Result<()> {
 }
 
 #[test]
-fn what_comes_by_itself_asks_no_more_for_the_rest() -> Result<()> {
+fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
     let gap =
         "gap = { timeout = \"1s\", attempts = 3, backoff = \"2s..2s\" }\nspill_after = \"10m\"\n";
     let mut rig = Rig::new(gap)?;
@@ -240,12 +251,13 @@ fn what_comes_by_itself_asks_no_more_for_the_rest() -> Result<()> {
     assert_eq!(rig.asked.len(), 1, "{:?}", rig.asked);
     rig.pass(1_041, 3_100);
     assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "backoff later");
-    // In the ledger what has come is told from what is missing, until all has come.
+    // The gap history separates arrived from missing numbers until all have arrived.
     let listed = |rig: &Rig| -> Result<Vec<_>> {
         let job = &rig.batches.last().context("a commit")?.writes[0].job;
-        Ok(job.gaps.iter().map(|it| (it.first, it.last, it.rounds, it.end)).collect())
+        Ok(job.gaps.iter().map(|gap| (gap.first, gap.last, gap.rounds, gap.end)).collect())
     };
-    let (come, open) = ((2, 40, 1, GapEnd::Arrived), (41, 49, 2, GapEnd::Open));
+    let come = (2, 40, 1, GapEnd::Arrived);
+    let open = (41, 49, 2, GapEnd::Open);
     assert_eq!(listed(&rig)?, [come, open]);
     for sequence in 41..=49 {
         rig.deliver(3_100 + sequence, sequence);
@@ -257,9 +269,9 @@ fn what_comes_by_itself_asks_no_more_for_the_rest() -> Result<()> {
 const SKIPPING: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                         on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
-/// A question has so many numbers; what is behind them has not been asked for yet.
+/// A replay request has a limited number of sequence numbers. The numbers after them have not been requested yet.
 #[test]
-fn a_wide_gap_is_given_up_as_far_as_it_was_asked_for() -> Result<()> {
+fn wide_gap_is_skipped_only_as_far_as_requested() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
     rig.kept = (5_000..=5_009).collect();
     rig.deliver(0, 1);
@@ -272,11 +284,12 @@ fn a_wide_gap_is_given_up_as_far_as_it_was_asked_for() -> Result<()> {
     Ok(())
 }
 
-/// An answer has so many bytes; what is behind them was not looked for.
+/// An answer has a limited number of bytes. The source has not searched for the numbers after them.
 #[test]
-fn what_an_answer_had_no_room_for_is_not_given_up() -> Result<()> {
+fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
-    (rig.kept, rig.page) = ((4..=40).collect(), 10);
+    rig.kept = (4..=40).collect();
+    rig.page = 10;
     for sequence in [1, 3, 41] {
         rig.deliver(0, sequence);
         rig.remember()?;
@@ -284,15 +297,15 @@ fn what_an_answer_had_no_room_for_is_not_given_up() -> Result<()> {
     rig.pass(0, 60_000);
     let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
     let letters: Vec<_> =
-        writes.flat_map(|write| &write.letters).map(|it| it.id.sequence).collect();
+        writes.flat_map(|write| &write.letters).map(|letter| letter.id.sequence).collect();
     assert_eq!(letters, [2]);
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (40, 3));
     Ok(())
 }
 
-/// In whatever order its parts come, all of a gap whose clock ran out stands in the ledger.
+/// In any order of arrival, the gap history has every number of a gap whose timeout has elapsed.
 #[test]
-fn all_parts_of_a_gap_stand_in_the_ledger() -> Result<()> {
+fn gap_history_has_all_parts_of_a_gap() -> Result<()> {
     let gap = "gap = { timeout = \"1s\", attempts = 1, on_exhausted = \"wait\" }\nspill_after = \"10m\"\n";
     for order in [[2, 3, 4], [3, 2, 4], [4, 3, 2], [2, 4, 3], [3, 4, 2], [4, 2, 3]] {
         let mut rig = Rig::new(gap)?;
@@ -304,28 +317,28 @@ fn all_parts_of_a_gap_stand_in_the_ledger() -> Result<()> {
             rig.deliver(at, sequence);
         }
         let job = &rig.batches.last().context("a commit")?.writes[0].job;
-        let listed: Vec<_> = job.gaps.iter().map(|it| (it.first, it.last, it.end)).collect();
+        let listed: Vec<_> = job.gaps.iter().map(|gap| (gap.first, gap.last, gap.end)).collect();
         assert_eq!(listed, [(2, 4, GapEnd::Arrived)], "{order:?}");
     }
     Ok(())
 }
 
-/// What the source has may be what is missing.
+/// The unavailable source may have the missing events.
 #[test]
-fn nothing_is_given_up_while_the_source_is_away() -> Result<()> {
+fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
     rig.deliver(0, 1);
     rig.remember()?;
     rig.input(0, Input::SourceAway(true));
     rig.input(0, Input::Offered(event(4)));
     rig.pass(0, 60_000);
-    assert_eq!(rig.asked.len(), 2, "as many rounds as ever: {:?}", rig.asked);
+    assert_eq!(rig.asked.len(), 2, "the number of rounds is unchanged: {:?}", rig.asked);
     rig.input(60_000, Input::SourceAway(false));
     for sequence in 2..=3 {
         rig.deliver(60_500, sequence);
     }
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (4, 3));
-    // One that is missing then as well gets its time.
+    // An event that is missing afterwards gets its full time again.
     rig.input(61_000, Input::SourceAway(true));
     rig.input(61_000, Input::Offered(event(6)));
     rig.pass(61_000, 70_000);
@@ -337,9 +350,9 @@ fn nothing_is_given_up_while_the_source_is_away() -> Result<()> {
     Ok(())
 }
 
-/// Then the round does not count.
+/// A round in which the source has no time does not count.
 #[test]
-fn a_source_that_could_not_be_asked() -> Result<()> {
+fn round_with_a_busy_source_does_not_count() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
     rig.busy = 10;
     rig.deliver(0, 1);
@@ -352,9 +365,9 @@ fn a_source_that_could_not_be_asked() -> Result<()> {
     Ok(())
 }
 
-/// Also where it is the very first number that is missing.
+/// The same holds if the very first number is missing.
 #[test]
-fn a_source_that_could_not_be_asked_for_event_zero() -> Result<()> {
+fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     let mut rig = Rig::new(&format!("first = 0\n{SKIPPING}"))?;
     rig.busy = 10;
     rig.deliver(0, 1);
@@ -365,9 +378,9 @@ fn a_source_that_could_not_be_asked_for_event_zero() -> Result<()> {
     Ok(())
 }
 
-/// The entry may have come with a take-over that nobody here has heard of.
+/// A previous owner may have written the entry.
 #[test]
-fn a_due_key_whose_lane_knows_of_nothing_is_loaded_again() -> Result<()> {
+fn due_key_without_a_pending_timeout_is_loaded_again() -> Result<()> {
     let mut rig = Rig::new("gap = { timeout = \"10m\" }\nspill_after = \"10m\"")?;
     rig.deliver(0, 1);
     assert_eq!(rig.acked, 1);
@@ -376,7 +389,7 @@ fn a_due_key_whose_lane_knows_of_nothing_is_loaded_again() -> Result<()> {
     rig.due = vec![(5, "a".into())];
     rig.pass(0, 10_000);
     assert_eq!(rig.loads, loads + 1);
-    // A lane that waits for something of its own looks after itself.
+    // A lane that waits for its own gap handles its own timeout, without a load.
     rig.deliver(20_000, 3);
     rig.due = vec![(5, "a".into())];
     let loads = rig.loads;
@@ -386,7 +399,7 @@ fn a_due_key_whose_lane_knows_of_nothing_is_loaded_again() -> Result<()> {
 }
 
 #[test]
-fn an_event_between_spilled_ones_is_compared_with_them_and_not_turned_away() -> Result<()> {
+fn event_between_spilled_events_is_accepted() -> Result<()> {
     let mut rig = Rig::new("overflow = \"dead-letter\"\ngap = { timeout = \"1h\" }")?;
     for sequence in [1, 3, 5] {
         rig.deliver(0, sequence);
@@ -395,24 +408,30 @@ fn an_event_between_spilled_ones_is_compared_with_them_and_not_turned_away() -> 
     assert_eq!(rig.acked, 3, "3 and 5 are spilled");
     rig.deliver(60_000, 4);
     let batch = rig.batches.last().context("a commit")?;
-    assert!(batch.letters.is_empty(), "there is room: {:?}", batch.letters);
+    assert!(batch.letters.is_empty(), "the key is below its limit: {:?}", batch.letters);
     assert_eq!((batch.writes[0].spill[0].0, rig.acked), (4, 4));
     Ok(())
 }
 
-/// A record that says so is damaged: nobody gives out so many numbers.
+/// Such a record is damaged: no key uses that many numbers.
 #[test]
-fn a_fifo_key_without_numbers_left_is_a_damaged_one() -> Result<()> {
+fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
     for (next, last) in [(2, u64::MAX - 2), (u64::MAX - 1, 0), (u64::MAX, 0)] {
         let mut rig = Rig::new("ordering = \"fifo\"\nid_window = 5024")?;
         let mut job = Job::new(next, 0);
-        (job.incarnation, job.ids_from) = (1, 1);
+        job.incarnation = 1;
+        job.ids_from = 1;
         if last > 0 {
             job.spilled.add(last);
         }
-        let (state, ids) = (None, Vec::new());
-        rig.job =
-            Some(Box::new(LoadedJob { job, state, ids, now: 1, due_in: Some(0), expire_in: None }));
+        rig.job = Some(Box::new(LoadedJob {
+            job,
+            state: None,
+            ids: Vec::new(),
+            now: 1,
+            due_in: Some(0),
+            expire_in: None,
+        }));
         rig.deliver(0, 1);
         rig.deliver(0, 2);
         let letters: Vec<_> = rig.batches.iter().flat_map(|batch| &batch.letters).collect();

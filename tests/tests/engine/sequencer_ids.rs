@@ -1,4 +1,4 @@
-//! Ids of a `fifo` key expire. The simulation has shorter times and fewer events.
+//! Tests of the expiry of ids of a `fifo` key. The simulation has shorter times and fewer events.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,13 +37,26 @@ impl Rig {
                     id_window = 20_000\nid_ttl = \"1h\"\n";
         let loaded = Loaded::parse(Path::new("ordain.toml"), text, &|_| None)?;
         let stream = loaded.config.streams.values().next().context("a stream")?;
-        let (version, seed) = (Some(version()), 1);
-        let share = Share { partition: 0, of_stream: 1, of_process: 1, workers: 1, version, seed };
+        let share = Share {
+            partition: 0,
+            of_stream: 1,
+            of_process: 1,
+            workers: 1,
+            version: Some(version()),
+            seed: 1,
+        };
         let settings = loaded.config.settings(stream, &share);
         let sequencer = Sequencer::new(settings.clone(), &[0], 0);
-        let (job, ids) = (None, BTreeMap::new());
-        let (is_silent, unanswered) = (false, Vec::new());
-        Ok(Self { settings, sequencer, commits: 0, delivery: 0, job, ids, is_silent, unanswered })
+        Ok(Self {
+            settings,
+            sequencer,
+            commits: 0,
+            delivery: 0,
+            job: None,
+            ids: BTreeMap::new(),
+            is_silent: false,
+            unanswered: Vec::new(),
+        })
     }
 
     /// Starts another process, whose clock differs.
@@ -139,7 +152,7 @@ fn effect_without_messages() -> Verdict {
 }
 
 #[test]
-fn an_old_id_is_forgotten_unless_a_crash_can_bring_it_again() -> Result<()> {
+fn old_id_is_forgotten_unless_a_crash_can_bring_it_again() -> Result<()> {
     let mut rig = Rig::new()?;
     let at = |minutes: u64| (minutes * MINUTE, STORE_EPOCH + minutes * MINUTE);
     let (now, time) = at(0);
@@ -159,7 +172,7 @@ fn an_old_id_is_forgotten_unless_a_crash_can_bring_it_again() -> Result<()> {
 }
 
 #[test]
-fn ids_grow_old_while_no_process_runs() -> Result<()> {
+fn ids_expire_while_no_process_runs() -> Result<()> {
     let mut rig = Rig::new()?;
     assert_eq!(rig.deliver(0, STORE_EPOCH, 1..=10), 10);
     rig.restart();
@@ -167,18 +180,23 @@ fn ids_grow_old_while_no_process_runs() -> Result<()> {
     rig.restart();
     assert_eq!(rig.deliver(0, STORE_EPOCH + 59 * MINUTE, 1..=FLOOR + 10), 0);
     rig.restart();
-    assert_eq!(rig.deliver(0, STORE_EPOCH + 75 * MINUTE, [1]), 1, "the first thing that comes");
+    assert_eq!(
+        rig.deliver(0, STORE_EPOCH + 75 * MINUTE, [1]),
+        1,
+        "the first event after the restart"
+    );
     assert_eq!(rig.deliver(0, STORE_EPOCH + 75 * MINUTE, 11..=FLOOR + 10), 0);
     Ok(())
 }
 
 #[test]
-fn an_id_of_a_slow_commit_is_as_young_as_the_commit() -> Result<()> {
+fn age_of_an_id_starts_with_its_commit() -> Result<()> {
     let mut rig = Rig::new()?;
     rig.settings.id_floor = 2;
     rig.restart();
     let at = |minutes: u64| (minutes * MINUTE, STORE_EPOCH + minutes * MINUTE);
-    let ((now, time), (later, later_time)) = (at(0), at(100));
+    let (now, time) = at(0);
+    let (later, later_time) = at(100);
     assert_eq!(rig.deliver(now, time, 1..=10), 10);
     rig.is_silent = true;
     assert_eq!(rig.deliver(now, time, 11..=20), 0, "the commit is under way");

@@ -1,4 +1,4 @@
-//! A store that goes back in time under an owner who still has in memory what it lost.
+//! Tests of a store that loses its last commits while the owner still has them in memory.
 
 mod rig;
 
@@ -13,28 +13,32 @@ use ordain_core::{
 use rig::{Rig, settings};
 
 #[test]
-fn what_the_store_lost_is_committed_again_from_memory() {
+fn lost_commits_are_made_again_from_memory() {
     let mut rig = Rig::new(1 << 20);
     for sequence in 1..=5 {
         rig.deliver(sequence);
     }
     let first = Arc::clone(&rig.sent[0]);
     assert_eq!(rig.numbers(), [1, 2, 3, 4, 5]);
-    // All of it: also the commit that made the job.
+    // The store loses every commit, including the one that created the record.
     rig.stored.clear();
     rig.deliver(6);
-    // What was in flight may rest on what was read meanwhile: it is void, and comes once more.
+    // The commit in flight may depend on records that were read meanwhile. It is void, and its event is committed
+    // again.
     assert_eq!(rig.numbers(), [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((rig.next(), rig.acked, &rig.stopped), (Some(7), 6, &None));
     assert_eq!(rig.sequencer.stats().rewound, 5);
     let again = &rig.stored[0].0.writes[0];
-    assert_eq!(first.writes[0].job.incarnation, 0, "the store filled it in");
-    assert_eq!(again.job.incarnation, 1_001, "as it was, or messages would get other ids");
+    assert_eq!(first.writes[0].job.incarnation, 0, "the store assigns the incarnation");
+    assert_eq!(
+        again.job.incarnation, 1_001,
+        "the incarnation must not change, or messages would get other ids"
+    );
     assert_eq!((again.expect, again.job.next), (first.writes[0].expect, 2));
 }
 
 #[test]
-fn lost_answers_and_another_step_back_are_survived_on_the_way() {
+fn lost_answers_during_recovery_are_survived() {
     let mut rig = Rig::new(1 << 20);
     for sequence in 1..=5 {
         rig.deliver(sequence);
@@ -48,7 +52,7 @@ fn lost_answers_and_another_step_back_are_survived_on_the_way() {
 }
 
 #[test]
-fn what_memory_does_not_have_ends_ownership() {
+fn lost_commits_outside_of_memory_end_ownership() {
     let mut rig = Rig::new(2_000);
     for sequence in 1..=20 {
         rig.deliver(sequence);
@@ -61,7 +65,7 @@ fn what_memory_does_not_have_ends_ownership() {
 }
 
 #[test]
-fn a_shard_may_keep_what_the_others_do_not_need() {
+fn shard_may_use_memory_that_others_do_not_need() {
     let mut rig = Rig::with(Settings { shards: 4, ..settings(8_000) });
     for sequence in 1..=8 {
         rig.deliver(sequence);
@@ -73,7 +77,7 @@ fn a_shard_may_keep_what_the_others_do_not_need() {
 }
 
 #[test]
-fn what_does_not_apply_as_it_did_ends_ownership() {
+fn commit_refused_during_recovery_ends_ownership() {
     let mut rig = Rig::new(1 << 20);
     for sequence in 1..=5 {
         rig.deliver(sequence);
@@ -86,11 +90,13 @@ fn what_does_not_apply_as_it_did_ends_ownership() {
 }
 
 #[test]
-fn what_is_being_made_again_is_kept_although_others_need_the_room() {
-    let other = (0..100).map(|it| format!("b{it}")).find(|it| shard_of(it, 2) != shard_of("a", 2));
+fn commits_in_recovery_stay_in_memory() {
+    let other = (0..100)
+        .map(|number| format!("b{number}"))
+        .find(|key| shard_of(key, 2) != shard_of("a", 2));
     let other = other.expect("a key of the other shard");
     let mut tried = 0;
-    // Somewhere among these the three commits have room, and one more has not.
+    // For some of these sizes, memory has room for the three commits and not for one more.
     for keep_bytes in (500..5_000).step_by(20) {
         let mut rig = Rig::with(Settings { shards: 2, ..settings(keep_bytes) });
         (1..=3).for_each(|sequence| rig.deliver(sequence));
@@ -108,13 +114,13 @@ fn what_is_being_made_again_is_kept_although_others_need_the_room() {
         assert_eq!(rig.acked, 5);
         rig.refuses = true;
         rig.answer_commit();
-        assert!(rig.stopped.is_some(), "commit 1 is lost, and nothing says so: {keep_bytes}");
+        assert!(rig.stopped.is_some(), "commit 1 is lost without a report: {keep_bytes}");
     }
     assert!(tried > 10, "{tried}");
 }
 
-/// Commit 2 has a letter, and its first sending is on its way for long; the second finds that the
-/// store has lost commit 1. That is made again.
+/// Returns a rig in which commit 2 has a letter and its first request is delayed. The second request finds that the
+/// store has lost commit 1, which is made again.
 fn rig_with_a_late_letter() -> Rig {
     let mut rig = Rig::with(Settings { forward_letters: true, ..settings(1 << 20) });
     rig.deliver(1);
@@ -135,12 +141,12 @@ fn rig_with_a_late_letter() -> Rig {
     rig.answer_commit();
     rig.answer_commit();
     assert_eq!(rig.numbers(), [1, 2, 2, 1, 2]);
-    assert_eq!((rig.sent[4].letters.len(), rig.acked), (0, 1), "it is void");
+    assert_eq!((rig.sent[4].letters.len(), rig.acked), (0, 1), "commit 2 is void");
     rig
 }
 
 #[test]
-fn a_letter_of_a_late_commit_that_was_applied_is_published() {
+fn letter_of_a_late_applied_commit_is_published() {
     let mut rig = rig_with_a_late_letter();
     rig.commit(Arc::clone(&rig.sent[1]));
     rig.answer_commit();
@@ -152,7 +158,7 @@ fn a_letter_of_a_late_commit_that_was_applied_is_published() {
 }
 
 #[test]
-fn a_letter_of_a_void_commit_is_in_the_next() {
+fn letter_of_a_void_commit_is_in_the_next_commit() {
     let mut rig = rig_with_a_late_letter();
     rig.answer_commit();
     assert_eq!((rig.sent[5].number, rig.sent[5].letters.len(), rig.acked), (3, 1, 1));
@@ -160,7 +166,7 @@ fn a_letter_of_a_void_commit_is_in_the_next() {
     assert_eq!((&rig.published[..], rig.acked), (&["the letter".to_owned()][..], 2));
 }
 
-/// Event 3 is spilled and acknowledged by commit 2.
+/// Returns a rig in which commit 2 has spilled and acknowledged event 3.
 fn rig_with_a_spilled_event(still: bool) -> Rig {
     let settings = settings(1 << 20);
     let gap = GapSettings { timeout: 1_500, attempts: 1_000, ..settings.gap };
@@ -173,10 +179,10 @@ fn rig_with_a_spilled_event(still: bool) -> Rig {
 }
 
 #[test]
-fn what_was_read_before_it_was_noticed_does_not_count() {
+fn records_read_before_the_loss_was_noticed_do_not_count() {
     let mut rig = rig_with_a_spilled_event(false);
     rig.stored.truncate(1);
-    // A round of the gap loads the job again, which has nothing spilled now.
+    // A replay round for the gap loads the record again, which has no spilled events now.
     rig.wait();
     rig.deliver(2);
     assert_eq!(rig.stopped, None);
@@ -184,14 +190,18 @@ fn what_was_read_before_it_was_noticed_does_not_count() {
 }
 
 #[test]
-fn what_is_lost_is_noticed_although_nothing_comes() {
+fn loss_is_noticed_without_new_events() {
     let mut rig = Rig::new(1 << 20);
     for sequence in 1..=5 {
         rig.deliver(sequence);
     }
     rig.tell(Input::StoreMayHaveGoneBack);
     assert_eq!(rig.numbers()[5..], [6]);
-    assert_eq!((rig.stored.len(), rig.sequencer.stats().rewound), (6, 0), "it has all");
+    assert_eq!(
+        (rig.stored.len(), rig.sequencer.stats().rewound),
+        (6, 0),
+        "the store has every commit"
+    );
     rig.stored.truncate(2);
     rig.silent = 1;
     rig.tell(Input::StoreMayHaveGoneBack);
@@ -202,7 +212,7 @@ fn what_is_lost_is_noticed_although_nothing_comes() {
 }
 
 #[test]
-fn the_loss_of_the_newest_alone_is_noticed() {
+fn loss_of_the_newest_commit_is_noticed() {
     for still in [false, true] {
         let mut rig = rig_with_a_spilled_event(still);
         rig.stored.truncate(1);
@@ -216,14 +226,17 @@ fn the_loss_of_the_newest_alone_is_noticed() {
 }
 
 #[test]
-fn an_empty_commit_asks_and_where_nothing_is_kept_it_ends() {
+fn empty_commit_finds_a_loss_that_ends_ownership() {
     for keep_bytes in [0, 10] {
         for lost in [0, 1] {
             let mut rig = Rig::new(keep_bytes);
             rig.deliver(1);
             rig.stored.truncate(1 - lost);
             rig.tell(Input::StoreMayHaveGoneBack);
-            assert_eq!(rig.sent.last().map(|it| (it.number, it.writes.len())), Some((2, 0)));
+            assert_eq!(
+                rig.sent.last().map(|batch| (batch.number, batch.writes.len())),
+                Some((2, 0))
+            );
             assert_eq!(rig.stopped.is_some(), lost == 1, "commit 1 is not kept");
             if lost == 0 {
                 assert!(!rig.sequencer.in_doubt());
@@ -235,19 +248,19 @@ fn an_empty_commit_asks_and_where_nothing_is_kept_it_ends() {
 }
 
 #[test]
-fn it_is_in_doubt_until_each_shard_has_answered() {
+fn store_is_in_doubt_until_each_shard_has_answered() {
     let mut rig = Rig::new(0);
     rig.deliver(1);
     rig.unheard = true;
     rig.tell(Input::StoreMayHaveGoneBack);
-    assert!(rig.sequencer.in_doubt(), "nothing of the question was answered");
+    assert!(rig.sequencer.in_doubt(), "no shard has answered");
     rig.unheard = false;
     (0..10).for_each(|_| rig.wait());
     assert!(!rig.sequencer.in_doubt());
 }
 
 #[test]
-fn a_spilled_event_that_is_read_before_its_commit_is_answered_may_still_be_lost() {
+fn spilled_event_is_not_acknowledged_before_its_commit() {
     let mut rig = rig_with_a_spilled_event(false);
     rig.reads = Some(Vec::new());
     rig.deliver(2);
@@ -257,16 +270,16 @@ fn a_spilled_event_that_is_read_before_its_commit_is_answered_may_still_be_lost(
     rig.deliver(4);
     assert_eq!(rig.stored[3].0.writes[0].spill[0].0, 4);
     rig.answer_reads();
-    assert_eq!(rig.acked, 3, "the store has event 4, but nobody knows for how long");
+    assert_eq!(rig.acked, 3, "the store has event 4, but has not confirmed it");
     rig.stored.truncate(2);
     rig.unheard = false;
-    // A batch without an answer is sent more and more rarely.
+    // The delay between two attempts to send an unanswered batch grows.
     (0..10).for_each(|_| rig.wait());
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(5), 4, None));
 }
 
 #[test]
-fn a_letter_that_rests_on_old_reads_is_decided_about_once_more() {
+fn letter_based_on_an_old_read_is_decided_again() {
     let settings = settings(1 << 20);
     let gap = GapSettings { max_width: 2, ..settings.gap };
     let mut rig = Rig::with(Settings { max_lanes: 1, gap, ..settings });
@@ -274,18 +287,21 @@ fn a_letter_that_rests_on_old_reads_is_decided_about_once_more() {
         rig.deliver(sequence);
     }
     rig.stored.truncate(1);
-    // Another key takes the place of this one, which is loaded as it was long ago.
+    // Another key takes the place of this one. This key is then loaded from the old record.
     rig.tell(Input::Look("b".into()));
     rig.deliver(7);
     let letter = &rig.sent[5].letters[0];
     assert_eq!((letter.id.sequence, letter.cause), (7, Cause::FarAhead));
     rig.deliver(6);
-    assert!(rig.stored.iter().all(|(batch, _)| batch.letters.is_empty()), "it is not too far");
+    assert!(
+        rig.stored.iter().all(|(batch, _)| batch.letters.is_empty()),
+        "event 7 is within the limit"
+    );
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(8), 7, None));
 }
 
-/// Memory is always full, so that the lane gives up its state after each commit. What a record counts
-/// too much of, while repeats of spilled events are compared, is taken back all the same.
+/// Memory is always full, so that the lane evicts its state after each commit. The record counts repeats of spilled
+/// events while they are compared, and must subtract them afterwards.
 #[test]
 fn repeats_of_spilled_events_do_not_stay_counted() {
     let settings = settings(0);

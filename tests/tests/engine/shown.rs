@@ -1,4 +1,4 @@
-//! Nothing that others wrote steers the terminal of whoever looks at it, or hides from them.
+//! Text from events, handlers, configurations and file names cannot control the user's terminal or hide itself.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
@@ -15,8 +15,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// One of each sort: a control character, two that some terminals obey, one without width, and two
-/// that turn the direction.
+/// One character of each kind: a control character, two that some terminals obey, one without width, and two that
+/// change the direction of text.
 const UNSEEN: &str = "\x1b\u{7f}\u{9b}\u{200b}\u{202e}\u{2066}";
 const ESCAPED: &str = r"\u001b\u007f\u009b\u200b\u202e\u2066";
 
@@ -25,7 +25,7 @@ fn is_clean(text: &[u8]) -> Result<bool> {
 }
 
 #[test]
-fn of_events_and_handlers() -> Result<()> {
+fn text_of_events_and_handlers_is_escaped() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let key = format!("key{UNSEEN}");
     let lines = [
@@ -43,7 +43,7 @@ fn of_events_and_handlers() -> Result<()> {
     ensure!(is_clean(&run.stderr)?, "{:?}", String::from_utf8_lossy(&run.stderr));
     let dead = home.rows(&["dead", "list", "cases", "--json"])?;
     let id = dead[0]["id"].as_str().unwrap_or_default();
-    assert_eq!(dead[0]["key"], *key, "an escape of JSON stands for the character");
+    assert_eq!(dead[0]["key"], *key, "a JSON escape represents the character");
     for args in [
         &["dead", "list", "cases"][..],
         &["dead", "list", "cases", "--json"],
@@ -62,7 +62,7 @@ fn of_events_and_handlers() -> Result<()> {
 }
 
 #[test]
-fn of_configurations_and_file_names() -> Result<()> {
+fn text_of_configurations_and_file_names_is_escaped() -> Result<()> {
     let home = Home::new(&[], &CONFIG.replace("\"faulty\"", "\"\\u001b[2J\\u202e\""))?;
     let output = home.output(&["check"])?;
     let error = String::from_utf8_lossy(&output.stderr);

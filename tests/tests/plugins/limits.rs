@@ -1,4 +1,4 @@
-//! Every limit of a handler, and what the failure says that breaking one is.
+//! Every limit of a handler, and the failure that is reported when a handler exceeds it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use ordain_tests::workers::{Workers, assert_failure, settings, turn};
 
 const MIB: u32 = 1 << 20;
 
-/// Set in a process that runs a single test.
+/// The environment variable of a process that runs a single test.
 const ALONE: &str = "ORDAIN_TEST_ALONE";
 
 #[test]
-fn a_state_has_a_limit() -> Result<()> {
+fn state_has_a_limit() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"put","bytes":1048576}"#);
     assert!(matches!(&done.state, Change::Put(state) if state.len() == 1 << 20), "{done:?}");
     let failure = workers.failure(r#"{"do":"put","bytes":1048577}"#);
     assert_failure(&failure, Limit, &["1048577 bytes", "`plugins.state_size`", "1 MiB"]);
-    // So large that it is not even copied out of the guest.
+    // The state is too large to be copied out of the guest.
     let failure = workers.failure(r#"{"do":"put","bytes":20000000}"#);
     assert_failure(&failure, Limit, &["`plugins.state_size` (1 MiB)"]);
     Ok(())
@@ -51,7 +51,7 @@ fn messages_have_limits() -> Result<()> {
             r#"{"do":"emit","messages":20,"bytes":1000000}"#,
             &["at once", "`plugins.messages_size` (4 MiB)"],
         ),
-        // As an event it is base64, a third longer.
+        // As an event the data is base64, a third longer.
         (r#"{"do":"emit","bytes":921600}"#, &["as an event", "`runtime.event_size` allows 1 MiB"]),
         (
             r#"{"do":"emit","headers":129}"#,
@@ -81,7 +81,7 @@ fn memory_has_a_limit() -> Result<()> {
         let failure = workers.failure(format!(r#"{{"do":"allocate","mib":{mib}}}"#));
         assert_failure(&failure, Limit, &["`plugins.memory` allows 64 MiB"]);
     }
-    // Little by little, over several events.
+    // The memory grows step by step over several events.
     let hoard = workers.run(turn("key", &[r#"{"do":"hoard","mib":20}"#; 4]));
     assert!(hoard.verdicts.len() < 4);
     assert_failure(&hoard.failure.expect("it fails"), Limit, &["`plugins.memory` allows 64 MiB"]);
@@ -95,7 +95,7 @@ fn all_memories_and_tables_count_together() -> Result<()> {
     const THIRD: u32 = 2;
     const TABLE: u32 = 3;
     let workers = Workers::guest("memories")?;
-    // In pages of 64 KiB; a table's element has 8 bytes.
+    // Memories grow in pages of 64 KiB; an element of a table has 8 bytes.
     for (what, by) in [(MEMORY, 600), (THIRD, 600), (TABLE, 10_000_000)] {
         let grow = Pairs::new().pair(SECOND, 600).pair(what, by);
         let failure = workers.failure(grow.bytes());
@@ -111,14 +111,14 @@ fn time_has_a_limit() -> Result<()> {
     let workers = Workers::faulty()?;
     let words = ["ran longer than 300ms", "`plugins.timeout`"];
     assert_failure(&workers.failure(r#"{"do":"loop"}"#), Timeout, &words);
-    // It is the event's, not the turn's.
+    // The limit applies to each event, not to the turn.
     let done = workers.run(turn("key", &[r#"{"do":"sleep","ms":200}"#; 5]));
     assert_eq!((done.verdicts.len(), done.failure), (5, None));
     Ok(())
 }
 
 #[test]
-fn a_sleep_is_over_at_once_and_counts_as_time() -> Result<()> {
+fn sleep_returns_immediately_and_counts_as_time() -> Result<()> {
     let mut patient = settings();
     patient.limits.timeout = Duration::from_hours(2);
     let workers = Workers::plugin("faulty", patient)?;
@@ -131,7 +131,7 @@ fn a_sleep_is_over_at_once_and_counts_as_time() -> Result<()> {
 }
 
 #[test]
-fn the_log_has_a_limit() -> Result<()> {
+fn log_has_a_limit() -> Result<()> {
     let workers = Workers::faulty()?;
     assert_eq!(workers.command(r#"{"do":"log","lines":10,"bytes":1000}"#).failure, None);
     assert_eq!(workers.lines().len(), 10);
@@ -152,7 +152,7 @@ fn the_log_has_a_limit() -> Result<()> {
 }
 
 #[test]
-fn a_trap_says_what_and_where() -> Result<()> {
+fn trap_is_reported_with_its_place() -> Result<()> {
     let workers = Workers::faulty()?;
     assert_failure(&workers.failure(r#"{"do":"trap"}"#), Trap, &["unreachable", "in `"]);
     assert_failure(&workers.failure(r#"{"do":"recurse"}"#), Trap, &["call stack exhausted"]);
@@ -167,7 +167,7 @@ fn a_trap_says_what_and_where() -> Result<()> {
 }
 
 #[test]
-fn an_uncaught_error_has_its_text() -> Result<()> {
+fn uncaught_error_is_reported_with_its_text() -> Result<()> {
     let workers = Workers::faulty()?;
     let failure = workers.failure(r#"{"do":"panic","text":"no such order: 17"}"#);
     assert_failure(&failure, Error, &["panicked at plugins/faulty/src/lib.rs:", ": no such order"]);
@@ -180,7 +180,7 @@ fn an_uncaught_error_has_its_text() -> Result<()> {
 }
 
 #[test]
-fn a_handler_may_refuse_or_ask_for_another_try() -> Result<()> {
+fn handler_may_reject_or_retry_an_event() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"reject","reason":"not mine"}"#);
     assert_eq!(done.verdicts, [Verdict::Rejected("not mine".to_owned())]);
@@ -194,9 +194,9 @@ fn a_handler_may_refuse_or_ask_for_another_try() -> Result<()> {
 }
 
 #[test]
-fn many_elements_in_one_place_are_not_copied() -> Result<()> {
+fn overlapping_elements_are_not_copied() -> Result<()> {
     if std::env::var_os(ALONE).is_none() {
-        return run_alone("plugins::limits::many_elements_in_one_place_are_not_copied");
+        return run_alone("plugins::limits::overlapping_elements_are_not_copied");
     }
     let messages = |count: u32| Pairs::new().list(outcome::MESSAGES, 1024, count);
     // A thousand messages, each with the same 50 MiB of data.
@@ -205,11 +205,11 @@ fn many_elements_in_one_place_are_not_copied() -> Result<()> {
     });
     let cases = [
         aliased,
-        // As many messages as fit, all empty.
+        // The greatest number of empty messages that fit.
         messages(58 * MIB / message::SIZE),
-        // One message with as many headers as fit, all empty.
+        // One message with the greatest number of empty headers that fit.
         messages(1).list(1024 + message::HEADERS, 4096, 58 * MIB / 16),
-        // A state of the whole memory.
+        // A state that spans the whole memory.
         Pairs::new().pair(outcome::STATE, 1).list(outcome::STATE_DATA, 0, 60 * MIB),
     ];
     let workers = Workers::guest("puppet")?;
@@ -218,20 +218,20 @@ fn many_elements_in_one_place_are_not_copied() -> Result<()> {
         let failure = workers.failure(pairs.bytes());
         assert_failure(&failure, Limit, &["at once", "`plugins.messages_size` (4 MiB)"]);
         let grown = resident()?.saturating_sub(before);
-        assert!(grown < 200 << 20, "{grown} bytes were taken");
+        assert!(grown < 200 << 20, "{grown} bytes were allocated");
     }
     Ok(())
 }
 
 #[test]
-fn a_malformed_outcome_is_a_trap() -> Result<()> {
+fn malformed_outcome_is_a_trap() -> Result<()> {
     let message = |at: u32| Pairs::new().list(outcome::MESSAGES, at, 1);
     let cases = [
         Pairs::new().list(outcome::MESSAGES, 1024, u32::MAX),
         message(1025),
         Pairs::new().pair(outcome::STATE, 7),
         message(1024).list(1024 + message::DATA, 60 * MIB, u32::MAX),
-        // Text that is none.
+        // Text that is not UTF-8.
         message(1024).pair(64, u32::MAX).list(1024 + message::SINK, 64, 4),
     ];
     let workers = Workers::guest("puppet")?;
@@ -244,7 +244,7 @@ fn a_malformed_outcome_is_a_trap() -> Result<()> {
 }
 
 #[test]
-fn strings_of_other_encodings_are_understood() -> Result<()> {
+fn strings_in_utf16_are_accepted() -> Result<()> {
     // One message to the sink `tally`, of the type `tally`, in UTF-16.
     let units: Vec<u32> = "tally\0".encode_utf16().map(u32::from).collect();
     let name = (64..).step_by(4).zip(units.chunks(2));
@@ -258,7 +258,7 @@ fn strings_of_other_encodings_are_understood() -> Result<()> {
     Ok(())
 }
 
-/// Runs a test in a process of its own: other tests of this one take memory too.
+/// Runs a test in its own process, because other tests of this process also use memory.
 fn run_alone(test: &str) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.args(["--exact", test]).env(ALONE, "1").output()?;
@@ -267,7 +267,7 @@ fn run_alone(test: &str) -> Result<()> {
     Ok(())
 }
 
-/// Memory of this process.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> Result<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: usize = statm.split(' ').nth(1).unwrap_or_default().parse()?;

@@ -1,4 +1,4 @@
-//! Which files are taken as handlers, and what is said of those that are not.
+//! Tests of loading: files that are accepted as handlers, and the errors of those that are not.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{load, settings};
 use ordain_wasm::{Engine, HandlerFile, Settings};
 
-/// What loading a file of these bytes says.
+/// Returns the error of loading a file with these bytes.
 fn refusal(bytes: &[u8], settings: Settings) -> Result<String> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("bad@1.0.0.wasm");
@@ -28,7 +28,7 @@ fn assert_words(text: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_handler_has_a_version_and_a_digest() -> Result<()> {
+fn handler_has_a_version_and_a_digest() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let bytes = std::fs::read(plugin("tally")?)?;
     let engine = Engine::new(settings())?;
@@ -49,7 +49,7 @@ fn a_handler_has_a_version_and_a_digest() -> Result<()> {
 }
 
 #[test]
-fn compiled_code_is_kept_and_a_bad_folder_for_it_does_no_harm() -> Result<()> {
+fn compiled_code_is_cached_and_an_unusable_cache_is_ignored() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let cache = dir.path().join("compiled");
     let path = plugin("tally")?;
@@ -65,7 +65,7 @@ fn compiled_code_is_kept_and_a_bad_folder_for_it_does_no_harm() -> Result<()> {
 }
 
 #[test]
-fn what_is_no_component_is_refused() -> Result<()> {
+fn file_that_is_no_component_is_refused() -> Result<()> {
     let component = std::fs::read(plugin("tally")?)?;
     let cases: [(&[u8], &[&str]); 6] = [
         (b"", &["is empty", "wasm32-wasip2"]),
@@ -86,7 +86,7 @@ fn what_is_no_component_is_refused() -> Result<()> {
 }
 
 #[test]
-fn a_component_without_the_right_export_is_refused() -> Result<()> {
+fn component_without_the_right_export_is_refused() -> Result<()> {
     let cases: [(&[u8], &[&str]); 4] = [
         (guests::EMPTY, &["it exports nothing", "in Rust: `ordain_sdk::handler!(handle);`"]),
         (
@@ -103,7 +103,7 @@ fn a_component_without_the_right_export_is_refused() -> Result<()> {
 }
 
 #[test]
-fn an_import_that_is_not_given_is_refused() -> Result<()> {
+fn unknown_import_is_refused() -> Result<()> {
     let given = "wasi:cli, wasi:clocks, wasi:filesystem, wasi:io, wasi:random, wasi:sockets";
     for import in [
         "wasi:http/types@0.2.0",
@@ -115,14 +115,14 @@ fn an_import_that_is_not_given_is_refused() -> Result<()> {
         let refusal = refusal(&guests::importing(import), settings())?;
         assert_words(&refusal, &[&format!("imports `{import}`"), given, "logging@0.1.0"]);
     }
-    // Given, so that the next thing is missed.
+    // This import is provided, so that the missing export is reported instead.
     let refusal = refusal(&guests::importing("wasi:cli/environment@0.2.99"), settings())?;
     assert_words(&refusal, &["does not export"]);
     Ok(())
 }
 
 #[test]
-fn a_handler_that_cannot_start_is_refused() -> Result<()> {
+fn handler_that_cannot_start_is_refused() -> Result<()> {
     let large = guest("large")?;
     assert_words(&refusal(&large, settings())?, &["does not start", "`plugins.memory`", "64 MiB"]);
     let mut short = settings();

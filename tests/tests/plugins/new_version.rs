@@ -1,4 +1,4 @@
-//! Keys that a failing handler has parked go on under another version of it.
+//! Keys that were parked for failures of a handler resume under another version of the handler.
 
 use std::fs;
 
@@ -17,13 +17,13 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// More than are looked at in one go.
+/// The number of keys: more than one search of the store returns.
 const KEYS: usize = 700;
 const EVENTS: usize = 4;
-/// What a search of the store says at the level `debug`.
+/// The log line of a search of the store, at the level `debug`.
 const SEARCH: &str = "looking for keys that another version has parked";
 
-/// Of every key event 2 makes the handler trap.
+/// Returns the events. Event 2 of every key makes the handler trap.
 fn lines() -> String {
     let mut lines = String::new();
     for sequence in 1..=EVENTS {
@@ -40,7 +40,7 @@ fn lines() -> String {
     lines
 }
 
-/// One run to the end: its report, and whether it searched the store.
+/// Runs to the end. Returns the report, and whether the run searched the store.
 fn run(home: &Home) -> Result<(serde_json::Value, bool)> {
     let output = home.output(&["--log", "ordain=debug", "run", "--once", "--json"])?;
     let log = String::from_utf8_lossy(&output.stderr);
@@ -49,7 +49,7 @@ fn run(home: &Home) -> Result<(serde_json::Value, bool)> {
 }
 
 #[test]
-fn parked_keys_try_again_under_another_version() -> Result<()> {
+fn parked_keys_are_retried_under_another_version() -> Result<()> {
     let home = Home::new(&[], CONFIG)?;
     fs::copy(plugin("faulty")?, home.path("plugins/faulty@1.0.0.wasm"))?;
     home.write("events.ndjson", lines())?;
@@ -59,7 +59,7 @@ fn parked_keys_try_again_under_another_version() -> Result<()> {
     assert_eq!(report["held"]["parked_keys"], KEYS, "{report}");
     assert!(!searched, "the version is the same");
 
-    // A handler that takes every event.
+    // A handler that accepts every event.
     fs::copy(plugin("tally")?, home.path("plugins/faulty@2.0.0.wasm"))?;
     let (report, searched) = run(&home)?;
     assert!(searched);
@@ -77,7 +77,7 @@ fn parked_keys_try_again_under_another_version() -> Result<()> {
 }
 
 #[test]
-fn not_where_that_is_switched_off() -> Result<()> {
+fn parked_keys_stay_parked_if_retries_are_disabled() -> Result<()> {
     let config = CONFIG.replace("\"faulty\"", "\"faulty\"\nretry = { on_new_version = false }");
     let home = Home::new(&[], &config)?;
     fs::copy(plugin("faulty")?, home.path("plugins/faulty@1.0.0.wasm"))?;

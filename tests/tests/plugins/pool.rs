@@ -1,4 +1,4 @@
-//! Turns, instances and workers.
+//! Tests of turns, instances and workers.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -15,7 +15,7 @@ const OK: &str = r#"{"do":"ok"}"#;
 const STATE: &str = r#"{"do":"state"}"#;
 const CALLS: &str = r#"{"do":"calls"}"#;
 
-/// The texts of all messages of a turn.
+/// Returns the texts of all messages of a turn.
 fn texts(done: &TurnDone) -> Vec<String> {
     let messages = done.verdicts.iter().flat_map(|verdict| match verdict {
         Verdict::Effect { messages, .. } => messages.as_slice(),
@@ -29,7 +29,7 @@ fn token(lane: u32, turn: Turn) -> Turn {
 }
 
 #[test]
-fn each_event_runs_on_the_state_that_the_one_before_left() -> Result<()> {
+fn each_event_gets_the_state_of_its_predecessor() -> Result<()> {
     let workers = Workers::faulty()?;
     let put = r#"{"do":"put","bytes":7}"#;
     let mut events = turn("key", &[STATE, put, STATE, r#"{"do":"reject"}"#, STATE]);
@@ -47,7 +47,7 @@ fn each_event_runs_on_the_state_that_the_one_before_left() -> Result<()> {
 }
 
 #[test]
-fn a_turn_stops_at_a_failure_and_at_the_end_of_its_key() -> Result<()> {
+fn turn_stops_at_a_failure_and_at_the_end_of_its_key() -> Result<()> {
     let workers = Workers::faulty()?;
     let put = r#"{"do":"put","bytes":7}"#;
     let done = workers.run(turn("key", &[put, r#"{"do":"fail-after","bytes":9}"#, OK]));
@@ -75,7 +75,7 @@ fn instances_are_reused_and_replaced() -> Result<()> {
     };
     assert_eq!(calls(&workers, turn("a", &[CALLS; 2])), "1 2");
     assert_eq!(calls(&workers, turn("b", &[CALLS; 5])), "3 4 5 1 2");
-    // A fresh one for a second try; both may be used again.
+    // A retry gets a fresh instance. Both instances may be used again.
     assert_eq!(calls(&workers, Turn { fresh: true, ..turn("b", &[CALLS; 2]) }), "1 2");
     assert_eq!(calls(&workers, turn("b", &[CALLS])), "3");
     for failing in ["trap", "retry", "panic"] {
@@ -90,22 +90,26 @@ fn instances_are_reused_and_replaced() -> Result<()> {
 }
 
 #[test]
-fn a_slow_key_does_not_hold_up_others() -> Result<()> {
+fn slow_key_does_not_block_others() -> Result<()> {
     let workers = Workers::faulty()?;
     let mut turns = vec![token(0, turn("slow", &[OK, LOOP]))];
     turns.extend((1..=500).map(|lane| token(lane, turn("fast", &[OK; 3]))));
     workers.turns.submit(turns);
     let results = workers.results(501);
-    let at = results.iter().position(|done| done.token.lane == 0).expect("it comes too");
-    assert_eq!(at, 500, "the slow one is the last");
+    let at =
+        results.iter().position(|done| done.token.lane == 0).expect("a result of the slow key");
+    assert_eq!(at, 500, "the result of the slow key must be the last");
     assert!(results[..500].iter().all(|done| done.verdicts.len() == 3));
     assert_eq!(results[500].verdicts.len(), 1);
-    assert_eq!(results[500].failure.as_ref().map(|f| f.kind), Some(FailureKind::Timeout));
+    assert_eq!(
+        results[500].failure.as_ref().map(|failure| failure.kind),
+        Some(FailureKind::Timeout)
+    );
     Ok(())
 }
 
 #[test]
-fn more_slow_keys_than_a_worker_suspends_are_all_ended() -> Result<()> {
+fn all_slow_keys_time_out() -> Result<()> {
     let mut short = settings();
     short.limits.timeout = Duration::from_millis(20);
     let workers = Workers::plugin("faulty", short)?;
@@ -122,7 +126,7 @@ fn more_slow_keys_than_a_worker_suspends_are_all_ended() -> Result<()> {
 }
 
 #[test]
-fn a_turn_that_emits_much_ends_early() -> Result<()> {
+fn turn_with_large_output_ends_early() -> Result<()> {
     let workers = Workers::faulty()?;
     let emit = r#"{"do":"emit","messages":4,"bytes":100000}"#;
     let done = workers.run(Turn { bytes: 1 << 20, ..turn("key", &[emit; 8]) });
@@ -131,7 +135,7 @@ fn a_turn_that_emits_much_ends_early() -> Result<()> {
 }
 
 #[test]
-fn a_paused_queue_starts_nothing_and_holds_up_nobody() -> Result<()> {
+fn paused_queue_starts_nothing_and_blocks_no_other() -> Result<()> {
     let workers = Workers::faulty()?;
     let (send, results) = channel();
     let done = Box::new(move |done: Results| {
@@ -154,7 +158,7 @@ fn a_paused_queue_starts_nothing_and_holds_up_nobody() -> Result<()> {
 }
 
 #[test]
-fn results_that_nobody_takes_hold_up_their_queue() -> Result<()> {
+fn untaken_results_pause_their_queue() -> Result<()> {
     let workers = Workers::faulty()?;
     let (send, results) = channel();
     let done = Box::new(move |done: Results| {
@@ -166,7 +170,7 @@ fn results_that_nobody_takes_hold_up_their_queue() -> Result<()> {
     turns.submit((0..40).map(|lane| token(lane, turn("large", &[emit]))).collect());
     let mut untaken = vec![results.recv_timeout(Duration::from_secs(30))?];
     for _ in 0..10 {
-        // The worker has nothing else left to do before each of these is over.
+        // The worker has no other work left before each of these events ends.
         workers.command(OK);
     }
     untaken.extend(results.try_iter());
@@ -180,7 +184,7 @@ fn results_that_nobody_takes_hold_up_their_queue() -> Result<()> {
 }
 
 #[test]
-fn a_stream_of_slow_handlers_does_not_starve_another() -> Result<()> {
+fn slow_stream_does_not_starve_another() -> Result<()> {
     let mut patient = settings();
     patient.limits.timeout = Duration::from_hours(1);
     let workers = Workers::plugin("faulty", patient)?;
@@ -200,7 +204,7 @@ fn a_stream_of_slow_handlers_does_not_starve_another() -> Result<()> {
 }
 
 #[test]
-fn every_turn_is_answered_once_with_many_workers_and_queues() -> Result<()> {
+fn every_turn_has_one_result_with_many_workers_and_queues() -> Result<()> {
     let settings = Settings { workers: 4, ..settings() };
     let workers = Workers::plugin("tally", settings)?;
     let (send, results) = channel();
@@ -235,14 +239,14 @@ fn every_turn_is_answered_once_with_many_workers_and_queues() -> Result<()> {
 }
 
 #[test]
-fn a_handler_is_replaced_between_turns() -> Result<()> {
+fn handler_is_replaced_between_turns() -> Result<()> {
     let workers = Workers::faulty()?;
     assert!(workers.command(OK).version.build.version.starts_with("faulty+"));
     let dir = tempfile::tempdir()?;
     let newer = dir.path().join("tally@2.0.0.wasm");
     std::fs::copy(plugin("tally")?, &newer)?;
     let tally = load(&workers.engine, &newer)?;
-    // Where there is none, what nobody has taken comes back undone.
+    // Without a handler, turns that no worker has started are returned without verdicts.
     workers.turns.pause(true);
     workers.turns.submit(vec![turn("waits", &[OK])]);
     let undone = workers.turns.replace(None);
@@ -269,7 +273,7 @@ fn dropping_the_pool_does_not_wait_for_handlers() -> Result<()> {
             drop(pool);
         } else {
             drop(pool);
-            // Into the void.
+            // The pool no longer exists, and the turn is discarded.
             turns.submit(vec![turn("late", &[OK])]);
         }
     }
@@ -277,7 +281,7 @@ fn dropping_the_pool_does_not_wait_for_handlers() -> Result<()> {
 }
 
 #[test]
-fn what_runs_of_a_dropped_queue_makes_room() -> Result<()> {
+fn running_turns_of_a_dropped_queue_are_cancelled() -> Result<()> {
     let mut patient = settings();
     patient.limits.timeout = Duration::from_hours(1);
     let workers = Workers::plugin("faulty", patient)?;

@@ -1,5 +1,5 @@
-//! A new version of a handler in the folder: from the next start on it has all events, and keys
-//! that failures of the old one have parked try again by themselves.
+//! A new version of a handler in the folder: from the next start, it handles all events, and keys that were parked for
+//! failures of the old version are retried automatically.
 
 use std::fs;
 
@@ -30,7 +30,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Ways to be parked, but for `gap`, which no version can mend, and `reject`, which is decided.
+/// Commands that park their key. A version can repair each of these, unlike `gap` and `reject`: a gap does not depend
+/// on the handler, and a rejection is final.
 const FAILING: [(&str, &str); 5] = [
     ("trap", r#"{ "do": "trap" }"#),
     ("panic", r#"{ "do": "panic" }"#),
@@ -57,18 +58,18 @@ fn parked(home: &Home) -> Result<Vec<String>> {
 }
 
 #[test]
-fn keys_parked_by_failures_try_again() -> Result<()> {
+fn keys_parked_for_failures_are_retried() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", events()?)?;
     home.run_once()?;
     assert_eq!(parked(&home)?, ["gap", "loop", "many", "panic", "retry", "trap"]);
     assert_eq!(home.lines("old.ndjson"), FAILING.len());
 
-    // One that can do everything, under the same name.
+    // A version that accepts every event, under the same name.
     fs::copy(plugin("tally")?, home.path("plugins/faulty@1.2.3.wasm"))?;
     let mut service = Service::start(&home, &["run"])?;
     let expected = 2 * FAILING.len();
-    service.until("what was held", || home.lines("out.ndjson") == expected)?;
+    service.until("the messages of the held events", || home.lines("out.ndjson") == expected)?;
     service.end()?;
     assert_eq!(parked(&home)?, ["gap"]);
     let rows = home.rows(&["keys", "list", "cases", "--status", "active", "--json"])?;
@@ -81,7 +82,7 @@ fn keys_parked_by_failures_try_again() -> Result<()> {
 }
 
 #[test]
-fn a_file_replaced_under_its_name_is_another_version() -> Result<()> {
+fn file_replaced_under_its_name_is_another_version() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", events()?)?;
     home.run_once()?;

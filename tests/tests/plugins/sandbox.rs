@@ -1,4 +1,4 @@
-//! What a handler sees of the world, and what the world sees of it.
+//! Tests of the sandbox: what a handler can read of its environment, and what it writes to the log.
 
 use anyhow::Result;
 use ordain_core::{Turn, Verdict};
@@ -6,7 +6,7 @@ use ordain_tests::workers::{Workers, event, text, turn};
 use serde_json::Value;
 
 #[test]
-fn there_are_no_files_variables_arguments_or_sockets() -> Result<()> {
+fn handler_has_no_files_variables_arguments_or_sockets() -> Result<()> {
     let workers = Workers::faulty()?;
     for path in ["/", "/etc/passwd", "x", "."] {
         let probe = workers.report(&format!(r#"{{"do":"probe","path":"{path}"}}"#));
@@ -29,20 +29,20 @@ fn senses(workers: &Workers, turn: Turn) -> Result<Value> {
 }
 
 #[test]
-fn clock_and_randomness_are_the_event_s() -> Result<()> {
+fn clock_and_random_numbers_depend_on_the_event() -> Result<()> {
     const COMMAND: &str = r#"{"do":"senses"}"#;
     let workers = Workers::faulty()?;
     let first = senses(&workers, turn("a", &[COMMAND]))?;
     assert_eq!(first["time_ms"], 1_000_000_000_123_u64);
     assert!(first["monotonic_ns"].as_u64().is_some_and(|ns| (1..1_000_000).contains(&ns)));
 
-    // Another try, on a used and on a fresh instance.
+    // Retries on a used and on a fresh instance.
     let again = senses(&workers, turn("a", &[COMMAND]))?;
     let fresh = senses(&workers, Turn { fresh: true, ..turn("a", &[COMMAND]) })?;
     assert_eq!(first["random"], again["random"]);
     assert_eq!(first, fresh);
 
-    // Another event.
+    // Other events have other random numbers.
     let mut second = turn("a", &[""; 0]);
     second.events = vec![(2, event("a", 2, COMMAND.as_bytes()))];
     for other in [second, turn("b", &[COMMAND])] {
@@ -52,7 +52,7 @@ fn clock_and_randomness_are_the_event_s() -> Result<()> {
 }
 
 #[test]
-fn what_a_guest_writes_is_in_the_log_line_by_line() -> Result<()> {
+fn output_of_a_guest_is_logged_line_by_line() -> Result<()> {
     let workers = Workers::faulty()?;
     workers.command(r#"{"do":"print","out":"one\n","err":"two\nthree"}"#);
     workers.command(r#"{"do":"log","lines":2,"bytes":3,"level":"error"}"#);
@@ -71,7 +71,7 @@ fn what_a_guest_writes_is_in_the_log_line_by_line() -> Result<()> {
 }
 
 #[test]
-fn an_event_s_trace_goes_on_in_its_messages() -> Result<()> {
+fn trace_of_an_event_continues_in_its_messages() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"emit","headers":1}"#);
     let [Verdict::Effect { messages, .. }] = done.verdicts.as_slice() else { panic!("{done:?}") };

@@ -1,4 +1,4 @@
-//! Callers that send garbage, much, or nothing hold up neither the run nor other callers.
+//! Callers that send garbage, too much, or nothing block neither the run nor other callers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 
 #[test]
-fn garbage_is_refused() -> Result<()> {
+fn malformed_requests_are_rejected() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
@@ -28,7 +28,7 @@ fn garbage_is_refused() -> Result<()> {
         ("POST /v1/dead HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n".to_owned(), 400),
     ] {
         let answer = send(address, request.as_bytes());
-        // Where it closes before it has read all, its answer may be lost on the way.
+        // If the host closes the connection before it has read the whole request, the response may be lost.
         if let Ok(answer) = answer {
             ensure!(answer.status == status, "{request:.50}: {answer:?}");
         }
@@ -43,12 +43,12 @@ fn garbage_is_refused() -> Result<()> {
 }
 
 #[test]
-fn callers_who_hold_their_connections_hold_up_nothing() -> Result<()> {
+fn open_connections_block_nothing() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
-    // More than there are places: the others wait in the system.
+    // More connections than the host accepts: the others wait in the system's backlog.
     let mut held = Vec::new();
     for at in 0..100 {
         let mut stream = TcpStream::connect(address)?;
@@ -61,65 +61,73 @@ fn callers_who_hold_their_connections_hold_up_nothing() -> Result<()> {
     }
     home.append("events.ndjson", text(&in_turn(100, 20)))?;
     service.until("the messages", || home.lines("out.ndjson") == 2_000)?;
-    // Those who say nothing more are sent away, and others have their places.
-    service.until("a place", || get(address, "/healthz").is_ok_and(|it| it.status == 200))?;
+    // The host closes idle connections, and other callers get their places.
+    service.until("a place", || {
+        get(address, "/healthz").is_ok_and(|response| response.status == 200)
+    })?;
     let mut silent = &held[0];
-    assert_eq!(silent.read(&mut [0; 1_024]).unwrap_or(0), 0, "it has been sent away");
+    assert_eq!(
+        silent.read(&mut [0; 1_024]).unwrap_or(0),
+        0,
+        "the host must close an idle connection"
+    );
     service.end()
 }
 
 #[test]
-fn callers_who_say_nothing_keep_no_place() -> Result<()> {
+fn idle_callers_keep_no_place() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
     let mut held = Vec::new();
     let mut rounds = 0;
-    // Where those who are silent keep their places until they are sent away, this takes minutes.
-    service.until("answers between many who are silent", || {
+    // If idle callers kept their places until their timeout, this would take minutes.
+    service.until("responses despite many idle callers", || {
         held.extend((0..64).filter_map(|_| TcpStream::connect(address).ok()));
-        rounds += usize::from(get(address, "/healthz").is_ok_and(|it| it.status == 200));
+        rounds +=
+            usize::from(get(address, "/healthz").is_ok_and(|response| response.status == 200));
         rounds == 20
     })
 }
 
-/// Dead letters of a page, each as large as may be: small objects, of which trees are large.
+/// Writes events that become the dead letters of a page, each of the greatest size: many small objects, whose parsed
+/// form is large.
 fn large_letters(home: &Home) -> Result<()> {
     let line = format!("[{}0]\n", "{\"a\":0},".repeat((1 << 20) / 8 - 1));
     home.write("events.ndjson", line.repeat(8))
 }
 
 #[test]
-fn large_pages_take_little_more_memory_than_their_text() -> Result<()> {
+fn large_page_needs_little_more_memory_than_its_text() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     large_letters(&home)?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
     let page = || get(address, "/v1/dead?stream=cases");
-    service.until("all letters", || page().is_ok_and(|it| it.body.len() > 7 << 20))?;
+    service.until("all letters", || page().is_ok_and(|response| response.body.len() > 7 << 20))?;
     let body = page()?.json()?;
-    ensure!(body["dead"][0]["raw"][0]["a"] == 0, "as JSON");
+    ensure!(body["dead"][0]["raw"][0]["a"] == 0, "the letter is not JSON");
     service.signal("TERM")?;
     let peak = service.peak_memory()? >> 10;
-    // Trees of a page would take 600 MiB by themselves.
+    // The parsed form of a page would take 600 MiB.
     ensure!(peak < 500, "{peak} MiB");
     Ok(())
 }
 
 #[test]
-fn pages_that_are_not_read_keep_their_places() -> Result<()> {
+fn unread_pages_keep_their_places() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     large_letters(&home)?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
     let page = || get(address, "/v1/dead?stream=cases");
-    service.until("all letters", || page().is_ok_and(|it| it.body.len() > 7 << 20))?;
+    service.until("all letters", || page().is_ok_and(|response| response.body.len() > 7 << 20))?;
     let mut held = Vec::new();
     for _ in 0..8 {
         let mut stream = TcpStream::connect(address)?;
         stream.write_all(b"GET /v1/dead?stream=cases HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
-        // Its beginning is there: it has been made.
+        // The response has begun, so that the page has been created.
         stream.read_exact(&mut [0; 1_024])?;
         held.push(stream);
     }
@@ -127,5 +135,7 @@ fn pages_that_are_not_read_keep_their_places() -> Result<()> {
     ensure!(refused.status == 503 && refused.problem()?.contains("others read"), "{refused:?}");
     assert_eq!(get(address, "/healthz")?.status, 200);
     drop(held);
-    service.until("places", || get(address, "/v1/streams").is_ok_and(|it| it.status == 200))
+    service.until("places", || {
+        get(address, "/v1/streams").is_ok_and(|response| response.status == 200)
+    })
 }

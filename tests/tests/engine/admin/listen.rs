@@ -1,4 +1,4 @@
-//! Where it listens, who may ask, and when it says that it is ready.
+//! The address of the admin listener, access to it, and its report of readiness.
 
 use std::net::TcpListener;
 
@@ -26,7 +26,7 @@ fn home(admin: &str) -> Result<Home> {
 }
 
 #[test]
-fn it_is_ready_once_it_drives_and_no_more_when_it_ends() -> Result<()> {
+fn host_is_ready_while_it_runs() -> Result<()> {
     let home = home("")?;
     let mut service = Service::start(&home, &["run"])?;
     let address = admin(&mut service)?;
@@ -38,12 +38,12 @@ fn it_is_ready_once_it_drives_and_no_more_when_it_ends() -> Result<()> {
     );
     assert_eq!(ready(&mut service)?, address);
     service.end()?;
-    ensure!(get(address, "/healthz").is_err(), "nobody listens there any more");
+    ensure!(get(address, "/healthz").is_err(), "the listener is still open");
     Ok(())
 }
 
 #[test]
-fn it_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
+fn host_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
     let redis = Redis::start(&[])?;
     let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
@@ -52,12 +52,12 @@ fn it_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
     redis.pause()?;
-    let away = || get(address, "/readyz").is_ok_and(|it| it.status == 503);
-    service.until("the store is missed", away)?;
+    let away = || get(address, "/readyz").is_ok_and(|response| response.status == 503);
+    service.until("the report that the store is unavailable", away)?;
     let said = get(address, "/readyz")?.problem()?;
     ensure!(said.contains("not ready: the store has not answered since 20"), "{said}");
     assert_eq!(get(address, "/healthz")?.status, 200, "the process runs");
-    assert_eq!(get(address, "/metrics")?.status, 200, "its figures are in memory");
+    assert_eq!(get(address, "/metrics")?.status, 200, "metrics need no store");
     let keys = get(address, "/v1/streams/cases/keys")?;
     ensure!(keys.status == 503 && keys.problem()?.contains("the store is unavailable"), "{keys:?}");
     redis.resume()?;
@@ -66,7 +66,7 @@ fn it_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
 }
 
 #[test]
-fn who_has_no_token_is_told_nothing_of_the_store() -> Result<()> {
+fn store_address_is_hidden_without_a_token() -> Result<()> {
     let redis = Redis::start(&[])?;
     let url = redis.url();
     let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
@@ -81,12 +81,12 @@ fn who_has_no_token_is_told_nothing_of_the_store() -> Result<()> {
     let said = get(address, "/readyz")?;
     ensure!(said.status == 503 && said.problem()?.contains("not answered since 20"), "{said:?}");
     let (_, server) = url.rsplit_once('@').unwrap_or(("", url.trim_start_matches("redis://")));
-    ensure!(!said.body.contains(server.trim_end_matches('/')), "{server} is told: {said:?}");
+    ensure!(!said.body.contains(server.trim_end_matches('/')), "{server} is disclosed: {said:?}");
     Ok(())
 }
 
 #[test]
-fn a_run_that_ends_by_itself_listens_where_it_is_told_to() -> Result<()> {
+fn run_once_listens_only_if_configured() -> Result<()> {
     let home = home("")?;
     let told = |output: std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let listens = told(home.output(&["run", "--once"])?);
@@ -98,7 +98,7 @@ fn a_run_that_ends_by_itself_listens_where_it_is_told_to() -> Result<()> {
 }
 
 #[test]
-fn a_token_is_asked_for_but_not_for_health() -> Result<()> {
+fn all_pages_except_health_need_the_token() -> Result<()> {
     let home = home(&format!("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"{TOKEN}\"\n"))?;
     let mut service = Service::start(&home, &["--log", "debug", "run"])?;
     let address = ready(&mut service)?;
@@ -123,7 +123,7 @@ fn a_token_is_asked_for_but_not_for_health() -> Result<()> {
 }
 
 #[test]
-fn without_a_token_only_this_machine_may_be_named() -> Result<()> {
+fn without_a_token_foreign_host_names_are_rejected() -> Result<()> {
     let home = home("")?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
@@ -155,7 +155,7 @@ fn without_a_token_no_web_page_is_served() -> Result<()> {
 }
 
 #[test]
-fn beyond_this_machine_a_token_is_needed() -> Result<()> {
+fn public_address_needs_a_token() -> Result<()> {
     let right = "ordain.toml:10: admin.listen: 0.0.0.0:0 is reachable from other machines";
     let home = home("[admin]\nlisten = \"0.0.0.0:0\"\n")?;
     for args in [&["check"][..], &["run"], &["run", "--once"]] {
@@ -174,7 +174,7 @@ fn beyond_this_machine_a_token_is_needed() -> Result<()> {
 }
 
 #[test]
-fn an_address_that_is_taken_is_named_with_what_to_change() -> Result<()> {
+fn used_address_is_named_with_its_remedy() -> Result<()> {
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let address = taken.local_addr()?;
     let home = home(&format!("[admin]\nlisten = \"{address}\"\n"))?;
@@ -185,7 +185,7 @@ fn an_address_that_is_taken_is_named_with_what_to_change() -> Result<()> {
         let right = format!("ordain.toml:10: admin.listen: cannot listen at {address}: another");
         ensure!(told.contains(&right) && told.contains("[admin] listen = "), "{told}");
     }
-    ensure!(!home.path("ordain-data").exists(), "nothing has been begun");
+    ensure!(!home.path("ordain-data").exists(), "a refused start has created a store");
     let elsewhere = home.read("ordain.toml").replace(&address.to_string(), "192.0.2.1:7070");
     home.write(
         "ordain.toml",

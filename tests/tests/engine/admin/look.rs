@@ -1,4 +1,4 @@
-//! Streams, keys, dead letters and handlers: the same as from the command line.
+//! Streams, keys, dead letters and handlers over HTTP: the same as on the command line.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::support::{GOOD, ODD, at_rest, home};
 
-/// All rows of a listing, a few on each page.
+/// Returns all rows of a listing, read in pages of three.
 fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result<Vec<Value>> {
-    let (mut rows, mut cursor) = (Vec::new(), None::<String>);
+    let mut rows = Vec::new();
+    let mut cursor = None::<String>;
     loop {
         let from = cursor.map(|cursor| format!("&cursor={}", encoded(&cursor))).unwrap_or_default();
         let page = get(&format!("{path}&limit=3{from}"))?.json()?;
@@ -24,14 +25,14 @@ fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result
     }
 }
 
-/// A text in a path or a query.
+/// Encodes a text for a path or a query.
 fn encoded(text: &str) -> String {
     let bytes: Vec<String> = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
     bytes.concat()
 }
 
 #[test]
-fn it_is_what_the_command_line_shows() -> Result<()> {
+fn pages_have_what_the_command_line_shows() -> Result<()> {
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
     let ask = |path: &str| get(address, path);
@@ -57,24 +58,30 @@ fn it_is_what_the_command_line_shows() -> Result<()> {
     let shown = home.rows(&["dead", "show", "cases", &id, "--key", "rejected", "--json"])?;
     assert_eq!(letter, json!({ "dead": shown, "cursor": null }));
     assert_eq!(of_key, letter);
-    assert_eq!(streams["streams"][0]["generation"].take(), 1, "a check asks no store");
+    assert_eq!(streams["streams"][0]["generation"].take(), 1, "`check` reads no store");
     assert_eq!(streams["streams"], home.rows(&["check", "--json"])?[0]["streams"]);
     let mut here = home.rows(&["plugins", "list", "--json"])?;
-    assert_eq!(here[0]["handlers"][0]["running"].take(), Value::Null, "no process was asked");
+    assert_eq!(
+        here[0]["handlers"][0]["running"].take(),
+        Value::Null,
+        "`plugins list` asks no process"
+    );
     here[0]["handlers"][0]["running"] = json!(["cases"]);
     assert_eq!(vec![plugins], here);
     Ok(())
 }
 
 #[test]
-fn what_runs_is_told_from_what_lies_in_the_folder() -> Result<()> {
+fn running_version_is_distinguished_from_the_file() -> Result<()> {
     let home = home()?;
     let (_service, address) = at_rest(&home)?;
     let handlers = || -> Result<Vec<(String, String, Value)>> {
         let plugins = get(address, "/v1/plugins")?.json()?;
         let rows = plugins["handlers"].as_array().context("handlers")?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let row = |it: &Value| (text(&it["digest"]), text(&it["state"]), it["running"].clone());
+        let row = |handler: &Value| {
+            (text(&handler["digest"]), text(&handler["state"]), handler["running"].clone())
+        };
         Ok(rows.iter().map(row).collect())
     };
     let streams = get(address, "/v1/streams")?.json()?;
@@ -84,19 +91,19 @@ fn what_runs_is_told_from_what_lies_in_the_folder() -> Result<()> {
 
     let tally = Home::new(&["tally"], "")?;
     home.replace("plugins/faulty.wasm", std::fs::read(tally.path("plugins/tally.wasm"))?)?;
-    // It takes over.
-    wait_until("the other one runs", || {
+    // The new version takes over.
+    wait_until("the new version", || {
         let [other] = &handlers()?[..] else { return Ok(false) };
         Ok(other.0 != digest && (&*other.1, &other.2) == ("active", &json!(["cases"])))
     })?;
     let other = handlers()?.remove(0).0;
     std::fs::remove_file(home.path("plugins/faulty.wasm"))?;
     let gone = [(other, "gone".to_owned(), json!(["cases"]))];
-    wait_until("it is gone", || Ok(handlers()? == gone))
+    wait_until("the state \"gone\"", || Ok(handlers()? == gone))
 }
 
 #[test]
-fn data_of_all_kinds_leaves_a_page_readable() -> Result<()> {
+fn page_stays_readable_with_data_of_all_kinds() -> Result<()> {
     let home = home()?;
     let deep = "[".repeat(5_000) + &"]".repeat(5_000);
     let lines = [deep.as_bytes(), b"[1e999]", b" {\"a\": [1.0]}", b"text", b"\xff"];
@@ -104,24 +111,25 @@ fn data_of_all_kinds_leaves_a_page_readable() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
     let dead = || Some(get(address, "/v1/dead?stream=cases").ok()?.json().ok()?["dead"].take());
-    service.until("the letters", || dead().is_some_and(|it| it[3].is_object()))?;
+    service.until("the letters", || dead().is_some_and(|letters| letters[3].is_object()))?;
     let dead = dead().context("letters")?;
     let mut raw: Vec<&Value> =
-        dead.as_array().context("a list")?.iter().map(|it| &it["raw"]).collect();
+        dead.as_array().context("a list")?.iter().map(|letter| &letter["raw"]).collect();
     for right in [
         json!({ "text": deep }),
         json!({ "text": "[1e999]" }),
         json!({ "a": [1.0] }),
         json!("text"),
     ] {
-        let at = raw.iter().position(|it| **it == right).with_context(|| right.to_string())?;
+        let at =
+            raw.iter().position(|value| **value == right).with_context(|| right.to_string())?;
         raw.remove(at);
     }
     Ok(())
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_would_be_right() -> Result<()> {
+fn invalid_request_is_rejected_with_its_remedy() -> Result<()> {
     let home = home()?;
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;

@@ -1,4 +1,4 @@
-//! `GET /metrics`: the figures of a run, in a form that Prometheus reads.
+//! `GET /metrics`: the metrics of a run, in the formats that Prometheus reads.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -39,9 +39,11 @@ const ALL: [(&str, &str); 22] = [
     ("blocked_keys", "gauge"),
 ];
 
-/// The samples, by name and labels. Every line must be one, a `HELP`, or the `TYPE` behind it.
+/// Parses the samples, by name and labels. Every line must be a sample, a `HELP`, or the `TYPE` that follows it.
 fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
-    let (mut samples, mut kinds, mut help) = (BTreeMap::new(), BTreeMap::new(), "");
+    let mut samples = BTreeMap::new();
+    let mut kinds = BTreeMap::new();
+    let mut help = "";
     for line in text.lines() {
         if let Some(head) = line.strip_prefix("# HELP ") {
             help = head.split_once(' ').context("a help text")?.0;
@@ -52,7 +54,7 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
         } else {
             let (sample, value) = line.rsplit_once(' ').with_context(|| line.to_owned())?;
             let name = sample.split('{').next().unwrap_or_default();
-            let base = ["_bucket", "_sum", "_count"].iter().find_map(|it| name.strip_suffix(it));
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
             let known = kinds.contains_key(name)
                 || base.is_some_and(|base| kinds.get(base) == Some(&"histogram"));
             ensure!(known, "{line}: without a kind");
@@ -68,7 +70,7 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     Ok(samples)
 }
 
-/// The buckets of a histogram without labels, which must ascend to its count.
+/// Returns the buckets of a histogram without labels, which must ascend to its count.
 fn buckets(samples: &BTreeMap<String, f64>, name: &str) -> Result<Vec<(f64, f64)>> {
     let prefix = format!("ordain_{name}_bucket{{le=\"");
     let of = samples.iter().filter_map(|(sample, count)| {
@@ -84,13 +86,13 @@ fn buckets(samples: &BTreeMap<String, f64>, name: &str) -> Result<Vec<(f64, f64)
 }
 
 #[test]
-fn a_run_is_counted() -> Result<()> {
+fn run_is_counted() -> Result<()> {
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
     let mut now = BTreeMap::new();
-    // What is told of a partition is put after each look of its driver.
+    // The driver publishes the metrics of a partition after each of its rounds.
     service.until("the figures of all events", || {
-        let text = get(address, "/metrics").map(|it| it.body).unwrap_or_default();
+        let text = get(address, "/metrics").map(|response| response.body).unwrap_or_default();
         now = samples(&text).unwrap_or_default();
         let is = |name: &str, of: f64| now.get(&format!("ordain_{name}")) == Some(&of);
         is(r#"lanes{state="parked",stream="cases",partition="0"}"#, 2.0)
@@ -115,12 +117,15 @@ fn a_run_is_counted() -> Result<()> {
         (r#"parked_keys{stream="cases"}"#, 2.0),
         // A rejected event is settled as well.
         ("commit_batch_events_sum", good + 2.0),
-        // Events without a time are not counted.
+        // The histogram does not count events without a time.
         ("publish_to_commit_seconds_count", 0.0),
     ] {
         ensure!(sample(name) == Some(right), "{name} is {:?}, not {right}", sample(name));
     }
-    ensure!(!now.keys().any(|it| it.starts_with("ordain_partition_lag_events")), "a file's lag");
+    ensure!(
+        !now.keys().any(|name| name.starts_with("ordain_partition_lag_events")),
+        "a file's lag"
+    );
     for name in
         ["commit_seconds", "commit_batch_events", "publish_to_commit_seconds", "recovery_seconds"]
     {
@@ -129,7 +134,7 @@ fn a_run_is_counted() -> Result<()> {
     let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
     let (name, events) = took.context("the handler's time")?;
     ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
-    // The trap is tried twice.
+    // The handler runs the trapping event twice.
     assert_eq!(*events as u64, good as u64 + 4);
     Ok(())
 }
@@ -147,7 +152,7 @@ fn times_are_measured() -> Result<()> {
     let missing = r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#;
     service.until("the gap", || now(missing) == Some(1.0))?;
     assert_eq!(now("recovery_seconds_count"), Some(0.0));
-    // No times of now: nobody could read anything from a sum with them.
+    // Times far from the present are not counted: they would make the sum meaningless.
     for (sequence, time) in [(4, "1970-01-01T00:00:00Z"), (5, "2999-01-01T00:00:00Z")] {
         home.append("events.ndjson", timed_at(sequence, time)?)?;
     }
@@ -163,13 +168,13 @@ fn times_are_measured() -> Result<()> {
 
     let all = samples(&get(address, "/metrics")?.body)?;
     let buckets = buckets(&all, "publish_to_commit_seconds")?;
-    let bounds: Vec<f64> = buckets[..buckets.len() - 1].iter().map(|it| it.0).collect();
+    let bounds: Vec<f64> = buckets[..buckets.len() - 1].iter().map(|(bound, _)| *bound).collect();
     ensure!(bounds[0] <= 0.000_5 && bounds[bounds.len() - 1] >= 60.0, "{bounds:?}");
     ensure!(bounds.windows(2).all(|two| two[1] / two[0] < 1.31), "{bounds:?}");
     Ok(())
 }
 
-/// An event of one key, with the time of now.
+/// Returns an event of one key, with the present time.
 fn timed(sequence: u64) -> Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
     timed_at(sequence, &jiff::Timestamp::from_millisecond(now)?.to_string())
@@ -182,7 +187,7 @@ fn timed_at(sequence: u64, time: &str) -> Result<String> {
 }
 
 #[test]
-fn both_forms_are_spoken() -> Result<()> {
+fn classic_and_open_metrics_formats_are_served() -> Result<()> {
     let home = home()?;
     let (_service, address) = at_rest(&home)?;
     let classic = get(address, "/metrics")?;

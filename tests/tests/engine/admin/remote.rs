@@ -1,4 +1,4 @@
-//! `--admin URL`: commands that look at a running process show what they show of its store.
+//! `--admin URL`: commands show from a running process the same as from its store.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use super::support::{ODD, at_rest, home};
 
 const TOKEN: &str = "0123456789abcdef-secret";
 
-/// What a command prints; it must succeed.
+/// Returns the output of a command, which must succeed.
 fn printed(home: &Home, args: &[&str]) -> Result<String> {
     let output = home.output(args)?;
     let told = String::from_utf8_lossy(&output.stderr);
@@ -21,23 +21,26 @@ fn printed(home: &Home, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Runs a command, which must end with the code and tell the words.
+/// Runs a command, which must exit with the code and print the words.
 fn refused(home: &Home, args: &[&str], token: &str, code: i32, words: &str) -> Result<()> {
     let output = home.ordain(args)?.env("ORDAIN_TOKEN", token).output()?;
     let told = String::from_utf8_lossy(&output.stderr);
     let right = output.status.code() == Some(code) && told.contains(words);
     ensure!(right, "{args:?}: {}: {told}\nnot: {words}", output.status);
-    ensure!(token.is_empty() || !told.contains(token), "the token is told: {told}");
+    ensure!(token.is_empty() || !told.contains(token), "the token is disclosed: {told}");
     Ok(())
 }
 
 #[test]
-fn a_running_process_shows_what_its_store_holds() -> Result<()> {
+fn running_process_shows_the_data_of_its_store() -> Result<()> {
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
     let url = format!("http://{address}");
     let letters = home.rows(&["dead", "list", "cases", "--json", "--admin", &url])?;
-    let id = letters.iter().find(|it| it["key"] == "rejected").and_then(|it| it["id"].as_str());
+    let id = letters
+        .iter()
+        .find(|letter| letter["key"] == "rejected")
+        .and_then(|letter| letter["id"].as_str());
     let show = ["dead", "show", "cases", id.unwrap_or_default(), "--key", "rejected"];
     let looks: [&[&str]; 12] = [
         &["keys", "list", "cases"],
@@ -68,14 +71,18 @@ fn a_running_process_shows_what_its_store_holds() -> Result<()> {
         assert_eq!(asked, printed(&home, look)?, "{look:?}");
     }
     let here = printed(&home, &["plugins", "list"])?;
-    assert_eq!(here.replace(" ?     ", " cases "), plugins, "who runs it is not known here");
+    assert_eq!(
+        here.replace(" ?     ", " cases "),
+        plugins,
+        "the command line does not know which streams run it"
+    );
     let hint_here = printed(&home, &why)?;
     assert_eq!(hint.replace(&format!(" --admin {url}"), ""), hint_here);
     Ok(())
 }
 
 #[test]
-fn what_cannot_be_asked_says_what_to_do() -> Result<()> {
+fn unusable_url_is_reported_with_its_remedy() -> Result<()> {
     let home = home()?;
     let list = ["keys", "list", "cases", "--admin"];
     let of = |url: &'static str| [&list[..], &[url]].concat();
@@ -95,7 +102,7 @@ fn what_cannot_be_asked_says_what_to_do() -> Result<()> {
 }
 
 #[test]
-fn what_the_process_refuses_is_told() -> Result<()> {
+fn refusal_of_the_process_is_reported() -> Result<()> {
     let home = home()?;
     let config = home.read("ordain.toml");
     home.write("ordain.toml", format!("{config}token = \"{TOKEN}\"\n"))?;
@@ -125,7 +132,7 @@ fn what_the_process_refuses_is_told() -> Result<()> {
 }
 
 #[test]
-fn another_server_is_told_apart() -> Result<()> {
+fn other_server_is_recognized() -> Result<()> {
     let home = home()?;
     for (answer, found) in [
         ("HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\n<ht>", "it responded with status 404"),
@@ -150,10 +157,11 @@ fn another_server_is_told_apart() -> Result<()> {
     Ok(())
 }
 
-/// Connections that another server takes: a command that goes on for ever finds nobody at last.
+/// The number of connections that another server accepts. A command that never stops asking finds the port closed
+/// afterwards.
 const CONNECTIONS: usize = 200;
 
-/// Another server, which writes an answer to each request; its URL.
+/// Starts another server, which writes an answer to each request. Returns its URL.
 fn other(
     answer: impl Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + 'static,
 ) -> Result<String> {
@@ -164,14 +172,14 @@ fn other(
             let Ok(mut stream) = stream else { return };
             let mut request = [0; 4_096];
             let length = stream.read(&mut request).unwrap_or(0);
-            // Whether it is read to its end is what the tests are about.
+            // The client may close the connection early. The tests check how much it reads.
             let _ = answer(&String::from_utf8_lossy(&request[..length]), &mut stream);
         }
     });
     Ok(url)
 }
 
-/// The same with bodies of JSON.
+/// Starts a server whose answers have bodies of JSON. Returns its URL.
 fn other_with(body: impl Fn(&str) -> String + Send + 'static) -> Result<String> {
     other(move |request, stream| {
         let body = body(request);
@@ -181,7 +189,7 @@ fn other_with(body: impl Fn(&str) -> String + Send + 'static) -> Result<String> 
 }
 
 #[test]
-fn what_another_server_writes_steers_no_terminal() -> Result<()> {
+fn control_characters_of_another_server_are_escaped() -> Result<()> {
     const EVIL: &str = "\x1b]0;x\x07\u{9b}2J\u{202e}\r\nnext";
     let home = home()?;
     let url = other_with(|request| {
@@ -198,15 +206,17 @@ fn what_another_server_writes_steers_no_terminal() -> Result<()> {
             "reason": EVIL,
         });
         let body = match request {
-            it if it.starts_with("GET /v1/streams/cases/keys/") => key,
-            it if it.starts_with("GET /v1/streams/cases/keys") => json!({ "keys": [key] }),
-            it if it.starts_with("GET /v1/streams") => json!({ "streams": [{ "stream": EVIL }] }),
-            it if it.starts_with("GET /v1/dead") => json!({ "dead": [letter] }),
+            head if head.starts_with("GET /v1/streams/cases/keys/") => key,
+            head if head.starts_with("GET /v1/streams/cases/keys") => json!({ "keys": [key] }),
+            head if head.starts_with("GET /v1/streams") => {
+                json!({ "streams": [{ "stream": EVIL }] })
+            }
+            head if head.starts_with("GET /v1/dead") => json!({ "dead": [letter] }),
             _ => json!({ "handlers": [handler], "refused": [{ "path": EVIL, "reason": EVIL }] }),
         };
         body.to_string()
     })?;
-    // A head, and what is said of one row.
+    // The commands, each with its number of printed lines: a heading and one row, or the fields of one row.
     let looks: [(&[&str], usize); 10] = [
         (&["keys", "list", "cases"], 2),
         (&["keys", "list", "cases", "--json"], 1),
@@ -232,7 +242,7 @@ fn what_another_server_writes_steers_no_terminal() -> Result<()> {
 }
 
 #[test]
-fn a_listing_that_does_not_move_on_is_an_error() -> Result<()> {
+fn listing_whose_cursor_does_not_advance_is_an_error() -> Result<()> {
     let home = home()?;
     for list in ["keys", "dead"] {
         let page = json!({ list: [], "cursor": "k1:x" }).to_string();
@@ -244,7 +254,7 @@ fn a_listing_that_does_not_move_on_is_an_error() -> Result<()> {
 }
 
 #[test]
-fn an_answer_without_end_is_an_error() -> Result<()> {
+fn endless_response_is_an_error() -> Result<()> {
     let home = home()?;
     let url = other(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
@@ -258,14 +268,14 @@ fn an_answer_without_end_is_an_error() -> Result<()> {
 }
 
 #[test]
-fn data_nested_without_end_hides_nothing() -> Result<()> {
+fn deeply_nested_data_is_shown() -> Result<()> {
     let home = home()?;
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
     let page =
         format!("{{\"dead\":[{{\"key\":\"k\",\"id\":\"1-1\",\"event\":{{\"data\":{deep}}}}}]}}");
     let url = other_with(move |_| page.clone())?;
     let list = printed(&home, &["dead", "list", "cases", "--admin", &url])?;
-    ensure!(list.lines().nth(1).is_some_and(|it| it.starts_with("k  ")), "{list}");
+    ensure!(list.lines().nth(1).is_some_and(|row| row.starts_with("k  ")), "{list}");
     for look in [&["dead", "list", "cases", "--json"][..], &["dead", "show", "cases", "1-1"]] {
         let shown = printed(&home, &[look, &["--admin", &url]].concat())?;
         ensure!(shown.contains(&deep), "{} bytes", shown.len());

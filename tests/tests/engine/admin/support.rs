@@ -1,4 +1,4 @@
-//! A stream with keys in every state.
+//! A stream with keys in every state, for the tests of the admin listener.
 
 use std::net::SocketAddr;
 
@@ -20,15 +20,15 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Keys that have only been told to emit.
+/// The number of keys whose events only emit messages.
 pub(crate) const GOOD: usize = 20;
-/// Events of each.
+/// The number of events of each of these keys.
 pub(crate) const EVENTS: u64 = 10;
-/// A key that no path or query can have as it is.
+/// A key that must be encoded in a path or a query.
 pub(crate) const ODD: &str = "a/b?c=d&e%2f#ü +%";
 
-/// Good keys, an odd one, one that is parked for a gap and one for a trap, a rejected event and
-/// what is no event.
+/// Returns a home with good keys, a key with special characters, a key that is parked for a gap, a key that is parked
+/// for a trap, a rejected event, and a line that is no event.
 pub(crate) fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", text(&events()))?;
@@ -50,13 +50,13 @@ fn events() -> Vec<String> {
     events
 }
 
-/// Starts a host on it, and waits until everything has come to rest.
+/// Starts a host with this home, and waits until it is idle.
 pub(crate) fn at_rest(home: &Home) -> Result<(Service, SocketAddr)> {
     let mut service = Service::start(home, &["run"])?;
     let address = http::ready(&mut service)?;
-    service.until("rest", || {
+    service.until("the idle state", || {
         let rows = |path: &str, list: &str| {
-            let page = http::get(address, path).and_then(|it| it.json());
+            let page = http::get(address, path).and_then(|response| response.json());
             page.is_ok_and(|page| page[list].as_array().is_some_and(|rows| rows.len() == 2))
         };
         let messages = home.lines("out.ndjson") as u64 == GOOD as u64 * EVENTS;

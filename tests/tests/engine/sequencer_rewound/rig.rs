@@ -1,4 +1,4 @@
-//! A sequencer, and a store that can forget its last commits.
+//! A sequencer, and a store that can lose its last commits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -10,30 +10,30 @@ use ordain_core::{
     Job, JobWrite, Loaded, Refusal, Sequencer, Settings, Stop, Token, TurnDone, Verdict, shard_of,
 };
 
-/// The key "a" and its shard. Commits of other shards are applied, and no more is known of them.
-#[allow(clippy::struct_excessive_bools, reason = "each is a thing that a test may want by itself")]
+/// A rig for the key "a" and its shard. Commits of other shards are applied and not recorded.
+#[allow(clippy::struct_excessive_bools, reason = "tests set each of them independently")]
 pub(crate) struct Rig {
     pub(crate) sequencer: Sequencer,
     shard: u32,
     /// Every batch of the shard that was sent, in order.
     pub(crate) sent: Vec<Arc<Batch>>,
-    /// What the store has of the shard, and what it answered.
+    /// The stored batches of the shard, each with the store's answer.
     pub(crate) stored: Vec<(Arc<Batch>, Applied)>,
-    /// Commits of the shard that wait to be answered, if they are to.
+    /// Commits of the shard that wait for an answer. `None` answers each immediately.
     pub(crate) commits: Option<VecDeque<Arc<Batch>>>,
-    /// Errors of the letters that were published.
+    /// Errors of the published letters.
     pub(crate) published: Vec<String>,
-    /// The next commits are not answered.
+    /// The number of further commits that the store neither applies nor answers.
     pub(crate) silent: u32,
-    /// Commits are applied, and not answered.
+    /// The store applies commits and does not answer them.
     pub(crate) unheard: bool,
-    /// Reads of spilled events that wait to be answered, if they are to.
+    /// Reads of spilled events that wait for an answer. `None` answers each immediately.
     pub(crate) reads: Option<Vec<(Token, u64)>>,
-    /// The store's clock stands still.
+    /// The store's clock does not advance.
     pub(crate) still: bool,
-    /// Jobs have a state, and of spilled events one is read at a time.
+    /// Records have a state, and each read returns at most one spilled event.
     pub(crate) with_state: bool,
-    /// The next commit refuses its first write.
+    /// The next commit refuses its writes.
     pub(crate) refuses: bool,
     pub(crate) now: u64,
     pub(crate) delivered: u64,
@@ -89,7 +89,7 @@ impl Rig {
         }
     }
 
-    /// Delivers an event; each that can run is a commit.
+    /// Delivers an event of the key "a". Each event that can run causes a commit.
     pub(crate) fn deliver(&mut self, sequence: u64) {
         self.deliver_to("a", sequence);
     }
@@ -105,7 +105,7 @@ impl Rig {
         self.tell(Input::Arrived { delivery: self.delivered, event: Arc::new(event) });
     }
 
-    /// Something happens, and then nothing for a while.
+    /// Handles an input, and then lets time pass without another one.
     pub(crate) fn tell(&mut self, input: Input) {
         self.now += 1;
         self.sequencer.handle(self.now, input);
@@ -113,7 +113,7 @@ impl Rig {
         self.wait();
     }
 
-    /// Longer than a batch without an answer waits to be sent again.
+    /// Advances the time beyond the delay after which an unanswered batch is sent again.
     pub(crate) fn wait(&mut self) {
         let until = self.now + 1_000;
         while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at < until) {
@@ -124,7 +124,7 @@ impl Rig {
         self.now = until;
     }
 
-    /// An event comes, and nothing is done about it yet.
+    /// Delivers an event without performing any effect.
     pub(crate) fn arrive(&mut self, sequence: u64) {
         let event = Event::new(&EventParts {
             key: "a",
@@ -148,7 +148,8 @@ impl Rig {
                     failure: None,
                 }),
                 Effect::Commit(batch) => {
-                    let (shard, number) = (batch.shard, batch.number);
+                    let shard = batch.shard;
+                    let number = batch.number;
                     let reply = if shard == self.shard {
                         self.sent.push(Arc::clone(&batch));
                         if let Some(commits) = &mut self.commits {
@@ -202,7 +203,7 @@ impl Rig {
         }
     }
 
-    /// Answers the reads that wait, from what the store has now.
+    /// Answers the waiting reads from what the store has now.
     pub(crate) fn answer_reads(&mut self) {
         for (token, from) in self.reads.take().unwrap_or_default() {
             let read = self.spilled(token, from);
@@ -213,14 +214,16 @@ impl Rig {
     /// Answers the commit that has waited longest.
     pub(crate) fn answer_commit(&mut self) {
         let batch = self.commits.as_mut().and_then(VecDeque::pop_front).expect("a commit");
-        let (shard, number) = (batch.shard, batch.number);
+        let shard = batch.shard;
+        let number = batch.number;
         let reply = self.commit(batch);
         self.tell(Input::Committed { shard, number, reply });
     }
 
     fn spilled(&self, token: Token, from: u64) -> Input {
-        let (_, spilled) = self.record().expect("what is spilled has a job");
-        let mut events: Vec<_> = spilled.into_iter().filter(|it| it.0 >= from).collect();
+        let (_, spilled) = self.record().expect("spilled events have a record");
+        let mut events: Vec<_> =
+            spilled.into_iter().filter(|(sequence, _)| *sequence >= from).collect();
         let end = events.len() <= 1 || !self.with_state;
         if !end {
             events.truncate(1);
@@ -228,9 +231,10 @@ impl Rig {
         Input::SpillRead { token, read: Ok((events, end)) }
     }
 
-    /// A commit arrives at the store.
+    /// Handles a commit in the store. Returns the store's reply.
     pub(crate) fn commit(&mut self, batch: Arc<Batch>) -> CommitReply {
-        let (last, number) = (self.stored.len() as u64, batch.number);
+        let last = self.stored.len() as u64;
+        let number = batch.number;
         if self.silent > 0 {
             self.silent -= 1;
             return CommitReply::Unknown;
@@ -254,7 +258,7 @@ impl Rig {
                 applied.refused.push((at, Refusal::Next(next)));
             }
         }
-        let spilled = self.record().map(|it| it.1).unwrap_or_default();
+        let spilled = self.record().map(|(_, spilled)| spilled).unwrap_or_default();
         for (at, write) in batch.writes.iter().enumerate() {
             for (sequence, event) in &write.spill {
                 if let Some(there) = spilled.get(sequence).filter(|_| holds(write)) {
@@ -278,7 +282,7 @@ impl Rig {
         CommitReply::Applied(applied)
     }
 
-    /// The job that the store has, and its spilled events.
+    /// Returns the stored record and its spilled events.
     pub(crate) fn record(&self) -> Option<(Job, Spilled)> {
         let mut record: Option<(Job, Spilled)> = None;
         let applied = self.stored.iter().filter(|(_, applied)| applied.refused.is_empty());
