@@ -1,4 +1,4 @@
-//! The host between queues of RabbitMQ: real brokers, which tests kill, pause and change.
+//! Tests of the host between RabbitMQ queues. The brokers are real; tests kill, pause and change them.
 
 mod broker {
     mod amqp;

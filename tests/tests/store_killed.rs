@@ -1,6 +1,6 @@
-//! `kill -9` of a process that has an embedded store open, at any moment: every answered commit is
-//! there afterwards, each whole. In a program of its own, one test after the other: a process that
-//! is being forked holds the locks of its parent for a moment.
+//! Tests of `kill -9` of a process with an open embedded store, at any moment: afterwards the store has
+//! every answered commit, complete. The tests are a program of their own and run one after the other,
+//! because a process that is being forked holds the locks of its parent for a moment.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,15 +13,15 @@ use ordain_store::Outbox;
 use ordain_store_embedded::{Embedded, Options};
 use ordain_tests::conformance::{Owner, absent, event, fresh, job};
 
-/// Tells the child what to do: the folder.
+/// The variable that makes a process the child: the folder of the store.
 const FOLDER: &str = "ORDAIN_TEST_CRASH_FOLDER";
 
 const ROUNDS: u64 = 20;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Commits until killed, and prints the number of each answered commit. Does nothing unless it
-/// is the child.
+/// Commits until killed, and prints the number of each answered commit. Does nothing unless the process is
+/// the child.
 #[tokio::test]
 async fn child() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
@@ -40,13 +40,15 @@ async fn child() {
     }
 }
 
-/// Commit `number`: two keys that go together, one of its own, and a message.
+/// Returns the writes of commit `number`: two keys that always change together, a key of its own, and a
+/// message.
 fn writes(number: u64) -> Vec<JobWrite> {
     let mut writes = Vec::new();
     for key in ["left", "right"] {
         let expect = if number == 1 { Expect::Absent } else { Expect::Next(number) };
         let mut write = fresh(key, expect, job(number + 1));
-        // Large enough that tables and files of values are written and merged under way.
+        // The values are large enough that the engine writes and merges tables and value files during the
+        // test.
         let size = 1 + number * 331_331 % 900_000;
         write.state = Change::Put(vec![number as u8; size as usize].into());
         writes.push(write);
@@ -65,7 +67,7 @@ fn writes(number: u64) -> Vec<JobWrite> {
 
 #[tokio::test]
 #[allow(clippy::await_holding_lock, reason = "the other test is on another thread")]
-async fn answered_commits_outlive_kill_9() {
+async fn answered_commits_survive_kill() {
     let _alone = ONE_AT_A_TIME.lock();
     let folder = tempfile::tempdir().expect("a folder");
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -87,31 +89,33 @@ fn child_in(folder: &Path) -> Child {
         .expect("a child")
 }
 
-/// Runs a child until some time after its first answer; tells the last answer it gave.
+/// Runs a child until some time after its first answered commit. Returns the number of the last answered
+/// commit.
 fn run_and_kill(folder: &Path, after: Duration) -> u64 {
     let mut child = child_in(folder);
     let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
     let mut number = || -> Option<u64> {
-        // The harness prints lines of its own, and the last one may be cut.
+        // The test harness prints lines of its own, and the last line may be cut.
         lines.by_ref().find_map(|line| line.ok()?.rsplit_once("answered ")?.1.parse().ok())
     };
     let mut last = number().expect("a first answer");
     std::thread::sleep(after);
     child.kill().expect("kill -9");
     while let Some(number) = number() {
-        // A cut number is smaller.
+        // A cut number is smaller than the complete one.
         last = last.max(number);
     }
     child.wait().expect("its end");
     last
 }
 
-/// That the store holds at least so many commits, whole; answers how many it holds.
+/// Checks that the store has at least the answered commits, complete. Returns the number of commits in the
+/// store.
 async fn check(folder: &Path, answered: u64, checked: u64) -> u64 {
     let store = Embedded::open(Options::new(folder)).expect("the store after a crash");
     let owner = Owner::claim(&store, "s", 0).await;
     let held = owner.numbers[0];
-    assert!(held >= answered, "{answered} commits were answered and {held} are there");
+    assert!(held >= answered, "{answered} commits were answered, and the store has {held}");
     for key in ["left", "right"] {
         let loaded = owner.load(&store, key).await.expect("a job");
         assert_eq!(loaded.job.next, held + 1, "{key}");
@@ -124,17 +128,21 @@ async fn check(folder: &Path, answered: u64, checked: u64) -> u64 {
     }
     assert_eq!(owner.load(&store, &format!("own-{}", held + 1)).await, None);
     let outbox = store.outbox(&owner.partition, 0, 0, 100).await.expect("the outbox");
-    assert_eq!(outbox.last().map(|entry| entry.number), Some(held), "the last is not done yet");
+    assert_eq!(
+        outbox.last().map(|entry| entry.number),
+        Some(held),
+        "the last entry is not removed yet"
+    );
     held
 }
 
 #[test]
-fn a_store_that_was_being_made_is_made_again() {
+fn store_killed_during_creation_opens_again() {
     let _alone = ONE_AT_A_TIME.lock();
     for round in 0..40 {
         let folder = tempfile::tempdir().expect("a folder");
         let mut child = child_in(folder.path());
-        // The moments between the lock and the first answer, a tenth of a millisecond apart.
+        // Covers the time between the lock and the first commit, in steps of a tenth of a millisecond.
         while !folder.path().join("lock").exists() {
             std::thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! The store in Redis: the conformance suite on one server and on a Cluster, and what it does when
-//! servers, networks and data fail.
+//! Tests of the store in Redis: the conformance suite on one server and on a Cluster, and failures of
+//! servers, networks and data.
 
 mod store_redis {
     mod own;

@@ -1,4 +1,5 @@
-//! Events from a broker, messages to one: real brokers, that are killed, paused and changed.
+//! Tests of events from a broker and messages to a broker. The brokers are real; tests kill, pause and
+//! change them.
 
 mod basic;
 mod bind;

@@ -1,4 +1,5 @@
-//! Events that don't come: found in the log that the store keeps, or at a server over HTTP; or never.
+//! Tests of missing events: found in the log that the store keeps, found at a server over HTTP, or never
+//! found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -19,52 +20,56 @@ use serde_json::Value;
 
 const TOKEN: &str = "Bearer of good news";
 
-/// A key as `ordain keys show` has it.
+/// Returns the row of a key in `ordain keys show`.
 fn shown(home: &Home, key: &str) -> Result<Value> {
     let mut rows = home.rows(&["keys", "show", "cases", key, "--json"])?;
     rows.pop().context("a row")
 }
 
-/// The gaps of keys.
+/// Returns the gaps of keys.
 fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Value>> {
     let mut gaps = Vec::new();
     for key in keys {
         let of_key = shown(home, key)?["gaps"].as_array().cloned().context("gaps")?;
-        ensure!(of_key.iter().all(|it| it["end"] != "passed"), "{key}: {of_key:?}");
+        ensure!(of_key.iter().all(|gap| gap["end"] != "passed"), "{key}: {of_key:?}");
         gaps.extend(of_key);
     }
     Ok(gaps)
 }
 
-/// Of each gap, how many events a source found.
+/// Returns how many events a source found, over all gaps.
 fn found(gaps: &[Value], source: &str) -> u64 {
-    let answers = gaps.iter().filter_map(|it| it["answers"].as_array()).flatten();
-    let of_source =
-        answers.filter(|it| it["source"].as_str().is_some_and(|it| it.starts_with(source)));
-    of_source.filter_map(|it| it["found"].as_u64()).sum()
+    let answers = gaps.iter().filter_map(|gap| gap["answers"].as_array()).flatten();
+    let of_source = answers
+        .filter(|answer| answer["source"].as_str().is_some_and(|name| name.starts_with(source)));
+    of_source.filter_map(|answer| answer["found"].as_u64()).sum()
 }
 
-/// The lines of which one of `nth` is missing, never the last of its key; and the others.
+/// Removes one line of each `nth`, but never the last of its key. Returns the lines that are left, and the
+/// lost ones.
 fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     let end = lines.len() * 9 / 10;
     let enumerated = lines.iter().cloned().enumerate();
     let (lost, left): (Vec<_>, Vec<_>) =
         enumerated.partition(|(at, _)| *at < end && is_lost(*at, nth));
-    (left.into_iter().map(|it| it.1).collect(), lost.into_iter().map(|it| it.1).collect())
+    (
+        left.into_iter().map(|(_, line)| line).collect(),
+        lost.into_iter().map(|(_, line)| line).collect(),
+    )
 }
 
-/// One of each `nth`, of another key each time.
+/// Returns whether the line at `at` is lost: one line of each `nth`, from another key each time.
 fn is_lost(at: usize, nth: usize) -> bool {
     at % nth == at / nth * 37 % nth
 }
 
-/// The keys of lines.
+/// Returns the keys of lines.
 fn keys(lines: &[String]) -> Result<BTreeSet<String>> {
     Ok(by_key(lines)?.into_keys().collect())
 }
 
-/// Publishes 1,000 keys' events with `ordain publish`; the broker loses one of a hundred, which the store
-/// has.
+/// Publishes the events of 1,000 keys with `ordain publish`. The broker loses one event of a hundred, and
+/// the store still has it.
 fn is_found_in_the_log(sections: &str) -> Result<()> {
     let stream = "gap = { timeout = \"200ms\", backoff = \"10ms..50ms\" }";
     let rig = Rig::with(sections, stream, "")?;
@@ -84,25 +89,25 @@ fn is_found_in_the_log(sections: &str) -> Result<()> {
     service.end()?;
     let gaps = gaps(&rig.home, &keys(&without(&lines, 100).1)?)?;
     ensure!(gaps.len() == 90, "{} gaps: {:?}", gaps.len(), gaps.first());
-    ensure!(gaps.iter().all(|it| it["end"] == "replayed" && it["rounds"] == 1), "{gaps:?}");
+    ensure!(gaps.iter().all(|gap| gap["end"] == "replayed" && gap["rounds"] == 1), "{gaps:?}");
     ensure!(found(&gaps, "store") == 90);
     Ok(())
 }
 
 #[test]
-fn what_the_broker_lost_is_in_the_log() -> Result<()> {
+fn lost_event_is_replayed_from_log() -> Result<()> {
     is_found_in_the_log("")
 }
 
 #[test]
-fn what_the_broker_lost_is_in_the_log_of_redis() -> Result<()> {
+fn lost_event_is_replayed_from_redis_log() -> Result<()> {
     let redis = Redis::start(&[])?;
     is_found_in_the_log(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
 }
 
-/// A server that fails one request of three has what is lost.
+/// A server that fails one request of three has the lost events.
 #[test]
-fn what_only_a_server_has() -> Result<()> {
+fn lost_event_is_replayed_from_server() -> Result<()> {
     let lines = in_turn(1_000, 10);
     let archive = Archive::start(&lines, 333, Some(TOKEN))?;
     let stream = format!(
@@ -121,26 +126,28 @@ fn what_only_a_server_has() -> Result<()> {
     rig.until_empty()?;
     service.end()?;
     let gaps = gaps(&rig.home, &keys(&lost)?)?;
-    let of_lost: Vec<&Value> = gaps.iter().filter(|it| it["end"] == "replayed").collect();
+    let of_lost: Vec<&Value> = gaps.iter().filter(|gap| gap["end"] == "replayed").collect();
     ensure!(of_lost.len() == lost.len(), "{} of {}", of_lost.len(), lost.len());
     ensure!(found(&gaps, "http://127.0.0.1") == lost.len() as u64);
-    let failed = gaps.iter().filter_map(|it| it["answers"][1]["failed"].as_u64()).sum::<u64>();
+    let failed = gaps.iter().filter_map(|gap| gap["answers"][1]["failed"].as_u64()).sum::<u64>();
     ensure!(failed > 10, "{failed} requests failed, of {}", archive.requests());
     let errors: BTreeSet<&str> =
-        gaps.iter().filter_map(|it| it["answers"][1]["error"].as_str()).collect();
-    ensure!(errors.iter().any(|it| it.contains("503")), "{errors:?}");
-    ensure!(errors.iter().all(|it| !it.contains(TOKEN)), "{errors:?}");
+        gaps.iter().filter_map(|gap| gap["answers"][1]["error"].as_str()).collect();
+    ensure!(errors.iter().any(|error| error.contains("503")), "{errors:?}");
+    ensure!(errors.iter().all(|error| !error.contains(TOKEN)), "{errors:?}");
     ensure!(archive.strangers() == 0 && archive.most() <= 3, "{} at a time", archive.most());
     Ok(())
 }
 
-/// One of a thousand is nowhere: the key is parked, goes on without it, or waits; all others are complete.
+/// One event of a thousand is in no source. Its key is parked, continues without the event, or waits. All
+/// other keys are complete.
 #[test]
-fn what_is_lost_for_good() -> Result<()> {
+fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
     let lines = in_turn(500, 20);
     let archive = Archive::start(&[], 0, None)?;
     let (left, lost) = without(&lines, 1_000);
-    let (of_lost, of_key) = (keys(&lost)?, by_key(&lines)?);
+    let of_lost = keys(&lost)?;
+    let of_key = by_key(&lines)?;
     for (on_exhausted, end) in [("park", "parked"), ("skip", "skipped"), ("wait", "waiting")] {
         let stream = format!(
             "gap = {{ timeout = \"50ms\", attempts = 2, backoff = \"10ms..20ms\", \
@@ -161,14 +168,19 @@ fn what_is_lost_for_good() -> Result<()> {
             });
         let mut out = Vec::new();
         rig.take(&mut out, reached.sum())?;
-        wait_for_command("each lost one is told", || {
+        wait_for_command("the reported gap of each lost event", || {
             let admin = format!("http://{}", http::admin(&mut service)?);
             let show = |key: &String| {
                 let row =
                     rig.home.rows(&["keys", "show", "cases", key, "--admin", &admin, "--json"])?;
                 anyhow::Ok(row[0]["gaps"][0]["end"] == end && row[0]["gaps"][0]["rounds"] == 2)
             };
-            Ok(of_lost.iter().map(show).collect::<Result<Vec<_>>>()?.into_iter().all(|it| it))
+            Ok(of_lost
+                .iter()
+                .map(show)
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .all(|is_shown| is_shown))
         })?;
         if on_exhausted == "wait" {
             is_told(&rig.home, &mut service, &of_lost)?;
@@ -176,7 +188,7 @@ fn what_is_lost_for_good() -> Result<()> {
         if on_exhausted == "skip" {
             tally::check(&right, &out.join("\n"))?;
         } else {
-            // However late.
+            // Late events fill the gap.
             rig.publish(&lost)?;
             rig.take(&mut out, lines.len())?;
             tally::check(&of_key, &out.join("\n"))?;
@@ -184,19 +196,20 @@ fn what_is_lost_for_good() -> Result<()> {
         service.end()?;
         let gaps = gaps(&rig.home, &of_lost)?;
         let end = if on_exhausted == "skip" { "skipped" } else { "arrived" };
-        ensure!(gaps.len() == lost.len() && gaps.iter().all(|it| it["end"] == end), "{gaps:?}");
+        ensure!(gaps.len() == lost.len() && gaps.iter().all(|gap| gap["end"] == end), "{gaps:?}");
         if on_exhausted == "skip" {
             let dead = rig.home.rows(&["dead", "list", "cases", "--json"])?;
-            ensure!(dead.len() == lost.len() && dead.iter().all(|it| it["cause"] == "gap"));
+            ensure!(dead.len() == lost.len() && dead.iter().all(|letter| letter["cause"] == "gap"));
         }
     }
     Ok(())
 }
 
-/// The log names each key that waits for good, once, and `keys why` says so.
+/// Checks that the log names each permanently waiting key exactly once, and that `keys why` explains the
+/// wait.
 fn is_told(home: &Home, service: &mut Service, keys: &BTreeSet<String>) -> Result<()> {
     let admin = format!("http://{}", http::admin(service)?);
-    // Other keys may be named too: under load an event may come later than two rounds take.
+    // The log may name other keys too: under load an event may arrive later than two rounds take.
     let lines = |key: &String| {
         let words = "event missing: requests to replay sources ended; the key waits; see `ordain keys why cases";
         service.stderr().matches(&format!("{words} {key}`")).count()
@@ -211,9 +224,10 @@ fn is_told(home: &Home, service: &mut Service, keys: &BTreeSet<String>) -> Resul
     Ok(())
 }
 
-/// Nothing comes behind a lost last event: the key is asked for it once it has been silent.
+/// No event follows a lost last event. The host requests the event after the key has been silent for
+/// `gap.tail`.
 #[test]
-fn a_lost_last_event_is_found() -> Result<()> {
+fn lost_last_event_is_found() -> Result<()> {
     let lines = in_turn(20, 5);
     let archive = Archive::start(&lines, 0, None)?;
     let stream = format!("gap = {{ tail = \"1s\", replay = [\"store\", \"{}\"] }}", archive.url());
@@ -224,14 +238,14 @@ fn a_lost_last_event_is_found() -> Result<()> {
     rig.check(&lines)?;
     service.end()?;
     let gaps = gaps(&rig.home, &keys(&lines)?)?;
-    let is_found = |it: &Value| it["end"] == "replayed" && it["first"] == 5 && it["last"] == 5;
+    let is_found = |gap: &Value| gap["end"] == "replayed" && gap["first"] == 5 && gap["last"] == 5;
     ensure!(gaps.len() == 20 && gaps.iter().all(is_found), "{gaps:?}");
     Ok(())
 }
 
-/// The same in one run over a file; and what is in the ledger says how long it took.
+/// The same with one run over a file. The history of the gaps records how long each lasted.
 #[test]
-fn a_file_may_lack_events() -> Result<()> {
+fn events_missing_from_file_are_replayed() -> Result<()> {
     let lines = in_turn(50, 20);
     let archive = Archive::start(&lines, 333, None)?;
     let (left, lost) = without(&lines, 50);
@@ -244,17 +258,19 @@ fn a_file_may_lack_events() -> Result<()> {
     home.run_once()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
     let gaps = gaps(&home, &keys(&lines)?)?;
-    ensure!(gaps.iter().filter(|it| it["end"] == "replayed").count() >= lost.len() / 2);
+    ensure!(gaps.iter().filter(|gap| gap["end"] == "replayed").count() >= lost.len() / 2);
     for gap in &gaps {
-        let (since, until) = (gap["since"].as_str(), gap["until"].as_str());
+        let since = gap["since"].as_str();
+        let until = gap["until"].as_str();
         ensure!(since.is_some() && since <= until && gap["lasted_ms"].is_u64(), "{gap}");
     }
     Ok(())
 }
 
-/// A server that refuses the first ones is not away: what it has behind them is found.
+/// A server that refuses requests for the first events is still available: the host finds the events behind
+/// them.
 #[test]
-fn what_stands_behind_refusals() -> Result<()> {
+fn events_behind_refusals_are_found() -> Result<()> {
     let lines = in_turn(1, 60);
     for status in ["403 Forbidden", "500 Internal Server Error"] {
         let archive = Archive::refusing(&lines[6..], status)?;
@@ -269,22 +285,23 @@ fn what_stands_behind_refusals() -> Result<()> {
         let left = [&lines[..1], &lines[6..]].concat();
         tally::check(&by_key(&left)?, &home.read("out.ndjson"))?;
         let gaps = gaps(&home, &keys(&lines)?)?;
-        let skipped = gaps.iter().filter(|it| it["end"] == "skipped");
-        let skipped = skipped.filter_map(|it| Some((it["first"].as_u64()?, it["last"].as_u64()?)));
+        let skipped = gaps.iter().filter(|gap| gap["end"] == "skipped");
+        let skipped =
+            skipped.filter_map(|gap| Some((gap["first"].as_u64()?, gap["last"].as_u64()?)));
         ensure!(skipped.map(|(first, last)| last + 1 - first).sum::<u64>() == 5, "{gaps:?}");
     }
     Ok(())
 }
 
-/// A server that answers without end, not at all, or with more than anybody asked for, does no harm: it
-/// counts as failed, in time and in little memory.
+/// A server that answers endlessly, never, or with more than the request asked for does no harm. The host
+/// counts each such answer as failed, in time and with little memory.
 #[test]
-fn a_hostile_server_only_fails() -> Result<()> {
+fn hostile_server_counts_as_failed() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for (number, stream) in listener.incoming().flatten().enumerate() {
-            // Whoever has gone is answered no more.
+            // A closed connection ends its thread; its error does not matter.
             thread::spawn(move || drop(harm(number, stream)));
         }
     });
@@ -314,7 +331,7 @@ fn harm(number: usize, mut stream: TcpStream) -> Result<()> {
     let _ = stream.read(&mut request)?;
     let ok = "HTTP/1.1 200 OK\r\ncontent-type: application/cloudevents+json\r\n";
     match number % 4 {
-        // Nothing.
+        // No answer.
         0 => thread::sleep(Duration::from_secs(5)),
         1 => loop {
             write!(stream, "{ok}x-more: {}\r\n", "y".repeat(1 << 10))?;
@@ -325,7 +342,7 @@ fn harm(number: usize, mut stream: TcpStream) -> Result<()> {
                 stream.write_all(&[b' '; 4 << 10])?;
             }
         }
-        // A little at a time.
+        // A few bytes at a time.
         _ => {
             write!(stream, "{ok}transfer-encoding: chunked\r\n\r\n")?;
             loop {

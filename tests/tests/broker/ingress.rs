@@ -1,4 +1,4 @@
-//! Events over HTTP.
+//! Tests of events over HTTP.
 
 mod alone;
 mod inbox;

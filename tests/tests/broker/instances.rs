@@ -1,4 +1,4 @@
-//! Several processes that share the streams of one store.
+//! Tests of several processes that share the streams of one store.
 
 mod hand_over;
 mod stale;

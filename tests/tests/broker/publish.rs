@@ -1,4 +1,5 @@
-//! `ordain publish`: numbers from the store, confirmed by the broker, once however often it is run.
+//! Tests of `ordain publish`: the store assigns the numbers, the broker confirms the events, and repeated
+//! runs publish each event once.
 
 use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
@@ -10,7 +11,7 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-/// A broker, Redis, and a stream of four partitions.
+/// Starts a broker, Redis, and a stream of four partitions.
 fn rig(stream: &str) -> Result<(Redis, Rig)> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url());
@@ -18,7 +19,7 @@ fn rig(stream: &str) -> Result<(Redis, Rig)> {
     Ok((redis, rig))
 }
 
-/// What one run of `publish` says with `--json`.
+/// Returns the `--json` report of one run of `publish`.
 fn publish(rig: &Rig, args: &[&str]) -> Result<Value> {
     let args = [&["publish", "cases"], args, &["--json"]].concat();
     let mut rows = rig.home.rows(&args)?;
@@ -26,7 +27,7 @@ fn publish(rig: &Rig, args: &[&str]) -> Result<Value> {
     Ok(rows.remove(0))
 }
 
-/// What it says when it fails, and its exit code.
+/// Runs `publish`, which must fail. Returns its exit code and its log.
 fn refused(rig: &Rig, args: &[&str]) -> Result<(i32, String)> {
     let output = rig.home.output(&[&["publish"], args].concat())?;
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -35,23 +36,23 @@ fn refused(rig: &Rig, args: &[&str]) -> Result<(i32, String)> {
 }
 
 #[test]
-fn a_file_without_numbers() -> Result<()> {
+fn file_without_numbers_is_published_once() -> Result<()> {
     let (_redis, rig) = rig("")?;
     let lines = in_turn(40, 60);
     rig.home.write("events.ndjson", text(&unnumbered(&lines)?))?;
-    // Before the stream has ever run: its queues are made.
+    // The stream has never run: the command declares the queues.
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 2_400, "known": 0, "lines_before": 0}), "{done}");
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.check(&lines)?;
-    // Again there is nothing to do, and more lines go on where it was.
+    // A second run has nothing to do. After lines are appended, the next run continues behind the last one.
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 0, "known": 0, "lines_before": 2_400}), "{done}");
     let more = in_turn(40, 70);
     rig.home.write("events.ndjson", text(&unnumbered(&more)?))?;
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 400, "known": 0, "lines_before": 2_400}), "{done}");
-    // Under another name the ids tell.
+    // The command recognises the events of a file with another name by their ids.
     rig.home.write("copy.ndjson", text(&unnumbered(&more)?))?;
     let done = publish(&rig, &["copy.ndjson"])?;
     ensure!(done == json!({"published": 0, "known": 2_800, "lines_before": 0}), "{done}");
@@ -60,14 +61,15 @@ fn a_file_without_numbers() -> Result<()> {
     rig.until_empty()?;
     service.end()?;
     let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
-    ensure!(rows.len() == 40 && rows.iter().all(|it| it["next"] == 71), "{rows:?}");
+    ensure!(rows.len() == 40 && rows.iter().all(|row| row["next"] == 71), "{rows:?}");
     ensure!(rig.home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
     Ok(())
 }
 
-/// Killed again and again, and run again: each event has one number, and takes effect once.
+/// The test kills the command several times and runs it again. Each event has one number and takes effect
+/// once.
 #[test]
-fn killed_on_the_way() -> Result<()> {
+fn killed_command_resumes_without_duplicates() -> Result<()> {
     let (_redis, rig) = rig("")?;
     let lines = in_turn(50, 400);
     rig.home.write("events.ndjson", text(&unnumbered(&lines)?))?;
@@ -81,7 +83,7 @@ fn killed_on_the_way() -> Result<()> {
         publishing.kill()?;
         publishing.wait()?;
     }
-    ensure!(kills >= 2, "{kills} of them were killed");
+    ensure!(kills >= 2, "{kills} runs were killed");
     publish(&rig, &["events.ndjson"])?;
     let mut out = Vec::new();
     rig.take(&mut out, lines.len())?;
@@ -89,13 +91,14 @@ fn killed_on_the_way() -> Result<()> {
     rig.until_empty()?;
     service.end()?;
     let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
-    ensure!(rows.len() == 50 && rows.iter().all(|it| it["next"] == 401), "{rows:?}");
+    ensure!(rows.len() == 50 && rows.iter().all(|row| row["next"] == 401), "{rows:?}");
     Ok(())
 }
 
-/// One event by options; repeats, conflicts, and a producer that counts itself.
+/// Options describe one event. The test covers repeats, conflicts, and a producer that assigns its own
+/// sequences.
 #[test]
-fn single_events() -> Result<()> {
+fn single_event_is_published_once() -> Result<()> {
     let (_redis, rig) = rig("")?;
     let one = |args: &[&str]| publish(&rig, args);
     let first = one(&["--key", "a", "--type", "test", "--data", "{\"n\":1}", "--id", "one"])?;
@@ -103,7 +106,7 @@ fn single_events() -> Result<()> {
     let again = one(&["--key", "a", "--type", "test", "--data", "{\"n\": 1}", "--id", "one"])?;
     ensure!(again == json!({"key": "a", "id": "one", "sequence": 1, "new": false}), "{again}");
     let second = one(&["--key", "a", "--type", "test"])?;
-    ensure!(second["sequence"] == 2 && second["id"].as_str().is_some_and(|it| it.len() == 32));
+    ensure!(second["sequence"] == 2 && second["id"].as_str().is_some_and(|id| id.len() == 32));
     let own = one(&["--key", "a", "--type", "test", "--sequence", "3", "--end"])?;
     ensure!(own["sequence"] == 3 && own["new"] == true, "{own}");
 
@@ -135,9 +138,10 @@ fn single_events() -> Result<()> {
     Ok(())
 }
 
-/// A bad line stops it there, with all before it published; when it is mended it goes on.
+/// A bad line stops the command there, after all earlier lines are published. The command continues once the
+/// line is corrected.
 #[test]
-fn bad_lines() -> Result<()> {
+fn bad_line_stops_command_until_corrected() -> Result<()> {
     let (_redis, rig) = rig("")?;
     let mut lines = unnumbered(&in_turn(10, 30))?;
     let right = std::mem::replace(&mut lines[200], "{\"specversion\":\"1.0\"}".into());
@@ -152,7 +156,7 @@ fn bad_lines() -> Result<()> {
     rig.home.write("events.ndjson", text(&lines))?;
     let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
     ensure!(code == 1 && words.contains("line 201") && words.contains("subject"), "{words}");
-    // What stands before a conflict is published, and told as new.
+    // Events before a conflict are published, and reported as new.
     let known: Value = serde_json::from_str(&lines[0])?;
     let conflict = json!({"specversion": "1.0", "id": known["id"], "source": known["source"],
         "type": "other", "subject": known["subject"]});
@@ -170,9 +174,9 @@ fn bad_lines() -> Result<()> {
     Ok(())
 }
 
-/// Into a stream that numbers itself nothing else is needed than ids, and keys keep their order.
+/// A `fifo` stream assigns its own numbers. Its events need only ids, and keys keep their order.
 #[test]
-fn into_a_fifo_stream() -> Result<()> {
+fn fifo_stream_needs_only_ids() -> Result<()> {
     let (_redis, rig) = rig("ordering = \"fifo\"")?;
     let lines = in_turn(20, 50);
     rig.home.write("events.ndjson", text(&unnumbered(&lines)?))?;
@@ -185,13 +189,14 @@ fn into_a_fifo_stream() -> Result<()> {
     rig.until_empty()?;
     service.end()?;
     let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
-    ensure!(rows.len() == 20 && rows.iter().all(|it| it["next"] == 51), "{rows:?}");
+    ensure!(rows.len() == 20 && rows.iter().all(|row| row["next"] == 51), "{rows:?}");
     Ok(())
 }
 
-/// A stream that is fed by the store takes as many as its queue holds, and the rest when it has run.
+/// A stream with a source in the store accepts as many events as its queue holds, and the rest after the
+/// stream has run.
 #[test]
-fn into_a_full_queue() -> Result<()> {
+fn full_queue_accepts_rest_after_run() -> Result<()> {
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
     ensure!(tally::CONFIG.contains(source));
     let config = tally::CONFIG.replace(source, "source = { kind = \"stream\", queue = 300 }");
@@ -213,14 +218,14 @@ fn into_a_full_queue() -> Result<()> {
         runs += 1;
         ensure!(runs < 20, "{words}");
     }
-    ensure!(runs > 1, "{runs} times it was full");
+    ensure!(runs > 1, "the queue was full {runs} times");
     home.run_once()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// A store that another process has, and a broker that is not there, are waited for or named.
+/// The command names a store that another process has open, and a broker that is not running.
 #[test]
-fn what_is_not_there_is_named() -> Result<()> {
+fn busy_store_and_missing_broker_are_named() -> Result<()> {
     let rig = Rig::alone("", "", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -235,9 +240,9 @@ fn what_is_not_there_is_named() -> Result<()> {
     Ok(())
 }
 
-/// The same from a program.
+/// The library gives a program the same guarantees.
 #[test]
-fn the_library_does_the_same() -> Result<()> {
+fn library_publishes_like_command() -> Result<()> {
     let (_redis, rig) = rig("")?;
     let config = rig.home.path("ordain.toml");
     let event = |key: &str, n: u64| -> Result<Event> {
@@ -245,7 +250,7 @@ fn the_library_does_the_same() -> Result<()> {
     };
     let runtime = tokio::runtime::Runtime::new()?;
     let numbers = |receipts: &[Receipt]| -> Vec<(Option<u64>, bool)> {
-        receipts.iter().map(|it| (it.sequence, it.is_new)).collect()
+        receipts.iter().map(|receipt| (receipt.sequence, receipt.is_new)).collect()
     };
     runtime.block_on(async {
         let mut publisher = Publisher::open(&config, "cases").await?;
@@ -255,7 +260,7 @@ fn the_library_does_the_same() -> Result<()> {
         ensure!(numbers(&receipts) == right, "{receipts:?}");
         publisher.close().await?;
 
-        // Another process, which does not know what the first has done.
+        // Another publisher, which does not know the events of the first.
         let mut publisher = Publisher::open(&config, "cases").await?;
         let receipts = publisher.publish(&[event("a", 2)?, event("a", 3)?]).await?;
         ensure!(numbers(&receipts) == [(Some(2), false), (Some(3), true)], "{receipts:?}");
@@ -277,7 +282,7 @@ fn the_library_does_the_same() -> Result<()> {
         ensure!(matches!(none, Some(PublishError::Configuration(_))), "{none:?}");
         anyhow::Ok(())
     })?;
-    // What was before the wrong one is published.
+    // The events before the wrong one are published.
     let lines: Vec<String> = [("a", 3), ("b", 3)]
         .into_iter()
         .flat_map(|(key, last)| (1..=last).map(move |n| (key, n)))

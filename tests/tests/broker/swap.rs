@@ -1,4 +1,4 @@
-//! New versions of handlers while the host runs.
+//! Tests of new versions of handlers while the host runs.
 
 mod files;
 mod several;

@@ -1,4 +1,4 @@
-//! The binary form of what stores keep: everything comes back, and no bytes make it panic.
+//! Tests of the binary form of stored records: every record round-trips, and no bytes cause a panic.
 
 use std::sync::Arc;
 
@@ -58,7 +58,9 @@ prop_compose! {
         end in 0..GapEnd::ALL.len(),
     ) -> GapEntry {
         let end = GapEnd::ALL[end];
-        let (first, last, known) = (a.min(b), a.max(b), 0);
+        let first = a.min(b);
+        let last = a.max(b);
+        let known = 0;
         GapEntry { first, last, since, waited, known, rounds, answers, end, until }
     }
 }
@@ -77,7 +79,7 @@ prop_compose! {
         ids in vec(any::<(u64, u64)>(), 0..=IdTimes::LIMIT),
         is_settling in any::<bool>(),
     ) -> Job {
-        // Only the newest time may be that of the commit.
+        // Only the newest time may be the time of the commit.
         let mut ids: Vec<_> = ids.into_iter().map(|(from, since)| (from, since.max(1))).collect();
         if let Some(newest) = ids.last_mut().filter(|_| is_settling) {
             newest.1 = 0;
@@ -159,7 +161,7 @@ prop_compose! {
 }
 
 #[test]
-fn bounds_that_cannot_be_are_not_read() {
+fn impossible_bounds_are_rejected() {
     let parse = |count, first, last| {
         let spilled = Spilled { count, first, last };
         let mut record = Vec::new();
@@ -169,14 +171,14 @@ fn bounds_that_cannot_be_are_not_read() {
     let error = Undecodable::Part { record: "job", part: "bounds of spilled" };
     for (first, last) in [(7, 6), (SEQUENCE_END, SEQUENCE_END), (1, SEQUENCE_END)] {
         assert_eq!(parse(1, first, last), Err(error.clone()), "{first} to {last}");
-        assert_eq!(parse(0, first, last), Ok(true), "of none");
+        assert_eq!(parse(0, first, last), Ok(true), "without spilled events");
     }
     for (count, first, last) in [(1, 6, 6), (2, 1, SEQUENCE_END - 1), (9, 5, 6)] {
         assert_eq!(parse(count, first, last), Ok(true), "{count} in {first} to {last}");
     }
 }
 
-/// Whatever they say, they must say it without a panic.
+/// Decodes the bytes as every kind of record. No decoder may panic.
 fn decode_all(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Ok(view) = JobView::parse(&bytes) {
@@ -222,7 +224,7 @@ prop_compose! {
     }
 }
 
-/// An event that is kept, and its number.
+/// Generates a retained event and its sequence.
 fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
     (".{0,10}", ".{0,10}", vec(any::<u8>(), 0..30), option::of(0..SEQUENCE_END)).prop_map(
         |(key, id, data, sequence)| {
@@ -238,12 +240,12 @@ fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
     )
 }
 
-/// A message as it is kept, behind the time at which it goes.
+/// Encodes a message as retained, with its expiry time first.
 fn kept(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     [&7_u64.to_le_bytes()[..], &encode_retained(event, sequence)].concat()
 }
 
-/// Everything that is stored, one after the other.
+/// Generates a record of any kind.
 fn records() -> impl Strategy<Value = Vec<u8>> {
     let chains = (origin(), vec(given(), 0..4), retained());
     (0..8, job(), letter(), fence(), vec(emitted(), 0..4), chains).prop_map(
@@ -269,7 +271,7 @@ fn records() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn jobs_come_back(job in job(), now in 1..u64::MAX, partition in any::<u32>()) {
+    fn jobs_round_trip(job in job(), now in 1..u64::MAX, partition in any::<u32>()) {
         let mut bytes = Vec::new();
         encode_job(&job, now, &mut bytes);
         let mut expected = job;
@@ -285,7 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn letters_come_back(letter in letter(), at in any::<u64>()) {
+    fn letters_round_trip(letter in letter(), at in any::<u64>()) {
         let mut bytes = Vec::new();
         encode_letter(&letter, at, &mut bytes);
         prop_assert_eq!(letter_time(&bytes), Some(at));
@@ -293,7 +295,7 @@ proptest! {
     }
 
     #[test]
-    fn outboxes_come_back(
+    fn outboxes_round_trip(
         writes in vec((".{0,5}", 0..3_u64, vec(emitted(), 0..4)), 0..4),
         letters in vec(letter(), 0..4),
         time in option::of(1..u64::MAX),
@@ -328,14 +330,14 @@ proptest! {
     }
 
     #[test]
-    fn fences_come_back(fence in fence()) {
+    fn fences_round_trip(fence in fence()) {
         let mut bytes = Vec::new();
         encode_fence(&fence, &mut bytes);
         prop_assert_eq!(decode_fence(&bytes), Ok(fence));
     }
 
     #[test]
-    fn taken_ids_come_back((sequence, id, content) in any::<(u64, u64, u32)>()) {
+    fn taken_ids_round_trip((sequence, id, content) in any::<(u64, u64, u32)>()) {
         let taken = TakenId { sequence, id, content };
         let mut bytes = Vec::new();
         encode_taken_id(&taken, &mut bytes);
@@ -343,7 +345,7 @@ proptest! {
     }
 
     #[test]
-    fn counts_and_origins_come_back(
+    fn counts_and_origins_round_trip(
         (next, end) in any::<(u64, u64)>(),
         origin in origin(),
         given in vec(given(), 0..5),
@@ -355,20 +357,20 @@ proptest! {
     }
 
     #[test]
-    fn kept_messages_come_back((event, sequence) in retained()) {
-        let found = decode_retained(&kept(&event, sequence).into()).expect("it is right");
+    fn retained_messages_round_trip((event, sequence) in retained()) {
+        let found = decode_retained(&kept(&event, sequence).into()).expect("a valid message");
         prop_assert_eq!((found.key(), found.id(), found.data()), (event.key(), event.id(), event.data()));
         prop_assert_eq!((found.sequence(), found.content()), (sequence, event.content()));
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in vec(any::<u8>(), 0..200), format in 0..4_u8) {
+    fn arbitrary_bytes_cause_no_panic(bytes in vec(any::<u8>(), 0..200), format in 0..4_u8) {
         decode_all(&bytes);
         decode_all(&[&[format][..], &bytes].concat());
     }
 
     #[test]
-    fn no_damage_makes_it_panic(
+    fn damaged_records_cause_no_panic(
         record in records(),
         damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in option::of(any::<prop::sample::Index>()),

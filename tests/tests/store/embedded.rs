@@ -1,4 +1,4 @@
-//! The embedded store: the conformance suite, and what only it can go through.
+//! Tests of the embedded store: the conformance suite, and the cases of this store alone.
 
 mod damage;
 mod full;

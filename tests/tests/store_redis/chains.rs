@@ -1,4 +1,5 @@
-//! Numbers in Redis: what is kept of an owner does not grow, and what is damaged is named.
+//! Tests of sequenced publishing in Redis: the stored data of an owner does not grow, and the store names
+//! damaged data.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use ordain_store::{
 use super::damaged::garbage;
 use super::own::Own;
 
-/// One message for a stream, of a commit.
+/// Creates a request with one message for a stream, of one commit.
 fn assign(commit: u64, done: u64) -> Arc<Assign> {
     let partition = Partition { stream: "first".into(), number: 0 };
     let origin = Origin { partition, shard: 0, epoch: 1, found: 0, before: None, done };
@@ -31,15 +32,15 @@ fn assign(commit: u64, done: u64) -> Arc<Assign> {
 }
 
 #[tokio::test]
-async fn what_is_known_of_an_owner_goes_with_its_outbox() {
+async fn assigned_numbers_are_removed_with_outbox() {
     let own = Own::start().await;
     let log = own.name(0, "log:stream/next");
     let blocks = || {
         let fields = own.command(&["HKEYS", &log]);
-        let fields = fields.parts().iter().filter_map(|it| it.text().map(str::to_owned));
-        fields.filter(|it| it.starts_with('p')).count()
+        let fields = fields.parts().iter().filter_map(|field| field.text().map(str::to_owned));
+        fields.filter(|field| field.starts_with('p')).count()
     };
-    // The broker stands: nothing is done.
+    // Nothing is published yet.
     for commit in 1..=40 {
         own.store.assign(assign(commit, 0)).await.expect("an answer");
     }
@@ -51,9 +52,10 @@ async fn what_is_known_of_an_owner_goes_with_its_outbox() {
 }
 
 #[tokio::test]
-async fn records_that_are_none() {
+async fn damaged_records_are_named() {
     let own = Own::start().await;
-    let (store, log) = (&own.store, own.name(0, "log:stream/next"));
+    let store = &own.store;
+    let log = own.name(0, "log:stream/next");
     store.assign(assign(1, 0)).await.expect("an answer");
     store.assign(assign(2, 0)).await.expect("an answer");
     let right = ["ca", "o0:0:first", "p1:0:0:first", "p2:0:0:first", "q0"]
@@ -65,12 +67,12 @@ async fn records_that_are_none() {
             }
             own.put_field(&log, field.as_bytes(), &bytes);
             let before = own.digest();
-            // By its number of before, so that blocks are read as well.
+            // The request repeats the first commit, so that the store reads blocks as well.
             let found = store.assign(assign(1, 0)).await;
             match found {
                 Ok(AssignReply::Lots(..) | AssignReply::Full) => {}
                 Err(StoreError::Corrupt(words)) => {
-                    // A record that names other blocks is seen by their absence.
+                    // The store detects a record that names other blocks by the absence of these blocks.
                     let place = format!(" of {log} is no ");
                     assert!(words.contains("field ") && words.contains(&place), "{field}: {words}");
                     assert_eq!(own.digest(), before, "{field}: {bytes:?}");

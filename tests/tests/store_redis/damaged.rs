@@ -1,5 +1,5 @@
-//! Records and fences that nobody has written so: everything that reads them says so in words, and
-//! goes on with the rest.
+//! Tests of damaged key records and fences: every reader reports the damage, and continues with the other
+//! data.
 
 use ordain_core::{Batch, CommitReply, Refusal};
 use ordain_store::{DueIndex, KeyFilter, Keys, Records, SpillArea, StoreError};
@@ -9,11 +9,11 @@ use rand_chacha::ChaCha8Rng;
 
 use super::own::{Own, numbers, step};
 
-/// Bytes of the shortest record.
+/// The size of the shortest record in bytes.
 const SHORTEST: usize = 74;
 
-/// Every beginning of what is right, it with each bit changed, and bytes of many lengths, some of
-/// which begin as they should.
+/// Returns every beginning of the right bytes, the right bytes with each single bit changed, and bytes of
+/// many lengths, some of which begin correctly.
 pub(super) fn garbage(right: &[u8]) -> Vec<Vec<u8>> {
     let seed = rand::random();
     println!("garbage of seed {seed}");
@@ -38,7 +38,7 @@ pub(super) fn garbage(right: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn records_that_are_cut_or_changed() {
+async fn damaged_record_is_reported() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -64,7 +64,7 @@ async fn records_that_are_cut_or_changed() {
         assert_eq!(said.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
         let filter = KeyFilter { limit: 10, ..KeyFilter::default() };
         let rows = store.keys("s", &filter).await.expect("keys").rows;
-        // One that says that it has expired is absent to its owner, and shown all the same.
+        // A record that claims to be expired is absent for its owner, but listed.
         let is_shown = rows.iter().any(|row| row.job.is_err());
         assert!(is_shown || loaded[0].is_ok(), "{bytes:?}");
         assert!(!is_shown || !matches!(loaded[0], Ok(Some(_))), "{bytes:?}");
@@ -86,7 +86,7 @@ async fn records_that_are_cut_or_changed() {
 }
 
 #[tokio::test]
-async fn fences_that_are_cut_or_changed() {
+async fn damaged_fence_is_reported() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -108,7 +108,7 @@ async fn fences_that_are_cut_or_changed() {
     }
     for bytes in garbage(&right) {
         own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &bytes);
-        // It may say what a fence says. Of the rest none is taken for one.
+        // Damaged bytes may still be a valid fence. No other bytes count as a fence.
         let reply = owner.send(store, &batch).await;
         match claim(store, &owner.partition).await {
             Ok(_) => {}

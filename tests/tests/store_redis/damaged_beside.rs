@@ -1,5 +1,4 @@
-//! What lies beside a job, and is none of what it should be: spilled events, ids, entries of the
-//! outbox, dead letters.
+//! Tests of damaged data beside a key record: spilled events, ids, entries of the outbox, dead letters.
 
 use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, TakenId};
 use ordain_store::{Letters, Outbox, Records, SpillArea, StoreError};
@@ -9,7 +8,7 @@ use super::damaged::garbage;
 use super::own::{Own, numbers, step};
 
 #[tokio::test]
-async fn spilled_events_and_ids_that_are_none() {
+async fn damaged_spilled_events_and_ids_are_reported() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -40,7 +39,7 @@ async fn spilled_events_and_ids_that_are_none() {
         let loaded = store.load(&owner.partition, &["a".into()], usize::MAX).await.expect("a load");
         assert!(bytes.len() % 12 == 0 || loaded[0].is_err(), "{bytes:?}: {loaded:?}");
     }
-    // The shard goes on, and so does the key, which builds on no id.
+    // The shard continues, and so does the key, which depends on no id.
     own.put_field(&ids, b"a\0\0\0\0\0\0\0\0", b"cut off");
     owner.write(store, step("b", 1)).await;
     let mut write = step("a", 2);
@@ -52,7 +51,7 @@ async fn spilled_events_and_ids_that_are_none() {
 }
 
 #[tokio::test]
-async fn an_index_of_spilled_events_that_was_removed_is_written_again() {
+async fn removed_index_of_spilled_events_is_written_again() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -70,7 +69,7 @@ async fn an_index_of_spilled_events_that_was_removed_is_written_again() {
     assert_eq!(before.parts().len(), 3);
     for from in [0, 16, 701] {
         own.command(&["DEL", &index]);
-        let wanted: Vec<u64> = sequences.into_iter().filter(|it| *it >= from).collect();
+        let wanted: Vec<u64> = sequences.into_iter().filter(|sequence| *sequence >= from).collect();
         assert_eq!(owner.spilled(store, "a", from).await, wanted);
         assert_eq!(entries(), before);
     }
@@ -78,7 +77,7 @@ async fn an_index_of_spilled_events_that_was_removed_is_written_again() {
 }
 
 #[tokio::test]
-async fn outbox_entries_that_are_none() {
+async fn damaged_outbox_entry_is_reported() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -103,13 +102,13 @@ async fn outbox_entries_that_are_none() {
         }
     }
     assert!(said > right.len(), "{said}");
-    // What is published is removed all the same.
+    // Published entries are removed although they are damaged.
     store.outbox_done(&owner.partition, owner.claim, shard, 1, &[]).await.expect("done");
     assert_eq!(numbers(store, &owner, "a").await, [] as [u64; 0]);
 }
 
 #[tokio::test]
-async fn letters_that_are_none() {
+async fn damaged_letter_is_listed_as_corrupt() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -133,7 +132,7 @@ async fn letters_that_are_none() {
     for bytes in garbage(&right) {
         own.put_field(&letters, &field, &bytes);
         let rows = store.letters("s", Some("a"), None, 10).await.expect("letters").rows;
-        // An empty one is being removed.
+        // An empty letter is being removed.
         if right.starts_with(&bytes) && !bytes.is_empty() {
             assert_eq!(rows.len(), 1, "{bytes:?}");
             assert_eq!((rows[0].letter.cause, &rows[0].letter.id), (Cause::Corrupt, &letter.id));
@@ -146,14 +145,15 @@ async fn letters_that_are_none() {
             .expect("events");
         store.letter("s", &letter.id).await.expect("a read");
     }
-    // Places that are none: they are passed over, and the others are listed.
+    // The store skips damaged places, and lists the others.
     for bytes in garbage(&right_place) {
         own.lua("redis.call('ZADD', name, 0, bytes)", &order, &bytes);
         own.put_field(&letters, &[b"l", &bytes[..]].concat(), b"x");
     }
     own.put_field(&letters, &field, b"x");
     for limit in [1, 3, 1_000] {
-        let (mut found, mut cursor) = (0, None);
+        let mut found = 0;
+        let mut cursor = None;
         for _ in 0..1_000 {
             let page = store.letters("s", None, cursor.as_deref(), limit).await.expect("a page");
             found += page.rows.iter().filter(|row| row.letter.id == letter.id).count();

@@ -1,4 +1,4 @@
-//! A Cluster of which a master does not answer, with commits under way.
+//! Tests of a Cluster with a master that does not reply, during commits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use ordain_store_redis::Redis;
 use super::support::options;
 use super::work::Work;
 
-/// How long the shards of other masters may wait, on a busy machine.
+/// The maximum delay of the shards of other masters, on a busy machine.
 const OTHERS: Duration = Duration::from_secs(2);
 
-/// Nodes that serve what they can.
+/// Returns options of nodes that serve requests while other nodes are down.
 fn serving() -> Options {
     Options::new().line("cluster-require-full-coverage no")
 }
 
-/// The node of each shard's slot.
+/// Returns the node of each shard's slot.
 fn owners(cluster: &Cluster) -> Vec<usize> {
     let owner = |shard: u32| {
         let slot = cluster.slot(&format!("{{{shard}}}")).expect("a slot");
@@ -30,10 +30,11 @@ fn sleep(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// What is done to a node, and undone after a while.
+/// A failure of a node, or its end.
 type Fault = fn(&Cluster, usize);
 
-/// Shards of a node that does not answer wait, and those of others go on.
+/// Checks that the shards of a node that does not reply wait, and that all other shards continue. The
+/// failure lasts `lasts` milliseconds.
 async fn only_its_shards_wait(cluster: Cluster, fault: Fault, lasts: u64, end: Fault) {
     let store = Redis::open(options(&cluster.urls()[0])).await.expect("the store");
     let store = Arc::new(store);
@@ -51,7 +52,8 @@ async fn only_its_shards_wait(cluster: Cluster, fault: Fault, lasts: u64, end: F
     cluster.until_ready().expect("a Cluster");
     work.until_more(100);
     for worker in work.finish(&*store).await {
-        let (shard, longest) = (worker.shard, worker.longest);
+        let shard = worker.shard;
+        let longest = worker.longest;
         println!("shard {shard} waited {longest:?}");
         if owners[shard as usize] == faulty {
             assert!(longest >= Duration::from_millis(lasts), "shard {shard}: {longest:?}");
@@ -62,7 +64,7 @@ async fn only_its_shards_wait(cluster: Cluster, fault: Fault, lasts: u64, end: F
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_ends_holds_up_only_its_shards() {
+async fn killed_master_delays_only_its_shards() {
     let cluster = Cluster::with(3, &serving()).expect("a Cluster");
     let kill: Fault = |cluster, number| cluster.nodes()[number].kill().expect("an end");
     let restart: Fault = |cluster, number| cluster.nodes()[number].restart().expect("a node");
@@ -70,7 +72,7 @@ async fn a_master_that_ends_holds_up_only_its_shards() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_silent_holds_up_only_its_shards() {
+async fn silent_master_delays_only_its_shards() {
     let cluster = Cluster::behind_proxies(3, &serving()).expect("a Cluster");
     let silence: Fault = |cluster, number| {
         cluster.proxies()[number].set(Mode::HalfOpen).expect("silence");

@@ -1,4 +1,4 @@
-//! A master under Sentinel that is replaced, with commits under way.
+//! Tests of a master under Sentinel that is replaced during commits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +19,22 @@ async fn open(group: &Sentinel, replicas: u32) -> Arc<Redis> {
     Arc::new(Redis::open(options).await.expect("the store"))
 }
 
-/// Waits until the replica has what was written until now.
+/// Waits until the replica has all earlier writes.
 fn until_replicated(group: &Sentinel) {
     let mut master = group.master().connect().expect("a connection");
-    // A connection that has written nothing waits for nothing.
+    // A connection without a write of its own waits for nothing.
     master.command(&["SET", "last", "1"]).expect("a write");
     let replicas = master.command(&["WAIT", "1", "5000"]).expect("an answer");
     assert_eq!(replicas.int(), Some(1));
 }
 
-/// With a replica that has each commit, nothing that was answered is lost.
+/// If a replica has each commit, no answered commit is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_that_replicas_have_outlive_their_master() {
+async fn replicated_commits_survive_failover() {
     let rules = rules(&[RIGHTS, UNDER_SENTINEL, WITH_REPLICAS]);
     let servers = ordain_servers::Options::new().user("shop", "right", &rules);
     let group = Sentinel::with(&servers).expect("a group");
-    // The Sentinel itself knows no such user.
+    // The Sentinel itself has no such user.
     let url = group.url().replace("redis://", "redis://shop:right@");
     let options = Options { prefix: "ordain".to_owned(), replicas: 1, ..options(&url) };
     let store = Arc::new(Redis::open(options).await.expect("the store"));
@@ -42,35 +42,35 @@ async fn commits_that_replicas_have_outlive_their_master() {
     work.until_more(100);
     for _ in 0..2 {
         group.failover().expect("another master");
-        // Until it has a replica of its own, nothing is answered.
+        // Without a replica of its own the new master answers no commit.
         group.rejoin().expect("a replica");
         work.until_more(100);
     }
     work.finish(&*store).await;
-    assert_eq!(denied(group.master()), [], "something was refused on the way");
+    assert_eq!(denied(group.master()), [], "the server denied a request");
 }
 
-/// A master that is made a replica in order, which goes on answering: with refusals.
+/// A master that becomes a replica in a planned failover still replies: with refusals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_became_a_replica_is_left() {
+async fn demoted_master_is_left() {
     let group = Sentinel::start().expect("a group");
     let store = open(&group, 1).await;
     let work = Work::start(&store).await;
     work.until_more(50);
     let [_, next] = group.servers();
     group.sentinel().command(&["SENTINEL", "FAILOVER", group.name()]).expect("a failover");
-    wait_until("another master", || Ok(group.named()? == next.port())).expect("it is named");
+    wait_until("another master", || Ok(group.named()? == next.port())).expect("a new master");
     work.until_more(50);
     work.finish(&*store).await;
 }
 
-/// Between two masters there is none, and a start waits.
+/// During a failover no server is the master, and a start waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_waits_for_a_master() {
+async fn start_waits_for_master() {
     let group = Sentinel::start().expect("a group");
     let [master, replica] = group.servers();
     let port = replica.port().to_string();
-    master.command(&["REPLICAOF", "127.0.0.1", &port]).expect("no master is left");
+    master.command(&["REPLICAOF", "127.0.0.1", &port]).expect("a group without a master");
     let opening = tokio::spawn(Redis::open(options(&group.url())));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!opening.is_finished());
@@ -80,22 +80,23 @@ async fn a_start_waits_for_a_master() {
     owner.write(&store, step("a", 1)).await;
 }
 
-/// Without waiting for replicas a failover loses what they had not, and the next commit says so.
+/// A failover without a wait for replicas loses the commits that the replica lacks, and the next commit
+/// reports the loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_tail_is_noticed() {
+async fn lost_tail_is_detected() {
     let group = Sentinel::start().expect("a group");
     let store = open(&group, 0).await;
     let mut owner = Owner::claim(&*store, "s", 0).await;
     owner.write(&*store, step("a", 1)).await;
     until_replicated(&group);
-    // The replica cannot come back to its master, which asks for no password.
+    // The replica cannot reconnect to its master, which expects no password.
     group.replica().command(&["CONFIG", "SET", "masterauth", "wrong"]).expect("a setting");
     group.replica().command(&["CLIENT", "KILL", "TYPE", "master"]).expect("a cut");
-    wait_until("a replica that is cut off", || {
+    wait_until("a disconnected replica", || {
         let info = group.replica().info("replication")?;
         Ok(info.get("master_link_status").is_some_and(|status| status == "down"))
     })
-    .expect("it is cut off");
+    .expect("a disconnected replica");
     for sequence in 2..=4 {
         owner.write(&*store, step("a", sequence)).await;
     }
@@ -112,9 +113,9 @@ async fn a_lost_tail_is_noticed() {
     owner.write(&*store, step(&other, 1)).await;
 }
 
-/// A master that falls silent is replaced; what was sent to it is sent to the next.
+/// Sentinel replaces a master that does not reply. The store sends the pending requests to the new master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_is_cut_off_is_left() {
+async fn silent_master_is_left() {
     let group = Sentinel::behind_proxies(&ordain_servers::Options::new()).expect("a group");
     let [first, second] = group.proxies() else { panic!("there are two") };
     let store = open(&group, 0).await;

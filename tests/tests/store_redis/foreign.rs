@@ -1,5 +1,5 @@
-//! Values of another type under the store's names, which somebody else has written: they hold the
-//! shard up, are named, and nothing is lost or made twice.
+//! Tests of values of another type under names of the store, written by another program: they stop the
+//! shard, the store names them, and no commit is lost or repeated.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ordain_tests::conformance::{Owner, event};
 
 use super::own::{Own, letter, next_of, numbers, step, until_applied};
 
-/// A write that touches everything that a shard has.
+/// Returns a write that touches all data of a shard.
 fn everything(key: &str, sequence: u64) -> JobWrite {
     let mut write = step(key, sequence);
     write.spill = vec![(sequence + 5, event(key, sequence + 5, "held"))];
@@ -24,7 +24,7 @@ fn everything(key: &str, sequence: u64) -> JobWrite {
 }
 
 #[tokio::test]
-async fn a_foreign_value_of_what_all_share_holds_the_shard_up() {
+async fn foreign_value_stops_shard_until_removed() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -34,7 +34,7 @@ async fn a_foreign_value_of_what_all_share_holds_the_shard_up() {
         ["data:s", "due:0:s", "expiry:s", "letters:s", "letters-age:s", "spilled:s", "ids:s"];
     let names = names.map(|rest| own.name(shard, rest));
     let mut sequence = 0;
-    // In place of nothing, and then of the store's own.
+    // First in an empty place, and then instead of a value of the store.
     for name in names[1..].iter().chain(&names) {
         sequence += 1;
         let is_there = own.command(&["EXISTS", name]).int() == Some(1);
@@ -51,9 +51,13 @@ async fn a_foreign_value_of_what_all_share_holds_the_shard_up() {
         };
         let batch = Arc::new(batch);
         assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown, "{name}");
-        // What only removes comes after the commit, which is made then.
+        // The cleanup follows the commit, which is made by then.
         let is_made = owner.send(store, &batch).await != CommitReply::Unknown;
-        assert_eq!(own.command(&["TYPE", name]).text(), Some("set"), "it is left as it is");
+        assert_eq!(
+            own.command(&["TYPE", name]).text(),
+            Some("set"),
+            "the store must not change the value"
+        );
         let is_read = ["data:s", "ids:s"].iter().any(|rest| name.ends_with(rest));
         if !is_read && !is_made {
             assert_eq!(next_of(store, &keys[1]).await, sequence, "{name}");
@@ -77,9 +81,9 @@ async fn a_foreign_value_of_what_all_share_holds_the_shard_up() {
     assert_eq!(loaded.ids.len() as u64, sequence);
 }
 
-/// What only removes comes after the commit, which is made then.
+/// The cleanup follows the commit, which is made by then.
 #[tokio::test]
-async fn a_foreign_value_where_something_is_removed_loses_no_answer() {
+async fn foreign_value_in_cleanup_loses_no_reply() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -96,9 +100,9 @@ async fn a_foreign_value_where_something_is_removed_loses_no_answer() {
     assert_eq!(numbers(store, &owner, "a").await, [1, 2]);
 }
 
-/// Each read names what it cannot use.
+/// Each read names the value that it cannot use.
 #[tokio::test]
-async fn a_foreign_value_is_named() {
+async fn foreign_value_is_named() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -124,9 +128,9 @@ async fn a_foreign_value_is_named() {
     }
 }
 
-/// The index of the partition that had a key before is of no account.
+/// The index of the previous partition of a key does not matter.
 #[tokio::test]
-async fn a_foreign_value_of_another_partition_stops_nobody() {
+async fn foreign_value_of_previous_partition_is_ignored() {
     let own = Own::start().await;
     let store = &own.store;
     let mut old = Owner::claim(store, "s", 0).await;
@@ -138,7 +142,8 @@ async fn a_foreign_value_of_another_partition_stops_nobody() {
     let job = new.load(store, "a").await.expect("a job").job;
     assert_eq!((job.partition, job.takeovers), (1, 1));
     let mut write = step("a", 2);
-    (write.job.partition, write.job.takeovers) = (1, 1);
+    write.job.partition = 1;
+    write.job.takeovers = 1;
     new.write(store, write).await;
     assert_eq!(own.command(&["TYPE", &name]).text(), Some("string"));
 }

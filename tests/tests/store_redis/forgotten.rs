@@ -1,4 +1,4 @@
-//! A server that forgets the scripts, as it does with `SCRIPT FLUSH` and each start.
+//! Tests of a server that loses its scripts, as after `SCRIPT FLUSH` and each start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,14 @@ use super::own::{Own, next_of, numbers, step};
 use super::work::Work;
 
 #[tokio::test]
-async fn every_call_finds_its_script_again() {
+async fn every_call_loads_its_script_again() {
     let own = Own::start().await;
     let store = &own.store;
     let forget = || own.command(&["SCRIPT", "FLUSH", "SYNC"]);
     forget();
     let mut owner = Owner::claim(store, "s", 0).await;
-    let (partition, key) = (owner.partition.clone(), "a".into());
+    let partition = owner.partition.clone();
+    let key = "a".into();
     forget();
     let mut write = step("a", 1);
     write.spill = vec![(3, event("a", 3, "held"))];
@@ -44,7 +45,7 @@ async fn every_call_finds_its_script_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_go_on_while_scripts_are_forgotten() {
+async fn commits_continue_while_scripts_are_flushed() {
     let Own { server, store, .. } = Own::start().await;
     let store = Arc::new(store);
     let work = Work::start(&store).await;

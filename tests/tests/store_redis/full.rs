@@ -1,4 +1,4 @@
-//! A server whose memory is full: it takes no commit, and goes on with what needs no memory.
+//! Tests of a server without free memory: it rejects commits, and serves requests that need no memory.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ fn limit(own: &Own, bytes: u64) {
     own.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
 }
 
-/// Whether something is asked again and again.
+/// Returns whether a request still retries after 200 ms.
 async fn waits(asked: impl Future) -> bool {
     tokio::time::timeout(Duration::from_millis(200), asked).await.is_err()
 }
 
 #[tokio::test]
-async fn nothing_of_a_commit_is_written_and_the_rest_goes_on() {
+async fn full_server_writes_no_part_of_commit_and_serves_reads() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -52,7 +52,10 @@ async fn nothing_of_a_commit_is_written_and_the_rest_goes_on() {
     assert_eq!(store.mark("m").await.expect("no mark"), None);
     assert_eq!(numbers(store, &owner, &keys[0]).await, [1, 2]);
     let shard = owner.shard(&keys[0]);
-    store.outbox_done(&owner.partition, owner.claim, shard, 1, &[]).await.expect("it only removes");
+    store
+        .outbox_done(&owner.partition, owner.claim, shard, 1, &[])
+        .await
+        .expect("a removal without new memory");
     assert_eq!(numbers(store, &owner, &keys[0]).await, [2]);
 
     limit(&own, 0);
@@ -64,9 +67,9 @@ async fn nothing_of_a_commit_is_written_and_the_rest_goes_on() {
     assert_eq!(numbers(store, &owner, &keys[0]).await, [2, 3]);
 }
 
-/// The limit is met in the middle of growing: each commit is there whole, or not at all.
+/// The server reaches its limit while values grow: each commit is complete, or absent.
 #[tokio::test]
-async fn a_commit_that_meets_the_limit_is_whole() {
+async fn commit_that_reaches_memory_limit_is_whole() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -103,7 +106,7 @@ async fn a_commit_that_meets_the_limit_is_whole() {
 }
 
 #[tokio::test]
-async fn a_server_that_would_throw_away_is_refused() {
+async fn evicting_server_is_refused() {
     let own = Own::start().await;
     for policy in ["allkeys-lru", "volatile-ttl"] {
         own.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
@@ -115,9 +118,9 @@ async fn a_server_that_would_throw_away_is_refused() {
     assert!(Redis::open(own.options.clone()).await.is_ok());
 }
 
-/// Jobs of another partition cannot be had without a write.
+/// A load of key records of another partition needs a write.
 #[tokio::test]
-async fn a_load_that_takes_over_waits_for_memory() {
+async fn load_that_takes_over_waits_for_memory() {
     let own = Own::start().await;
     let store = &own.store;
     Owner::claim(store, "s", 0).await.write(store, step("a", 1)).await;

@@ -1,4 +1,5 @@
-//! A server that lost what it had answered: a backup put back, a disk that lied.
+//! Tests of a server that lost answered commits: after the restore of a backup, or because of a disk that
+//! reported a write too early.
 
 use ordain_core::CommitReply;
 use ordain_store::{Keys, Mark, Marks, Store};
@@ -7,7 +8,7 @@ use ordain_tests::conformance::{Owner, number_of};
 
 use super::own::{Own, next_of, step, until_answered, until_applied};
 
-/// What a commit says of a store that is not where its owner left it.
+/// Returns the reply to a commit when the store does not have the state that its owner left.
 async fn rewound(own: &Own, owner: &mut Owner, sequence: u64) -> (String, Option<u64>) {
     let before = own.digest();
     let batch = owner.batch(vec![step("a", sequence)]);
@@ -18,7 +19,7 @@ async fn rewound(own: &Own, owner: &mut Owner, sequence: u64) -> (String, Option
 }
 
 #[tokio::test]
-async fn lost_commits_are_noticed_by_the_next() {
+async fn lost_commits_are_detected_by_next_commit() {
     let own = Own::start().await;
     let mut owner = Owner::claim(&own.store, "s", 0).await;
     owner.write(&own.store, step("a", 1)).await;
@@ -29,7 +30,7 @@ async fn lost_commits_are_noticed_by_the_next() {
     own.server.go_back(&snapshot).expect("an earlier time");
     let said = rewound(&own, &mut owner, 5).await;
     assert_eq!(said, ("the store's last commit is number 1".to_owned(), Some(1)));
-    // Another shard, of which nothing is lost, goes on.
+    // Another shard, which lost nothing, continues.
     let other = (0..).map(|number| format!("other-{number}"));
     let other = other.into_iter().find(|key| owner.shard(key) != owner.shard("a"));
     let other = other.expect("a key of another shard");
@@ -37,9 +38,9 @@ async fn lost_commits_are_noticed_by_the_next() {
     assert_eq!(next_of(&own.store, "a").await, 2);
 }
 
-/// The last commit alone is lost, and is the one that is sent again: that mends it.
+/// Only the last commit is lost, and the owner sends this commit again, which repairs the store.
 #[tokio::test]
-async fn the_last_commit_is_applied_again() {
+async fn lost_last_commit_is_applied_again() {
     let own = Own::start().await;
     let mut owner = Owner::claim(&own.store, "s", 0).await;
     owner.write(&own.store, step("a", 1)).await;
@@ -52,19 +53,19 @@ async fn the_last_commit_is_applied_again() {
 }
 
 #[tokio::test]
-async fn a_lost_claim_is_noticed() {
+async fn lost_claim_is_detected() {
     let own = Own::start().await;
     let empty = own.server.snapshot().expect("a snapshot");
     let mut first = Owner::claim(&own.store, "s", 0).await;
     first.write(&own.store, step("a", 1)).await;
     let claimed = own.server.snapshot().expect("a snapshot");
 
-    // Before any claim.
+    // The store of a time before any claim.
     own.server.go_back(&empty).expect("an earlier time");
     let said = rewound(&own, &mut first, 2).await;
     assert_eq!(said, ("the shard has no claim".to_owned(), None));
 
-    // An older claim than this one.
+    // The store has an older claim than this owner.
     own.server.go_back(&claimed).expect("another time");
     let reopened = Redis::open(own.options.clone()).await.expect("the store");
     let mut second = Owner::claim(&reopened, "s", 0).await;
@@ -74,7 +75,7 @@ async fn a_lost_claim_is_noticed() {
     let said = rewound(&own, &mut second, 3).await;
     assert_eq!(said, ("the claim has epoch 1, but the commit has epoch 2".to_owned(), None));
 
-    // Another owner that got the same epoch in the other history.
+    // Another owner with the same epoch in the other history.
     let reopened = Redis::open(own.options.clone()).await.expect("the store");
     let third = Owner::claim(&reopened, "s", 0).await;
     assert_eq!(third.claim.epoch, second.claim.epoch);
@@ -85,10 +86,10 @@ async fn a_lost_claim_is_noticed() {
     assert_eq!(found.0.job.map(|job| job.next), Ok(2));
 }
 
-/// A checkpoint is not written over a connection that was made after one broke: not at once, and not
-/// before its owner has heard of that.
+/// The store writes no checkpoint over a connection that replaced a broken one before its owner knows of the
+/// break.
 #[tokio::test]
-async fn a_checkpoint_waits_until_its_owner_knows() {
+async fn checkpoint_waits_until_owner_knows_of_reconnect() {
     let own = Own::start().await;
     let store = &own.store;
     let owner = Owner::claim(store, "s", 0).await;
@@ -100,7 +101,7 @@ async fn a_checkpoint_waits_until_its_owner_knows() {
     let before = store.breaks();
     assert_eq!(put(before, "1").await, (true, Some("1".into())));
     own.server.restart().expect("a server");
-    // The first one meets the broken connection, and reading the mark makes another.
+    // The first call finds the broken connection, and the read of the mark opens another.
     for value in ["2", "3"] {
         assert_eq!(put(before, value).await, (false, Some("1".into())));
     }

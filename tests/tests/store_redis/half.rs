@@ -1,7 +1,7 @@
-//! Commits of which a server has kept a beginning: a script that ended half-way, or a log that was
-//! cut off and read back in part (Redis executes such a beginning after the restart after next).
-//! For each beginning: the same commit made again is as if it had been made once, and another
-//! owner's commit is as if the first had never been there.
+//! Tests of commits of which a server has kept only a beginning: a script that ended half-way, or a log that
+//! was truncated and read back in part (Redis executes such a beginning after the second restart). For each
+//! beginning, a repeat of the same commit has the effect of one commit, and the commit of another owner has
+//! the effect as if the first commit had never been sent.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ use super::own::{Own, letter, outbox, step, until_applied};
 
 fn spill(write: &mut JobWrite, sequences: &[u64], all: &[u64]) {
     let key = write.key.clone();
-    write.spill = sequences.iter().map(|it| (*it, event(&key, *it, "held"))).collect();
+    write.spill =
+        sequences.iter().map(|sequence| (*sequence, event(&key, *sequence, "held"))).collect();
     for sequence in all {
         write.job.spilled.add(*sequence);
     }
@@ -28,7 +29,8 @@ fn take_id(write: &mut JobWrite, from: u64, sequence: u64) {
     write.ids.push(TakenId { sequence, id: 100 + sequence, content: 7 });
 }
 
-/// What there is before: a key with everything, one that has expired with everything, a plain one.
+/// Returns the writes before the last commit: a key with all kinds of data, an expired key with all kinds of
+/// data, and a plain key.
 fn before(keys: &[Key]) -> Vec<JobWrite> {
     let [mut full, mut expired, mut plain] = [0, 1, 2].map(|at| step(&keys[at], 1));
     for write in [&mut full, &mut expired] {
@@ -44,7 +46,7 @@ fn before(keys: &[Key]) -> Vec<JobWrite> {
     vec![full, expired, plain]
 }
 
-/// The commit of which only a beginning is kept: it changes all of that.
+/// Returns the last commit, of which only a beginning is kept: it changes all of these keys.
 fn last(keys: &[Key]) -> (Vec<JobWrite>, Vec<DeadLetter>) {
     let [mut full, mut again, mut plain] =
         [step(&keys[0], 2), step(&keys[1], 1), step(&keys[2], 2)];
@@ -52,7 +54,8 @@ fn last(keys: &[Key]) -> (Vec<JobWrite>, Vec<DeadLetter>) {
     full.job.next = 4;
     take_id(&mut full, 2, 2);
     full.state = Change::Delete;
-    (full.consumed, full.letters) = (vec![letter(&keys[0], 1, 0).id], vec![letter(&keys[0], 2, 0)]);
+    full.consumed = vec![letter(&keys[0], 1, 0).id];
+    full.letters = vec![letter(&keys[0], 2, 0)];
     full.expire_in = Some(1_000_000);
     spill(&mut again, &[20], &[20]);
     again.state = Change::Put(vec![2; 10_000].into());
@@ -63,7 +66,7 @@ fn last(keys: &[Key]) -> (Vec<JobWrite>, Vec<DeadLetter>) {
     (vec![full, again, plain, new], vec![letter("", 0, 9)])
 }
 
-/// What another owner commits under the same number.
+/// Returns the commit of another owner with the same number.
 fn other(keys: &[Key]) -> Vec<JobWrite> {
     let [mut full, mut again, mut plain] =
         [step(&keys[0], 2), step(&keys[1], 1), step(&keys[2], 2)];
@@ -77,7 +80,7 @@ fn other(keys: &[Key]) -> Vec<JobWrite> {
     vec![full, again, plain, new]
 }
 
-/// All that can be seen of a shard, without times.
+/// Returns all visible data of a shard, without times.
 async fn seen(store: &Redis, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
@@ -86,12 +89,14 @@ async fn seen(store: &Redis, owner: &Owner, keys: &[Key]) -> String {
             assert_eq!(owner.spilled(store, key, 0).await, [] as [u64; 0]);
             continue;
         };
-        // As their owner reads them.
+        // As the owner reads them.
         let spilled = owner.spilled(store, key, loaded.job.next).await;
         seen.push(format!("{key}: spilled {spilled:?}"));
         loaded.job.incarnation = 0;
         let times = (loaded.due_in.is_some(), loaded.expire_in.is_some());
-        let (job, ids, state) = (loaded.job, loaded.ids, loaded.state.map(|state| state.len()));
+        let job = loaded.job;
+        let ids = loaded.ids;
+        let state = loaded.state.map(|state| state.len());
         seen.push(format!("{key}: {job:?} {times:?} {ids:?} {state:?}"));
     }
     let due = store.due(&owner.partition, None, 100, true).await.expect("the index").0;
@@ -101,7 +106,8 @@ async fn seen(store: &Redis, owner: &Owner, keys: &[Key]) -> String {
     let page = store.letters("s", None, None, 100).await.expect("letters");
     seen.extend(page.rows.iter().map(|row| format!("{:?}", row.letter.id)));
     for entry in outbox(store, owner, owner.shard(&keys[0])).await {
-        let messages = entry.messages.iter().map(|it| (it.key.clone(), it.emitted.sequence));
+        let messages =
+            entry.messages.iter().map(|message| (message.key.clone(), message.emitted.sequence));
         seen.push(format!("out {} {:?}", entry.number, messages.collect::<Vec<_>>()));
     }
     let filter = KeyFilter { limit: 100, ..KeyFilter::default() };
@@ -111,14 +117,14 @@ async fn seen(store: &Redis, owner: &Owner, keys: &[Key]) -> String {
     seen.join("\n")
 }
 
-/// The server's log.
+/// Returns the path of the append-only log of the server.
 fn log(own: &Own) -> PathBuf {
     let files = fs::read_dir(own.server.data().join("appendonlydir")).expect("a folder");
     let mut paths = files.map(|file| file.expect("a file").path());
     paths.find(|path| path.to_string_lossy().ends_with(".incr.aof")).expect("a log")
 }
 
-/// Where each command of a log begins, with its name.
+/// Returns the position and the name of each command in a log.
 fn commands(log: &[u8]) -> Vec<(usize, String)> {
     let number = |at: &mut usize| -> usize {
         let end = *at + log[*at..].iter().position(|byte| *byte == b'\r').expect("a line");
@@ -126,7 +132,8 @@ fn commands(log: &[u8]) -> Vec<(usize, String)> {
         *at = end + 2;
         digits.parse().expect("a number")
     };
-    let (mut at, mut all) = (0, Vec::new());
+    let mut at = 0;
+    let mut all = Vec::new();
     while at < log.len() {
         let start = at;
         let texts: Vec<&[u8]> = (0..number(&mut at))
@@ -141,19 +148,19 @@ fn commands(log: &[u8]) -> Vec<(usize, String)> {
     all
 }
 
-/// A server with a commit whose end can be taken away.
+/// A server with a commit whose end can be removed from the log.
 struct Rig {
     own: Own,
     owner: Owner,
     keys: Vec<Key>,
     batch: Arc<Batch>,
-    /// All as it was before that commit.
+    /// The data before that commit.
     first: Snapshot,
     log: PathBuf,
     whole: Vec<u8>,
-    /// Where each command of it begins in the log, and its name.
+    /// The position in the log and the name of each command of the commit.
     parts: Vec<(usize, String)>,
-    /// Which of them makes the commit, and which ends it.
+    /// The indexes of the command that makes the commit, and of the command that ends it.
     main: usize,
     end: usize,
 }
@@ -185,7 +192,7 @@ impl Rig {
         Self { own, owner, keys, batch, first, log, whole, parts, main, end }
     }
 
-    /// The server starts with this log.
+    /// Restarts the server with this log.
     fn start_with(&self, log: &[u8]) {
         self.own.server.kill().expect("an end");
         fs::write(&self.log, log).expect("a log");
@@ -196,7 +203,7 @@ impl Rig {
         seen(&self.own.store, owner, &self.keys).await
     }
 
-    /// When a key is due by the index, and by its record.
+    /// Returns the due time of a key in the index, and in its record.
     fn due_of(&self, key: usize) -> (u64, u64) {
         let [data, due] = ["data:s", "due:0:s"]
             .map(|kind| self.own.name(self.owner.shard(&self.keys[key]), kind));
@@ -207,14 +214,14 @@ impl Rig {
         (score, u64::from_le_bytes(record[2..10].try_into().expect("eight bytes")))
     }
 
-    /// What follows the commit.
+    /// Returns the writes after the commit.
     fn more(&self) -> Vec<JobWrite> {
         let mut full = step(&self.keys[0], 4);
         spill(&mut full, &[9], &[5, 6, 8, 9]);
         vec![full]
     }
 
-    /// Another owner comes and commits.
+    /// Claims the shard for another owner, which commits. Returns the visible data.
     async fn another(&self, writes: Vec<JobWrite>) -> String {
         let mut next = Owner::claim(&self.own.store, "s", 0).await;
         let applied = next.commit(&self.own.store, writes).await;
@@ -224,10 +231,10 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_commit_of_which_only_a_beginning_is_kept() {
+async fn partial_commit_is_completed_or_replaced() {
     let rig = Rig::start().await;
     let Rig { own, owner, batch, whole, parts, .. } = &rig;
-    // As it is without any fault.
+    // The results without a failure.
     let done = rig.seen(owner).await;
     let after_done = rig.another(rig.more()).await;
     own.server.go_back(&rig.first).expect("an earlier time");
@@ -247,7 +254,7 @@ async fn a_commit_of_which_only_a_beginning_is_kept() {
         }
         let again = until_applied(&own.store, owner, batch).await;
         assert_eq!(again.refused, [], "{what}");
-        // What is removed after the commit may still be there, and is not seen.
+        // Data that the commit removes last may still be stored, but is not visible.
         assert_eq!(rig.seen(owner).await, done, "{what}");
 
         rig.start_with(&log);
@@ -257,10 +264,11 @@ async fn a_commit_of_which_only_a_beginning_is_kept() {
     }
 }
 
-/// The server is killed twice, the first time while it writes a commit to its log. Redis 7.0 leaves
-/// the beginning of that in the log, and executes it with what comes next when it starts again.
+/// The server is killed twice, the first time while it writes a commit to its log. Redis 7.0 leaves the
+/// beginning of the commit in the log, and executes this beginning together with the following commands at
+/// the next start.
 #[tokio::test]
-async fn a_log_that_is_cut_within_a_commit() {
+async fn log_cut_within_commit_is_recovered() {
     let rig = Rig::start().await;
     let mut after = rig.owner.clone();
     after.commit(&rig.own.store, rig.more()).await;
@@ -289,9 +297,9 @@ async fn a_log_that_is_cut_within_a_commit() {
     }
 }
 
-/// Only new letters may go before the one write, where all together do not fit into it.
+/// If the data does not fit into the one write, only new letters may precede this write.
 #[tokio::test]
-async fn a_commit_that_is_too_large_for_one_call() {
+async fn commit_too_large_for_one_call_is_atomic() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -304,7 +312,9 @@ async fn a_commit_that_is_too_large_for_one_call() {
     let mut first = with_state(1);
     first.letters = vec![letter(&keys[0], 1, 0)];
     owner.write(store, first).await;
-    let (log, mut second, mut many) = (log(&own), with_state(2), step(&keys[1], 1));
+    let log = log(&own);
+    let mut second = with_state(2);
+    let mut many = step(&keys[1], 1);
     let start = fs::read(&log).expect("a log").len();
     second.consumed = vec![letter(&keys[0], 1, 0).id];
     spill(&mut second, &[4], &[4]);
@@ -320,7 +330,7 @@ async fn a_commit_that_is_too_large_for_one_call() {
             bytes.windows(6).any(|window| window == b"\r\nf0\r\n")
         })
         .expect("the fence");
-    assert_eq!(parts[main - 1].1, "HSET", "some went before: {parts:?}");
+    assert_eq!(parts[main - 1].1, "HSET", "no letters precede the write: {parts:?}");
 
     own.server.kill().expect("an end");
     let cut = [&whole[..parts[main].0], b"*1\r\n$4\r\nEXEC\r\n"].concat();

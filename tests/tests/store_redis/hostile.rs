@@ -1,5 +1,5 @@
-//! Values of the right type that nobody of the store's has written, and clocks that jump: they are
-//! named or passed over, and keep no server busy.
+//! Tests of values of the right type that another program has written, and of clocks that jump. The store
+//! names or skips such values, and they keep no server busy.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::own::{Own, letter, numbers, step};
 
-/// Far less than a server that is kept busy takes.
+/// Much less time than a server needs that such a value keeps busy.
 const SOON: Duration = Duration::from_secs(3);
 
 fn spilling(key: &str, sequence: u64, held: u64) -> JobWrite {
@@ -25,7 +25,7 @@ fn spilling(key: &str, sequence: u64, held: u64) -> JobWrite {
 }
 
 #[tokio::test]
-async fn a_wrong_number_of_the_outbox_is_named() {
+async fn wrong_outbox_number_is_named() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -49,17 +49,17 @@ async fn a_wrong_number_of_the_outbox_is_named() {
     own.command(&["HDEL", &data, "q0"]);
     assert_eq!(numbers(store, &owner, "a").await, [1, 2, 3]);
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
-    // As the page says of a fence that cannot be read.
+    // The documented repair of an unreadable fence.
     own.command(&["HDEL", &data, "f0"]);
     let mut next = Owner::claim(store, "s", 0).await;
     next.write(store, step("a", 5)).await;
     assert_eq!(numbers(store, &next, "a").await, [1, 2, 3, 4, 5]);
 }
 
-/// Numbers and times that no shard comes to: looking for all that they speak of would take years, and
-/// no commit could be later.
+/// Numbers and times that no shard reaches. A search up to such a number would take years, and no later
+/// commit could follow such a time.
 #[tokio::test]
-async fn a_fence_that_cannot_be_is_named() {
+async fn impossible_fence_is_named() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -86,16 +86,16 @@ async fn a_fence_that_cannot_be_is_named() {
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
 }
 
-/// Removing what has long been published takes several calls, none of them long.
+/// The removal of entries that were published long ago takes several calls, each of them short.
 #[tokio::test]
-async fn an_outbox_with_large_holes() {
+async fn outbox_with_large_holes_is_removed_in_short_calls() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     owner.write(store, step("a", 1)).await;
     let shard = owner.shard("a");
     let data = own.name(shard, "data:s");
-    // As if a million commits had come that published nothing.
+    // The state after a million commits that published nothing.
     let fence = own.bytes_of_field(&data, b"f0");
     let skipped = 1_000_001_u64;
     let fence = [&fence[..17], &skipped.to_le_bytes(), &fence[25..]].concat();
@@ -104,7 +104,7 @@ async fn an_outbox_with_large_holes() {
     owner.write(store, step("a", 2)).await;
     for (after, found) in [(0, 1), (1, skipped + 1)] {
         let read = store.outbox(&owner.partition, shard, after, 10).await.expect("the outbox");
-        assert_eq!(read.iter().map(|it| it.number).collect::<Vec<_>>(), [found]);
+        assert_eq!(read.iter().map(|entry| entry.number).collect::<Vec<_>>(), [found]);
     }
     own.command(&["SLOWLOG", "RESET"]);
     own.command(&["CONFIG", "SET", "slowlog-log-slower-than", "500000"]);
@@ -115,7 +115,7 @@ async fn an_outbox_with_large_holes() {
 }
 
 #[tokio::test]
-async fn an_index_that_is_not_in_order_is_named() {
+async fn unordered_index_is_named() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -144,34 +144,34 @@ async fn an_index_that_is_not_in_order_is_named() {
     }
 }
 
-/// What is of one key stops or changes that key alone.
+/// A wrong entry of one key stops or changes that key alone.
 #[tokio::test]
-async fn entries_of_one_key_that_touch_no_other() {
+async fn wrong_entries_of_one_key_affect_no_other() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
-    let mates: Vec<String> = (0..).map(|it| format!("a{it}")).take(64).collect();
+    let mates: Vec<String> = (0..).map(|number| format!("a{number}")).take(64).collect();
     let other = mates.iter().find(|key| owner.shard(key) == owner.shard("a")).expect("a key");
     owner.write(store, spilling(other, 1, 3)).await;
     let shard = owner.shard("a");
     let [data, spilled, due, age] =
         ["data:s", "spilled:s", "due:0:s", "letters-age:s"].map(|rest| own.name(shard, rest));
 
-    // An entry that names the other one's event, where this one has none yet.
+    // An entry with the other key's event, before this key has an event of its own.
     let rest = [&other.as_bytes()[1..], &3_u64.to_be_bytes()].concat();
     own.lua("redis.call('ZADD', name, 0, bytes)", &spilled, &[b"\0\x01a", &rest[..]].concat());
     owner.write(store, spilling("a", 1, 3)).await;
     assert_eq!(owner.spilled(store, other, 0).await, [3]);
     assert_eq!(owner.spilled(store, "a", 0).await, [3]);
 
-    // Another key's event in this one's place.
+    // Another key's event in the place of this key's event.
     let field = |key: &str| [b"e", key.as_bytes(), &3_u64.to_be_bytes()].concat();
     let theirs = own.bytes_of_field(&data, &field(other));
     own.put_field(&data, &field("a"), &theirs);
     let read = store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await;
     assert!(matches!(&read, Ok(Err(words)) if words.contains(other)), "{read:?}");
 
-    // A due time that no time is, and entries that are none.
+    // A due time that is not a time, and entries that are not keys.
     let mut write = step("a", 2);
     write.due_in = Some(0);
     owner.write(store, write).await;
@@ -187,7 +187,7 @@ async fn entries_of_one_key_that_touch_no_other() {
     }
     assert_eq!(owner.due(store, 10).await.0, [other.as_str()]);
 
-    // An age that the letter has not.
+    // A wrong age of the letter.
     let mut write = step(other, 3);
     write.letters = vec![letter(other, 2, 0)];
     owner.write(store, write).await;
@@ -196,9 +196,9 @@ async fn entries_of_one_key_that_touch_no_other() {
     assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows.len(), 1);
 }
 
-/// Numbers without an end in a record that looks right.
+/// A record that looks right and contains endless numbers.
 #[tokio::test]
-async fn a_record_that_goes_on_for_ever() {
+async fn endless_record_is_rejected_quickly() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -214,26 +214,26 @@ async fn a_record_that_goes_on_for_ever() {
     let loaded = store.load(&owner.partition, &["a".into()], usize::MAX).await.expect("a load");
     assert!(loaded[0].is_err());
     let seconds = processor_seconds(&own) - before;
-    assert!(seconds < 1.0, "reading it took the server {seconds} seconds");
+    assert!(seconds < 1.0, "the read took {seconds} seconds in the server");
 }
 
-/// The processor time that a server has used, whatever else the machine does.
+/// Returns the processor time of the server in seconds, which does not depend on other load of the machine.
 fn processor_seconds(own: &Own) -> f64 {
     let info = own.command(&["INFO", "cpu"]);
     let info = info.text().expect("a text");
     let seconds = info.lines().find_map(|line| line.strip_prefix("used_cpu_user:"));
-    seconds.and_then(|it| it.trim().parse().ok()).expect("used_cpu_user")
+    seconds.and_then(|digits| digits.trim().parse().ok()).expect("used_cpu_user")
 }
 
 #[tokio::test]
-async fn a_wrong_epoch_is_named() {
+async fn wrong_epoch_is_named() {
     let own = Own::start().await;
     let store = &own.store;
     let owner = Owner::claim(store, "s", 0).await;
     let name = own.name(0, "leases");
     let id = InstanceId::random();
     let numbers = ["9007199254740993", "inf", "nan", "1e300", "-1", "99999999999999999999", "x"];
-    let mut wrong: Vec<String> = numbers.iter().map(|it| format!("{it} {id} 1")).collect();
+    let mut wrong: Vec<String> = numbers.iter().map(|number| format!("{number} {id} 1")).collect();
     wrong.extend(["", "1", "1 - ", "1 - x", "1 G 1", "1 - 1 1"].map(String::from));
     for wrong in &wrong {
         own.command(&["HSET", &name, "0:s", wrong]);
@@ -241,8 +241,8 @@ async fn a_wrong_epoch_is_named() {
         let Err(StoreError::Corrupt(words)) = claimed else { panic!("{wrong}: {claimed:?}") };
         assert!(words.contains(&name) && words.contains("field 0:s"), "{words}");
         let found = own.command(&["HGET", &name, "0:s"]);
-        assert_eq!(found.text(), Some(&**wrong), "it is left as it is");
-        // The leases of others are to be seen.
+        assert_eq!(found.text(), Some(&**wrong), "the store must not change the value");
+        // The other leases remain visible.
         assert!(!store.table().await.expect("a table").leases.contains_key(&owner.partition));
     }
     own.command(&["DEL", &name]);
@@ -255,7 +255,8 @@ async fn a_wrong_epoch_is_named() {
         let asked = match common {
             "marks" => store.mark("m").await.map(drop),
             "instances" | "about" => {
-                let (lease, seen) = (Duration::from_secs(1), 0);
+                let lease = Duration::from_secs(1);
+                let seen = 0;
                 let beat = Beat { id, about: "x", report: None, lease, seen };
                 store.beat(beat).await.map(drop)
             }
@@ -267,14 +268,15 @@ async fn a_wrong_epoch_is_named() {
     }
 }
 
-/// What somebody else wrote of instances keeps nobody from saying that it runs.
+/// Values that another program wrote about instances stop no heartbeat.
 #[tokio::test]
-async fn what_is_said_of_instances_and_cannot_be() {
+async fn wrong_instance_values_stop_no_heartbeat() {
     let own = Own::start().await;
     let store = &own.store;
     let id = InstanceId::random();
     let lease = Duration::from_secs(10);
-    let (instances, about) = (own.name(0, "instances"), own.name(0, "about"));
+    let instances = own.name(0, "instances");
+    let about = own.name(0, "about");
     let mut seen = 0;
     for wrong in ["x", "-1", "", "1.5", "99999999999999999999"] {
         own.command(&["HSET", &about, "generation", wrong]);
@@ -304,32 +306,33 @@ async fn what_is_said_of_instances_and_cannot_be() {
     assert!(matches!(store.lease(&partition, id).await, Ok(Leased::Given(_))));
 }
 
-/// No two lives of a key have one incarnation, or their messages would have the same ids.
+/// The lives of a key have different incarnations; otherwise their messages would have the same ids.
 #[tokio::test]
-async fn a_clock_that_was_ahead() {
+async fn incarnations_increase_after_clock_was_ahead() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     own.options.shift.store(1_000_000_000, Ordering::Relaxed);
     owner.write(store, step("a", 1)).await;
     own.options.shift.store(0, Ordering::Relaxed);
-    let mates: Vec<String> = (0..).map(|it| format!("b{it}")).take(64).collect();
+    let mates: Vec<String> = (0..).map(|number| format!("b{number}")).take(64).collect();
     let key = mates.iter().find(|key| owner.shard(key) == owner.shard("a")).expect("a key");
     let mut lives = Vec::new();
     for _ in 0..3 {
         let mut write = step(key, 1);
         write.state = Change::Put("x".into());
-        (write.expire_in, write.due_in) = (Some(1_000), None);
+        write.expire_in = Some(1_000);
+        write.due_in = None;
         owner.write(store, write).await;
         lives.push(owner.load(store, key).await.expect("a job").job.incarnation);
-        // Durations go by the clock as it is.
+        // Durations follow the current clock.
         own.options.shift.fetch_add(2_000, Ordering::Relaxed);
         assert_eq!(owner.load(store, key).await, None);
     }
     assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");
 }
 
-/// A store with a key `a` that is due, and with 50,000 entries before it: more than one call looks at.
+/// Creates a store with a due key `a` behind 50,000 entries, which is more than one call reads.
 async fn due_behind(entries: &str, job: &str) -> (Own, Owner, String) {
     let own = Own::start().await;
     let mut owner = Owner::claim(&own.store, "s", 0).await;
@@ -342,26 +345,26 @@ async fn due_behind(entries: &str, job: &str) -> (Own, Owner, String) {
     (own, owner, due)
 }
 
-/// Entries that say something else than their records are removed.
+/// The store removes due entries that disagree with their records.
 #[tokio::test]
-async fn a_due_index_full_of_what_is_no_longer_true() {
+async fn outdated_due_entries_are_removed() {
     let (own, owner, due) = due_behind("'gone-' .. i", "").await;
     assert_eq!(owner.due(&own.store, 10).await, (vec!["a".to_owned()], None));
     assert_eq!(own.command(&["ZCARD", &due]).int(), Some(1));
 }
 
-/// Damaged jobs that are due stay where they are, and hide no other.
+/// Damaged key records that are due keep their entries, and hide no other key.
 #[tokio::test]
-async fn a_due_index_full_of_damaged_jobs() {
+async fn damaged_due_jobs_hide_no_other() {
     let damage = "redis.call('HSET', name, 'jbad-' .. i, 'x')";
     let (own, owner, due) = due_behind("'bad-' .. i", damage).await;
     assert_eq!(owner.due(&own.store, 10).await, (vec!["a".to_owned()], None));
     assert_eq!(own.command(&["ZCARD", &due]).int(), Some(50_001));
 }
 
-/// What is no text is no key: it is named, not met again and again.
+/// An entry that is not text is not a key: the store names it instead of reading it again and again.
 #[tokio::test]
-async fn a_due_entry_that_is_no_text() {
+async fn due_entry_that_is_not_text_is_named() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;

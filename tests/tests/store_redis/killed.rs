@@ -1,5 +1,5 @@
-//! A server that is killed at any moment and started again. With `appendfsync always` nothing that
-//! was answered is lost.
+//! Tests of a server that is killed at any moment and started again. With `appendfsync always` no answered
+//! commit is lost.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::work::{Work, pause};
 const KILLS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answered_commit_outlives_its_server() {
+async fn answered_commits_survive_killed_server() {
     let Own { server, store, .. } = Own::start().await;
     let store = Arc::new(store);
     let seed = rand::random();
@@ -27,13 +27,13 @@ async fn every_answered_commit_outlives_its_server() {
         server.restart().expect("a server that comes back");
     }
     work.until_more(20);
-    // Each worker's next commit would have said so too, had one been lost.
+    // The next commit of each worker would also have reported a lost commit.
     work.finish(&*store).await;
 }
 
-/// A server that keeps nothing has nothing afterwards, and that is said.
+/// A server without persistence is empty after a restart, and the store reports it.
 #[tokio::test]
-async fn a_server_without_persistence_is_noticed() {
+async fn server_without_persistence_is_detected() {
     let options = ordain_servers::Options::new().without_persistence();
     let own = Own::on(Server::with(&options).expect("a server")).await;
     let mut owner = Owner::claim(&own.store, "s", 0).await;

@@ -1,4 +1,4 @@
-//! Requests and answers that are lost on their way: whatever is asked again takes effect once.
+//! Tests of lost requests and replies: every repeated request takes effect once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use rand_chacha::ChaCha8Rng;
 use super::own::{Own, next_of, numbers, step, until_applied};
 use super::work::{Work, pause};
 
-/// Times that something is lost in the loop.
+/// The number of losses in the loop.
 const LOSSES: u64 = 300;
 
-/// A store through a proxy, and the same one beside it.
+/// A store behind a proxy, and a direct connection to the same store.
 struct Lossy {
     direct: Own,
     proxy: Proxy,
@@ -35,7 +35,7 @@ impl Lossy {
         Self { direct, proxy, store }
     }
 
-    /// What a call of a script begins its keys with.
+    /// Returns the bytes before the first key of a script call, and that key.
     fn first_key(&self, count: u32, shard: u32, rest: &str) -> String {
         let name = self.direct.name(shard, rest);
         format!("\r\n${}\r\n{count}\r\n${}\r\n{name}\r\n", count.to_string().len(), name.len())
@@ -43,9 +43,10 @@ impl Lossy {
 }
 
 #[tokio::test]
-async fn a_commit_is_applied_once() {
+async fn commit_is_applied_once() {
     let rig = Lossy::start().await;
-    let (through, direct) = (&*rig.store, &rig.direct.store);
+    let through = &*rig.store;
+    let direct = &rig.direct.store;
     let mut owner = Owner::claim(through, "s", 0).await;
     owner.write(through, step("a", 1)).await;
     for (sequence, is_written, call) in
@@ -73,17 +74,19 @@ async fn a_commit_is_applied_once() {
     assert_eq!((counts.replies_lost, counts.requests_lost), (2, 1));
 }
 
-/// A claim takes several steps, of which any may be lost.
+/// A claim takes several steps, each of which may be lost.
 #[tokio::test]
-async fn a_claim_is_higher_whatever_is_lost() {
+async fn claim_is_higher_after_any_loss() {
     let rig = Lossy::start().await;
-    let (through, direct) = (&*rig.store, &rig.direct.store);
+    let through = &*rig.store;
+    let direct = &rig.direct.store;
     let mut owner = Owner::claim(through, "s", 0).await;
     owner.write(through, step("a", 1)).await;
     let fence = rig.first_key(1, 2, "data:s");
     for step_of_it in ["SADD", "\r\nHGET\r\n", "}:leases", &fence] {
         for reply in [true, false] {
-            let (id, lease) = (InstanceId::random(), Duration::from_mins(1));
+            let id = InstanceId::random();
+            let lease = Duration::from_mins(1);
             let beat = Beat { id, about: "", report: None, lease, seen: 0 };
             direct.beat(beat).await.expect("a beat");
             if reply {
@@ -92,10 +95,11 @@ async fn a_claim_is_higher_whatever_is_lost() {
                 rig.proxy.lose_requests(1, step_of_it);
             }
             let leased = through.lease(&owner.partition, id).await.expect("a lease");
-            let Leased::Given(epoch) = leased else { panic!("nobody has it") };
+            let Leased::Given(epoch) = leased else { panic!("the partition has no owner") };
             let claimed = through.claim(&owner.partition, epoch).await.expect("a claim");
             direct.forget(id).await.expect("forgotten");
-            let (partition, claim) = (owner.partition.clone(), claimed.claim);
+            let partition = owner.partition.clone();
+            let claim = claimed.claim;
             let next = Owner { partition, claim, numbers: claimed.commits };
             assert!(next.claim.epoch > owner.claim.epoch);
             assert_eq!(next.numbers, owner.numbers);
@@ -110,9 +114,10 @@ async fn a_claim_is_higher_whatever_is_lost() {
 }
 
 #[tokio::test]
-async fn a_job_is_taken_over_once() {
+async fn job_is_taken_over_once() {
     let rig = Lossy::start().await;
-    let (through, direct) = (&*rig.store, &rig.direct.store);
+    let through = &*rig.store;
+    let direct = &rig.direct.store;
     let mut old = Owner::claim(through, "s", 0).await;
     let mut write = step("a", 1);
     write.due_in = Some(0);
@@ -132,9 +137,10 @@ async fn a_job_is_taken_over_once() {
 }
 
 #[tokio::test]
-async fn what_is_done_and_marked_stays_so() {
+async fn removed_outbox_entries_and_marks_persist() {
     let rig = Lossy::start().await;
-    let (through, direct) = (&*rig.store, &rig.direct.store);
+    let through = &*rig.store;
+    let direct = &rig.direct.store;
     let mut owner = Owner::claim(through, "s", 0).await;
     for sequence in 1..=4 {
         owner.write(through, step("a", sequence)).await;
@@ -164,9 +170,9 @@ async fn what_is_done_and_marked_stays_so() {
     assert_eq!((counts.replies_lost, counts.requests_lost), (2, 2));
 }
 
-/// Commits of all shards through a network that loses and cuts all the time.
+/// All shards commit through a network that constantly loses messages and closes connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_go_on_through_a_bad_network() {
+async fn commits_continue_through_bad_network() {
     let rig = Lossy::start().await;
     let seed = rand::random();
     println!("losses of seed {seed}");

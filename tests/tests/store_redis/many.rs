@@ -1,4 +1,4 @@
-//! So much of something that one call must not look at all of it.
+//! Tests of amounts of data that one call must not read completely.
 
 use ordain_core::{Cause, DeadLetter, Expect, LetterContent};
 use ordain_store::{Letters, SpillArea};
@@ -6,13 +6,12 @@ use ordain_tests::conformance::{DEAD_TTL, Owner, event, fresh, job};
 
 use super::own::{Own, letter, step};
 
-/// More than one call looks at.
+/// More entries than one call reads.
 const MANY: usize = 50_000;
 
-/// Letters of other causes, and those that were put too long ago, hide no event that came too far
-/// ahead.
+/// Letters of other causes, and expired letters, hide no event that arrived too far ahead.
 #[tokio::test]
-async fn far_ahead_behind_large_letters() {
+async fn far_ahead_event_is_found_behind_large_letters() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -38,9 +37,9 @@ async fn far_ahead_behind_large_letters() {
     assert_eq!((found[0].0, found[0].1.data()), (21, &b"wanted"[..]));
 }
 
-/// Entries that nobody who writes here has put in do no harm, however many stand before an event.
+/// Foreign entries do no harm, regardless of their number before an event.
 #[tokio::test]
-async fn an_index_with_foreign_entries() {
+async fn event_is_found_behind_foreign_entries() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -49,7 +48,7 @@ async fn an_index_with_foreign_entries() {
     write.job.spilled.add(40);
     owner.write(store, write).await;
     let name = own.name(owner.shard("a"), "spilled:s");
-    // As many as are looked at in one call, the last of which is as long as a right one.
+    // As many entries as one call reads. The last of them has the length of a valid entry.
     let put = "for i = 1, 1263 do \
                redis.call('ZADD', name, 0, '\\0\\1a' .. struct.pack('>I8I4', 16, i)) end \
                redis.call('ZADD', name, 0, '\\0\\1a' .. struct.pack('>I8', 17))";
@@ -57,9 +56,9 @@ async fn an_index_with_foreign_entries() {
     assert_eq!(owner.spilled(store, "a", 0).await, [40]);
 }
 
-/// Entries of indexes whose values are gone are looked at in parts, and what is behind them is found.
+/// The store reads index entries without values in parts, and finds the entry behind them.
 #[tokio::test]
-async fn indexes_of_what_is_gone() {
+async fn entry_is_found_behind_orphan_index_entries() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -75,13 +74,15 @@ async fn indexes_of_what_is_gone() {
         let add = format!("for i = 1, {MANY} do redis.call('ZADD', name, 0, {member}) end");
         own.lua(&add, &name, b"");
     };
-    // Each second one begins no block: nobody who writes here has put it in.
+    // Every second entry begins no block: no Ordain process wrote it.
     put("spilled:s", "'\\0\\1a' .. struct.pack('>I8', i * 8)");
     put("letters:s", "'a\\0\\0' .. struct.pack('>I8I8', i, 0)");
     own.command(&["SLOWLOG", "RESET"]);
     own.command(&["CONFIG", "SET", "slowlog-log-slower-than", "1000000"]);
     assert_eq!(owner.spilled(store, "a", 0).await, [u64::MAX - 1]);
-    let (mut cursor, mut pages, mut rows) = (None, 0, Vec::new());
+    let mut cursor = None;
+    let mut pages = 0;
+    let mut rows = Vec::new();
     loop {
         let page = store.letters("s", None, cursor.as_deref(), 100).await.expect("letters");
         rows.extend(page.rows);

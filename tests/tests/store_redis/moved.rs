@@ -1,4 +1,4 @@
-//! A Cluster whose slots move, with commits under way.
+//! Tests of a Cluster whose slots move during commits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn sleep(ms: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_go_on_while_their_slot_moves() {
+async fn commits_continue_while_slot_moves() {
     let rules = rules(&[RIGHTS, IN_CLUSTER]);
     let cluster =
         Cluster::with(3, &Options::new().user("shop", "right", &rules)).expect("a Cluster");
@@ -44,13 +44,13 @@ async fn commits_go_on_while_their_slot_moves() {
     let workers = work.finish(&*store).await;
     assert_eq!(workers.len(), 4);
     for node in cluster.nodes() {
-        assert_eq!(denied(node), [], "something was refused on the way");
+        assert_eq!(denied(node), [], "the server denied a request");
     }
 }
 
-/// Parts of one key lie on two nodes for a moment, which is no damage.
+/// For a moment two nodes have parts of one key, which is not damage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_wait_for_what_is_on_its_way() {
+async fn reads_wait_for_slot_migration() {
     let cluster = Cluster::start(3).expect("a Cluster");
     let options = options(&cluster.urls()[0]);
     let prefix = options.prefix.clone();
@@ -73,7 +73,8 @@ async fn reads_wait_for_what_is_on_its_way() {
         let command = ["MIGRATE", "127.0.0.1", &port, &name, "0", "10000"];
         assert_eq!(migration.from().command(&command).expect("a move").text(), Some("OK"));
     }
-    let (other, partition) = (Arc::clone(&store), owner.partition.clone());
+    let other = Arc::clone(&store);
+    let partition = owner.partition.clone();
     let reading = tokio::spawn(async move {
         let keys = ["a".into()];
         let events = other.read_spill(&partition, &keys[0], 0, 10, 1 << 20).await;
@@ -88,16 +89,17 @@ async fn reads_wait_for_what_is_on_its_way() {
     assert_eq!(loaded.map(|loaded| loaded.ids.len()), Some(1));
 }
 
-/// Where commits wait for replicas, they are sent together with the waiting.
+/// The store sends a commit together with its wait for replicas to the new node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiting_commit_follows_its_slot() {
+async fn waiting_commit_follows_its_slot() {
     let serving = Options::new().line("cluster-require-full-coverage no");
     let cluster = Cluster::with(4, &serving).expect("a Cluster");
     let slot = cluster.slot("{0}").expect("a slot");
     let from = cluster.owner(slot).expect("an owner");
     let [to, spare] = [(from + 1) % 4, (from + 2) % 4];
     let mut options = options(&cluster.urls()[from]);
-    (options.shards, options.replicas) = (1, 1);
+    options.shards = 1;
+    options.replicas = 1;
     let store = Redis::open(options).await.expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
     let batch = owner.batch(vec![step("a", 1)]);
@@ -110,21 +112,21 @@ async fn a_waiting_commit_follows_its_slot() {
     assert_eq!(numbers(&store, &owner, "a").await, [1, 2]);
 }
 
-/// Makes a node without keys a replica of another one, which gets its slots.
+/// Makes a node without keys a replica of another node, which gets its slots.
 fn follow(cluster: &Cluster, spare: usize, master: usize) {
     let count = 16_384 / cluster.nodes().len();
     let [first, last] = [spare * count, (spare + 1) * count - 1].map(|slot| slot.to_string());
     for node in cluster.nodes() {
-        node.command(&["CLUSTER", "DELSLOTSRANGE", &first, &last]).expect("slots that go");
+        node.command(&["CLUSTER", "DELSLOTSRANGE", &first, &last]).expect("removed slots");
     }
     let [spare, master] = [spare, master].map(|number| &cluster.nodes()[number]);
-    master.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]).expect("slots that come");
+    master.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]).expect("added slots");
     let id = master.command(&["CLUSTER", "MYID"]).expect("an id");
     let id = id.text().expect("a text");
-    wait_until("a node that may follow", || {
+    wait_until("an accepted replica", || {
         let reply = spare.attempt(&["CLUSTER", "REPLICATE", id])?;
         Ok(reply.text() == Some("OK"))
     })
-    .expect("it follows");
+    .expect("a replica");
     spare.until_in_step().expect("a replica in step");
 }

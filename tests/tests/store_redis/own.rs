@@ -1,4 +1,4 @@
-//! A server of a test's own, to be broken, and what the tests of faults do with a store on it.
+//! A server of one test, in which the test causes failures, and the operations of these tests on a store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use ordain_tests::conformance::{Owner, absent, next};
 
 use super::support::options;
 
-/// A server, beside the store of that name.
+/// A Redis server; `Redis` is the store.
 pub(super) type Server = ordain_servers::Redis;
 
-/// How long is waited for anything. Only a failing test waits so long.
+/// The time limit of every wait. Only a failing test waits this long.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two tries of a commit.
+/// The delay between two attempts of a commit.
 const RETRY: Duration = Duration::from_millis(2);
 
 /// A server and a new store on it.
@@ -31,29 +31,29 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// A durable server that is like any other.
+    /// Starts a durable server with default options, and a new store.
     pub(super) async fn start() -> Self {
         Self::on(Server::start(&[]).expect("a server")).await
     }
 
-    /// A new store on this server.
+    /// Creates a new store on this server.
     pub(super) async fn on(server: Server) -> Self {
         let options = options(&server.url());
         let store = Redis::open(options.clone()).await.expect("a new store");
         Self { server, options, store }
     }
 
-    /// The name of one of the store's keys.
+    /// Returns the name of one of the keys of the store.
     pub(super) fn name(&self, shard: u32, rest: &str) -> String {
         format!("{}:{{{shard}}}:{rest}", self.options.prefix)
     }
 
-    /// Sends a command to the server beside the store.
+    /// Sends a command directly to the server.
     pub(super) fn command(&self, command: &[&str]) -> Reply {
         self.server.command(command).expect("an answer")
     }
 
-    /// Runs a piece of Lua with one key and some bytes, as `name` and `bytes`.
+    /// Runs Lua code with one key as `name` and some bytes as `bytes`.
     pub(super) fn lua(&self, body: &str, name: &str, bytes: &[u8]) -> Reply {
         let script = format!(
             "local name = KEYS[1] local bytes = string.gsub(ARGV[1], '..', function(two) \
@@ -63,7 +63,7 @@ impl Own {
         self.command(&["EVAL", &script, "1", name, &hex.concat()])
     }
 
-    /// The bytes of a value that some Lua gives for a key.
+    /// Returns the bytes of the Lua expression `value` for a key.
     pub(super) fn bytes(&self, value: &str, name: &str) -> Vec<u8> {
         let body = format!(
             "return (string.gsub({value}, '.', function(one) \
@@ -84,19 +84,19 @@ impl Own {
         self.lua(&put, name, &[field, bytes].concat());
     }
 
-    /// What a field of a hash holds.
+    /// Returns the bytes of a field of a hash.
     pub(super) fn bytes_of_field(&self, name: &str, field: &[u8]) -> Vec<u8> {
         let escaped: Vec<String> = field.iter().map(|byte| format!("\\{byte:03}")).collect();
         self.bytes(&format!("redis.call('HGET', name, '{}')", escaped.concat()), name)
     }
 
-    /// What tells everything in the server from everything else.
+    /// Returns a digest of all data in the server.
     pub(super) fn digest(&self) -> String {
         self.command(&["DEBUG", "DIGEST"]).text().expect("a digest").to_owned()
     }
 }
 
-/// The write that settles an event of a key, with a message that tells which.
+/// Returns the write that settles an event of a key, with a message whose data is the sequence.
 pub(super) fn step(key: &str, sequence: u64) -> JobWrite {
     let mut write = if sequence == 1 { absent(key) } else { next(key, sequence) };
     let data = sequence.to_string();
@@ -109,7 +109,7 @@ pub(super) fn step(key: &str, sequence: u64) -> JobWrite {
     write
 }
 
-/// A dead letter without content.
+/// Creates a dead letter without content.
 pub(super) fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: key.into(), sequence, tag },
@@ -136,7 +136,7 @@ pub(super) async fn until_answered(
     }
 }
 
-/// Sends a batch until it is answered, and it must be applied.
+/// Sends a batch until it is answered, and checks that it is applied.
 pub(super) async fn until_applied(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>) -> Applied {
     match until_answered(store, owner, batch).await {
         CommitReply::Applied(applied) => applied,
@@ -144,18 +144,18 @@ pub(super) async fn until_applied(store: &dyn Store, owner: &Owner, batch: &Arc<
     }
 }
 
-/// The next sequence of a key; 1 where there is no job.
+/// Returns the next sequence of a key; 1 if the key has no record.
 pub(super) async fn next_of(store: &dyn Store, key: &str) -> u64 {
     let row = store.key("s", key).await.expect("a read");
     row.map_or(1, |(row, _)| row.job.expect("a job that can be read").next)
 }
 
-/// The whole outbox of a shard.
+/// Returns the whole outbox of a shard.
 pub(super) async fn outbox(store: &dyn Store, owner: &Owner, shard: u32) -> Vec<OutboxEntry> {
     store.outbox(&owner.partition, shard, 0, usize::MAX).await.expect("the outbox")
 }
 
-/// The numbers of the commits in the outbox of a key's shard.
+/// Returns the numbers of the commits in the outbox of the shard of a key.
 pub(super) async fn numbers(store: &dyn Store, owner: &Owner, key: &str) -> Vec<u64> {
     let entries = outbox(store, owner, owner.shard(key)).await;
     entries.iter().map(|entry| entry.number).collect()

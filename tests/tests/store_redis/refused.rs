@@ -1,5 +1,5 @@
-//! Stores that are refused when they are opened, at once and in words, and servers that are waited
-//! for.
+//! Tests of stores that are refused at once and with a reason when they are opened, and of servers that a
+//! start waits for.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use ordain_tests::conformance::Owner;
 use super::own::{Own, Server, step};
 use super::support::options;
 
-/// Opening ends sooner than a start would wait.
+/// The time limit for a refusal: less than the time that a start waits for a server.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-/// Why a store is not opened.
+/// Returns the reason why the store is not opened.
 async fn refused(options: &Options) -> String {
     let started = Instant::now();
     let opened = Redis::open(options.clone()).await;
@@ -29,7 +29,7 @@ async fn refused(options: &Options) -> String {
 }
 
 #[tokio::test]
-async fn a_store_of_another_shape() {
+async fn store_of_other_shape_or_schema_is_refused() {
     let own = Own::start().await;
     let name = own.name(0, "store");
     let mut other = own.options.clone();
@@ -55,7 +55,7 @@ async fn a_store_of_another_shape() {
 }
 
 #[tokio::test]
-async fn a_wrong_login() {
+async fn wrong_login_is_refused() {
     let options_of_server = ordain_servers::Options::new()
         .password("secret")
         .user("reader", "right", "~ordain:* +@read +info +evalsha")
@@ -68,7 +68,7 @@ async fn a_wrong_login() {
     };
     for login in ["", ":wrong@", "nobody:wrong@", "unknown:right@"] {
         let words = refused(&at(login)).await;
-        let is_said = ["WRONGPASS", "NOAUTH", "uthenticat"].iter().any(|it| words.contains(it));
+        let is_said = ["WRONGPASS", "NOAUTH", "uthenticat"].iter().any(|word| words.contains(word));
         assert!(is_said, "{login}: {words}");
     }
     for login in ["reader:right@", "elsewhere:right@", "nobody:right@"] {
@@ -80,7 +80,7 @@ async fn a_wrong_login() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_not_there_yet_is_waited_for() {
+async fn stopped_server_is_waited_for() {
     let server = Server::start(&[]).expect("a server");
     let options = options(&server.url());
     server.stop().expect("an end");
@@ -92,9 +92,9 @@ async fn a_server_that_is_not_there_yet_is_waited_for() {
     Owner::claim(&store, "s", 0).await.write(&store, step("a", 1)).await;
 }
 
-/// The number of shards is lost: with another one, keys would be looked for in wrong places.
+/// The number of shards is lost: with another number the store would search for keys in wrong places.
 #[tokio::test]
-async fn a_store_that_does_not_say_what_it_is() {
+async fn store_without_description_is_refused() {
     let own = Own::start().await;
     Owner::claim(&own.store, "s", 0).await;
     let name = own.name(0, "store");
@@ -104,9 +104,9 @@ async fn a_store_that_does_not_say_what_it_is() {
     assert!(words.contains(&name) && words.contains("shards"), "{words}");
 }
 
-/// What a URL says and what is there.
+/// The URL contradicts the server.
 #[tokio::test]
-async fn a_url_that_is_not_true() {
+async fn url_that_does_not_match_server_is_refused() {
     let own = Own::start().await;
     let url = format!("redis://127.0.0.1:{}/main", own.server.port());
     let address = Address::parse(&url).expect("a URL");
@@ -116,7 +116,7 @@ async fn a_url_that_is_not_true() {
     let address = Address::parse(&url).expect("a URL");
     let words = refused(&Options { address, ..own.options.clone() }).await;
     assert!(words.contains("DB index") && words.contains("127.0.0.1"), "{words}");
-    // Another database is another store.
+    // Another database contains another store.
     let url = format!("redis://127.0.0.1:{}/3", own.server.port());
     let address = Address::parse(&url).expect("a URL");
     let other = Redis::open(Options { address, shards: 9, ..own.options.clone() }).await;
@@ -124,7 +124,7 @@ async fn a_url_that_is_not_true() {
 }
 
 #[tokio::test]
-async fn a_replica_and_two_servers() {
+async fn replica_and_two_servers_are_refused() {
     let own = Own::start().await;
     let replica = ordain_servers::Options::new().replica_of(&own.server);
     let replica = Server::with(&replica).expect("a replica");
@@ -139,7 +139,7 @@ async fn a_replica_and_two_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_is_not_put_together_yet_is_waited_for() {
+async fn cluster_without_slots_is_waited_for() {
     let lines = ordain_servers::Options::new().line("cluster-enabled yes");
     let server = Server::with(&lines).expect("a node");
     let opening = tokio::spawn(Redis::open(options(&server.url())));

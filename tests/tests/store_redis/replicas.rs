@@ -1,4 +1,4 @@
-//! Commits that wait for replicas.
+//! Tests of commits that wait for replicas.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use ordain_tests::conformance::Owner;
 use super::own::{Own, Server, next_of, numbers, step, until_applied};
 use super::work::Work;
 
-/// A store whose commits wait for so many replicas.
+/// Opens a store whose commits wait for this number of replicas.
 async fn waiting(own: &Own, replicas: u32) -> Redis {
     let options = Options { replicas, ..own.options.clone() };
     Redis::open(options).await.expect("the store")
@@ -23,7 +23,7 @@ fn replica(own: &Own) -> Server {
 }
 
 #[tokio::test]
-async fn a_commit_waits_for_a_replica() {
+async fn commit_waits_for_replica() {
     let own = Own::start().await;
     let replica = replica(&own);
     let store = waiting(&own, 1).await;
@@ -39,22 +39,22 @@ async fn a_commit_waits_for_a_replica() {
         replica.command(&["HEXISTS", &name, &format!("j{key}")]).expect("an answer").int()
             == Some(1)
     };
-    assert!(on_replica("a"), "an answered commit is there");
+    assert!(on_replica("a"), "the replica must have an answered commit");
 
     replica.pause().expect("a pause");
     let batch = owner.batch(vec![step("a", 2)]);
     for _ in 0..2 {
         assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown);
     }
-    assert_eq!(next_of(&own.store, "a").await, 3, "the master has it");
-    replica.resume().expect("it goes on");
+    assert_eq!(next_of(&own.store, "a").await, 3, "the master has the commit");
+    replica.resume().expect("a resumed replica");
     until_applied(&store, &owner, &batch).await;
     assert_eq!(numbers(&store, &owner, "a").await, [1, 2]);
     owner.write(&store, step("a", 3)).await;
 }
 
 #[tokio::test]
-async fn too_few_replicas_answer_nothing() {
+async fn commit_with_too_few_replicas_is_not_answered() {
     let own = Own::start().await;
     let _one = replica(&own);
     let store = waiting(&own, 2).await;
@@ -67,9 +67,9 @@ async fn too_few_replicas_answer_nothing() {
     assert_eq!(numbers(&store, &owner, "a").await, [1]);
 }
 
-/// The script is forgotten, the connection cut, the replica paused.
+/// The server loses its scripts, the connection closes, and the replica pauses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_commits_go_on() {
+async fn waiting_commits_continue_after_faults() {
     let own = Own::start().await;
     let replica = replica(&own);
     let store = Arc::new(waiting(&own, 1).await);
@@ -82,7 +82,7 @@ async fn waiting_commits_go_on() {
         if round == 1 {
             replica.pause().expect("a pause");
             std::thread::sleep(std::time::Duration::from_millis(200));
-            replica.resume().expect("it goes on");
+            replica.resume().expect("a resumed replica");
         }
     }
     work.until_more(20);

@@ -1,4 +1,4 @@
-//! What a user of the server must be allowed, and that this is enough.
+//! Tests of the rights that a user of the server needs: these are necessary, and sufficient.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,24 +16,27 @@ use ordain_tests::conformance::{Owner, event, number_of};
 use super::own::{Server, next_of, numbers, step, until_applied};
 use super::support::options;
 
-/// What a user needs beside the keys with the store's prefix.
+/// The rights of every user, in addition to the keys with the prefix of the store.
 pub(super) const RIGHTS: &str = "evalsha eval info config|get time type \
     hget hmget hset hdel hexists hlen hscan hstrlen sadd smembers \
     zadd zrem zrange zrangebylex zrangebyscore zcount zrank zscore";
-/// And with a number of a database, in a Cluster, under Sentinel, waiting for replicas.
+/// The additional right for a database number.
 pub(super) const WITH_DATABASE: &str = "select";
+/// The additional rights in a Cluster.
 pub(super) const IN_CLUSTER: &str = "cluster|slots ping asking";
+/// The additional right under Sentinel.
 pub(super) const UNDER_SENTINEL: &str = "role";
+/// The additional right for commits that wait for replicas.
 pub(super) const WITH_REPLICAS: &str = "wait";
 
-/// The rules of a user who may do so much with the store `ordain`.
+/// Returns the rules of a user who has only these rights on the store `ordain`.
 pub(super) fn rules(rights: &[&str]) -> String {
     let rights = rights.join(" ");
     let rights: Vec<&str> = rights.split_whitespace().collect();
     format!("resetchannels ~ordain:* -@all +{}", rights.join(" +"))
 }
 
-/// What a server refused a user.
+/// Returns the requests that a server denied to users.
 pub(super) fn denied(server: &Server) -> Vec<Reply> {
     server.command(&["ACL", "LOG"]).expect("a log").parts().to_vec()
 }
@@ -48,7 +51,7 @@ fn start(rules: &str) -> Server {
     Server::with(&options).expect("a server")
 }
 
-/// All that a commit writes and removes.
+/// Commits everything that a commit can write and remove.
 async fn write_everything(store: &Redis, owner: &mut Owner) {
     let mut write = step("a", 1);
     write.spill = (3..40).map(|sequence| (sequence, event("a", sequence, "held"))).collect();
@@ -56,7 +59,8 @@ async fn write_everything(store: &Redis, owner: &mut Owner) {
     write.job.ids_from = 1;
     write.ids.push(TakenId { sequence: 1, id: 1, content: 1 });
     write.state = Change::Put("1".into());
-    (write.due_in, write.expire_in) = (Some(0), Some(60_000));
+    write.due_in = Some(0);
+    write.expire_in = Some(60_000);
     let letter = DeadLetter {
         id: LetterId { key: "a".into(), sequence: 1, tag: 0 },
         cause: Cause::Rejected,
@@ -69,8 +73,8 @@ async fn write_everything(store: &Redis, owner: &mut Owner) {
     let held = write.job.spilled;
     owner.write(store, write.clone()).await;
     let mut again = step("a", 2);
-    (again.spill, again.job.spilled) =
-        (vec![(50, event("a", 50, "held")), write.spill[0].clone()], held);
+    again.spill = vec![(50, event("a", 50, "held")), write.spill[0].clone()];
+    again.job.spilled = held;
     again.job.ids_from = 2;
     again.ids.push(TakenId { sequence: 2, id: 2, content: 2 });
     again.state = Change::Delete;
@@ -79,10 +83,11 @@ async fn write_everything(store: &Redis, owner: &mut Owner) {
     owner.write(store, step("a", 3)).await;
 }
 
-/// A job that ends, and is swept away by the next commit.
+/// Ends a key, which the next commit removes.
 async fn let_a_job_end(store: &Redis, owner: &mut Owner) {
     let mut ended = step("b", 1);
-    (ended.expire_in, ended.due_in) = (Some(0), Some(0));
+    ended.expire_in = Some(0);
+    ended.due_in = Some(0);
     ended.spill = vec![(9, event("b", 9, "held"))];
     ended.job.spilled.add(9);
     owner.write(store, ended).await;
@@ -91,7 +96,7 @@ async fn let_a_job_end(store: &Redis, owner: &mut Owner) {
     owner.write(store, step(&mate.expect("a key"), 1)).await;
 }
 
-/// All that is read, and what is done and marked.
+/// Reads everything that the store can read, removes outbox entries and writes marks.
 async fn read_everything(store: &Redis, owner: &mut Owner) {
     assert_eq!(owner.spilled(store, "a", 0).await, [] as [u64; 0]);
     let due = store.due(&owner.partition, Some(&(5, "x".into())), 10, true).await;
@@ -126,7 +131,7 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
     tokio::time::sleep(lease).await;
     store.beat(Beat { lease: Duration::from_mins(1), ..beat }).await.expect("a beat");
     let Leased::Given(epoch) = store.lease(&owner.partition, id).await.expect("a lease") else {
-        panic!("nobody has it")
+        panic!("the partition has no owner")
     };
     store.release(&owner.partition, id, epoch).await.expect("given back");
     store.forget(id).await.expect("forgotten");
@@ -134,9 +139,9 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
     assert_eq!(other.load(store, "a").await.expect("a job").job.takeovers, 1);
 }
 
-/// Everything that the store does, as a user who may do nothing else.
+/// A user without any other rights can do everything that the store does.
 #[tokio::test]
-async fn a_user_with_the_least_rights() {
+async fn user_with_least_rights_can_do_everything() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
     let store = Redis::open(options_of(&server)).await.expect("the store");
     assert!(store.durability().words.contains("appendfsync always"), "{:?}", store.durability());
@@ -149,20 +154,21 @@ async fn a_user_with_the_least_rights() {
     let put = ["EVAL", "redis.call('SELECT', 3) redis.call('SET', KEYS[1], '')", "1", &foreign];
     server.command(&put).expect("a foreign value");
     let partition = Partition { stream: "t".into(), number: 0 };
-    let words = store.load(&partition, &["a".into()], 1).await.expect_err("it is foreign");
+    let words = store.load(&partition, &["a".into()], 1).await.expect_err("a foreign value");
     assert!(words.to_string().contains(&foreign), "{words}");
-    assert_eq!(denied(&server), [], "something was refused on the way");
+    assert_eq!(denied(&server), [], "the server denied a request");
     let used = server.info("commandstats").expect("INFO");
     let used: BTreeSet<&str> =
         used.keys().filter_map(|name| name.strip_prefix("cmdstat_")).collect();
     let idle = RIGHTS.split_whitespace().filter(|right| !used.contains(right));
-    assert_eq!(idle.collect::<Vec<_>>(), [] as [&str; 0], "nobody needs these");
+    assert_eq!(idle.collect::<Vec<_>>(), [] as [&str; 0], "no request needs these rights");
 }
 
 #[tokio::test]
-async fn a_missing_right_is_named_at_the_start() {
+async fn missing_right_is_named_at_start() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
-    // Without these two nothing can be asked; the log says what it does not know without the third.
+    // Without the first two rights no request is possible. Without the third the log reports the missing
+    // information.
     let outside = ["evalsha", "eval", "config|get"];
     for right in RIGHTS.split_whitespace().filter(|right| !outside.contains(right)) {
         server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
@@ -172,7 +178,7 @@ async fn a_missing_right_is_named_at_the_start() {
         server.command(&["ACL", "SETUSER", "shop", &format!("+{right}")]).expect("a rule");
     }
     Redis::open(options_of(&server)).await.expect("the store");
-    // What only some need.
+    // Rights for some configurations only.
     let waiting = Options { replicas: 1, ..options_of(&server) };
     let Err(StoreError::Unusable(words)) = Redis::open(waiting).await.map(drop) else {
         panic!("without {WITH_REPLICAS}")
@@ -184,9 +190,9 @@ async fn a_missing_right_is_named_at_the_start() {
     assert!(words.contains("select"), "{words}");
 }
 
-/// Whatever a commit can no longer do, it is made once when that is allowed again.
+/// A commit that needs a revoked right is made once, after the right is granted again.
 #[tokio::test]
-async fn a_right_that_is_taken_away_is_waited_for() {
+async fn revoked_right_is_waited_for() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
     let store = Redis::open(options_of(&server)).await.expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
@@ -214,9 +220,9 @@ async fn a_right_that_is_taken_away_is_waited_for() {
     assert_eq!(numbers(&store, &owner, "a").await.len(), taken.len());
 }
 
-/// A rule that is easier to write, and what is not known then.
+/// A rule that is easier to write, and the information that is missing with it.
 #[tokio::test]
-async fn a_user_without_dangerous_commands() {
+async fn user_without_dangerous_commands_can_do_everything() {
     let server = start("~ordain:* +@all -@dangerous +info");
     let store = Redis::open(options_of(&server)).await.expect("the store");
     assert!(

@@ -1,4 +1,4 @@
-//! Stores on real servers, each under a prefix of its own.
+//! Stores on real servers, each with its own prefix.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -9,7 +9,7 @@ use ordain_store::{RedisAddress as Address, RedisOptions as Options};
 use ordain_store_redis::Redis;
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
-/// One server for all cases: they share nothing but its time.
+/// One server for all cases: the cases share nothing but its time.
 static ALONE: LazyLock<ordain_servers::Redis> =
     LazyLock::new(|| ordain_servers::Redis::start(&[]).expect("a server"));
 
@@ -25,13 +25,13 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// On one server.
+    /// Creates a store on one server.
     pub(super) async fn alone() -> Self {
         let url = tokio::task::spawn_blocking(|| ALONE.url()).await.expect("a server");
         Self::open(&url, || std::slice::from_ref(&*ALONE)).await
     }
 
-    /// On three masters, of which one is named.
+    /// Creates a store on a Cluster of three masters, with the URL of one of them.
     pub(super) async fn cluster() -> Self {
         let url = tokio::task::spawn_blocking(|| CLUSTER.urls().remove(0)).await;
         Self::open(&url.expect("a Cluster"), || CLUSTER.nodes()).await
@@ -43,7 +43,7 @@ impl Rig {
         Self { store, options, servers }
     }
 
-    /// Makes all keys that begin with the prefix `to` what those are that begin with `from`.
+    /// Replaces all keys with the prefix `to` by copies of the keys with the prefix `from`.
     async fn copy(&self, from: String, to: String) {
         const COPY: &str = "for _, key in ipairs(redis.call('KEYS', ARGV[2] .. ':*')) do \
                 redis.call('DEL', key) \
@@ -61,7 +61,7 @@ impl Rig {
     }
 }
 
-/// A new store at a URL.
+/// Returns the options of a new store at a URL.
 pub(super) fn options(url: &str) -> Options {
     Options {
         address: Address::parse(url).expect("a URL"),

@@ -1,4 +1,4 @@
-//! TLS: the server's certificate is checked against what the system trusts.
+//! Tests of TLS: the system must trust the certificate of the server.
 
 use std::process::Command;
 
@@ -9,12 +9,12 @@ use ordain_tests::conformance::Owner;
 use super::own::{Server, next_of, step};
 use super::support::options;
 
-/// Tells the child what to do: the server's URL.
+/// The variable that makes a process the child: the URL of the server.
 const URL: &str = "ORDAIN_TEST_TLS_URL";
-/// What the child trusts in place of the system's certificates.
+/// The variable for the certificates that the child trusts instead of the certificates of the system.
 const TRUSTED: &str = "SSL_CERT_FILE";
 
-/// Commits over TLS, or says why not. Does nothing unless it is the child.
+/// Commits over TLS, or prints the reason of the refusal. Does nothing unless the process is the child.
 #[tokio::test]
 async fn child() {
     let Ok(url) = std::env::var(URL) else { return };
@@ -29,7 +29,7 @@ async fn child() {
     }
 }
 
-/// What the child says.
+/// Runs the child, and returns the line that it printed.
 fn answer(url: &str, variables: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", "store_redis::tls::child", "--nocapture"])
@@ -47,10 +47,10 @@ fn answer(url: &str, variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn a_trusted_server_is_used_and_another_is_refused() {
+fn only_trusted_server_is_used() {
     let tls = ordain_servers::Options::new().password("secret").tls();
     let server = Server::with(&tls).expect("a server");
-    let (_, certificates) = server.tls().expect("it speaks TLS");
+    let (_, certificates) = server.tls().expect("a server with TLS");
     let authority = certificates.authority().display().to_string();
     let trusting = [(TRUSTED, authority.as_str())];
     assert_eq!(answer(&server.url(), &trusting), "next 2");

@@ -1,5 +1,5 @@
-//! Owners that commit without end, one for each shard, while a test breaks what is below them. What
-//! they were answered is compared with what is stored at the end.
+//! Owners that commit continuously, one for each shard, while a test causes failures. At the end the
+//! answered commits are compared with the stored data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use tokio::task::JoinSet;
 
 use super::own::{outbox, step, until_applied};
 
-/// Keys of each shard.
+/// The number of keys of each shard.
 const KEYS: usize = 3;
-/// A spilled event lies so far ahead of the one that is settled.
+/// The distance from the settled event to a spilled event.
 const AHEAD: u64 = 4;
-/// Between two commits of a shard, so that the one who breaks things has a turn.
+/// The delay between two commits of a shard, in which the test can cause a failure.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// Commits of all shards, under way.
+/// The commits of all shards, in progress.
 pub(super) struct Work {
     shared: Arc<Shared>,
     tasks: JoinSet<Worker>,
@@ -36,17 +36,17 @@ struct Shared {
     answered: AtomicU64,
 }
 
-/// The commits of one shard, each sent until it is answered.
+/// The owner of one shard, which sends each commit until it is answered.
 pub(super) struct Worker {
     owner: Owner,
     pub(super) shard: u32,
     keys: Vec<(Key, Progress)>,
-    /// The longest time that one took until it was answered.
+    /// The longest time from a first attempt to its answer.
     pub(super) longest: Duration,
     random: ChaCha8Rng,
 }
 
-/// What is to be stored of a key.
+/// The expected state of a key.
 #[derive(Default)]
 struct Progress {
     settled: u64,
@@ -54,7 +54,7 @@ struct Progress {
 }
 
 impl Work {
-    /// Begins. The seed is printed with a failure.
+    /// Starts the owners. The seed is printed with a failure.
     pub(super) async fn start(store: &Arc<Redis>) -> Self {
         let seed: u64 = rand::random();
         println!("seed {seed}");
@@ -68,18 +68,18 @@ impl Work {
         Self { shared, tasks }
     }
 
-    /// How many commits have been answered so far.
+    /// Returns how many commits have been answered.
     pub(super) fn answered(&self) -> u64 {
         self.shared.answered.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more commits are answered.
+    /// Waits until `count` more commits are answered.
     pub(super) fn until_more(&self, count: u64) {
         let wanted = self.answered() + count;
-        wait_until("more commits", || Ok(self.answered() >= wanted)).expect("commits go on");
+        wait_until("more commits", || Ok(self.answered() >= wanted)).expect("more commits");
     }
 
-    /// Ends when what is under way is answered, and compares it with what is stored.
+    /// Stops after all commits in progress are answered, and compares them with the stored data.
     pub(super) async fn finish(self, store: &dyn Store) -> Vec<Worker> {
         self.shared.ends.store(true, Ordering::Relaxed);
         let workers = self.tasks.join_all().await;
@@ -115,7 +115,7 @@ impl Worker {
         self
     }
 
-    /// Settles an event of some keys, at least one.
+    /// Commits an event of some keys, at least one.
     async fn commit(&mut self, store: &dyn Store) {
         let which = self.random.random_range(1..1_u32 << KEYS);
         let mut writes = Vec::new();
@@ -142,7 +142,7 @@ impl Worker {
         assert_eq!(applied.refused, [], "commit {} of shard {}", batch.number, self.shard);
     }
 
-    /// Every answered commit is there, whole, and once.
+    /// Checks that the store has every answered commit, complete and once.
     async fn check(&self, store: &dyn Store) {
         let entries = outbox(store, &self.owner, self.shard).await;
         let numbers: Vec<u64> = entries.iter().map(|entry| entry.number).collect();
@@ -167,7 +167,7 @@ impl Worker {
     }
 }
 
-/// Waits for a time of these milliseconds.
+/// Waits for a random time in this range of milliseconds.
 pub(super) fn pause(random: &mut impl Rng, ms: Range<u64>) {
     std::thread::sleep(Duration::from_millis(random.random_range(ms)));
 }

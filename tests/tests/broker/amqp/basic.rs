@@ -1,4 +1,4 @@
-//! From a queue through a handler into an exchange.
+//! Tests of events from a queue through a handler to an exchange.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Rabbit, RabbitOptions, Redis};
@@ -18,18 +18,18 @@ fn runs(rig: &Rig) -> Result<()> {
 }
 
 #[test]
-fn events_from_a_queue_take_effect_once_and_in_order() -> Result<()> {
+fn events_take_effect_once_and_in_order() -> Result<()> {
     runs(&Rig::new()?)
 }
 
 #[test]
-fn the_store_may_be_in_redis() -> Result<()> {
+fn events_take_effect_once_with_redis_store() -> Result<()> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url());
     runs(&Rig::with(&store, "", "")?)
 }
 
-/// A backlog on four partitions, and a broker that is started again: no key changes its queue.
+/// No key changes its queue while four partitions have a backlog and the broker restarts.
 #[test]
 fn keys_stay_in_their_partitions() -> Result<()> {
     let mut rig = Rig::alone("", "", "partitions = 4")?;
@@ -52,7 +52,10 @@ fn keys_stay_in_their_partitions() -> Result<()> {
     };
     service.end()?;
     let before = partitions(&rig)?;
-    ensure!((0..4).all(|it| before.iter().any(|(_, partition)| *partition == it)), "{before:?}");
+    ensure!(
+        (0..4).all(|number| before.iter().any(|(_, partition)| *partition == number)),
+        "{before:?}"
+    );
 
     rig.publish(second)?;
     rig.rabbit.restart()?;
@@ -70,7 +73,7 @@ fn keys_stay_in_their_partitions() -> Result<()> {
 }
 
 #[test]
-fn tls_with_a_certificate_of_ones_own() -> Result<()> {
+fn tls_requires_trusted_certificate() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().tls())?;
     let authority = rabbit.certificates().map(ordain_servers::Certificates::authority);
     let rig = Rig::on(rabbit, "", "", "")?;

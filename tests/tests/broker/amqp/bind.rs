@@ -1,4 +1,4 @@
-//! Exchanges that feed a stream's own.
+//! Tests of exchanges that are bound to the exchange of a stream.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use ordain_tests::log::in_turn;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 
-/// Publishes the events of each key in turn to the stream's exchange, to one that passes on all, and
-/// to one that passes on `k1` alone.
+/// Publishes the events of each key in turn to the stream's exchange, to an exchange that forwards all
+/// messages, and to an exchange that forwards only `k1`.
 fn publish(rig: &Rig, lines: &[String]) -> Result<()> {
     let mut messages: BTreeMap<&str, Vec<Outgoing>> = BTreeMap::new();
     for (number, line) in lines.iter().enumerate() {
@@ -38,21 +38,25 @@ fn fed(partitions: u64) -> Result<()> {
     rig.until_declared()?;
     rig.until_bound("feed", &["cases"])?;
     rig.until_bound("some", &["cases"])?;
-    // The number of keys is no multiple of three, so that each has events by every way.
+    // The number of keys is not a multiple of three, so that each key has events in each exchange that
+    // forwards them.
     let lines = in_turn(61, 9);
     publish(&rig, &lines)?;
     rig.check(&lines)?;
     rig.until_empty()?;
     service.end()?;
 
-    // Where the keys were, they come again.
+    // Later events of a key must arrive in the queue of its partition.
     let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
     let row = |row: &serde_json::Value| {
         Some((row["key"].as_str()?.to_owned(), row["partition"].as_u64()?))
     };
     let keys: BTreeMap<String, u64> = rows.iter().filter_map(row).collect();
     ensure!(keys.len() == 61, "{rows:?}");
-    ensure!((0..partitions).all(|it| keys.values().any(|partition| *partition == it)), "{keys:?}");
+    ensure!(
+        (0..partitions).all(|number| keys.values().any(|partition| *partition == number)),
+        "{keys:?}"
+    );
     publish(&rig, &lines)?;
     let mut left = lines.len();
     for partition in 0..partitions {
@@ -60,7 +64,7 @@ fn fed(partitions: u64) -> Result<()> {
         for delivery in rig.client.take_all(&queue)? {
             let key = delivery.routing_key.as_str();
             ensure!(keys.get(key) == Some(&partition), "{key} in {queue}, before {keys:?}");
-            left = left.checked_sub(1).context("more came than was published")?;
+            left = left.checked_sub(1).context("more events arrived than were published")?;
         }
     }
     ensure!(left == 0, "{left} events are in no queue");
@@ -68,11 +72,11 @@ fn fed(partitions: u64) -> Result<()> {
 }
 
 #[test]
-fn one_queue_is_fed_by_other_exchanges() -> Result<()> {
+fn bound_exchanges_feed_one_queue() -> Result<()> {
     fed(1)
 }
 
 #[test]
-fn four_queues_are_fed_by_other_exchanges() -> Result<()> {
+fn bound_exchanges_feed_four_queues() -> Result<()> {
     fed(4)
 }

@@ -1,4 +1,4 @@
-//! The forms in which events come: CloudEvents in binary mode, keys in a header.
+//! Tests of the forms of an event: CloudEvents in binary mode, and keys in a header.
 
 use anyhow::{Context as _, Result, ensure};
 use lapin::BasicProperties;
@@ -11,11 +11,11 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-/// When all events happened.
+/// The time of all events: as text, and in milliseconds since 1970.
 const TIME: (&str, u64) = ("2026-01-31T12:00:00.125Z", 1_769_860_800_125);
 
-/// A line as a CloudEvent in binary mode: its attributes are headers, and its properties say what
-/// must not count.
+/// Converts a line to a CloudEvent in binary mode. Headers carry its attributes. The AMQP properties have
+/// other values, which the host must ignore.
 fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     let event: Value = serde_json::from_str(line)?;
     let mut headers = FieldTable::default();
@@ -42,14 +42,14 @@ fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     Ok(Outgoing { routing_key, properties, body: event["data"].to_string().into_bytes() })
 }
 
-/// Lines, every other one under the other prefix.
+/// Converts lines to CloudEvents, alternately under the two prefixes.
 fn binaries(lines: &[String]) -> Result<Vec<Outgoing>> {
     let prefixes = ["cloudEvents:", "cloudEvents_"].into_iter().cycle();
     lines.iter().zip(prefixes).map(|(line, prefix)| binary(line, prefix)).collect()
 }
 
 #[test]
-fn cloud_events_in_binary_mode() -> Result<()> {
+fn binary_cloud_events_take_effect_in_order() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -63,16 +63,17 @@ fn cloud_events_in_binary_mode() -> Result<()> {
     let taken = rig.client.take("out", lines.len())?;
     let out: Vec<String> = taken.iter().map(to_line).collect::<Result<_>>()?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
-    let ends = taken.iter().filter(|it| header(it, "X-End-Of-Sequence").is_some()).count();
+    let ends =
+        taken.iter().filter(|message| header(message, "X-End-Of-Sequence").is_some()).count();
     ensure!(ends == 7, "{ends} of the messages are the last of their key");
     rig.until_empty()?;
     service.end()
 }
 
-/// The handler's clock shows the time of the event, and an event that it rejects is kept with all
-/// of its attributes.
+/// The clock of the handler returns the time of the event. The dead letter of a rejected event has all of
+/// its attributes.
 #[test]
-fn attributes_of_cloud_events() -> Result<()> {
+fn cloud_event_attributes_reach_handler_and_dead_letter() -> Result<()> {
     let rig = Rig::new()?;
     rig.home.write("ordain.toml", rig.home.read("ordain.toml").replace("tally", "faulty"))?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -101,7 +102,7 @@ fn attributes_of_cloud_events() -> Result<()> {
 }
 
 #[test]
-fn a_key_in_a_header() -> Result<()> {
+fn key_is_read_from_header() -> Result<()> {
     let rig = Rig::with("", "", "key = \"header:case\"")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -130,20 +131,20 @@ fn a_key_in_a_header() -> Result<()> {
     Ok(())
 }
 
-/// A queue counts in a header how often it delivers a message: what has no effect but a dead letter
-/// has one, however often it comes.
+/// A queue counts the deliveries of a message in a header. A message whose only effect is a dead letter has
+/// one dead letter, regardless of the number of its deliveries.
 #[test]
-fn a_message_that_comes_again_is_the_same_one() -> Result<()> {
+fn redelivered_message_has_one_dead_letter() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     service.end()?;
     let unreadable = || {
-        let mut it = from_line(&line("a", 1, &json!({ "n": 1 })))?;
-        let mut headers = it.properties.headers().clone().unwrap_or_default();
+        let mut message = from_line(&line("a", 1, &json!({ "n": 1 })))?;
+        let mut headers = message.properties.headers().clone().unwrap_or_default();
         headers.insert("X-End-Of-Sequence".into(), AMQPValue::LongString("maybe".into()));
-        it.properties = it.properties.with_headers(headers);
-        anyhow::Ok(it)
+        message.properties = message.properties.with_headers(headers);
+        anyhow::Ok(message)
     };
     rig.client.publish("cases", &[unreadable()?])?;
     let held = rig.client.hold("cases")?;

@@ -1,4 +1,4 @@
-//! Messages that are made to break whoever reads them.
+//! Tests of messages that are built to break their reader.
 
 use anyhow::{Result, ensure};
 use ordain_tests::log::in_turn;
@@ -7,7 +7,7 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 
 #[test]
-fn texts_that_are_no_utf8_and_headers_without_end() -> Result<()> {
+fn invalid_utf8_and_deep_headers_become_dead_letters() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -27,7 +27,7 @@ fn texts_that_are_no_utf8_and_headers_without_end() -> Result<()> {
     raw.publish("cases", b"id", &table(&id), b"{\"n\":4}")?;
     let deep = nested(20_000);
     let deep = [numbered, &[(b"deep", &deep)]].concat();
-    // Kept as bytes within the thirty-second array, and too large for an event.
+    // The reader keeps the levels below the thirty-second array as bytes, which are too large for an event.
     raw.publish("cases", b"deep", &table(&deep), b"{\"n\":5}")?;
 
     rig.publish(rest)?;
@@ -37,7 +37,7 @@ fn texts_that_are_no_utf8_and_headers_without_end() -> Result<()> {
     let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     let all = letters.iter().map(ToString::to_string).collect::<String>();
     ensure!(letters.len() == 5, "{all}");
-    ensure!(letters.iter().all(|it| it["cause"] == "unreadable"), "{all}");
+    ensure!(letters.iter().all(|letter| letter["cause"] == "unreadable"), "{all}");
     for part in ["fffe0061", &"80".repeat(255), "c3", "\\\"n\\\":4", "headers with"] {
         ensure!(all.contains(part), "no {part} in {all}");
     }

@@ -1,4 +1,4 @@
-//! Dead letters that are published to an exchange.
+//! Tests of dead letters that are published to an exchange.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn has(letter: &Delivery, headers: &[(&str, &str)]) -> Result<()> {
 }
 
 #[test]
-fn an_exchange_gets_dead_letters_with_their_reason() -> Result<()> {
+fn dead_letters_are_published_with_reason() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "")?;
     rig.client.exchange("graves", ExchangeKind::Topic)?;
     rig.client.queue("graves")?;
@@ -43,8 +43,9 @@ fn an_exchange_gets_dead_letters_with_their_reason() -> Result<()> {
 
     let taken = rig.client.take("graves", 3)?;
     let letter = |cause: &str, routing_key: &str| {
-        let found = taken.iter().find(|it| header(it, "deadcause").as_deref() == Some(cause));
-        let found = found.filter(|it| it.routing_key.as_str() == routing_key);
+        let found =
+            taken.iter().find(|message| header(message, "deadcause").as_deref() == Some(cause));
+        let found = found.filter(|message| message.routing_key.as_str() == routing_key);
         found.with_context(|| format!("no letter {cause} under {routing_key} in {taken:?}"))
     };
     let rejected = letter("rejected", "grave.a")?;
@@ -59,10 +60,10 @@ fn an_exchange_gets_dead_letters_with_their_reason() -> Result<()> {
             ("cloudEvents:source", "/ordain/cases"),
         ],
     )?;
-    ensure!(header(rejected, "deadversion").is_some_and(|it| it.starts_with("faulty+")));
+    ensure!(header(rejected, "deadversion").is_some_and(|version| version.starts_with("faulty+")));
     let properties = &rejected.properties;
     let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
-    ensure!(text(properties.message_id()).is_some_and(|it| it.starts_with("cases/a/dead/1/")));
+    ensure!(text(properties.message_id()).is_some_and(|id| id.starts_with("cases/a/dead/1/")));
     ensure!(text(properties.kind()).as_deref() == Some("test"), "{properties:?}");
     ensure!(text(properties.content_type()).as_deref() == Some("application/json"));
     let data: serde_json::Value = serde_json::from_slice(&rejected.data)?;
@@ -84,10 +85,10 @@ fn an_exchange_gets_dead_letters_with_their_reason() -> Result<()> {
     Ok(())
 }
 
-/// Two streams write one file, and one of them waits for an exchange when the process ends: what it has
-/// written is not marked done, so nothing behind it in the file may be.
+/// Two streams write to one file, and one of them waits for an exchange when the process ends. The host has
+/// not marked its lines as published, so the host may mark no later line of the file either.
 #[test]
-fn a_file_of_two_streams_of_which_one_waits() -> Result<()> {
+fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;
     rig.client.delete_queue("out")?;
     let others = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n\
@@ -101,15 +102,16 @@ fn a_file_of_two_streams_of_which_one_waits() -> Result<()> {
 
     let letters = || rig.home.read("dead.ndjson").lines().count();
     let event = |key: &str, sequence, data| from_line(&line(key, sequence, &data));
-    let (emit, reject) = (json!({ "do": "emit" }), json!({ "do": "reject" }));
+    let emit = json!({ "do": "emit" });
+    let reject = json!({ "do": "reject" });
     rig.client.publish("cases", &[event("a", 1, emit)?])?;
     service.until_says("no queue takes")?;
     rig.client.publish("cases", &[event("a", 2, reject.clone())?])?;
     service.until("a letter of the first", || letters() == 1)?;
     rig.client.publish("others", &[event("b", 1, reject)?])?;
     service.until("a letter of the second", || letters() == 2)?;
-    // The first stream ends before the second, in which what was written could be marked meanwhile:
-    // its message is tried again about 12 seconds after it was tried first.
+    // The first stream must end before the second, and the second could mark its lines meanwhile. The host
+    // retries the message of the first stream about 12 seconds after the first attempt.
     std::thread::sleep(Duration::from_secs(4));
     rig.client.publish("others", &[event("c", 1, json!({ "do": "loop" }))?])?;
     std::thread::sleep(Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! A broker that goes away and comes back while events are under way.
+//! Tests of a broker that disappears and returns while events are in flight.
 
 use std::ops::RangeInclusive;
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::{Value, json};
 
-/// Events come, something is done to the broker, more come, and all of them take effect once.
+/// Publishes events, disturbs the broker, publishes more, and checks that each event takes effect once.
 fn goes_on(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -30,7 +30,7 @@ fn goes_on(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()>
 }
 
 #[test]
-fn stopped_in_order_and_started_again() -> Result<()> {
+fn broker_shutdown_loses_nothing() -> Result<()> {
     goes_on(Rig::alone("", "", "")?, |rig| {
         rig.rabbit.stop()?;
         sleep(Duration::from_secs(2));
@@ -39,12 +39,12 @@ fn stopped_in_order_and_started_again() -> Result<()> {
 }
 
 #[test]
-fn killed_and_started_again() -> Result<()> {
+fn broker_crash_loses_nothing() -> Result<()> {
     goes_on(Rig::alone("", "", "")?, |rig| rig.rabbit.restart())
 }
 
 #[test]
-fn connections_that_are_closed() -> Result<()> {
+fn closed_connections_lose_nothing() -> Result<()> {
     goes_on(Rig::new()?, |rig| {
         for _ in 0..5 {
             rig.rabbit.close_connections()?;
@@ -55,7 +55,7 @@ fn connections_that_are_closed() -> Result<()> {
 }
 
 #[test]
-fn a_broker_that_stands_still() -> Result<()> {
+fn paused_broker_loses_nothing() -> Result<()> {
     goes_on(Rig::alone("", "", "")?, |rig| {
         rig.rabbit.pause()?;
         sleep(Duration::from_secs(12));
@@ -63,9 +63,9 @@ fn a_broker_that_stands_still() -> Result<()> {
     })
 }
 
-/// The broker takes no messages for want of memory: they wait, and nothing is lost.
+/// The broker accepts no messages because of its memory limit. Messages wait, and none is lost.
 #[test]
-fn a_broker_that_blocks() -> Result<()> {
+fn blocked_publishing_loses_nothing() -> Result<()> {
     goes_on(Rig::alone("", "", "")?, |rig| {
         rig.rabbit.limit_memory(0.00001)?;
         sleep(Duration::from_secs(3));
@@ -73,10 +73,10 @@ fn a_broker_that_blocks() -> Result<()> {
     })
 }
 
-/// A queue that has gone is made again, with its binding. Its events come again from whoever has
-/// them; those that took effect are known.
+/// The host declares a deleted queue again, with its binding. The producer publishes all events again, and
+/// the host recognises events that already took effect.
 #[test]
-fn a_queue_that_is_removed() -> Result<()> {
+fn deleted_queue_is_declared_again() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -91,10 +91,10 @@ fn a_queue_that_is_removed() -> Result<()> {
     service.end()
 }
 
-/// A queue that has messages and delivers none is told of, and its events are taken as soon as they
-/// come.
+/// The host reports a queue that has messages and delivers none. The host processes its events as soon as
+/// they are delivered.
 #[test]
-fn a_queue_that_somebody_else_holds() -> Result<()> {
+fn queue_held_by_another_consumer_is_reported() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -110,10 +110,10 @@ fn a_queue_that_somebody_else_holds() -> Result<()> {
     service.end()
 }
 
-/// Large events come as few at a time as fit into memory, small ones as many as are configured. With
-/// all of the large ones here at once the host would have 240 MB of them.
+/// The host prefetches no more large events than fit into memory, and as many small events as configured.
+/// All of the large events together would occupy 240 MB in the host.
 #[test]
-fn large_and_small_events() -> Result<()> {
+fn large_events_stay_within_memory() -> Result<()> {
     let small = "[runtime]\nmemory_budget = \"16MiB\"\nevent_size = \"1MiB\"\n";
     let rig = Rig::with(small, "", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -124,7 +124,8 @@ fn large_and_small_events() -> Result<()> {
         let keys = |number| (1..=40).map(move |key| (format!("k{key}"), number));
         numbers.flat_map(keys).map(|(key, number)| line(&key, number, &data)).collect()
     };
-    let (large, small) = (of(1..=12, json!({ "n": text })), of(13..=62, json!({ "n": 1 })));
+    let large = of(1..=12, json!({ "n": text }));
+    let small = of(13..=62, json!({ "n": 1 }));
     rig.publish(&large)?;
     rig.publish(&small)?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -138,10 +139,10 @@ fn large_and_small_events() -> Result<()> {
     Ok(())
 }
 
-/// Whatever the sizes, and however often the window changes: what is given back comes again in
-/// order, so that nothing is taken for missing.
+/// Event sizes and the prefetch change often. The broker delivers returned events again in order, so the
+/// host never detects a gap.
 #[test]
-fn sizes_that_change_disturb_no_order() -> Result<()> {
+fn changing_sizes_keep_order() -> Result<()> {
     let small = "[runtime]\nmemory_budget = \"16MiB\"\nevent_size = \"1MiB\"\n";
     let stream = "gap = { timeout = \"100ms\", backoff = \"20ms..100ms\" }";
     let rig = Rig::with(small, stream, "")?;
@@ -163,15 +164,15 @@ fn sizes_that_change_disturb_no_order() -> Result<()> {
     rig.until_empty()?;
     let figures = get(address, "/metrics")?.body;
     let rounds: Vec<&str> =
-        figures.lines().filter(|it| it.starts_with("ordain_gap_rounds_total{")).collect();
-    ensure!(!rounds.is_empty() && rounds.iter().all(|it| it.ends_with(" 0")), "{rounds:?}");
+        figures.lines().filter(|row| row.starts_with("ordain_gap_rounds_total{")).collect();
+    ensure!(!rounds.is_empty() && rounds.iter().all(|row| row.ends_with(" 0")), "{rounds:?}");
     service.end()
 }
 
-/// What a kill gives back comes again in the order that it had, and by that order `fifo` events are
-/// numbered: with all that was under way at once, whatever the window of the next process is.
+/// After a kill the broker delivers all unacknowledged events again in their order, regardless of the
+/// prefetch of the next process. A `fifo` stream numbers events by this order.
 #[test]
-fn a_fifo_stream_keeps_its_order_over_kills() -> Result<()> {
+fn fifo_stream_keeps_order_after_kills() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "prefetch = 2000")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;

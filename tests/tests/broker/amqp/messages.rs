@@ -1,4 +1,4 @@
-//! Messages that are no events, and messages that nobody takes.
+//! Tests of messages that are not events, and of messages that no queue accepts.
 
 use anyhow::{Result, ensure};
 use lapin::BasicProperties;
@@ -17,7 +17,7 @@ fn outgoing(key: &str, sequence: AMQPValue, body: &[u8]) -> Outgoing {
 }
 
 #[test]
-fn what_is_no_event_is_kept_whole() -> Result<()> {
+fn unreadable_message_is_kept_whole() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -36,7 +36,8 @@ fn what_is_no_event_is_kept_whole() -> Result<()> {
     rig.until_empty()?;
     service.end()?;
     let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
-    let mut causes: Vec<_> = letters.iter().map(|it| it["cause"].as_str().unwrap_or("")).collect();
+    let mut causes: Vec<_> =
+        letters.iter().map(|letter| letter["cause"].as_str().unwrap_or("")).collect();
     causes.sort_unstable();
     ensure!(causes == ["no-key", "no-sequence", "no-sequence"], "{letters:?}");
     let whole = letters.iter().map(ToString::to_string).collect::<String>();
@@ -48,9 +49,9 @@ fn what_is_no_event_is_kept_whole() -> Result<()> {
     Ok(())
 }
 
-/// Messages wait for a queue, over a crash too, and others go on meanwhile.
+/// Unroutable messages wait for a queue, even after a crash, and other messages continue meanwhile.
 #[test]
-fn what_no_queue_takes_is_kept() -> Result<()> {
+fn unroutable_message_is_kept() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -68,18 +69,19 @@ fn what_no_queue_takes_is_kept() -> Result<()> {
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
     let taken = rig.client.take("out", rest.len())?;
-    let mut ids: Vec<_> = taken.iter().map(|it| it.properties.message_id().clone()).collect();
+    let mut ids: Vec<_> =
+        taken.iter().map(|message| message.properties.message_id().clone()).collect();
     ids.sort();
     ids.dedup();
-    ensure!(ids.len() == rest.len(), "each is published once: {}", ids.len());
+    ensure!(ids.len() == rest.len(), "a message was published more than once: {} ids", ids.len());
     service.end()
 }
 
-/// Messages of an exchange and dead letters of a file are of the same commits. While messages wait
-/// for a queue the file is written, and what it is cut back to is not: after a kill it has each
-/// letter once all the same.
+/// The same commits contain messages for an exchange and dead letters for a file. While the messages wait
+/// for a queue, the host writes the file, but does not advance the position to which a start truncates the
+/// file. After a kill the file still has each letter once.
 #[test]
-fn a_file_stays_exact_while_messages_wait_for_a_queue() -> Result<()> {
+fn file_stays_exact_while_messages_wait_for_queue() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "")?;
     let config = rig.home.read("ordain.toml");
     let file = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n";
@@ -102,7 +104,7 @@ fn a_file_stays_exact_while_messages_wait_for_a_queue() -> Result<()> {
     for _ in 0..2 {
         service.kill()?;
         service = Service::start(&rig.home, &["run"])?;
-        service.until("the letters again", || rig.home.lines("dead.ndjson") == 40)?;
+        service.until("the letters after a restart", || rig.home.lines("dead.ndjson") == 40)?;
     }
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
@@ -116,9 +118,10 @@ fn a_file_stays_exact_while_messages_wait_for_a_queue() -> Result<()> {
     Ok(())
 }
 
-/// AMQP's routing keys end at 255 bytes: a handler hears of it, and a dead letter is cut.
+/// An AMQP routing key has at most 255 bytes. A longer routing key parks the key of its event, and the host
+/// cuts the routing key of a dead letter.
 #[test]
-fn routing_keys_that_are_too_long() -> Result<()> {
+fn too_long_routing_key_parks_key_and_is_cut_for_dead_letter() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "key = \"header:case\"")?;
     let config = rig.home.read("ordain.toml");
     let dead = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n";
@@ -128,16 +131,16 @@ fn routing_keys_that_are_too_long() -> Result<()> {
     let long = "k".repeat(300);
     let event = |key: &str, sequence: &str| {
         let text = |text: &str| AMQPValue::LongString(text.into());
-        let mut it = outgoing("", text(sequence), b"{}");
-        let mut headers = it.properties.headers().clone().unwrap_or_default();
+        let mut message = outgoing("", text(sequence), b"{}");
+        let mut headers = message.properties.headers().clone().unwrap_or_default();
         headers.insert("case".into(), text(key));
-        it.properties = it.properties.with_headers(headers);
-        it
+        message.properties = message.properties.with_headers(headers);
+        message
     };
     let sent = [event(&long, "1"), event(&long, "none"), event("short", "1")];
     rig.client.publish("cases", &sent)?;
     let taken = rig.client.take("out", 2)?;
-    let mut keys: Vec<_> = taken.iter().map(|it| it.routing_key.to_string()).collect();
+    let mut keys: Vec<_> = taken.iter().map(|message| message.routing_key.to_string()).collect();
     keys.sort();
     ensure!(keys == [&long[..255], "short"], "{keys:?}");
     service.until_says("parked")?;
@@ -148,10 +151,10 @@ fn routing_keys_that_are_too_long() -> Result<()> {
     Ok(())
 }
 
-/// A confirmation may bring the return of another message: what is kept is what has no queue, and
-/// nothing else is.
+/// The return of one message may arrive with the confirm of another. The host keeps the unroutable messages,
+/// and no others.
 #[test]
-fn keys_without_a_queue_among_others() -> Result<()> {
+fn only_unroutable_messages_wait() -> Result<()> {
     let rig = Rig::new()?;
     rig.client.delete_queue("out")?;
     for key in ["k1", "k2", "k4"] {
@@ -170,10 +173,11 @@ fn keys_without_a_queue_among_others() -> Result<()> {
     }
     for (queue, count) in [("some", 180), ("others", 120)] {
         let taken = rig.client.take(queue, count)?;
-        let mut ids: Vec<_> = taken.iter().map(|it| it.properties.message_id().clone()).collect();
+        let mut ids: Vec<_> =
+            taken.iter().map(|message| message.properties.message_id().clone()).collect();
         ids.sort();
         ids.dedup();
-        ensure!(ids.len() == count, "{} of {count} came to {queue}", ids.len());
+        ensure!(ids.len() == count, "{} of {count} messages arrived in {queue}", ids.len());
     }
     service.end()
 }

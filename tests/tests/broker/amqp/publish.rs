@@ -1,4 +1,5 @@
-//! Messages that the broker refuses, a broker that takes nothing, and what others notice of it.
+//! Tests of messages that the broker refuses, of a broker that accepts nothing, and of the effects on other
+//! messages.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,7 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::{Value, json};
 
-/// A rig whose handler does what its events say, with more sinks.
+/// Creates a rig with more sinks, whose handler follows the instructions in its events.
 fn rig(rabbit: Rabbit, store: &str, stream: &str, sinks: &str) -> Result<Rig> {
     let rig = Rig::on(rabbit, store, stream, "")?;
     let config = rig.home.read("ordain.toml").replace("tally", "faulty");
@@ -39,19 +40,19 @@ fn with_headers(mut event: Outgoing, headers: &[(&str, &str)]) -> Outgoing {
     event
 }
 
-/// Sequences of the events that messages came of, from their ids.
+/// Returns the sequences of the events that caused the messages, from the ids of the messages.
 fn sequences(taken: &[Delivery]) -> Result<Vec<u64>> {
-    let sequence = |it: &Delivery| {
-        let id = it.properties.message_id().as_ref().context("an id")?.to_string();
+    let sequence = |message: &Delivery| {
+        let id = message.properties.message_id().as_ref().context("an id")?.to_string();
         Ok(id.split('/').nth(3).context("a sequence")?.parse()?)
     };
     taken.iter().map(sequence).collect()
 }
 
-/// What a producer writes into headers neither makes a message that the broker refuses nor one that
-/// says another id or sequence than its own.
+/// The headers of a producer cannot make a message that the broker refuses, or give a message another id or
+/// sequence.
 #[test]
-fn headers_that_mean_something() -> Result<()> {
+fn producer_headers_replace_no_reserved_header() -> Result<()> {
     let dead = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n";
     let rig = rig(Rabbit::shared()?, "", "dead_letter = \"dead\"", dead)?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -70,7 +71,8 @@ fn headers_that_mean_something() -> Result<()> {
     );
     rig.client.publish("cases", &[rejected, event("b", 1, &json!({ "do": "emit" }))?])?;
     let taken = rig.client.take("out", 2)?;
-    let letter = taken.iter().find(|it| it.routing_key.as_str() == "a").context("the letter")?;
+    let letter =
+        taken.iter().find(|message| message.routing_key.as_str() == "a").context("the letter")?;
     for (name, value) in [
         ("x-original-CC", Some("elsewhere")),
         ("x-original-BCC", Some("elsewhere")),
@@ -91,10 +93,10 @@ fn headers_that_mean_something() -> Result<()> {
     service.end()
 }
 
-/// Of an event that is too large its dead letter has the beginning: it goes where the event did not
-/// need to.
+/// The dead letter of an event that is too large has the beginning of the event: the exchange for dead
+/// letters may have a lower limit than the queue of the event.
 #[test]
-fn dead_letters_of_large_events() -> Result<()> {
+fn dead_letter_of_large_event_is_truncated() -> Result<()> {
     let dead =
         "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n[runtime]\nevent_size = \"64KiB\"\n";
     let rabbit = Rabbit::with(&RabbitOptions::new().line("max_message_size = 262144"))?;
@@ -114,10 +116,11 @@ fn dead_letters_of_large_events() -> Result<()> {
     service.end()
 }
 
-/// Takes messages until these many different ones of other keys than `a` have come that were not
-/// taken before; those of `a`.
+/// Takes messages until `count` different messages of keys other than `a` have arrived. Returns the messages
+/// of `a`.
 fn others(rig: &Rig, count: usize) -> Result<Vec<Delivery>> {
-    let (mut ids, mut of_a) = (Vec::new(), Vec::new());
+    let mut ids = Vec::new();
+    let mut of_a = Vec::new();
     while ids.len() < count {
         for message in rig.client.take("out", 1)? {
             let id = message.properties.message_id().clone();
@@ -135,8 +138,8 @@ fn emits(key: &str, sequences: std::ops::RangeInclusive<u64>) -> Result<Vec<Outg
     sequences.map(|sequence| event(key, sequence, &json!({ "do": "emit" }))).collect()
 }
 
-/// Publishes events of a key from this one on until it is over, and takes what comes of them from a
-/// queue that gets no others: each comes at once, and once.
+/// Publishes events of a key, from the sequence `from`, until `is_over` returns true. Takes their messages
+/// from a queue that gets no others. Each message must arrive at once, and once.
 fn come_once(
     rig: &Rig,
     (key, queue): (&str, &str),
@@ -146,17 +149,17 @@ fn come_once(
     while !is_over() {
         rig.client.publish("cases", &emits(key, from..=from + 9)?)?;
         let taken = sequences(&rig.client.take(queue, 10)?)?;
-        ensure!(taken == (from..from + 10).collect::<Vec<_>>(), "from {from} on: {taken:?}");
+        ensure!(taken == (from..from + 10).collect::<Vec<_>>(), "messages from {from}: {taken:?}");
         from += 10;
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())
 }
 
-/// A queue that neither takes nor refuses, as one without a leader, holds up the keys whose messages
-/// go there. Others neither wait nor come twice.
+/// A queue that neither accepts nor refuses messages, such as a queue without a leader, delays the keys
+/// whose messages are routed there. Other messages are neither delayed nor repeated.
 #[test]
-fn a_queue_that_gives_no_answer() -> Result<()> {
+fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;
     rig.client.delete_queue("out")?;
     for key in ["a", "b"] {
@@ -170,13 +173,14 @@ fn a_queue_that_gives_no_answer() -> Result<()> {
     rig.rabbit.suspend("a", true)?;
     rig.client.publish("cases", &emits("a", 2..=4)?)?;
     let log = service.stderr_path();
-    let (mut held, started) = (None, Instant::now());
+    let mut held = None;
+    let started = Instant::now();
     come_once(&rig, ("b", "b"), 1, || {
         let log = fs::read_to_string(&log).unwrap_or_default();
         if held.is_none() && log.contains("neither accepted nor refused") {
             held = Some(Instant::now());
         }
-        // Until the first try alone is under way.
+        // The first isolated retry must be in flight.
         held.is_some_and(|at| at.elapsed() > Duration::from_secs(8))
             || started.elapsed() > Duration::from_mins(2)
     })?;
@@ -191,10 +195,10 @@ fn a_queue_that_gives_no_answer() -> Result<()> {
     service.end()
 }
 
-/// The same of a queue that has not given an answer since the host came: then the broker holds up all
-/// that is behind the first message for it, which may come twice, and before it.
+/// A queue that has confirmed no message since the host started: the broker delays all messages behind the
+/// first message for this queue. These messages may be published twice, and before that first message.
 #[test]
-fn a_queue_that_never_gave_an_answer() -> Result<()> {
+fn queue_that_never_confirmed_delays_only_its_keys() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;
     rig.client.delete_queue("out")?;
     for key in ["b", "c"] {
@@ -212,12 +216,13 @@ fn a_queue_that_never_gave_an_answer() -> Result<()> {
         rig.client.publish("cases", &emits(key, 1..=20)?)?;
     }
     rig.client.take("b", 20)?;
-    // What held up the others is known by now.
+    // The host knows by now which message delayed the others.
     let started = Instant::now();
     come_once(&rig, ("c", "c"), 1, || started.elapsed() > Duration::from_secs(10))?;
     rig.rabbit.suspend("a", false)?;
-    // After 65 seconds the broker gives up the first message of a channel that has gone long ago,
-    // and goes on with those behind it. What counts is what it confirms: of each key, all in order.
+    // After 65 seconds the broker gives up the first message of a channel that was closed long ago, and
+    // continues with the messages behind it. Only confirmed messages count: all messages of each key, in
+    // order.
     let mut missing = BTreeMap::from(["a1", "a2", "a3"].map(|key| (key.to_owned(), 1..=20)));
     while missing.values().any(|of_key| !of_key.is_empty()) {
         let message = rig.client.take("a", 1)?;
@@ -230,7 +235,7 @@ fn a_queue_that_never_gave_an_answer() -> Result<()> {
     service.end()
 }
 
-/// The sequences, each where it came first.
+/// Returns the distinct sequences in the order of their first occurrence.
 fn in_order(sequences: &[u64]) -> Vec<u64> {
     let mut seen = Vec::new();
     for sequence in sequences {
@@ -241,10 +246,10 @@ fn in_order(sequences: &[u64]) -> Vec<u64> {
     seen
 }
 
-/// A message that the broker refuses holds up those of its key and nobody else; once it is taken
-/// they follow in order.
+/// A message that the broker refuses delays only the messages of its key. After the broker accepts the
+/// message, the others of the key follow in order.
 #[test]
-fn a_message_that_the_broker_refuses() -> Result<()> {
+fn refused_message_delays_only_its_key() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().line("max_message_size = 65536"))?;
     let rig = rig(rabbit, "", "", "")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
@@ -261,23 +266,24 @@ fn a_message_that_the_broker_refuses() -> Result<()> {
     }
     rig.client.publish("cases", &events)?;
     service.until_says("message refused by the broker")?;
-    // All of the others come, perhaps twice, and what of its key was before it.
+    // All messages of the other keys arrive, some perhaps twice, and so do the messages of `a` before the
+    // refused one.
     let mut all = others(&rig, 60)?;
     rig.until_empty()?;
     rig.client.publish("cases", &[emit("a", 21, 10)?, emit("b", 21, 10)?])?;
     loop {
         let next = rig.client.take("out", 1)?;
         let is_last = sequences(&next)? == [21];
-        all.extend(next.into_iter().filter(|it| it.routing_key.as_str() == "a"));
+        all.extend(next.into_iter().filter(|message| message.routing_key.as_str() == "a"));
         if is_last {
             break;
         }
     }
-    ensure!(sequences(&all)?.iter().all(|it| *it < 3), "{all:?}");
+    ensure!(sequences(&all)?.iter().all(|sequence| *sequence < 3), "{all:?}");
     ensure!(service.stderr().contains("id=\"cases/a/"), "{}", service.stderr());
     ensure!(service.stderr().contains("larger than"), "{}", service.stderr());
 
-    // Nor does trying it again disturb the others.
+    // Retries of the refused message do not disturb other messages either.
     rig.client.queue("e")?;
     rig.client.bind("e", "out", "e")?;
     rig.client.delete_queue("out")?;
@@ -300,17 +306,17 @@ fn a_message_that_the_broker_refuses() -> Result<()> {
             break;
         }
         let next = rig.client.take("out", 1)?;
-        all.extend(next.into_iter().filter(|it| it.routing_key.as_str() == "a"));
+        all.extend(next.into_iter().filter(|message| message.routing_key.as_str() == "a"));
     }
     let found = sequences(&all)?;
-    let from_third: Vec<_> = found.iter().skip_while(|it| **it != 3).copied().collect();
+    let from_third: Vec<_> = found.iter().skip_while(|sequence| **sequence != 3).copied().collect();
     ensure!(from_third == (3..=21).collect::<Vec<_>>(), "{found:?}");
     service.end()
 }
 
-/// What waits for a queue in many shards keeps no start from going on.
+/// Messages that wait for a queue in many shards do not delay a start.
 #[test]
-fn a_start_with_messages_that_wait_in_all_shards() -> Result<()> {
+fn start_continues_with_waiting_messages_in_all_shards() -> Result<()> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nshards = 64\nurl = \"{}\"", redis.url());
     let other = "[sinks.other]\nkind = \"amqp\"\nexchange = \"other\"\n";
@@ -334,29 +340,34 @@ fn a_start_with_messages_that_wait_in_all_shards() -> Result<()> {
         .collect::<Result<_>>()?;
     rig.client.publish("cases", &events)?;
     let taken = rig.client.take("other", 300)?;
-    ensure!(sequences(&taken)?.iter().all(|it| *it == 2), "{taken:?}");
+    ensure!(sequences(&taken)?.iter().all(|sequence| *sequence == 2), "{taken:?}");
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
-    let mut keys: Vec<_> =
-        rig.client.take("out", 300)?.iter().map(|it| it.routing_key.to_string()).collect();
+    let mut keys: Vec<_> = rig
+        .client
+        .take("out", 300)?
+        .iter()
+        .map(|message| message.routing_key.to_string())
+        .collect();
     keys.sort();
     keys.dedup();
-    ensure!(keys.len() == 300, "each is published once: {}", keys.len());
+    ensure!(keys.len() == 300, "a message was published more than once: {} keys", keys.len());
     service.end()
 }
 
-/// How many events have had an effect since the process started.
+/// Returns how many events had an effect since the start of the process.
 fn effects(address: SocketAddr) -> Result<usize> {
     let metrics = get(address, "/metrics")?.body;
     let of = |line: &&str| line.starts_with("ordain_events_total") && line.contains("\"effect\"");
-    // There is no line before the stream runs.
+    // The metric does not exist before the stream runs.
     let Some(line) = metrics.lines().find(of) else { return Ok(0) };
     Ok(line.rsplit(' ').next().context("a number")?.parse()?)
 }
 
-/// What waits for a queue is no more after many starts than after one, and no end waits for it.
+/// The number of messages that wait for a queue is the same after many starts as after one. No shutdown
+/// waits for them.
 #[test]
-fn starts_do_not_fill_the_outbox() -> Result<()> {
+fn restarts_do_not_fill_outbox() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "[runtime]\nrun_ahead = 10\n", "", "")?;
     rig.client.delete_queue("out")?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -365,7 +376,8 @@ fn starts_do_not_fill_the_outbox() -> Result<()> {
         .map(|key| event(&format!("k{key}"), 1, &json!({ "do": "emit" })))
         .collect::<Result<_>>()?;
     rig.client.publish("cases", &events)?;
-    // Sixteen messages for each event that may be ahead, and those that were ahead then.
+    // The host may have sixteen unpublished messages for each event of `run_ahead`, plus the events that
+    // were in progress at that time.
     let most = 16 * 10 + 10;
     let mut settled = 0;
     for start in 0..4 {
@@ -375,11 +387,11 @@ fn starts_do_not_fill_the_outbox() -> Result<()> {
         }
         let address = ready(&mut service)?;
         let before = settled;
-        wait_until("as many settled as may be", || {
+        wait_until("settled events up to the limit", || {
             settled = before + effects(address)?;
             Ok(settled >= most - 10)
         })?;
-        // Time for more, if more may be.
+        // Gives the host time to exceed the limit.
         std::thread::sleep(Duration::from_secs(3));
         settled = before + effects(address)?;
         ensure!((most - 10..=most).contains(&settled), "{settled} after start {start}");
@@ -390,18 +402,22 @@ fn starts_do_not_fill_the_outbox() -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
-    let mut keys: Vec<_> =
-        rig.client.take("out", 3_000)?.iter().map(|it| it.routing_key.to_string()).collect();
+    let mut keys: Vec<_> = rig
+        .client
+        .take("out", 3_000)?
+        .iter()
+        .map(|message| message.routing_key.to_string())
+        .collect();
     keys.sort();
     keys.dedup();
-    ensure!(keys.len() == 3_000, "each is published once: {}", keys.len());
+    ensure!(keys.len() == 3_000, "a message was published more than once: {} keys", keys.len());
     rig.until_empty()?;
     service.end()
 }
 
-/// A broker that takes no messages keeps no file from being written.
+/// A broker that accepts no messages does not delay a file sink.
 #[test]
-fn files_go_on_while_the_broker_blocks() -> Result<()> {
+fn file_sink_continues_while_broker_blocks() -> Result<()> {
     let rabbit = Rabbit::start()?;
     let client = ordain_tests::amqp::Client::connect(&rabbit.url())?;
     client.exchange("out", ExchangeKind::Topic)?;
@@ -423,7 +439,10 @@ fn files_go_on_while_the_broker_blocks() -> Result<()> {
     let emits = |sequence| line("k", sequence, &json!({ "do": "emit", "bytes": 400_000 })) + "\n";
     home.append("one", (1..=50).map(emits).collect::<String>())?;
     service.until_says("publishing blocked by the broker")?;
-    home.append("two", (1..=50).map(|it| line("k", it, &json!(it)) + "\n").collect::<String>())?;
+    home.append(
+        "two",
+        (1..=50).map(|sequence| line("k", sequence, &json!(sequence)) + "\n").collect::<String>(),
+    )?;
     service.until("the lines of the file", || home.lines("out.ndjson") == 50)?;
     rabbit.limit_memory(0.4)?;
     let taken = client.take("out", 50)?;
@@ -431,9 +450,9 @@ fn files_go_on_while_the_broker_blocks() -> Result<()> {
     service.end()
 }
 
-/// A key that no queue takes holds up its own later messages, and no others; they come in order.
+/// A key whose messages are unroutable delays its own later messages only, and they are published in order.
 #[test]
-fn a_key_without_a_queue_keeps_its_order() -> Result<()> {
+fn unroutable_key_keeps_its_order() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;
     rig.client.delete_queue("out")?;
     rig.client.queue("some")?;
@@ -441,7 +460,7 @@ fn a_key_without_a_queue_keeps_its_order() -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let emit = |key: &str, sequence| event(key, sequence, &json!({ "do": "emit" }));
-    // One of the key after the other, and of another one each time: it does not wait for the first.
+    // Each event of `b` follows one of `a`, and does not wait for it.
     for sequence in 1..=40 {
         rig.client.publish("cases", &[emit("a", sequence)?, emit("b", sequence)?])?;
         ensure!(sequences(&rig.client.take("some", 1)?)? == [sequence]);

@@ -1,4 +1,4 @@
-//! What cannot be used ends a start in words, with the exit code that says whose affair it is.
+//! Tests of starts that are refused: each reports its reason, with the exit code for its kind of cause.
 
 use anyhow::{Result, ensure};
 use lapin::ExchangeKind;
@@ -8,7 +8,7 @@ use ordain_tests::host::Home;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 
-/// A start must be refused with this exit code and these words; all that it says.
+/// Checks that a start fails with this exit code and reports these words. Returns the whole report.
 fn refused(home: &Home, code: i32, parts: &[&str]) -> Result<String> {
     let output = home.output(&RUN_WITH_SHORT_WAITS)?;
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -20,7 +20,7 @@ fn refused(home: &Home, code: i32, parts: &[&str]) -> Result<String> {
 }
 
 #[test]
-fn a_missing_plugin() -> Result<()> {
+fn missing_plugin_is_refused() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().without_plugins())?;
     let rig = Rig::on(rabbit, "", "", "partitions = 4")?;
     refused(&rig.home, 78, &["rabbitmq-plugins enable rabbitmq_sharding", "exchange \"cases\""])
@@ -28,7 +28,7 @@ fn a_missing_plugin() -> Result<()> {
 }
 
 #[test]
-fn what_is_there_in_another_form_or_not_at_all() -> Result<()> {
+fn mismatched_or_missing_objects_are_refused() -> Result<()> {
     let rig = Rig::new()?;
     rig.client.queue_with("cases", FieldTable::default())?;
     refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg", "declare = false"])?;
@@ -50,21 +50,21 @@ fn what_is_there_in_another_form_or_not_at_all() -> Result<()> {
 }
 
 #[test]
-fn a_wrong_login_and_a_broker_that_is_away() -> Result<()> {
+fn wrong_login_and_unreachable_broker_are_refused() -> Result<()> {
     let rig = Rig::new()?;
     let wrong = rig.rabbit.url().replace("guest:guest", "guest:secret");
     rig.home.write("ordain.toml", config(&wrong, "", "", ""))?;
     let told = refused(&rig.home, 78, &["user \"guest\"", "ACCESS_REFUSED"])?;
-    ensure!(!told.contains("secret"), "a password is shown: {told}");
+    ensure!(!told.contains("secret"), "the log contains the password: {told}");
 
     let nobody = rig.rabbit.url().replace(&rig.rabbit.port().to_string(), "1");
     rig.home.write("ordain.toml", config(&nobody, "", "", ""))?;
     refused(&rig.home, 75, &["broker unavailable", "127.0.0.1:1"]).map(drop)
 }
 
-/// Who may make only what the stream has may do enough, before RabbitMQ 4.0.
+/// Before RabbitMQ 4.0 a user needs rights only for the objects of the stream.
 #[test]
-fn a_user_with_narrow_rights() -> Result<()> {
+fn user_with_narrow_rights_can_run() -> Result<()> {
     let rig = Rig::new()?;
     rig.rabbit.add_user("narrow", "guest", r"^cases(\.dropped)?$")?;
     let url = rig.rabbit.url().replace("guest:guest", "narrow:guest");
@@ -74,9 +74,9 @@ fn a_user_with_narrow_rights() -> Result<()> {
     service.end()
 }
 
-/// A queue of numbered events must not be made again behind their backs.
+/// A `fifo` stream numbers the events of its queue, so the host must not declare the queue again silently.
 #[test]
-fn a_fifo_stream_whose_queue_has_gone() -> Result<()> {
+fn fifo_stream_stops_without_its_queue() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;

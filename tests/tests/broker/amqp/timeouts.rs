@@ -1,5 +1,5 @@
-//! Deliveries that wait for long, in a broker that does not: with a `consumer_timeout` it closes the
-//! channel of whoever has one for longer.
+//! Tests of deliveries that wait for longer than the `consumer_timeout` of the broker, after which the
+//! broker closes the channel of the consumer.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Rabbit, RabbitOptions};
@@ -9,21 +9,21 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// What the broker says when it closes a channel.
+/// A part of the reason with which the broker closes a channel.
 const TIMED_OUT: &str = "delivery acknowledgement";
 
-/// A broker that closes channels after so many seconds; it looks for what has timed out twice a
-/// second.
+/// Starts a broker that closes a channel with a delivery unacknowledged for this number of seconds. The
+/// broker checks for timeouts twice a second.
 fn hasty(seconds: u64) -> Result<Rabbit> {
     let limit = format!("consumer_timeout = {seconds}000");
     let options = RabbitOptions::new().line(&limit).parameter("channel_tick_interval", "500");
     Rabbit::shared_with(&options)
 }
 
-/// What a missing event keeps from taking effect is in the store long before: all is acknowledged,
-/// and the channel stays.
+/// The host spills events behind a missing event to the store long before the timeout. The host therefore
+/// acknowledges all deliveries in time, and the channel stays open.
 #[test]
-fn a_key_that_waits_is_acknowledged_in_time() -> Result<()> {
+fn waiting_key_is_acknowledged_before_consumer_timeout() -> Result<()> {
     let stream = "spill_after = \"500ms\"\ngap = { timeout = \"5m\" }";
     let rig = Rig::on(hasty(15)?, "", stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -39,9 +39,9 @@ fn a_key_that_waits_is_acknowledged_in_time() -> Result<()> {
     Ok(())
 }
 
-/// A channel that is closed all the same takes nothing with it.
+/// A channel that the broker closes nevertheless loses no event.
 #[test]
-fn a_channel_that_is_closed_for_a_timeout() -> Result<()> {
+fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     let stream = "spill_after = \"10m\"\ngap = { timeout = \"5m\" }";
     let rig = Rig::on(hasty(4)?, "", stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -58,9 +58,10 @@ fn a_channel_that_is_closed_for_a_timeout() -> Result<()> {
     service.end()
 }
 
-/// Nor does it end a `fifo` stream, which has numbered events that come again.
+/// A timeout does not end a `fifo` stream either, although the broker delivers events again that already
+/// have numbers.
 #[test]
-fn a_fifo_stream_goes_on_after_a_timeout() -> Result<()> {
+fn fifo_stream_continues_after_consumer_timeout() -> Result<()> {
     let stream = "ordering = \"fifo\"\nspill_after = \"10m\"\n\
                   retry = { attempts = 2, backoff = \"15s..20s\", on_exhausted = \"skip\" }";
     let rig = Rig::on(hasty(4)?, "", stream, "")?;
@@ -85,7 +86,7 @@ fn a_fifo_stream_goes_on_after_a_timeout() -> Result<()> {
     let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(letters.len() == 1 && letters[0]["event"]["id"] == "slow-1", "{letters:?}");
     let keys = rig.home.rows(&["keys", "list", "cases", "--json"])?;
-    let next = |key: &str| keys.iter().find(|it| it["key"] == key).map(|it| it["next"].clone());
+    let next = |key: &str| keys.iter().find(|row| row["key"] == key).map(|row| row["next"].clone());
     ensure!(next("slow") == Some(json!(4)) && next("other") == Some(json!(2)), "{keys:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What somebody else has written into the store between two stages.
+//! Tests of data between two stages that another program has changed in the store.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
@@ -6,7 +6,7 @@ use ordain_tests::host::Home;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// A stream that is fed by the store, into which events are published by hand.
+/// Returns the configuration of a stream with a source in the store, to which the test publishes events.
 fn config(redis: &Redis) -> String {
     format!(
         "[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n[streams.orders]\nhandler = \"ledger\"\n\
@@ -23,9 +23,9 @@ fn publish(home: &Home, key: &str) -> Result<()> {
     home.rows(&[&args[..], &["--json"]].concat()).map(drop)
 }
 
-/// An event that cannot be read is a dead letter with its bytes; those behind it take effect.
+/// An unreadable event becomes a dead letter with its bytes. The events behind it take effect.
 #[test]
-fn an_event_that_waits() -> Result<()> {
+fn unreadable_queued_event_becomes_dead_letter() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = Home::new(&["ledger"], &config(&redis))?;
     for key in ["a", "b", "c", "d"] {
@@ -37,16 +37,19 @@ fn an_event_that_waits() -> Result<()> {
     let report = home.run_once_to("out")?;
     ensure!(report["settled"] == 2 && report["dead_total"] == 2, "{report}");
     let letters = home.rows(&["dead", "list", "orders", "--json"])?;
-    let origins: Vec<&str> = letters.iter().filter_map(|it| it["origin"].as_str()).collect();
-    ensure!(origins.len() == 2 && origins.iter().any(|it| it.contains("number 2 of the queue")));
-    ensure!(letters.iter().all(|it| it["cause"] == "unreadable"), "{letters:?}");
+    let origins: Vec<&str> =
+        letters.iter().filter_map(|letter| letter["origin"].as_str()).collect();
+    ensure!(
+        origins.len() == 2 && origins.iter().any(|origin| origin.contains("number 2 of the queue"))
+    );
+    ensure!(letters.iter().all(|letter| letter["cause"] == "unreadable"), "{letters:?}");
     Ok(())
 }
 
-/// A count that is no count stops the numbering of what is for it, and is named; once it is mended
-/// all goes on.
+/// A damaged counter stops the numbering of its key, and the error names the counter. After the repair the
+/// numbering continues.
 #[test]
-fn a_count() -> Result<()> {
+fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = Home::new(&["ledger"], &config(&redis))?;
     publish(&home, "a")?;
@@ -60,7 +63,7 @@ fn a_count() -> Result<()> {
     publish(&home, "b")?;
     redis.command(&["HDEL", log, "ca"])?;
     publish(&home, "b")?;
-    // Another type in the place of all of it.
+    // A value of another type replaces the whole log.
     redis.command(&["RENAME", log, "aside"])?;
     redis.command(&["SET", log, "something else"])?;
     let failed = home.output(&["publish", "orders", "--key", "c", "--type", "transaction"])?;
@@ -69,11 +72,12 @@ fn a_count() -> Result<()> {
     redis.command(&["DEL", log])?;
     redis.command(&["RENAME", "aside", log])?;
     let mut service = Service::start(&home, &["run"])?;
-    ordain_servers::wait_for_command("all that waited", || {
+    ordain_servers::wait_for_command("all waiting events", || {
         let rows = home.rows(&["keys", "list", "orders", "--json"])?;
-        let next = |key: &str| rows.iter().find(|it| it["key"] == key).map(|it| it["next"].clone());
+        let next =
+            |key: &str| rows.iter().find(|row| row["key"] == key).map(|row| row["next"].clone());
         Ok(next("a") == Some(json!(2)) && next("b") == Some(json!(3)))
     })
-    .context("after it was mended")?;
+    .context("after the repair")?;
     service.end()
 }

@@ -1,4 +1,4 @@
-//! In one process, over the embedded store.
+//! Tests of three stages in one process, with the embedded store.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use serde_json::Value;
 
 use super::support::{check_stages, ledger};
 
-/// From a file through three streams to a file. The sinks between are numbered if the streams want it.
+/// Returns the configuration: from a file through three streams to a file. `sequenced` states whether the
+/// sinks between the streams number their messages.
 fn config(ordering: &str, sequenced: bool) -> String {
     format!(
         r#"
@@ -38,11 +39,11 @@ fn statements(home: &Home) -> Result<Vec<Value>> {
     file.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
-/// Each statement once in the file, under the numbers of its order.
+/// Checks that the file has each statement once, with consecutive numbers for each order.
 fn check_numbers(statements: &[Value], right: usize) -> Result<()> {
-    let rows = statements.iter().map(|it| {
-        let part = |name: &str| Some(it[name].as_str()?.to_owned());
-        let number = part("sequence").and_then(|it| it.parse().ok());
+    let rows = statements.iter().map(|statement| {
+        let part = |name: &str| Some(statement[name].as_str()?.to_owned());
+        let number = part("sequence").and_then(|digits| digits.parse().ok());
         part("subject").zip(number).zip(part("id")).map(|((key, number), id)| (key, number, id))
     });
     let rows: Vec<_> = rows.collect::<Option<_>>().context("subject, sequence and id")?;
@@ -52,7 +53,7 @@ fn check_numbers(statements: &[Value], right: usize) -> Result<()> {
 }
 
 #[test]
-fn a_run_ends_when_all_stages_have() -> Result<()> {
+fn run_ends_after_all_stages() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;
     let ledger = ledger(1);
     home.write("ledger.ndjson", text(&ledger.batches))?;
@@ -61,22 +62,22 @@ fn a_run_ends_when_all_stages_have() -> Result<()> {
     ensure!(report["settled"] == events + ledger.batches.len() as u64, "{report}");
     ensure!(report["held"]["events"] == 0 && report["duplicates"] == 0, "{report}");
     let statements = statements(&home)?;
-    ledger.check(statements.iter().map(|it| it["data"].clone()))?;
+    ledger.check(statements.iter().map(|statement| statement["data"].clone()))?;
     check_numbers(&statements, ledger.statements())?;
     check_stages(&home, &ledger)?;
-    // Nothing is left to do.
+    // A second run finds nothing to do.
     let report = home.run_once()?;
     ensure!(report["delivered"] == 0, "{report}");
     Ok(())
 }
 
-/// Kills the process again and again, each time with more to do.
+/// Kills the process several times, each time after more input.
 fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     home.write("ledger.ndjson", "")?;
     for part in ledger.batches.chunks(ledger.batches.len().div_ceil(12)) {
         home.append("ledger.ndjson", text(part))?;
-        // As long as it takes to have handlers and store, at least.
+        // Each run lasts at least until the handlers and the store are ready.
         let mut service = Service::start(home, &["run"])?;
         service.until_says("handler version active")?;
         std::thread::sleep(Duration::from_millis(rng.random_range(0..120)));
@@ -85,20 +86,21 @@ fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// With `kill -9` on the way, as often as it takes.
+/// The host survives any number of `kill -9`.
 #[test]
-fn killed_on_the_way() -> Result<()> {
+fn killed_process_numbers_each_statement_once() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;
     let ledger = ledger(2);
     kill_on_the_way(&home, &ledger, 2)?;
     home.run_once()?;
     let statements = statements(&home)?;
-    ledger.check(statements.iter().map(|it| it["data"].clone()))?;
+    ledger.check(statements.iter().map(|statement| statement["data"].clone()))?;
     check_numbers(&statements, ledger.statements())?;
     check_stages(&home, &ledger)
 }
 
-/// Without numbers between the stages: the streams number themselves, by the ids of the messages.
+/// The sinks assign no numbers. The streams number the messages themselves, and recognise repeats by message
+/// id.
 #[test]
 fn fifo_streams_need_no_numbers() -> Result<()> {
     let home = Home::new(&["ledger"], &config("fifo", false))?;
@@ -114,13 +116,13 @@ fn fifo_streams_need_no_numbers() -> Result<()> {
     kill_on_the_way(&home, &ledger, 3)?;
     home.run_once()?;
     let statements = statements(&home)?;
-    ledger.check(statements.iter().map(|it| it["data"].clone()))?;
+    ledger.check(statements.iter().map(|statement| statement["data"].clone()))?;
     check_stages(&home, &ledger)
 }
 
-/// A stage that is slower than the one before it lets that one wait, and nothing grows without end.
+/// A stage that is slower than the previous stage makes that stage wait, and no queue grows without limit.
 #[test]
-fn a_full_queue_holds_its_feeder_back() -> Result<()> {
+fn full_queue_delays_previous_stage() -> Result<()> {
     let config = config("sequenced", true)
         .replace("{ kind = \"stream\" }", "{ kind = \"stream\", queue = 100, prefetch = 50 }");
     let home = Home::new(&["ledger"], &config)?;
@@ -128,31 +130,35 @@ fn a_full_queue_holds_its_feeder_back() -> Result<()> {
     home.write("ledger.ndjson", text(&ledger.batches))?;
     home.run_once()?;
     let statements = statements(&home)?;
-    ledger.check(statements.iter().map(|it| it["data"].clone()))?;
+    ledger.check(statements.iter().map(|statement| statement["data"].clone()))?;
     check_stages(&home, &ledger)
 }
 
-/// What a stage rejects is a dead letter there, and the stages go on without it.
+/// An event that a stage rejects is a dead letter of this stage, and the stages continue without it.
 #[test]
-fn what_a_stage_rejects_stays_there() -> Result<()> {
+fn rejected_event_stays_in_its_stage() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;
     let mut ledger = ledger(5);
-    // The second half of the ledger comes from a month before: the handler rejects it.
+    // The events of batch 60 have an earlier month than the events before them: the handler rejects them.
     let batches = std::mem::take(&mut ledger.batches);
     let broken: Vec<String> = batches
         .iter()
         .enumerate()
-        .map(|(at, it)| if at == 60 { it.replace("2026-04", "2025-04") } else { it.clone() })
+        .map(|(at, batch)| match at {
+            60 => batch.replace("2026-04", "2025-04"),
+            _ => batch.clone(),
+        })
         .collect();
     home.write("ledger.ndjson", text(&broken))?;
     let report = home.run_once()?;
     ensure!(report["dead"]["rejected"].as_u64() > Some(50), "{report}");
     ensure!(report["held"]["events"] == 0, "{report}");
     let letters = home.rows(&["dead", "list", "orders", "--json", "--limit", "1000"])?;
-    let by_key: BTreeMap<String, usize> = letters.iter().fold(BTreeMap::new(), |mut all, it| {
-        *all.entry(it["key"].to_string()).or_default() += 1;
-        all
-    });
+    let by_key: BTreeMap<String, usize> =
+        letters.iter().fold(BTreeMap::new(), |mut all, letter| {
+            *all.entry(letter["key"].to_string()).or_default() += 1;
+            all
+        });
     ensure!(by_key.len() > 30, "{by_key:?}");
     Ok(())
 }

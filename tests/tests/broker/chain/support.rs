@@ -1,4 +1,4 @@
-//! What each stage must have come to.
+//! The ledger of the tests, and the check of the final state of each stage.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::ledger::Ledger;
 
-/// Seeds of a ledger of 10,000 transactions over 500 orders, in batches of 100.
+/// Creates a ledger of 10,000 transactions over 500 orders, in batches of 100.
 pub(super) fn ledger(seed: u64) -> Ledger {
     Ledger::new(seed, 10_000, 500, 100)
 }
 
-/// Each key of each stage has had all its events, without a hole and none too many, and has ended. Asks
-/// the store, or the process that has it.
+/// Checks that each key of each stage has processed all of its events, without a gap and without a repeat,
+/// and is completed. Reads from the store, or from the process that has it open.
 pub(super) fn check_stages(home: &Home, ledger: &Ledger) -> Result<()> {
     let batches = BTreeMap::from([("main".to_owned(), ledger.batches.len() as u64)]);
     for (stream, right) in
@@ -24,7 +24,7 @@ pub(super) fn check_stages(home: &Home, ledger: &Ledger) -> Result<()> {
             let key = row["key"].as_str().context("a key")?.to_owned();
             had.insert(key, row["next"].as_u64().context("next")? - 1);
         }
-        ensure!(had == right, "the keys of {stream} have had other events than they should");
+        ensure!(had == right, "the keys of {stream} have processed wrong numbers of events");
         let dead = home.rows(&["dead", "list", stream, "--json", "--limit", "10"])?;
         ensure!(dead.is_empty(), "{stream}: {dead:?}");
     }

@@ -1,4 +1,5 @@
-//! In two processes, over RabbitMQ and Redis, each killed hard again and again.
+//! Tests of the stages in two processes, with RabbitMQ and Redis. The tests kill both processes several
+//! times.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use serde_json::Value;
 
 use super::support::{check_stages, ledger};
 
-/// Servers, two hosts of one configuration, and queues behind what goes from stage to stage.
+/// Servers, two hosts of one configuration, and queues that record the messages between the stages.
 struct Pair {
     redis: Redis,
     rabbit: Rabbit,
@@ -25,7 +26,7 @@ struct Pair {
     hosts: [Service; 2],
 }
 
-/// Two streams behind the first: fed by the broker, or here.
+/// The second and third stage, fed by the broker.
 const OVER_THE_BROKER: &str = r#"
 [streams.orders]
 handler = "ledger"
@@ -52,7 +53,8 @@ postings = { kind = "stream", stream = "months", sequenced = true }
 
 impl Pair {
     fn start(between: &str) -> Result<Self> {
-        let (redis, rabbit) = (Redis::start(&[])?, Rabbit::shared()?);
+        let redis = Redis::start(&[])?;
+        let rabbit = Rabbit::shared()?;
         let client = Client::connect(&rabbit.url_at(rabbit.port()))?;
         for exchange in ["transactions", "postings", "statements"] {
             client.exchange(exchange, ExchangeKind::Topic)?;
@@ -71,9 +73,11 @@ impl Pair {
         );
         let home = Home::new(&["ledger"], &text)?;
         let hosts = [Self::host(&home)?, Self::host(&home)?];
-        wait_for_command("each host has a share", || {
+        wait_for_command("partitions of each host", || {
             let rows = home.rows(&["instances", "--json"])?;
-            let has = |row: &Value| row["partitions"].as_array().is_some_and(|it| !it.is_empty());
+            let has = |row: &Value| {
+                row["partitions"].as_array().is_some_and(|partitions| !partitions.is_empty())
+            };
             Ok(rows.len() == 2 && rows.iter().all(has))
         })?;
         Ok(Self { redis, rabbit, client, home, hosts })
@@ -86,25 +90,26 @@ impl Pair {
     }
 
     fn publish(&self, batches: &[String]) -> Result<()> {
-        let batches: Vec<_> = batches.iter().map(|it| from_line(it)).collect::<Result<_>>()?;
+        let batches: Vec<_> =
+            batches.iter().map(|batch| from_line(batch)).collect::<Result<_>>()?;
         self.client.publish("ledgers", &batches)
     }
 
-    /// Kills one of them, and starts another in its place.
+    /// Kills one of the hosts, and starts another in its place.
     fn kill(&mut self, which: usize) -> Result<()> {
         self.hosts[which].kill()?;
         self.hosts[which] = Self::host(&self.home)?;
         Ok(())
     }
 
-    /// How many jobs of the last stage have ended.
+    /// Returns how many keys of the last stage are completed.
     fn ended(&self) -> Result<usize> {
         let list =
             ["keys", "list", "months", "--json", "--status", "completed", "--limit", "100000"];
         Ok(self.home.rows(&list)?.len())
     }
 
-    /// All that came to a queue: at one time it gives no more than it lets be unacknowledged.
+    /// Returns all messages of a queue. One call returns no more than may be unacknowledged at one time.
     fn seen(&self, queue: &str) -> Result<Vec<Delivery>> {
         let mut seen = Vec::new();
         loop {
@@ -116,7 +121,7 @@ impl Pair {
         }
     }
 
-    /// Ends the hosts in order when all statements are made, and looks at everything.
+    /// Ends the hosts after all statements are made, and checks all results.
     fn check(mut self, ledger: &Ledger) -> Result<()> {
         wait_for_command("all statements", || Ok(self.ended()? >= ledger.statements()))?;
         for host in &mut self.hosts {
@@ -149,7 +154,7 @@ impl Pair {
     }
 }
 
-/// Key, number and id of a message.
+/// Returns key, number and id of a message.
 fn row(delivery: &Delivery) -> Result<(String, u64, String)> {
     let number = header(delivery, "X-Sequence-ID").context("a number")?.parse()?;
     let id = delivery.properties.message_id().as_ref().context("an id")?.to_string();
@@ -161,7 +166,7 @@ fn killed_on_the_way(between: &str, seed: u64) -> Result<()> {
     let ledger = ledger(seed);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let order = [0, 1, 0, 1, 1, 0];
-    // Each kill comes on top of new work.
+    // Each kill follows new input.
     for (which, part) in
         order.into_iter().zip(ledger.batches.chunks(ledger.batches.len().div_ceil(order.len())))
     {
@@ -173,11 +178,11 @@ fn killed_on_the_way(between: &str, seed: u64) -> Result<()> {
 }
 
 #[test]
-fn over_the_broker() -> Result<()> {
+fn killed_hosts_lose_nothing_over_broker() -> Result<()> {
     killed_on_the_way(OVER_THE_BROKER, 11)
 }
 
 #[test]
-fn over_the_store() -> Result<()> {
+fn killed_hosts_lose_nothing_over_store() -> Result<()> {
     killed_on_the_way(OVER_THE_STORE, 12)
 }

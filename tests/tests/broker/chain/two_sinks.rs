@@ -1,5 +1,5 @@
-//! Two sinks that lead to one stream: their messages are numbered together, in the order in which the
-//! handler emitted them.
+//! Tests of two sinks that lead to one stream: the sinks number their messages together, in the order in
+//! which the handler emitted them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,14 +23,15 @@ tally = { kind = "file", path = "tally.ndjson", sequenced = true }
 "#;
 
 #[test]
-fn nothing_of_either_is_lost_or_numbered_twice() -> Result<()> {
+fn messages_of_both_sinks_are_numbered_once() -> Result<()> {
     let home = Home::new(&["faulty", "tally"], CONFIG)?;
     let mut rng = ChaCha8Rng::seed_from_u64(7);
-    let (mut lines, mut keys) = (Vec::new(), BTreeMap::<String, u64>::new());
+    let mut lines = Vec::new();
+    let mut keys = BTreeMap::<String, u64>::new();
     for sequence in 1..=400 {
         for key in 0..10 {
             let sink = if rng.random() { "p" } else { "q" };
-            // The type tells which it was.
+            // The type identifies the event.
             let data = json!({ "do": "emit", "sink": sink, "type": format!("{sequence}") });
             lines.push(line(&format!("k{key}"), sequence, &data));
             *keys.entry(format!("k{key}")).or_default() += 1;

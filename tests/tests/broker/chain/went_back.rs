@@ -1,4 +1,4 @@
-//! A Redis that goes back in time between two stages.
+//! Tests of a Redis that goes back in time between two stages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use super::support::check_stages;
 
 const SHARDS: u32 = 2;
 
-/// Three stages over a store that may go back in time. The second is slow, so that messages wait for it.
+/// Creates the home of three stages over a store that may go back in time. The second stage is slow, so that
+/// messages wait for it.
 fn home(redis: &Redis) -> Result<Home> {
     let config = format!(
         r#"
@@ -42,7 +43,7 @@ statements = {{ kind = "file", path = "-", sequenced = true }}
     Ok(home)
 }
 
-/// How many messages wait for the second stage.
+/// Returns how many messages wait for the second stage.
 fn waiting(redis: &Redis) -> Result<u64> {
     let mut all = 0;
     for shard in 0..SHARDS {
@@ -53,16 +54,16 @@ fn waiting(redis: &Redis) -> Result<u64> {
     Ok(all)
 }
 
-/// The statements that came out, each once: a line may come again after the store went back.
+/// Returns the published statements, each once: the host may publish a line again after the store went back.
 fn statements(service: &Service) -> Result<Vec<Value>> {
     let mut statements = BTreeMap::new();
     let out = service.stdout();
-    for line in out.split_inclusive('\n').filter(|it| it.ends_with('\n')) {
+    for line in out.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let statement: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
         let id = statement["id"].as_str().context("an id")?.to_owned();
         let other = statements.insert(id, statement.clone());
         ensure!(
-            other.is_none_or(|it| it == statement),
+            other.is_none_or(|earlier| earlier == statement),
             "another statement under the id of {statement}"
         );
     }
@@ -73,44 +74,44 @@ fn finish(home: &Home, ledger: &Ledger, mut service: Service) -> Result<()> {
     let all =
         wait_until("all statements", || Ok(statements(&service)?.len() >= ledger.statements()));
     all.with_context(|| service.stderr())?;
-    ledger.check(statements(&service)?.iter().map(|it| it["data"].clone()))?;
+    ledger.check(statements(&service)?.iter().map(|statement| statement["data"].clone()))?;
     service.end()?;
     check_stages(home, ledger)
 }
 
-/// What the first stage had given, and the store has lost, is there again, though nothing new comes.
+/// The first stage assigns messages again that the store has lost, although no new input arrives.
 #[test]
-fn messages_that_were_lost_are_given_again() -> Result<()> {
+fn lost_messages_are_assigned_again() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = home(&redis)?;
     let mut service = Service::start(&home, &["run"])?;
-    // A store that goes back behind a claim ends the process.
+    // A store that goes back behind a claim ends the process, so the claims must be older than the snapshot.
     http::ready(&mut service)?;
     let ledger = Ledger::new(11, 4_000, 100, 50);
     let (some, rest) = ledger.batches.split_at(ledger.batches.len() / 2);
     home.append("ledger.ndjson", text(some))?;
-    wait_until("some wait", || Ok(waiting(&redis)? > 500))?;
+    wait_until("waiting messages", || Ok(waiting(&redis)? > 500))?;
     let early = redis.snapshot()?;
     home.append("ledger.ndjson", text(rest))?;
-    wait_until("the first stage is done", || {
+    wait_until("the end of the first stage", || {
         let rows = home.rows(&["keys", "list", "ledgers", "--json"])?;
         Ok(rows.first().is_some_and(|row| row["status"] == "completed"))
     })?;
     let waits = waiting(&redis)?;
-    ensure!(waits > 500, "{waits} wait: nothing is lost");
+    ensure!(waits > 500, "only {waits} messages wait: the rollback would lose nothing");
     redis.go_back(&early)?;
     service.until_says("they are given to it again from memory")?;
     finish(&home, &ledger, service)
 }
 
-/// Again and again, while all stages are at work.
+/// The store goes back several times, while all stages are busy.
 #[test]
-fn nothing_is_lost_or_done_twice_on_the_way() -> Result<()> {
+fn rollbacks_lose_and_repeat_nothing() -> Result<()> {
     for seed in 0..2 {
         let redis = Redis::start(&[])?;
         let home = home(&redis)?;
         let mut service = Service::start(&home, &["run"])?;
-        // A store that goes back behind a claim ends the process.
+        // A store that goes back behind a claim ends the process, so the claims must be older than the snapshot.
         http::ready(&mut service)?;
         let ledger = Ledger::new(seed, 4_000, 200, 25);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

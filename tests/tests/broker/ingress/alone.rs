@@ -1,4 +1,4 @@
-//! Events that a stream has from here alone.
+//! Tests of streams whose only source is the ingress.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::support::{BATCH, LINES, ONE, ingress, post, post_with};
 
-/// A stream of HTTP events into a file.
+/// Returns the configuration of a stream from HTTP events to a file.
 fn config(sections: &str, stream: &str) -> String {
     format!(
         "{sections}\n[ingress]\nlisten = \"127.0.0.1:0\"\n[streams.cases]\nhandler = \"tally\"\n{stream}\n\
@@ -25,9 +25,9 @@ fn config(sections: &str, stream: &str) -> String {
 
 const SOURCE: &str = "source = { kind = \"http\" }";
 
-/// Whatever the form, each event takes effect once, in order.
+/// Each event takes effect once, in order, in any form.
 #[test]
-fn events_come_in_all_forms() -> Result<()> {
+fn events_in_all_forms_take_effect_once() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
@@ -35,7 +35,7 @@ fn events_come_in_all_forms() -> Result<()> {
     let (first, rest) = lines.split_at(100);
     let (second, rest) = rest.split_at(100);
     let (third, fourth) = rest.split_at(10);
-    // Out of order, too.
+    // The requests are out of order as well.
     let answer = post(address, LINES, &text(second))?;
     ensure!(answer.status == 202, "{answer:?}");
     let answer = post(address, BATCH, &format!("[{}]", first.join(",")))?;
@@ -67,13 +67,13 @@ fn events_come_in_all_forms() -> Result<()> {
         let answer = post_with(address, "/v1/streams/cases/events", &headers, &body)?;
         ensure!(answer.status == 202, "{answer:?}");
     }
-    wait_until("all have taken effect", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
 #[test]
-fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
+fn wrong_request_is_named_and_rejected_whole() -> Result<()> {
     let sections = "[runtime]\nevent_size = \"1KiB\"";
     let text_of =
         config(sections, SOURCE).replacen("[ingress]", "[ingress]\nrequest_size = \"4KiB\"", 1);
@@ -91,7 +91,7 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
     let errors = answer.json()?["errors"].clone();
     ensure!(errors[0]["line"] == 2 && errors[0]["key"] == "k1", "{errors}");
     ensure!(
-        errors[0]["detail"].as_str().is_some_and(|it| it.contains("no `sequence`")),
+        errors[0]["detail"].as_str().is_some_and(|detail| detail.contains("no `sequence`")),
         "{errors}"
     );
     ensure!(errors[1]["line"] == 3, "{errors}");
@@ -123,7 +123,7 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
         unversioned.status == 400 && unversioned.problem()?.contains("ce-specversion"),
         "{unversioned:?}"
     );
-    // In a chunk, which says nothing of what follows.
+    // A chunk does not announce the size of the body.
     let chunked = format!(
         "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
          content-type: {LINES}\r\ntransfer-encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n",
@@ -136,7 +136,7 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
     ensure!(other.status == 404 && other.problem()?.contains("these do: cases"), "{other:?}");
     ensure!(http::get(address, "/v1/streams/cases/events")?.status == 405);
     ensure!(http::get(address, "/")?.status == 404);
-    // The same number with other content, and what stands behind it.
+    // The same sequence with other content, and the events behind it.
     ensure!(post(address, ONE, &lines[0])?.status == 202);
     let other = lines[0].replace("\"n\":1", "\"n\":7");
     let answer = post(address, LINES, &format!("{other}\n{}\n{}\n", lines[2], lines[1]))?;
@@ -149,9 +149,9 @@ fn what_is_wrong_is_named_and_nothing_taken() -> Result<()> {
     Ok(())
 }
 
-/// Killed hard again and again; each request is sent until it is taken.
+/// The test kills the host several times, and sends each request until the host accepts it.
 #[test]
-fn what_was_answered_is_there_after_a_crash() -> Result<()> {
+fn accepted_events_survive_crash() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;
     let lines = in_turn(20, 100);
     let mut service = Service::start(&home, &["run"])?;
@@ -163,7 +163,7 @@ fn what_was_answered_is_there_after_a_crash() -> Result<()> {
                 service = Service::start(&home, &["run"])?;
                 address = ingress(&mut service)?;
             }
-            if post(address, LINES, &text(chunk)).is_ok_and(|it| it.status == 202) {
+            if post(address, LINES, &text(chunk)).is_ok_and(|answer| answer.status == 202) {
                 break;
             }
         }
@@ -173,15 +173,15 @@ fn what_was_answered_is_there_after_a_crash() -> Result<()> {
             address = ingress(&mut service)?;
         }
     }
-    wait_until("all have taken effect", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// Beyond what may wait producers are sent away, and nothing is lost.
+/// The host rejects producers while the queue is full, and loses nothing.
 #[test]
-fn a_full_queue_sends_producers_away() -> Result<()> {
-    // Few are taken, and none is spilled.
+fn full_queue_rejects_producers() -> Result<()> {
+    // The host takes few events, and spills none.
     let source = "spill_after = \"10m\"\nsource = { kind = \"http\", queue = 100, prefetch = 20 }";
     let home = Home::new(&["tally"], &config("", source))?;
     let plugin = home.path("plugins/tally.wasm");
@@ -189,7 +189,7 @@ fn a_full_queue_sends_producers_away() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let mut address = ingress(&mut service)?;
     let lines = in_turn(10, 50);
-    // Without a handler nothing more is taken.
+    // Without a handler the host takes no more events.
     std::fs::rename(&plugin, &aside)?;
     service.until_says("last file of a handler removed")?;
     let mut sent_away = 0;
@@ -212,12 +212,12 @@ fn a_full_queue_sends_producers_away() -> Result<()> {
         }
     }
     ensure!(sent_away > 0);
-    wait_until("all have taken effect", || Ok(home.lines("out.ndjson") >= lines.len()))?;
+    wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// What is under way has its bound, and a body of unknown length as well.
+/// The total of all requests in progress has a limit, also for a body of unknown length.
 #[test]
 fn bodies_are_bounded() -> Result<()> {
     let bounds = "[ingress]\nrequest_size = \"1MiB\"\nin_flight = \"1MiB\"";
@@ -232,7 +232,7 @@ fn bodies_are_bounded() -> Result<()> {
         )
     };
     let lines = in_turn(1, 1);
-    // What is only promised takes no room; what has come does.
+    // A body that is only announced occupies no memory; the received part of a body does.
     let fill = |mut slow: TcpStream| -> Result<TcpStream> {
         slow.write_all(" ".repeat((1 << 20) - 10).as_bytes())?;
         Ok(slow)
@@ -244,8 +244,8 @@ fn bodies_are_bounded() -> Result<()> {
     };
     let mut slow = promise()?;
     ensure!(post(address, LINES, &text(&lines))?.status == 202);
-    wait_until("there is no room", || {
-        // Whichever of the two comes second is sent away.
+    wait_until("a full memory limit", || {
+        // The ingress rejects the second of the two.
         let _filled = fill(std::mem::replace(&mut slow, promise()?))?;
         for _ in 0..20 {
             let answer = post(address, LINES, &text(&lines))?;
@@ -257,16 +257,19 @@ fn bodies_are_bounded() -> Result<()> {
         }
         Ok(false)
     })?;
-    wait_until("there is room", || Ok(post(address, LINES, &text(&lines))?.status == 202))?;
+    wait_until("free memory below the limit", || {
+        Ok(post(address, LINES, &text(&lines))?.status == 202)
+    })?;
     let many = format!("[{}0]", "0,".repeat(10_000));
     let answer = post(address, BATCH, &many)?;
     ensure!(answer.status == 413 && answer.problem()?.contains("10000 events"), "{answer:?}");
     service.end()
 }
 
-/// Two processes over Redis: each takes what is posted, whoever owns its key; one of them dies.
+/// Two processes share one Redis. Each accepts events of all keys, regardless of the owner. One of the
+/// processes dies.
 #[test]
-fn processes_share_the_streams_of_a_redis() -> Result<()> {
+fn processes_share_streams_of_redis() -> Result<()> {
     let redis = Redis::start(&[])?;
     let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
     let source = "source = { kind = \"http\", partitions = 4 }";
@@ -276,11 +279,12 @@ fn processes_share_the_streams_of_a_redis() -> Result<()> {
     let [one, other] = &mut services;
     let addresses = [ingress(one)?, ingress(other)?];
     let lines = in_turn(40, 30);
-    // What is printed again after a crash is the same.
+    // A process may print a line again after a crash; the repeated line is identical.
     let printed = |services: &[Service; 2]| {
         let mut seen = BTreeSet::new();
         let all = services.iter().map(Service::stdout);
-        let whole = all.map(|it| it[..it.rfind('\n').map_or(0, |at| at + 1)].to_owned());
+        let whole =
+            all.map(|output| output[..output.rfind('\n').map_or(0, |at| at + 1)].to_owned());
         let whole: String = whole.collect();
         let first = whole.split_inclusive('\n').filter(|line| seen.insert((*line).to_owned()));
         first.collect::<String>()
@@ -293,14 +297,17 @@ fn processes_share_the_streams_of_a_redis() -> Result<()> {
             services[0].kill()?;
         }
     }
-    wait_until("all have taken effect", || Ok(printed(&services).lines().count() >= lines.len()))?;
+    wait_until("the effects of all events", || {
+        Ok(printed(&services).lines().count() >= lines.len())
+    })?;
     services[1].end()?;
     tally::check(&by_key(&lines)?, &printed(&services))
 }
 
-/// A Redis that went back gives numbers of its queue again: what has them now is read all the same.
+/// A Redis that went back assigns numbers of its queue again. The host still reads the new events with these
+/// numbers.
 #[test]
-fn what_comes_after_a_redis_went_back() -> Result<()> {
+fn events_after_redis_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
     let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n", redis.url());
     let text_of = config(&sections, SOURCE).replace("out.ndjson", "-");
@@ -319,8 +326,8 @@ fn what_comes_after_a_redis_went_back() -> Result<()> {
     ensure!(post(address, LINES, &text(second))?.status == 202);
     until(&service, first.len() + second.len())?;
     redis.go_back(&before)?;
-    // Fewer than were lost, so that no number is beyond those that were read.
-    wait_until("it is taken", || Ok(post(address, LINES, &text(third))?.status == 202))?;
+    // Fewer events than were lost, so that no number is higher than the numbers that the host has read.
+    wait_until("an accepted request", || Ok(post(address, LINES, &text(third))?.status == 202))?;
     wait_until("all effects", || {
         let printed = service.stdout();
         Ok(printed.lines().collect::<BTreeSet<_>>().len() >= lines.len())
@@ -328,14 +335,14 @@ fn what_comes_after_a_redis_went_back() -> Result<()> {
     service.end()?;
     let mut seen = BTreeSet::new();
     let printed = service.stdout();
-    let once: String = printed.split_inclusive('\n').filter(|it| seen.insert(*it)).collect();
+    let once: String = printed.split_inclusive('\n').filter(|line| seen.insert(*line)).collect();
     tally::check(&by_key(&lines)?, &once)
 }
 
-/// An older copy of the store's folder is put back: the file keeps what consumers may have read, new messages
-/// have ids of their own, and the log says what the store lacks.
+/// The test restores an older copy of the store folder. The file keeps its lines, which consumers may have
+/// read. New messages have new ids, and the log reports the rollback.
 #[test]
-fn an_older_copy_of_the_store_is_put_back() -> Result<()> {
+fn restored_store_copy_is_reported_and_file_kept() -> Result<()> {
     let source = format!("ordering = \"fifo\"\n{SOURCE}");
     let home = Home::new(&["tally"], &config("", &source))?;
     let lines = in_turn(5, 9);
@@ -372,9 +379,9 @@ fn an_older_copy_of_the_store_is_put_back() -> Result<()> {
     Ok(())
 }
 
-/// Only who has the token is served.
+/// The ingress serves only requests with the token.
 #[test]
-fn a_token_is_needed_where_there_is_one() -> Result<()> {
+fn configured_token_is_required() -> Result<()> {
     let token = "0123456789abcdef";
     let text_of =
         config("", SOURCE).replacen("[ingress]", &format!("[ingress]\ntoken = \"{token}\""), 1);

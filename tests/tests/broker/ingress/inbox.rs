@@ -1,5 +1,5 @@
-//! Events over HTTP for a stream of the broker: what came over both channels takes effect once, with the
-//! broker or without.
+//! Tests of events over HTTP for a stream of the broker: events of both channels take effect once, with or
+//! without the broker.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Rabbit, wait_until};
@@ -12,7 +12,8 @@ use ordain_tests::tally;
 
 use super::support::{ONE, SECTIONS, ingress, into_file, post, post_all, waits};
 
-/// With one partition, events of all keys are processed while the broker is away.
+/// Stops the broker and starts it again. With one partition, the host processes events of all keys while the
+/// broker is away.
 fn broker_goes(
     stop: impl Fn(&Rabbit) -> Result<()>,
     come_back: impl Fn(&Rabbit) -> Result<()>,
@@ -24,7 +25,7 @@ fn broker_goes(
     let address = ingress(&mut service)?;
     rig.until_declared()?;
     let mut lines = in_turn(40, 20);
-    // As many extensions as an event may have: its copy in the broker has no fewer.
+    // An event with the maximum number of extensions: its copy in the broker has the same number.
     for at in 0..128 {
         lines[10].insert_str(1, &format!("\"x{at}\":\"1\","));
     }
@@ -33,7 +34,7 @@ fn broker_goes(
     let until = |count: usize| {
         wait_until(&format!("{count} effects"), || Ok(home.lines("out.ndjson") >= count))
     };
-    // Both channels.
+    // The same events arrive over both channels.
     post_all(address, first)?;
     rig.publish(&first[50..150])?;
     until(first.len())?;
@@ -41,18 +42,18 @@ fn broker_goes(
     stop(&rig.rabbit)?;
     post_all(address, second)?;
     until(first.len() + second.len())?;
-    // A repeat, and a conflict, are known without the broker.
+    // The host detects repeats and conflicts without the broker.
     ensure!(post(address, ONE, &second[7])?.status == 202);
     ensure!(post(address, ONE, &second[7].replace("\"n\":", "\"m\":"))?.status == 409);
     come_back(&rig.rabbit)?;
     post_all(address, third)?;
     until(lines.len())?;
     rig.until_empty()?;
-    wait_until("the inbox is empty", || waits(&mut service).map(|it| it == 0))?;
+    wait_until("an empty inbox", || waits(&mut service).map(|count| count == 0))?;
     let metrics = http::get(http::admin(&mut service)?, "/metrics")?.body;
     for line in ["{status=\"202\"} 5", "{status=\"409\"} 1"] {
         let line = format!("ordain_ingress_requests_total{line}");
-        ensure!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
+        ensure!(metrics.lines().any(|row| row == line), "{line}: {metrics}");
     }
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
@@ -61,24 +62,24 @@ fn broker_goes(
 }
 
 #[test]
-fn the_broker_ends_and_starts_again() -> Result<()> {
+fn broker_shutdown_delays_no_http_event() -> Result<()> {
     broker_goes(Rabbit::stop, Rabbit::restart)
 }
 
 #[test]
-fn the_broker_crashes() -> Result<()> {
+fn broker_crash_delays_no_http_event() -> Result<()> {
     broker_goes(Rabbit::kill, Rabbit::restart)
 }
 
-/// Connections are there, and nothing answers.
+/// Connections stay open, and the broker does not reply.
 #[test]
-fn the_broker_stands_still() -> Result<()> {
+fn paused_broker_delays_no_http_event() -> Result<()> {
     broker_goes(Rabbit::pause, Rabbit::resume)
 }
 
-/// A process that starts without the broker has nothing else to do than to take events.
+/// A process that starts without the broker still accepts events.
 #[test]
-fn a_process_starts_while_the_broker_is_away() -> Result<()> {
+fn process_starts_without_broker() -> Result<()> {
     let rig = Rig::alone("", "", "")?;
     let text_of = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
     let home = Home::new(&["tally"], &text_of)?;

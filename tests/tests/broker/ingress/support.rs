@@ -1,4 +1,4 @@
-//! A way in, and what is posted there.
+//! The address of the ingress, and requests to it.
 
 use std::net::SocketAddr;
 
@@ -7,16 +7,16 @@ use ordain_tests::http::{self, Answer};
 use ordain_tests::log::text;
 use ordain_tests::service::Service;
 
-/// Where the ingress listens.
+/// Returns the address of the ingress.
 pub(super) fn ingress(service: &mut Service) -> Result<SocketAddr> {
     const WORDS: &str = "ingress listening on http://";
     service.until_says(WORDS)?;
     let log = service.stderr();
-    let rest = log.split_once(WORDS).context("it says so")?.1;
+    let rest = log.split_once(WORDS).context("the line with the address")?.1;
     Ok(rest.split_whitespace().next().context("an address")?.parse()?)
 }
 
-/// Posts a body.
+/// Posts a body to the stream `cases`.
 pub(super) fn post(address: SocketAddr, kind: &str, body: &str) -> Result<Answer> {
     post_with(address, "/v1/streams/cases/events", &[&format!("content-type: {kind}")], body)
 }
@@ -39,11 +39,11 @@ pub(super) const LINES: &str = "application/x-ndjson";
 pub(super) const ONE: &str = "application/cloudevents+json";
 pub(super) const BATCH: &str = "application/cloudevents-batch+json";
 
-/// A way in, and one for operators.
+/// The listeners for events and for operators.
 pub(super) const SECTIONS: &str =
     "[ingress]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
 
-/// Into a file, which needs no broker.
+/// Replaces the sink in a configuration by a file, which needs no broker.
 pub(super) fn into_file(text: &str, path: &str) -> String {
     let sink = "kind = \"amqp\"\nexchange = \"out\"";
     text.replace(sink, &format!("kind = \"file\"\npath = \"{path}\""))
@@ -57,11 +57,11 @@ pub(super) fn post_all(address: SocketAddr, lines: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// How many events are not published yet, as its process says.
+/// Returns how many events are not published yet, from the metrics of the process.
 pub(super) fn waits(service: &mut Service) -> Result<u64> {
     let admin = http::admin(service)?;
     let metrics = http::get(admin, "/metrics")?.body;
-    let values = metrics.lines().filter(|it| it.starts_with("ordain_inbox_events{"));
-    let values = values.filter_map(|it| it.rsplit_once(' ')?.1.parse::<u64>().ok());
+    let values = metrics.lines().filter(|line| line.starts_with("ordain_inbox_events{"));
+    let values = values.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
     Ok(values.sum())
 }

@@ -1,4 +1,4 @@
-//! A Redis that goes back in time while events wait in it.
+//! Tests of a Redis that goes back in time while events wait in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,23 @@ use serde_json::{Value, json};
 
 use super::support::{SECTIONS, ingress, post_all};
 
-/// Of each name: more than the host reads ahead.
+/// The number of events of each name: more than the host prefetches.
 const EVENTS: usize = 3_000;
 
-/// Events of keys of their own, so that a line of the output tells which event took effect.
+/// Returns events of separate keys, so that a line of the output identifies the event that took effect.
 fn events(name: &str) -> Vec<String> {
     (0..EVENTS).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
 }
 
-/// Of each name, how many of its events took effect; none did twice. A message may come again.
+/// Returns how many events of each name took effect, and checks that none did twice. A message may be
+/// published again.
 fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
-    let (mut ids, mut counts) = (BTreeSet::new(), BTreeMap::new());
-    for line in service.stdout().split_inclusive('\n').filter(|it| it.ends_with('\n')) {
+    let mut ids = BTreeSet::new();
+    let mut counts = BTreeMap::new();
+    for line in service.stdout().split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let message: Value = serde_json::from_str(line).context("a message")?;
         ensure!(message["data"]["count"] == 1, "twice: {line}");
-        let name = message["subject"].as_str().and_then(|it| it.chars().next());
+        let name = message["subject"].as_str().and_then(|subject| subject.chars().next());
         if ids.insert(message["id"].to_string()) {
             *counts.entry(name.context("a key")?).or_default() += 1;
         }
@@ -34,10 +36,10 @@ fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
     Ok(counts)
 }
 
-/// A host takes no event that the server accepted after it went back for an earlier one with its number, and it counts the
-/// events that were lost unread.
+/// After the server went back, new events get numbers of earlier events. The host takes none of the new
+/// events for the earlier event with the same number, and it counts the events that were lost unread.
 #[test]
-fn what_a_server_accepts_after_it_went_back_takes_effect() -> Result<()> {
+fn events_accepted_after_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = Home::new(
         &["tally"],
@@ -51,13 +53,13 @@ fn what_a_server_accepts_after_it_went_back_takes_effect() -> Result<()> {
     )?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
-    // The stream is slow, so that most of these wait.
+    // The stream is slow, so that most of these events wait.
     post_all(address, &events("a"))?;
     let early = redis.snapshot()?;
     post_all(address, &events("b"))?;
     redis.go_back(&early)?;
     post_all(address, &events("c"))?;
-    wait_until("all that the server has takes effect", || {
+    wait_until("the effects of all events that the server has", || {
         let counts = effects(&service)?;
         Ok(counts.get(&'a') == Some(&EVENTS) && counts.get(&'c') == Some(&EVENTS))
     })?;
@@ -65,8 +67,8 @@ fn what_a_server_accepts_after_it_went_back_takes_effect() -> Result<()> {
     let admin = http::admin(&mut service)?;
     let taken = *effects(&service)?.get(&'b').unwrap_or(&0) as u64;
     let metrics = http::get(admin, "/metrics")?.body;
-    let lost = metrics.lines().filter(|it| it.starts_with("ordain_events_lost_total{"));
-    let lost = lost.filter_map(|it| it.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
+    let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));
+    let lost = lost.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
     ensure!(
         lost > 0 && lost + taken == EVENTS as u64,
         "{lost} were counted as lost, {taken} took effect"

@@ -1,4 +1,4 @@
-//! Instances that come and go while events come.
+//! Tests of instances that join and leave while events arrive.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::support::{Fleet, while_published};
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[test]
-fn instances_join_leave_and_die() -> Result<()> {
+fn events_take_effect_once_while_instances_change() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "")?;
     let mut first = fleet.start()?;
     fleet.rig.until_declared()?;
@@ -24,7 +24,7 @@ fn instances_join_leave_and_die() -> Result<()> {
         fleet.until_shared(&[&first, &second, &third])?;
         first.service.end()?;
         fleet.until_shared(&[&second, &third])?;
-        // Nobody starts, who would know that it is dead: its lease runs out.
+        // No process starts on its machine that could detect its death, so its lease must expire.
         second.service.kill()?;
         fleet.until_shared(&[&third])?;
         Ok(third)
@@ -33,9 +33,9 @@ fn instances_join_leave_and_die() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// A stream without numbers, whose order is that of its queues.
+/// The stream has no sequences: the order of its queues is its order.
 #[test]
-fn a_fifo_stream_that_is_handed_over() -> Result<()> {
+fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "ordering = \"fifo\"")?;
     let mut first = fleet.start()?;
     fleet.rig.until_declared()?;
@@ -61,9 +61,9 @@ fn a_fifo_stream_that_is_handed_over() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// Whatever is asked of the store takes long, or is answered to nobody, while partitions come and go.
+/// Replies of the store are slow or lost while partitions change owners.
 #[test]
-fn hand_overs_on_a_bad_way() -> Result<()> {
+fn handovers_survive_slow_and_lost_replies() -> Result<()> {
     let fleet = Fleet::new("", "")?;
     let first = fleet.start()?;
     fleet.rig.until_declared()?;
@@ -94,7 +94,7 @@ fn hand_overs_on_a_bad_way() -> Result<()> {
 }
 
 #[test]
-fn whoever_is_started_again_waits_for_no_lease() -> Result<()> {
+fn restarted_process_waits_for_no_lease() -> Result<()> {
     let fleet = Fleet::new("lease = \"10m\"", "")?;
     let mut host = fleet.start()?;
     fleet.rig.until_declared()?;
@@ -114,7 +114,7 @@ fn whoever_is_started_again_waits_for_no_lease() -> Result<()> {
 }
 
 #[test]
-fn what_can_be_seen() -> Result<()> {
+fn instances_and_wanted_count_are_reported() -> Result<()> {
     let fleet = Fleet::new("", "lag_per_instance = 10")?;
     let none = fleet.rig.home.rows(&["instances", "--json"])?;
     ensure!(none.len() == 1 && none[0]["instance"].is_null() && none[0]["owns"] == 4, "{none:?}");
@@ -122,23 +122,23 @@ fn what_can_be_seen() -> Result<()> {
     fleet.until_shared(&[&host])?;
     let mut other = fleet.start()?;
     fleet.until_shared(&[&host, &other])?;
-    for it in [&mut host, &mut other] {
-        ordain_tests::http::ready(&mut it.service)?;
+    for instance in [&mut host, &mut other] {
+        ordain_tests::http::ready(&mut instance.service)?;
     }
     let seen = host.get("/v1/instances")?.json()?;
     let rows = seen["instances"].as_array().expect("instances");
     ensure!(rows.len() == 2, "{seen}");
     for row in rows {
         ensure!(row["owns"] == 2 && row["state"] == "runs", "{seen}");
-        ensure!(row["expires_in_ms"].as_u64().is_some_and(|it| it <= 10_000), "{seen}");
+        ensure!(row["expires_in_ms"].as_u64().is_some_and(|ms| ms <= 10_000), "{seen}");
         let partition = &row["partitions"][0];
         ensure!(partition["stream"] == "cases" && partition["since"].is_string(), "{seen}");
     }
     let text = fleet.rig.home.output(&["instances"])?;
     let text = String::from_utf8(text.stdout)?;
     ensure!(text.lines().count() == 1 + 2 + 1 + 1 + 4, "{text}");
-    // Until it is known what the queues hold, as many are wanted as there are.
-    wait_until("what is wanted", || {
+    // Until the length of the queues is known, the wanted number is the current number of instances.
+    wait_until("the wanted number of instances", || {
         let scale = host.get("/v1/scale/cases")?.json()?;
         ensure!(scale["instances"] == 2 && scale["lag"] == 0, "{scale}");
         Ok(scale["wanted_instances"] == 1)
@@ -147,7 +147,7 @@ fn what_can_be_seen() -> Result<()> {
     let page = host.get("/metrics")?.body;
     ensure!(page.contains("# TYPE ordain_wanted_instances gauge"), "{page}");
 
-    // A message that no queue takes keeps it from leaving for a moment.
+    // An unroutable message delays the shutdown for a moment.
     fleet.rig.client.delete_queue("out")?;
     fleet.rig.publish(&in_turn(20, 1))?;
     other.service.until_says("no queue takes")?;
@@ -156,29 +156,32 @@ fn what_can_be_seen() -> Result<()> {
         let rows = fleet.rig.home.rows(&["instances", "--json"])?;
         Ok(rows.iter().any(|row| row["state"] == state))
     };
-    wait_until("that it leaves", || state("leaves"))?;
-    wait_until("that it has not all of its share", || Ok(host.get("/readyz")?.status == 503))?;
+    wait_until("the leaving state", || state("leaves"))?;
+    wait_until("an instance without its full share", || Ok(host.get("/readyz")?.status == 503))?;
     ensure!(other.service.wait()?.success());
     fleet.until_shared(&[&host])?;
     ordain_tests::http::ready(&mut host.service)?;
     Ok(())
 }
 
-/// Instances may run different streams, though one has messages to publish of a stream that the other
-/// does not have. Of the same stream all have the same partitions.
+/// Instances may run different streams, even while one instance has messages to publish of a stream that the
+/// other does not run. All instances of a stream have the same partitions.
 #[test]
-fn instances_with_other_streams() -> Result<()> {
+fn instances_may_run_different_streams() -> Result<()> {
     let fleet = Fleet::new("", "")?;
     let mut first = fleet.start()?;
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first])?;
     let refused = |code: i32, words: &str| {
-        let mut host = fleet.start_with(|it| it.replace("partitions = 4", "partitions = 8"))?;
-        let (status, said) = (host.service.wait()?, host.service.stderr());
+        let mut host =
+            fleet.start_with(|config| config.replace("partitions = 4", "partitions = 8"))?;
+        let status = host.service.wait()?;
+        let said = host.service.stderr();
         ensure!(status.code() == Some(code) && said.contains(words), "{status} {said}");
         Ok(())
     };
-    // That passes when the first one ends, and this does not.
+    // The first refusal is temporary: its cause ends with the first instance. The second refusal is
+    // permanent.
     refused(75, "runs stream cases with source.partitions = 4")?;
     fleet.rig.client.delete_queue("out")?;
     let lines = in_turn(5, 5);

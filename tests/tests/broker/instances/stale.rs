@@ -1,4 +1,4 @@
-//! Instances that believe that they still own what is another's.
+//! Tests of instances that still act as owners after another instance became the owner.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use super::support::{Fleet, Host, while_published};
 const PAUSE: Duration = Duration::from_millis(20);
 const TAKEN: &str = "another process has taken the partition over";
 
-/// One of two hosts is kept from something for longer than its lease, and the other one goes on with
-/// all. Then it has its share again.
+/// Isolates one of two hosts for longer than its lease. The other host takes over all partitions. After the
+/// release the first host gets its share again.
 fn keep_from(
     keep: impl Fn(&Host) -> Result<()>,
     release: impl Fn(&Host) -> Result<()>,
@@ -32,7 +32,7 @@ fn keep_from(
         keep(&stale)?;
         fleet.until_shared(&[&other])
     })?;
-    // All of it comes out while one is kept.
+    // All events are published while the first host is isolated.
     let mut out = Vec::new();
     fleet.rig.take(&mut out, first.len())?;
     release(&stale)?;
@@ -42,20 +42,22 @@ fn keep_from(
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
     fleet.rig.until_empty()?;
     let said = stale.service.stderr().matches(TAKEN).count();
-    ensure!(said <= 2, "it is said once for each partition: {}", stale.service.stderr());
+    ensure!(said <= 2, "the log must report each partition once: {}", stale.service.stderr());
     ensure!(!is_told || said == 2, "{}", stale.service.stderr());
     ensure!(!other.service.stderr().contains(TAKEN), "{}", other.service.stderr());
     stale.service.end()
 }
 
 #[test]
-fn one_that_is_paused() -> Result<()> {
+fn paused_owner_is_fenced() -> Result<()> {
     keep_from(|host| host.service.signal("STOP"), |host| host.service.signal("CONT"), true)
 }
 
-/// Changes rows of leases beside the instances, as a store does that goes back in time.
+/// Changes rows of leases directly in the store, as a store does that goes back in time. Returns the number
+/// of changed rows.
 fn rewrite(fleet: &Fleet, row: impl Fn(&[String; 3]) -> Option<[String; 3]>) -> Result<usize> {
-    let (leases, about) = ("ordain:{0}:leases", "ordain:{0}:about");
+    let leases = "ordain:{0}:leases";
+    let about = "ordain:{0}:about";
     let mut changed = 0;
     for partition in 0..4 {
         let field = format!("{partition}:cases");
@@ -70,11 +72,12 @@ fn rewrite(fleet: &Fleet, row: impl Fn(&[String; 3]) -> Option<[String; 3]>) -> 
     Ok(changed)
 }
 
-/// The id of a host, as leases have it.
+/// Returns the id of a host, as in the leases.
 fn id(fleet: &Fleet, host: &Host) -> Result<String> {
     let name = format!("/{}", host.service.id());
     let rows = fleet.rig.home.rows(&["instances", "--json"])?;
-    let row = rows.iter().find(|row| row["name"].as_str().is_some_and(|it| it.ends_with(&name)));
+    let row =
+        rows.iter().find(|row| row["name"].as_str().is_some_and(|found| found.ends_with(&name)));
     let id = row.and_then(|row| row["instance"].as_str()).context("its row")?;
     Ok(id.to_owned())
 }
@@ -88,14 +91,16 @@ fn goes_on(fleet: &Fleet, hosts: &[&Host]) -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// The store says that one has what another one has.
+/// The store assigns the leases of one host to another host that does not know of them.
 #[test]
-fn a_lease_of_one_who_does_not_know_of_it() -> Result<()> {
+fn lease_of_unaware_instance_is_resolved() -> Result<()> {
     let fleet = Fleet::new("", "")?;
-    let (first, second) = (fleet.start()?, fleet.start()?);
+    let first = fleet.start()?;
+    let second = fleet.start()?;
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first, &second])?;
-    let (from, to) = (id(&fleet, &first)?, id(&fleet, &second)?);
+    let from = id(&fleet, &first)?;
+    let to = id(&fleet, &second)?;
     let changed = rewrite(&fleet, |[epoch, holder, since]| {
         (*holder == from).then(|| [epoch.clone(), to.clone(), since.clone()])
     })?;
@@ -103,16 +108,17 @@ fn a_lease_of_one_who_does_not_know_of_it() -> Result<()> {
     goes_on(&fleet, &[&first, &second])
 }
 
-/// The store has lost that one gave its leases back, and that another one got them.
+/// The store has lost the release of leases by one host and their assignment to the other.
 #[test]
-fn a_lease_that_was_given_back() -> Result<()> {
+fn reappeared_lease_is_resolved() -> Result<()> {
     let fleet = Fleet::new("", "")?;
     let first = fleet.start()?;
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first])?;
     let second = fleet.start()?;
     fleet.until_shared(&[&first, &second])?;
-    let (from, to) = (id(&fleet, &first)?, id(&fleet, &second)?);
+    let from = id(&fleet, &first)?;
+    let to = id(&fleet, &second)?;
     let changed = rewrite(&fleet, |[epoch, holder, since]| {
         let before = epoch.parse::<u64>().ok()? - 1;
         (*holder == to).then(|| [before.to_string(), from.clone(), since.clone()])
@@ -121,11 +127,12 @@ fn a_lease_that_was_given_back() -> Result<()> {
     goes_on(&fleet, &[&first, &second])
 }
 
-/// The store has lost the leases of one who drives, and has all commits: it hands over to itself.
+/// The store has lost the leases of active owners, but no commit. Each owner acquires its leases again.
 #[test]
-fn leases_that_are_gone() -> Result<()> {
+fn lost_leases_are_acquired_again() -> Result<()> {
     let fleet = Fleet::new("", "")?;
-    let (first, second) = (fleet.start()?, fleet.start()?);
+    let first = fleet.start()?;
+    let second = fleet.start()?;
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first, &second])?;
     for round in 0..3 {
@@ -140,15 +147,16 @@ fn leases_that_are_gone() -> Result<()> {
     goes_on(&fleet, &[&first, &second])
 }
 
-/// Its channels are open, and the queues have no other consumer: it gives them back by itself.
+/// The AMQP channels of the host stay open, and no other consumer reads its queues until the host itself
+/// releases them.
 #[test]
-fn one_that_does_not_reach_the_store() -> Result<()> {
+fn owner_with_silent_store_is_replaced() -> Result<()> {
     keep_from(|host| host.to_redis.set(Mode::HalfOpen), |host| host.to_redis.set(Mode::Pass), false)
 }
 
-/// It says so itself, through the store.
+/// The host announces its state itself, through the store.
 #[test]
-fn one_that_does_not_reach_the_broker() -> Result<()> {
+fn owner_with_silent_broker_is_replaced() -> Result<()> {
     keep_from(
         |host| host.to_rabbit.set(Mode::HalfOpen),
         |host| host.to_rabbit.set(Mode::Pass),
@@ -157,19 +165,19 @@ fn one_that_does_not_reach_the_broker() -> Result<()> {
 }
 
 #[test]
-fn one_that_is_cut_off_the_broker() -> Result<()> {
+fn owner_without_broker_is_replaced() -> Result<()> {
     keep_from(|host| host.to_rabbit.set(Mode::Refuse), |host| host.to_rabbit.set(Mode::Pass), false)
 }
 
 #[test]
-fn one_that_is_cut_off_the_store() -> Result<()> {
+fn owner_without_store_is_replaced() -> Result<()> {
     keep_from(|host| host.to_redis.set(Mode::Refuse), |host| host.to_redis.set(Mode::Pass), false)
 }
 
-/// What it had committed and could not publish is published by whoever has its partitions then, and
-/// not once more by itself.
+/// The new owner publishes the messages that the paused owner committed and could not publish. The paused
+/// owner does not publish them again.
 #[test]
-fn one_that_has_messages_to_publish() -> Result<()> {
+fn backlog_of_paused_owner_is_published_once() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "")?;
     let mut stale = fleet.start()?;
     fleet.rig.until_declared()?;
@@ -184,7 +192,7 @@ fn one_that_has_messages_to_publish() -> Result<()> {
     stale.service.signal("STOP")?;
     fleet.until_shared(&[&other])?;
     other.service.until_says("no queue takes")?;
-    // What is on its way while the queue comes back may overtake what was not taken before.
+    // A message in flight while the queue returns may overtake a message that was unroutable before.
     std::thread::sleep(Duration::from_secs(1));
     fleet.rig.client.queue("out")?;
     fleet.rig.client.bind("out", "out", "#")?;
@@ -194,17 +202,17 @@ fn one_that_has_messages_to_publish() -> Result<()> {
 
     stale.service.signal("CONT")?;
     fleet.until_shared(&[&stale, &other])?;
-    // Longer than until it is tried again what no queue takes.
+    // Longer than the delay after which a host retries an unroutable message.
     std::thread::sleep(Duration::from_secs(12));
     let again = fleet.rig.client.take_all("out")?;
-    ensure!(again.is_empty(), "{} messages came again", again.len());
+    ensure!(again.is_empty(), "{} messages were published again", again.len());
     stale.service.end()
 }
 
-/// A message that is tried alone goes out over a connection of its own. That may take longer to come than
-/// the lease lasts, and then it is another one's to publish.
+/// An isolated retry uses a connection of its own. This connection may take longer than the lease lasts, and
+/// then another owner publishes the message.
 #[test]
-fn one_that_tries_a_message_alone() -> Result<()> {
+fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     let fleet = Fleet::on(Rabbit::start()?, "lease = \"2s\"", "")?;
     let limit = |bytes: u32| fleet.rig.rabbit.set("max_message_size", &bytes.to_string());
     limit(65_536)?;
@@ -222,7 +230,7 @@ fn one_that_tries_a_message_alone() -> Result<()> {
     };
     fleet.rig.until_empty()?;
 
-    // It is tried again after 30 seconds: the lease is still there, and nothing answers any more.
+    // The host retries after 30 seconds: its lease is still valid, and no server replies any more.
     until(29.2);
     stale.to_rabbit.set(Mode::HalfOpen)?;
     stale.to_redis.set(Mode::HalfOpen)?;
@@ -230,12 +238,17 @@ fn one_that_tries_a_message_alone() -> Result<()> {
     let other = fleet.start_with(faulty)?;
     fleet.until_shared(&[&other])?;
     fleet.rig.client.take("out", 1)?;
-    // Before it stops waiting for the connection.
+    // The host still waits for the connection.
     until(33.5);
     stale.to_rabbit.set(Mode::Pass)?;
     std::thread::sleep(Duration::from_secs(5));
     let again = fleet.rig.client.take_all("out")?;
-    ensure!(again.is_empty(), "{} messages came again: {}", again.len(), stale.service.stderr());
+    ensure!(
+        again.is_empty(),
+        "{} messages were published again: {}",
+        again.len(),
+        stale.service.stderr()
+    );
     stale.to_redis.set(Mode::Pass)?;
     fleet.until_shared(&[&stale, &other])?;
     stale.service.end()

@@ -1,4 +1,4 @@
-//! A broker, a store, and as many hosts as a test wants.
+//! A broker, a store, and any number of hosts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use ordain_tests::http;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 
-/// Partitions of the stream.
+/// The number of partitions of the stream.
 pub(super) const PARTITIONS: usize = 4;
 
 /// Servers behind proxies, and a client.
@@ -22,9 +22,9 @@ pub(super) struct Fleet {
     stream: String,
 }
 
-/// A host with its own way to the servers.
+/// A host with its own proxies to the servers.
 pub(super) struct Host {
-    /// Of whom the folder is.
+    /// Owns the folder of the host.
     _home: Home,
     pub(super) service: Service,
     pub(super) to_redis: Proxy,
@@ -32,17 +32,17 @@ pub(super) struct Host {
 }
 
 impl Fleet {
-    /// With settings of `[runtime]` and of the stream.
+    /// Starts servers for a fleet with settings of `[runtime]` and of the stream.
     pub(super) fn new(runtime: &str, stream: &str) -> Result<Self> {
         Self::on(Rabbit::shared()?, runtime, stream)
     }
 
-    /// The same on a broker that runs.
+    /// Starts a fleet on a broker that is running.
     pub(super) fn on(rabbit: Rabbit, runtime: &str, stream: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let sections = format!("[runtime]\n{runtime}\n");
         let store = format!("{sections}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-        // Its own home is for commands.
+        // The home of the rig is for commands only.
         let rig = Rig::on(rabbit, &store, stream, &source())?;
         Ok(Self { redis, rig, sections, stream: stream.to_owned() })
     }
@@ -52,10 +52,10 @@ impl Fleet {
         self.start_with(|config| config)
     }
 
-    /// The same with a configuration that differs.
+    /// Starts one more host with a changed configuration.
     pub(super) fn start_with(&self, change: impl FnOnce(String) -> String) -> Result<Host> {
-        let (to_redis, to_rabbit) =
-            (Proxy::start(self.redis.port())?, Proxy::start(self.rig.rabbit.port())?);
+        let to_redis = Proxy::start(self.redis.port())?;
+        let to_rabbit = Proxy::start(self.rig.rabbit.port())?;
         let store =
             format!("[store]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:{}\"\n", to_redis.port());
         let broker = self.rig.rabbit.url_at(to_rabbit.port());
@@ -66,12 +66,13 @@ impl Fleet {
         Ok(Host { _home: home, service, to_redis, to_rabbit })
     }
 
-    /// The partitions that each process has, by its id, as the store says.
+    /// Returns the partitions of each process, by process id, as in the store.
     pub(super) fn owners(&self) -> Result<BTreeMap<u32, Vec<u64>>> {
         let mut owners = BTreeMap::new();
         for row in self.rig.home.rows(&["instances", "--json"])? {
             let partitions = row["partitions"].as_array().context("partitions")?;
-            let numbers = partitions.iter().filter_map(|it| it["partition"].as_u64()).collect();
+            let numbers =
+                partitions.iter().filter_map(|partition| partition["partition"].as_u64()).collect();
             let name = row["name"].as_str().unwrap_or("/0");
             let process = name.rsplit_once('/').context("a name")?.1.parse()?;
             owners.insert(process, numbers);
@@ -79,7 +80,7 @@ impl Fleet {
         Ok(owners)
     }
 
-    /// Waits until these hosts have all partitions, evenly.
+    /// Waits until these hosts own all partitions, evenly.
     pub(super) fn until_shared(&self, hosts: &[&Host]) -> Result<()> {
         let even = PARTITIONS / hosts.len()..=PARTITIONS.div_ceil(hosts.len());
         let mut owners = BTreeMap::new();
@@ -87,13 +88,13 @@ impl Fleet {
             owners = self.owners()?;
             let has = |host: &&Host| owners.get(&host.service.id()).map_or(0, Vec::len);
             let all: usize = hosts.iter().map(has).sum();
-            Ok(all == PARTITIONS && hosts.iter().all(|it| even.contains(&has(it))))
+            Ok(all == PARTITIONS && hosts.iter().all(|host| even.contains(&has(host))))
         });
         shared.with_context(|| format!("{owners:?}"))
     }
 }
 
-/// Publishes events in small parts, with a pause behind each, while something else is done.
+/// Publishes events in small batches, with a pause after each, while `meanwhile` runs.
 pub(super) fn while_published<T>(
     fleet: &Fleet,
     lines: &[String],
@@ -106,7 +107,7 @@ pub(super) fn while_published<T>(
             let client = Client::connect(&url)?;
             for part in lines.chunks(50) {
                 let messages: Vec<_> =
-                    part.iter().map(|it| from_line(it)).collect::<Result<_>>()?;
+                    part.iter().map(|line| from_line(line)).collect::<Result<_>>()?;
                 client.publish("cases", &messages)?;
                 std::thread::sleep(pause);
             }
@@ -124,7 +125,7 @@ fn source() -> String {
 }
 
 impl Host {
-    /// What its admin listener answers.
+    /// Returns the response of the admin listener.
     pub(super) fn get(&mut self, path: &str) -> Result<http::Answer> {
         http::get(http::admin(&mut self.service)?, path)
     }

@@ -1,5 +1,5 @@
-//! Files in the plugins folder that cannot be used: each leaves what runs running, and is named with its
-//! reason in the log, in the list of handlers and in a metric.
+//! Tests of unusable files in the plugins folder. Each leaves the active version in place. The log, the list
+//! of handlers and a metric report the file and its reason.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,13 +38,14 @@ fn home() -> Result<Home> {
     Ok(home)
 }
 
-/// The row of a file, once it has this state.
+/// Waits until the row of a file has this state, and returns the row.
 fn until_listed(service: &mut Service, file: &str, state: &str) -> Result<Value> {
     let mut found = Value::Null;
-    let what = format!("{file} is {state}");
+    let what = format!("{file} in state {state}");
     wait_until(&what, || {
         let rows = handlers(service)?;
-        let row = rows.iter().find(|it| it["path"].as_str().is_some_and(|it| it.ends_with(file)));
+        let row =
+            rows.iter().find(|row| row["path"].as_str().is_some_and(|path| path.ends_with(file)));
         found = row.cloned().unwrap_or_default();
         Ok(found["state"] == state)
     })
@@ -53,7 +54,7 @@ fn until_listed(service: &mut Service, file: &str, state: &str) -> Result<Value>
 }
 
 #[test]
-fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
+fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
     let home = home()?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
@@ -74,7 +75,10 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
         let file = format!("tally@9.{number}.0.wasm");
         home.write(&format!("plugins/{file}"), bytes)?;
         let row = until_listed(&mut service, &file, "broken")?;
-        ensure!(row["reason"].as_str().is_some_and(|it| it.contains(reason)), "{name}: {row}");
+        ensure!(
+            row["reason"].as_str().is_some_and(|words| words.contains(reason)),
+            "{name}: {row}"
+        );
         service.until_says(reason)?;
         let seen = stream(&mut service)?;
         ensure!(seen["handler"] == "tally@1.0.0" && seen["generation"] == 1, "{name}: {seen}");
@@ -82,29 +86,32 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
     let refused = metric(&mut service, r#"ordain_handler_files_refused{handler="tally"}"#)?;
     ensure!(refused == Some(cases.len() as f64), "{refused:?}");
 
-    // Names that say nothing.
+    // Names without a valid version.
     home.write("plugins/tally@nine.wasm", &good)?;
     service.until_says("`nine` after the @ is no version")?;
     let refused = metric(&mut service, r#"ordain_handler_files_refused{handler=""}"#)?;
     ensure!(refused == Some(1.0), "{refused:?}");
 
-    // The same version with another content, and with its own again.
+    // The same version gets other content, and then its own content again.
     home.write("plugins/tally@1.0.0.wasm", noted("tally", "other")?)?;
     let row = until_listed(&mut service, "tally@1.0.0.wasm", "broken")?;
-    ensure!(row["reason"].as_str().is_some_and(|it| it.contains("has another content")), "{row}");
+    ensure!(
+        row["reason"].as_str().is_some_and(|words| words.contains("has another content")),
+        "{row}"
+    );
     home.write("plugins/tally@1.0.0.wasm", noted("tally", "1")?)?;
     until_listed(&mut service, "tally@1.0.0.wasm", "active")?;
     ensure!(stream(&mut service)?["generation"] == 1);
 
-    // Mended.
+    // A usable file replaces the damaged one.
     home.write("plugins/tally@9.0.0.wasm", &good)?;
     until_runs(&mut service, "tally@9.0.0")?;
     service.end()
 }
 
-/// A start does without a version that cannot be used as well, and `check` tells of it.
+/// A start skips an unusable version, and fails when no usable one is left.
 #[test]
-fn a_start_takes_the_highest_that_can_be_used() -> Result<()> {
+fn start_uses_highest_usable_version() -> Result<()> {
     let home = home()?;
     home.write("plugins/tally@2.0.0.wasm", "nonsense")?;
     let mut service = Service::start(&home, &["run"])?;
@@ -118,9 +125,9 @@ fn a_start_takes_the_highest_that_can_be_used() -> Result<()> {
     Ok(())
 }
 
-/// A version that was used, and has another content at the next start: it is another decision.
+/// A version with other content at the next start is a new rollout.
 #[test]
-fn another_content_at_a_start() -> Result<()> {
+fn changed_content_at_start_is_new_rollout() -> Result<()> {
     let home = home()?;
     home.run_once()?;
     let digest = |home: &Home| -> Result<(Value, Value)> {
@@ -137,11 +144,11 @@ fn another_content_at_a_start() -> Result<()> {
     Ok(())
 }
 
-/// The compiler's process and its cache: where the folder cannot be written to, it has one of its own.
+/// If the host cannot write to the cache folder, the compiler process uses a temporary folder instead.
 #[test]
-fn a_folder_that_cannot_be_written_to() -> Result<()> {
+fn host_runs_without_writable_cache_folder() -> Result<()> {
     let home = home()?;
-    // As root nothing is forbidden: a file stands where the folder would be.
+    // No permission stops root, so a file occupies the path of the folder.
     home.write("plugins/.cache", "")?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
@@ -151,9 +158,9 @@ fn a_folder_that_cannot_be_written_to() -> Result<()> {
     service.end()
 }
 
-/// What the machine is to blame for takes nothing back, and is no reason to give up.
+/// An error of the machine causes no rollback, and the host keeps trying.
 #[test]
-fn a_start_that_cannot_read_the_file_that_was_decided_on() -> Result<()> {
+fn unreadable_file_of_active_version_is_waited_for() -> Result<()> {
     let home = Home::new(&[], CONFIG)?;
     home.write("events.ndjson", "")?;
     home.write("plugins/tally@1.0.0.wasm", noted("tally", "1")?)?;
@@ -161,15 +168,19 @@ fn a_start_that_cannot_read_the_file_that_was_decided_on() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@2.0.0")?;
     service.end()?;
-    // As a mount that is not there.
-    let (path, away) = (home.path("plugins/tally@2.0.0.wasm"), home.path("away.wasm"));
+    // The link points to a missing mount.
+    let path = home.path("plugins/tally@2.0.0.wasm");
+    let away = home.path("away.wasm");
     fs::rename(&path, &away)?;
     std::os::unix::fs::symlink("../mount/tally.wasm", &path)?;
     let mut service = Service::start(&home, &["run"])?;
     service.until_says("handler version missing")?;
     let seen = stream(&mut service)?;
     ensure!(seen["generation"] == 1 && seen["handler"] == "tally@2.0.0", "{seen}");
-    ensure!(seen["missing"].as_str().is_some_and(|it| it.contains("cannot be read")), "{seen}");
+    ensure!(
+        seen["missing"].as_str().is_some_and(|words| words.contains("cannot be read")),
+        "{seen}"
+    );
     fs::create_dir(home.path("mount"))?;
     fs::rename(&away, home.path("mount/tally.wasm"))?;
     until_runs(&mut service, "tally@2.0.0")?;
@@ -178,13 +189,16 @@ fn a_start_that_cannot_read_the_file_that_was_decided_on() -> Result<()> {
     fs::remove_dir_all(home.path("mount"))?;
     fs::remove_file(home.path("plugins/tally@1.0.0.wasm"))?;
     let output = home.output(&["run"])?;
-    ensure!(output.status.code() == Some(75), "it may come back: {output:?}");
+    ensure!(
+        output.status.code() == Some(75),
+        "the exit code must be temporary, because the file may return: {output:?}"
+    );
     Ok(())
 }
 
-/// Whoever was ended while it wrote the cache, and a folder that others may change, keep no handler away.
+/// A cache that a killed process left unfinished, and a folder that other users may change, stop no handler.
 #[test]
-fn a_cache_that_cannot_be_trusted_or_was_not_finished() -> Result<()> {
+fn untrusted_or_unfinished_cache_stops_no_handler() -> Result<()> {
     let home = home()?;
     ensure!(home.output(&["check"])?.status.success());
     let mut entries = Vec::new();
@@ -193,7 +207,7 @@ fn a_cache_that_cannot_be_trusted_or_was_not_finished() -> Result<()> {
             entries.push(entry?.path());
         }
     }
-    let entry = entries.iter().find(|it| it.extension().is_none()).context("an entry")?;
+    let entry = entries.iter().find(|path| path.extension().is_none()).context("an entry")?;
     fs::remove_file(entry)?;
     let unfinished = fs::File::create(entry.with_extension("wip-atomic-write-mod"))?;
     unfinished.set_modified(SystemTime::now() - Duration::from_mins(2))?;
@@ -216,17 +230,18 @@ fn a_cache_that_cannot_be_trusted_or_was_not_finished() -> Result<()> {
     Ok(())
 }
 
-/// A host that is killed while it has a file compiled leaves no compiler behind, and the next one starts.
+/// A host that is killed during a compilation leaves no compiler process behind, and the next host starts.
 #[test]
-fn a_kill_while_a_file_is_compiled() -> Result<()> {
+fn killed_host_leaves_no_compiler() -> Result<()> {
     let home = home()?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
     let mut component = noted("tally", "large")?;
-    let (mut types, mut all, mut code) =
-        (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    let mut types = TypeSection::new();
+    let mut all = FunctionSection::new();
+    let mut code = CodeSection::new();
     types.ty().function([], []);
-    // Seconds of work, which a start does not wait for: it is no higher version.
+    // The compilation takes seconds. The start does not wait for it, because the version is lower.
     for _ in 0..200_000 {
         all.function(0);
         let mut function = Function::new([]);
@@ -246,17 +261,17 @@ fn a_kill_while_a_file_is_compiled() -> Result<()> {
         }
         Ok(found)
     };
-    wait_until("a compiler", || Ok(!compilers()?.is_empty()))?;
-    // It has begun to say whose end is its own.
+    wait_until("a compiler process", || Ok(!compilers()?.is_empty()))?;
+    // By now the compiler has tied its own end to the end of the host.
     std::thread::sleep(Duration::from_millis(300));
     let left = compilers()?;
-    ensure!(!left.is_empty(), "it was too fast to be met");
+    ensure!(!left.is_empty(), "the compilation ended too early");
     service.kill()?;
     let runs = |id: &String| {
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         !stat.is_empty() && !stat.contains(") Z")
     };
-    wait_until("the compiler's end", || Ok(!left.iter().any(runs)))?;
+    wait_until("the end of the compiler process", || Ok(!left.iter().any(runs)))?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
     service.end()

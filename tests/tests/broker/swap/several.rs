@@ -1,4 +1,5 @@
-//! Several processes over one store: it decides, and whoever has not what was decided on waits.
+//! Tests of several processes with one store. The store decides the rollout, and a process without the
+//! decided version waits.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Redis, wait_for_command, wait_until};
@@ -13,7 +14,7 @@ use serde_json::json;
 
 use super::support::{copy, metric, remove, stream, until_runs};
 
-/// Two hosts with folders of their own, over one store and one broker.
+/// Two hosts with folders of their own, one store and one broker.
 struct Pair {
     _redis: Redis,
     rig: Rig,
@@ -43,18 +44,18 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Waits until each has two partitions.
+    /// Waits until each host owns two partitions.
     fn until_shared(&mut self) -> Result<()> {
-        wait_for_command("each has its share", || {
+        wait_for_command("two partitions of each host", || {
             let rows = self.rig.home.rows(&["instances", "--json"])?;
             let has = |row: &serde_json::Value| row["partitions"].as_array().map(Vec::len);
-            Ok(rows.len() == 2 && rows.iter().all(|it| has(it) == Some(2)))
+            Ok(rows.len() == 2 && rows.iter().all(|row| has(row) == Some(2)))
         })
     }
 }
 
 #[test]
-fn who_has_not_the_new_file_waits_and_says_so() -> Result<()> {
+fn instance_without_new_version_waits() -> Result<()> {
     let mut pair = Pair::start()?;
     let lines = in_turn(20, 30);
     let mut out = Vec::new();
@@ -79,9 +80,9 @@ fn who_has_not_the_new_file_waits_and_says_so() -> Result<()> {
         "{why}"
     );
     pair.rig.publish(&lines[200..400])?;
-    // About half of the keys: they are counted, and nothing else of them happens.
+    // About half of the keys wait: the metric counts them, and the host does nothing else with their events.
     let mut waiting = 0;
-    wait_until("keys that wait, as many as before", || {
+    wait_until("a constant number of waiting keys", || {
         let before = std::mem::replace(&mut waiting, metric_sum(second, "version")? as usize);
         std::thread::sleep(std::time::Duration::from_millis(500));
         Ok(waiting > 0 && waiting == before)
@@ -97,13 +98,18 @@ fn who_has_not_the_new_file_waits_and_says_so() -> Result<()> {
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
     pair.rig.until_empty()?;
     let rows = pair.rig.home.rows(&["keys", "list", "cases", "--json"])?;
-    ensure!(rows.iter().all(|it| it["version"] == "tally@2.0.0" && it["version_generation"] == 2));
+    ensure!(
+        rows.iter().all(|row| row["version"] == "tally@2.0.0" && row["version_generation"] == 2)
+    );
 
-    // Back goes it only when nobody has it any more.
+    // The store rolls back only when no instance offers the version any more.
     remove(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     until_offers(&pair.rig, first, "tally@1.0.0")?;
-    ensure!(stream(first)?["handler"] == "tally@2.0.0", "another one still has it");
+    ensure!(
+        stream(first)?["handler"] == "tally@2.0.0",
+        "the other instance still offers the version"
+    );
     remove(&pair.homes[1], "2.0.0")?;
     until_runs(first, "tally@1.0.0")?;
     until_runs(second, "tally@1.0.0")?;
@@ -113,31 +119,32 @@ fn who_has_not_the_new_file_waits_and_says_so() -> Result<()> {
     tally::check(&by_key(&more)?, &out.join("\n"))
 }
 
-/// One that has died is no reason to go back: who is left waits for it, or is started anew.
+/// The death of an instance is no reason for a rollback: the other instance waits for its return, or is
+/// restarted.
 #[test]
-fn nobody_goes_back_because_one_has_died() -> Result<()> {
+fn dead_instance_causes_no_rollback() -> Result<()> {
     let mut pair = Pair::start()?;
     copy(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     until_runs(first, "tally@2.0.0")?;
     second.until_says("handler version missing")?;
-    // Nor because it was started beside the one that has died.
+    // A restart beside the dead instance causes no rollback either.
     second.end()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
     second.until_says("handler version missing")?;
     first.signal("KILL")?;
     first.wait()?;
-    wait_for_command("it is forgotten", || {
+    wait_for_command("the removal of the dead instance", || {
         Ok(pair.rig.home.rows(&["instances", "--json"])?.len() == 1)
     })?;
     std::thread::sleep(std::time::Duration::from_secs(2));
     ensure!(stream(&mut second)?["handler"] == "tally@2.0.0");
-    // It comes back with what it has, and goes on.
+    // The dead instance returns with its files, and continues.
     let mut first = Service::start(&pair.homes[0], &["run"])?;
     until_runs(&mut first, "tally@2.0.0")?;
     first.end()?;
     ensure!(stream(&mut second)?["missing"].is_string());
-    // Whoever starts without it goes back.
+    // An instance that starts alone without the version rolls back.
     second.signal("TERM")?;
     second.wait()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
@@ -148,9 +155,9 @@ fn nobody_goes_back_because_one_has_died() -> Result<()> {
     pair.rig.check(&lines)
 }
 
-/// A run that waits for its end ends where others have gone on without it.
+/// A `run --once` ends with an error when other instances have activated a version that it does not have.
 #[test]
-fn a_run_to_the_end_does_not_wait_for_ever() -> Result<()> {
+fn once_run_ends_without_active_version() -> Result<()> {
     let redis = Redis::start(&[])?;
     let text = format!(
         "[runtime]\nlease = \"2s\"\n[store]\nkind = \"redis\"\nurl = \"{}\"\n\
@@ -163,7 +170,7 @@ fn a_run_to_the_end_does_not_wait_for_ever() -> Result<()> {
     for (home, version) in homes.iter().zip(["1.0.0", "2.0.0"]) {
         let name = format!("plugins/faulty@{version}.wasm");
         home.write(&name, noted("faulty", version)?)?;
-        // For longer than there is time.
+        // The retries last longer than the test.
         home.write("events.ndjson", line("a", 1, &json!({ "do": "retry" })))?;
     }
     let mut once = Service::start(&homes[0], &["run", "--once"])?;
@@ -180,23 +187,23 @@ fn a_run_to_the_end_does_not_wait_for_ever() -> Result<()> {
     other.end()
 }
 
-/// One whose version is missing while it has much to do can end, and hands everything over.
+/// An instance with a missing version and much work can end, and hands over all partitions.
 #[test]
-fn who_waits_under_load_can_end() -> Result<()> {
+fn waiting_instance_can_end_under_load() -> Result<()> {
     let mut pair = Pair::start()?;
     let lines = in_turn(200, 50);
     copy(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     second.until_says("handler version missing")?;
     pair.rig.publish(&lines)?;
-    wait_until("keys that wait", || Ok(metric_sum(second, "version")? > 0.0))?;
+    wait_until("waiting keys", || Ok(metric_sum(second, "version")? > 0.0))?;
     second.end()?;
     until_runs(first, "tally@2.0.0")?;
     pair.rig.check(&lines)?;
     pair.rig.until_empty()
 }
 
-/// Keys that wait for a cause, of all partitions.
+/// Returns the number of keys that wait for a cause, over all partitions.
 fn metric_sum(service: &mut Service, cause: &str) -> Result<f64> {
     let answer = http::get(http::admin(service)?, "/metrics")?;
     let label = format!("cause=\"{cause}\"");
@@ -206,12 +213,14 @@ fn metric_sum(service: &mut Service, cause: &str) -> Result<f64> {
     Ok(values.filter_map(|(_, value)| value.parse::<f64>().ok()).sum())
 }
 
-/// Waits until a process says that it has this version.
+/// Waits until a process offers this version.
 fn until_offers(rig: &Rig, service: &Service, version: &str) -> Result<()> {
     let name = format!("/{}", service.id());
-    wait_for_command(&format!("{version} is offered"), || {
+    wait_for_command(&format!("an offer of {version}"), || {
         let rows = rig.home.rows(&["instances", "--json"])?;
-        let row = rows.iter().find(|it| it["name"].as_str().is_some_and(|it| it.ends_with(&name)));
-        Ok(row.is_some_and(|it| it["offers"]["cases"] == version))
+        let row = rows
+            .iter()
+            .find(|row| row["name"].as_str().is_some_and(|found| found.ends_with(&name)));
+        Ok(row.is_some_and(|row| row["offers"]["cases"] == version))
     })
 }

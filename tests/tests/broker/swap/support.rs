@@ -1,4 +1,4 @@
-//! Files of handlers, and what a host says of them.
+//! Files of handlers, and the reports of a host about them.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use ordain_tests::plugins::noted;
 use ordain_tests::service::Service;
 use serde_json::Value;
 
-/// Puts a version of `tally` into the folder of a host, as a copy that takes a moment.
+/// Copies a version of `tally` into the plugins folder of a host. The copy takes a moment.
 pub(super) fn copy(home: &Home, version: &str) -> Result<()> {
     let component = noted("tally", version)?;
     let path = home.path(&format!("plugins/{}.wasm", file(version)));
@@ -20,7 +20,7 @@ pub(super) fn copy(home: &Home, version: &str) -> Result<()> {
     home.append(&format!("plugins/{}.wasm", file(version)), rest)
 }
 
-/// Removes a version.
+/// Removes the file of a version.
 pub(super) fn remove(home: &Home, version: &str) -> Result<()> {
     Ok(fs::remove_file(home.path(&format!("plugins/{}.wasm", file(version))))?)
 }
@@ -29,10 +29,10 @@ fn file(version: &str) -> String {
     if version.is_empty() { "tally".to_owned() } else { format!("tally@{version}") }
 }
 
-/// The stream `cases` as a host shows it.
+/// Returns the stream `cases` as a host reports it.
 pub(super) fn stream(service: &mut Service) -> Result<Value> {
     let streams = http::get(http::admin(service)?, "/v1/streams")?.json()?;
-    // There are none before the store is open.
+    // The list is empty before the store is open.
     Ok(streams["streams"].get(0).cloned().unwrap_or_default())
 }
 
@@ -47,14 +47,14 @@ pub(super) fn until_runs(service: &mut Service, version: &str) -> Result<()> {
     runs.with_context(|| format!("{seen}: {}", service.stderr()))
 }
 
-/// A metric's value.
+/// Returns the value of a metric.
 pub(super) fn metric(service: &mut Service, name: &str) -> Result<Option<f64>> {
     let answer = http::get(http::admin(service)?, "/metrics")?;
     let line = answer.body.lines().find(|line| line.starts_with(name));
     Ok(line.and_then(|line| line.rsplit_once(' ')?.1.parse().ok()))
 }
 
-/// The rows of `plugins list` of a process.
+/// Returns the rows of `plugins list` of a process.
 pub(super) fn handlers(service: &mut Service) -> Result<Vec<Value>> {
     let mut plugins = http::get(http::admin(service)?, "/v1/plugins")?.json()?;
     let rows = plugins["handlers"].as_array_mut().context("handlers")?;

@@ -1,4 +1,5 @@
-//! Versions that come and go while events flow: each event is executed once, in order, by one of them.
+//! Tests of versions that are added and removed while events arrive: one version executes each event once,
+//! in order.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use super::support::{copy, handlers, metric, remove, stream, until_runs};
 
-/// The version that each key was executed by last.
+/// Returns the version that last executed an event of each key.
 fn versions(rig: &Rig, service: &mut Service) -> Result<Vec<Value>> {
     let url = format!("http://{}", ordain_tests::http::admin(service)?);
     let rows = rig.home.rows(&["keys", "list", "cases", "--json", "--admin", &url])?;
@@ -19,7 +20,7 @@ fn versions(rig: &Rig, service: &mut Service) -> Result<Vec<Value>> {
 }
 
 #[test]
-fn it_goes_up_and_back() -> Result<()> {
+fn new_version_is_activated_and_rolled_back() -> Result<()> {
     let rig = Rig::with("", "", "partitions = 4")?;
     std::fs::rename(
         rig.home.path("plugins/tally.wasm"),
@@ -37,33 +38,33 @@ fn it_goes_up_and_back() -> Result<()> {
         rig.take(out, out.len() + part.len())
     };
     part(&rig, &mut out)?;
-    ensure!(versions(&rig, &mut service)?.iter().all(|it| it == "tally@1.0.0"));
+    ensure!(versions(&rig, &mut service)?.iter().all(|version| version == "tally@1.0.0"));
     let first = stream(&mut service)?;
     ensure!(first["generation"] == 1, "{first}");
 
-    // Up, while events come.
+    // A newer version becomes active while events arrive.
     copy(&rig.home, "2.0.0")?;
     part(&rig, &mut out)?;
     until_runs(&mut service, "tally@2.0.0")?;
     part(&rig, &mut out)?;
-    ensure!(versions(&rig, &mut service)?.iter().all(|it| it == "tally@2.0.0"));
+    ensure!(versions(&rig, &mut service)?.iter().all(|version| version == "tally@2.0.0"));
     ensure!(stream(&mut service)?["generation"] == 2);
     ensure!(metric(&mut service, "ordain_version_generation{")? == Some(2.0));
 
-    // And back.
+    // The removal of its file rolls it back.
     remove(&rig.home, "2.0.0")?;
     until_runs(&mut service, "tally@1.0.0")?;
     part(&rig, &mut out)?;
-    ensure!(versions(&rig, &mut service)?.iter().all(|it| it == "tally@1.0.0"));
+    ensure!(versions(&rig, &mut service)?.iter().all(|version| version == "tally@1.0.0"));
     ensure!(stream(&mut service)?["generation"] == 3);
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
-    let names: Vec<_> = handlers(&mut service)?.iter().map(|it| it["handler"].clone()).collect();
-    ensure!(names.iter().filter(|it| *it == "tally@1.0.0").count() == 1, "{names:?}");
+    let names: Vec<_> = handlers(&mut service)?.iter().map(|row| row["handler"].clone()).collect();
+    ensure!(names.iter().filter(|name| *name == "tally@1.0.0").count() == 1, "{names:?}");
     service.end()
 }
 
 #[test]
-fn the_last_one_stays_when_its_file_goes() -> Result<()> {
+fn last_version_stays_after_file_removal() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -74,17 +75,17 @@ fn the_last_one_stays_when_its_file_goes() -> Result<()> {
     rig.publish(&lines)?;
     rig.check(&lines)?;
     let rows = handlers(&mut service)?;
-    let gone = rows.iter().find(|it| it["state"] == "gone").context("a row")?;
+    let gone = rows.iter().find(|row| row["state"] == "gone").context("a row")?;
     ensure!(gone["running"][0] == "cases", "{gone}");
-    // Another one takes over.
+    // A newer version becomes active.
     copy(&rig.home, "1.0.0")?;
     until_runs(&mut service, "tally@1.0.0")?;
     service.end()
 }
 
-/// Nothing is looked into where nothing changes: a host without events takes hardly any processor time.
+/// The host does no work where nothing changes: without events it uses hardly any processor time.
 #[test]
-fn a_host_at_rest_rests() -> Result<()> {
+fn idle_host_uses_little_processor_time() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -93,34 +94,39 @@ fn a_host_at_rest_rests() -> Result<()> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", service.id()))?;
         let fields = stat.rsplit_once(") ").context("a line")?.1.split(' ');
         // User and system time, in hundredths of a second.
-        Ok(fields.skip(11).take(2).filter_map(|it| it.parse::<f64>().ok()).sum())
+        Ok(fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum())
     };
-    let (before, pause) = (used(&service)?, Duration::from_secs(4));
+    let before = used(&service)?;
+    let pause = Duration::from_secs(4);
     std::thread::sleep(pause);
     let used = (used(&service)? - before) / 100.0;
-    // A loop without a pause takes all of it.
+    // A loop without a pause would use all of the time.
     ensure!(used < pause.as_secs_f64() / 4.0, "{used} s in {pause:?}");
     service.end()
 }
 
-/// Two files of one content are two versions.
+/// Two files with the same content are two versions.
 #[test]
-fn a_copy_under_another_name() -> Result<()> {
+fn copy_under_another_name_is_another_version() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     service.until_says("handler version active")?;
-    let (first, second) = ("plugins/tally.wasm", "plugins/tally@1.0.0.wasm");
+    let first = "plugins/tally.wasm";
+    let second = "plugins/tally@1.0.0.wasm";
     std::fs::copy(rig.home.path(first), rig.home.path(second))?;
     until_runs(&mut service, "tally@1.0.0")?;
     for row in handlers(&mut service)? {
         let runs = row["handler"] == "tally@1.0.0";
-        ensure!(row["running"].as_array().is_some_and(|it| it.is_empty() != runs), "{row}");
+        ensure!(
+            row["running"].as_array().is_some_and(|streams| streams.is_empty() != runs),
+            "{row}"
+        );
     }
     service.end()
 }
 
-/// Many times, under load, with duplicates and in another order.
+/// The version changes many times under load, with duplicate events and events out of order.
 #[test]
 fn many_swaps_lose_and_repeat_nothing() -> Result<()> {
     let rig = Rig::with("", "", "partitions = 4")?;

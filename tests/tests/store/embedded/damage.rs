@@ -1,4 +1,4 @@
-//! Files that are not what was written: what is lost is said, and nothing panics or hangs.
+//! Tests of damaged files: the store reports lost data, and never panics or hangs.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use super::support::Rig;
 
 const COMMITS: u64 = 40;
 
-/// A store with some commits, and its folder as a crash would leave it.
+/// Creates a store with some commits, and a copy of its folder as a crash would leave it.
 async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
     let rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
@@ -29,19 +29,19 @@ async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
         owner.write(rig.store(), write).await;
     }
     let copy = copy_of(&rig);
-    // Without the room that the engine sets aside, which would have to be copied each time.
+    // Removes the space that the engine preallocates, so that no test copies it each time.
     let (path, bytes, end) = journal(copy.path());
     fs::write(path, &bytes[..end]).expect("a file");
     (rig, copy)
 }
 
-/// The folder of a store that is open, as a crash would leave it.
+/// Returns a copy of the folder of an open store, as a crash would leave it.
 fn copy_of(rig: &Rig) -> tempfile::TempDir {
     loop {
         let copy = tempfile::tempdir().expect("a folder");
         match copy_all(rig.path(), copy.path()) {
             Ok(()) => break copy,
-            // The engine has replaced a file meanwhile: no crash leaves a half of that.
+            // The engine replaced a file during the copy. No crash leaves half of a replacement.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => panic!("{error}"),
         }
@@ -62,7 +62,7 @@ fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The newest journal, and where its content ends.
+/// Returns the newest journal: its path, its bytes, and the end of its content.
 fn journal(folder: &Path) -> (PathBuf, Vec<u8>, usize) {
     let entries = fs::read_dir(folder.join("data")).expect("a folder");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -73,7 +73,7 @@ fn journal(folder: &Path) -> (PathBuf, Vec<u8>, usize) {
     (journal, bytes, end)
 }
 
-/// Keys of the stream, if the store opens; else why not.
+/// Returns the number of keys of the stream, or the reason why the store does not open.
 async fn open_and_count(folder: &Path) -> Result<usize, String> {
     let store = match Embedded::open(Options::new(folder)) {
         Ok(store) => store,
@@ -84,13 +84,13 @@ async fn open_and_count(folder: &Path) -> Result<usize, String> {
     Ok(store.keys("s", &filter).await.expect("a page").rows.len())
 }
 
-/// A commit that never was answered is dropped, however much of it reached the disk.
+/// The store drops an unanswered commit, regardless of the part that reached the disk.
 #[tokio::test]
-async fn a_torn_tail_is_dropped() {
+async fn torn_tail_is_dropped() {
     let (_rig, copy) = crashed(300).await;
     let (path, bytes, end) = journal(copy.path());
     let mut random = ChaCha8Rng::seed_from_u64(1);
-    // The beginning of the last commit once more, cut anywhere: a commit as torn as can be.
+    // The beginning of the last commit again, cut anywhere.
     let tail = &bytes[end - 700..end];
     for cut in 1..60 {
         let mut torn = bytes[..end].to_vec();
@@ -101,14 +101,15 @@ async fn a_torn_tail_is_dropped() {
         }
         fs::write(&path, &torn).expect("a file");
         assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize), "cut {cut}");
-        // Opening makes files of its own.
+        // Opening creates files of its own.
         restore(copy.path(), &path, &bytes);
     }
 }
 
-/// So is one of which a page in the middle of a large value is missing, with what comes after it.
+/// The store also drops a commit with a missing page in the middle of a large value, and everything behind
+/// this commit.
 #[tokio::test]
-async fn a_torn_value_is_dropped() {
+async fn torn_value_is_dropped() {
     let (rig, before) = crashed(20_000).await;
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
     let claimed = journal(rig.path()).2;
@@ -128,7 +129,7 @@ async fn a_torn_value_is_dropped() {
     assert_eq!(open_and_count(before.path()).await, Ok(COMMITS as usize));
 }
 
-/// Puts the crashed journal back.
+/// Restores the crashed journal.
 fn restore(folder: &Path, path: &Path, bytes: &[u8]) {
     for entry in fs::read_dir(folder.join("data")).expect("a folder") {
         let entry = entry.expect("an entry").path();
@@ -139,9 +140,9 @@ fn restore(folder: &Path, path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).expect("a file");
 }
 
-/// Where an answered commit is damaged or missing, the store does not open as if it were whole.
+/// If an answered commit is damaged or missing, the store does not open as if it were complete.
 #[tokio::test]
-async fn a_damaged_journal_is_noticed() {
+async fn damaged_journal_is_detected() {
     let (_rig, copy) = crashed(300).await;
     let (path, bytes, end) = journal(copy.path());
     let mut random = ChaCha8Rng::seed_from_u64(2);
@@ -169,9 +170,9 @@ async fn a_damaged_journal_is_noticed() {
     assert!(refused > 20, "{refused}");
 }
 
-/// A table file that is damaged makes errors with words, and no wrong answers.
+/// A damaged table file causes errors with a reason, and no wrong answers.
 #[tokio::test]
-async fn a_damaged_table_is_noticed() {
+async fn damaged_table_is_detected() {
     let (mut rig, _) = crashed(1 << 20).await;
     let tables = || files(&rig.path().join("data/keyspaces"), "tables");
     for _ in 0..200 {
@@ -192,7 +193,7 @@ async fn a_damaged_table_is_noticed() {
             if bytes.is_empty() {
                 continue;
             }
-            // The last bytes say where everything is.
+            // The last bytes contain the positions of everything else.
             let tail = bytes.len().saturating_sub(if round < 4 { 200 } else { usize::MAX });
             let at = random.random_range(tail..bytes.len());
             bytes[at] ^= 0x10;
@@ -203,7 +204,7 @@ async fn a_damaged_table_is_noticed() {
     assert!(noticed > 4, "{noticed}");
 }
 
-/// Whether every key loads as it was written; wrong answers fail the test.
+/// Returns whether every key loads as written. A wrong answer fails the test.
 async fn load_all(folder: &Path) -> bool {
     let store = match Embedded::open(Options::new(folder)) {
         Ok(store) => store,
@@ -228,7 +229,7 @@ async fn load_all(folder: &Path) -> bool {
     whole
 }
 
-/// Files below folders of this name.
+/// Returns the files in folders of this name, at any depth.
 fn files(folder: &Path, within: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {
@@ -242,10 +243,10 @@ fn files(folder: &Path, within: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The system may read from memory what a disk never got: what was not closed is written anew before it
-/// counts.
+/// The system may return data from memory that the disk never received. The store therefore rewrites an
+/// unclosed journal before its content counts.
 #[tokio::test]
-async fn journals_are_written_anew_unless_they_were_closed() {
+async fn unclosed_journal_is_rewritten() {
     let (_rig, copy) = crashed(300).await;
     let inode = || fs::metadata(journal(copy.path()).0).expect("a file").ino();
     let before = inode();
@@ -255,9 +256,9 @@ async fn journals_are_written_anew_unless_they_were_closed() {
     assert_ne!(anew, before);
     assert!(copy.path().join("closed").exists() && !copy.path().join("data.before").exists());
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
-    assert_eq!(inode(), anew, "it was closed");
+    assert_eq!(inode(), anew, "the journal was closed");
 
-    // A crash while a journal was copied.
+    // A crash while the store copies a journal.
     for left in ["0.anew", "7.anew"] {
         fs::write(copy.path().join("data").join(left), "half of it").expect("a file");
     }
@@ -266,15 +267,16 @@ async fn journals_are_written_anew_unless_they_were_closed() {
 
     // A crash between the two renames.
     fs::remove_file(copy.path().join("closed")).expect("removed");
-    let (path, aside) = (journal(copy.path()).0, copy.path().join("data.before"));
+    let path = journal(copy.path()).0;
+    let aside = copy.path().join("data.before");
     fs::create_dir(&aside).expect("a folder");
     fs::rename(&path, aside.join(path.file_name().expect("a name"))).expect("renamed");
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
 }
 
-/// The engine cuts off what is behind a damaged place: a start that is refused for that keeps it.
+/// The engine truncates a journal behind a damaged place. A refused start keeps a copy of the journal.
 #[tokio::test]
-async fn a_refused_start_keeps_the_journal() {
+async fn refused_start_keeps_journal() {
     let (_rig, copy) = crashed(300).await;
     let (path, mut bytes, end) = journal(copy.path());
     bytes.truncate(end);
@@ -285,9 +287,9 @@ async fn a_refused_start_keeps_the_journal() {
     for _ in 0..2 {
         let refused = open_and_count(copy.path()).await.expect_err("commits are lost");
         assert!(refused.contains("data.before") || refused.contains("damaged"), "{refused}");
-        assert!(fs::read(&kept).expect("a file") == bytes, "as it was before the first start");
+        assert!(fs::read(&kept).expect("a file") == bytes, "the journal before the first start");
     }
-    // Somebody puts back what there was.
+    // The operator restores the original journal.
     fs::write(&path, &whole).expect("a file");
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
     assert!(!kept.exists());

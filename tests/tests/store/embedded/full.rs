@@ -1,4 +1,4 @@
-//! A disk that takes no more: the store says so, and stays out of use until it is opened again.
+//! Tests of a full disk: the store reports it, and stays unusable until it is opened again.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,13 +10,14 @@ use ordain_tests::conformance::{Owner, absent, claim};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Tells the child what to do: the folder.
+/// The variable that makes a process the child: the folder of the store.
 const FOLDER: &str = "ORDAIN_TEST_FULL_FOLDER";
 
-/// What a journal of the engine has from its beginning, so that it can be made, but not grow.
+/// The initial size of a journal of the engine, in bytes: the engine can create a journal, but the journal
+/// cannot grow.
 const FILE_LIMIT: u64 = 64 << 20;
 
-/// Fills the journal until a write fails. Does nothing unless it is the child.
+/// Fills the journal until a write fails. Does nothing unless the process is the child.
 #[tokio::test]
 async fn child() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
@@ -53,11 +54,11 @@ async fn child() {
 }
 
 #[tokio::test]
-async fn a_full_disk_ends_the_use_and_loses_nothing() {
+async fn full_disk_stops_store_and_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let answered = run(folder.path());
     assert!(answered > 10, "{answered}");
-    let store = Embedded::open(Options::new(folder.path())).expect("the store with room again");
+    let store = Embedded::open(Options::new(folder.path())).expect("the store without the limit");
     let mut owner = Owner::claim(&store, "s", 0).await;
     assert!(owner.numbers[0] >= answered, "{} of {answered}", owner.numbers[0]);
     for number in 0..answered {
@@ -67,7 +68,8 @@ async fn a_full_disk_ends_the_use_and_loses_nothing() {
     owner.write(&store, absent("more")).await;
 }
 
-/// Runs the child under a limit of file sizes, whose signal it ignores, so that writes fail.
+/// Runs the child with a limit on file sizes. The child ignores the signal of the limit, so that writes
+/// fail. Returns the number of answered commits.
 fn run(folder: &Path) -> u64 {
     let binary = std::env::current_exe().expect("this test");
     let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", FILE_LIMIT / 512);

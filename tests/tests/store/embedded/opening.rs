@@ -1,4 +1,5 @@
-//! What it refuses to open, and with which words; what it opens all the same.
+//! Tests of folders that the store refuses to open, with the reason of each, and of folders that it opens
+//! nevertheless.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +11,7 @@ use ordain_tests::conformance::{Fixture, Owner, absent, next};
 
 use super::support::Rig;
 
-/// Why a folder is refused. It must not be touched either.
+/// Returns the reason why the store refuses a folder. The store must not change the folder either.
 fn refusal(options: Options) -> String {
     let before = listing(&options.path);
     let path = options.path.clone();
@@ -35,7 +36,7 @@ fn listing(path: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn one_process_at_a_time() {
+async fn open_folder_is_refused() {
     let mut rig = Rig::open();
     let words = refusal(rig.options());
     assert!(words.contains(&format!("process {}", std::process::id())), "{words}");
@@ -43,7 +44,7 @@ async fn one_process_at_a_time() {
 }
 
 #[test]
-fn a_foreign_folder_is_refused() {
+fn foreign_folder_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("keyspaces")).expect("a folder");
     fs::write(folder.path().join("version"), b"FJL\x03").expect("a file");
@@ -57,7 +58,7 @@ fn a_foreign_folder_is_refused() {
 }
 
 #[tokio::test]
-async fn another_schema_or_shape_is_refused() {
+async fn other_schema_or_shape_is_refused() {
     let mut rig = Rig::open();
     rig.close();
     let marker = rig.path().join("ordain.store");
@@ -77,13 +78,14 @@ async fn another_schema_or_shape_is_refused() {
     rig.reopen().await;
 }
 
-/// Whatever a crash leaves of a folder that was just being made.
+/// The store completes a folder after a crash at any moment of its creation.
 #[tokio::test]
-async fn an_unfinished_folder_is_finished() {
+async fn unfinished_folder_is_completed() {
     let mut rig = Rig::open();
     rig.close();
-    // The engine's files come one after another, and their content after them.
-    let (data, draft) = (rig.path().join("data"), rig.path().join("data.new"));
+    // The engine creates its files one after the other, and writes their content later.
+    let data = rig.path().join("data");
+    let draft = rig.path().join("data.new");
     fs::rename(&data, &draft).expect("a folder");
     fs::write(draft.join("version"), b"").expect("a file");
     rig.reopen().await;
@@ -103,9 +105,9 @@ async fn an_unfinished_folder_is_finished() {
     owner.write(rig.store(), absent("a")).await;
 }
 
-/// A database that was emptied behind the store's back.
+/// Another program emptied the database.
 #[tokio::test]
-async fn lost_commits_are_noticed() {
+async fn lost_commits_are_detected() {
     let mut rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
     for key in ["a", "b", "c"] {
@@ -123,8 +125,8 @@ async fn lost_commits_are_noticed() {
     rig.reopen().await;
 }
 
-/// The time of commits does not go back with the machine's clock, and does not stand still until
-/// that is right again.
+/// The time of commits never goes back with the system clock, and continues before the system clock is right
+/// again.
 #[tokio::test]
 async fn time_does_not_go_back() {
     let mut rig = Rig::open();
@@ -140,9 +142,9 @@ async fn time_does_not_go_back() {
     assert_eq!(owner.write(rig.store(), next("a", 5)).await.time, first + 9_000);
 }
 
-/// What was asked for is done although the store is dropped.
+/// A store completes its requests even when it is dropped.
 #[tokio::test]
-async fn a_dropped_store_finishes_and_gives_the_folder_back() {
+async fn dropped_store_finishes_and_releases_folder() {
     let mut rig = Rig::open();
     for round in 0..10 {
         let mut owner = Owner::claim(rig.store(), "s", 0).await;
@@ -153,9 +155,9 @@ async fn a_dropped_store_finishes_and_gives_the_folder_back() {
     assert_eq!(owner.numbers, [10]);
 }
 
-/// A table whose file is missing would be begun anew by the engine, without a word.
+/// The engine would silently create a table again whose file is missing.
 #[tokio::test]
-async fn a_missing_table_is_noticed() {
+async fn missing_table_is_detected() {
     let mut rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
     owner.write(rig.store(), absent("a")).await;
@@ -166,7 +168,8 @@ async fn a_missing_table_is_noticed() {
         .collect();
     assert_eq!(tables.len(), 11);
     for table in tables {
-        let (current, aside) = (table.join("current"), table.join("aside"));
+        let current = table.join("current");
+        let aside = table.join("aside");
         fs::rename(&current, &aside).expect("renamed");
         let words = refusal(rig.options());
         assert!(words.contains("/current, so it is damaged"), "{words}");
@@ -175,12 +178,12 @@ async fn a_missing_table_is_noticed() {
     rig.reopen().await;
 }
 
-/// Somebody moves the folder away, or a volume is unmounted.
+/// An operator moves the folder, or unmounts its volume.
 #[tokio::test]
-async fn a_folder_that_is_gone_ends_its_use() {
+async fn missing_folder_stops_store() {
     let parent = tempfile::tempdir().expect("a folder");
     let path = parent.path().join("store");
-    // One that has failed is given back a little after it is dropped.
+    // A failed store releases the folder shortly after it is dropped.
     let open = async || {
         for _ in 0..100 {
             match Embedded::open(Options::new(&path)) {
@@ -188,7 +191,7 @@ async fn a_folder_that_is_gone_ends_its_use() {
                 opened => return opened.expect("a store"),
             }
         }
-        panic!("it is in use for ever")
+        panic!("the folder stays in use")
     };
     for puts_another in [false, true] {
         let store = open().await;
@@ -200,7 +203,7 @@ async fn a_folder_that_is_gone_ends_its_use() {
             fs::write(path.join("lock"), "").expect("a file");
         }
         let failed = tokio::time::timeout(Duration::from_secs(5), store.failed()).await;
-        let words = failed.expect("it is noticed").to_string();
+        let words = failed.expect("a failed store").to_string();
         assert!(words.contains("is missing or was replaced"), "{words}");
         drop(store);
         let _ = fs::remove_dir_all(&path);

@@ -1,4 +1,4 @@
-//! An embedded store in a folder of its own, with a clock that stands still.
+//! An embedded store in a folder of its own, with a clock that only the test moves.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ordain_store::Store;
 use ordain_store_embedded::{Clock, Embedded, Options};
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
-/// The time at which a test begins.
+/// The time at the start of a test, in milliseconds.
 const START: u64 = 1_000_000;
 
 /// A store under test.
@@ -21,18 +21,20 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// A new one.
+    /// Creates a new store.
     pub(super) fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let (wall, steady) = (Arc::new(AtomicU64::new(START)), Arc::default());
+        let wall = Arc::new(AtomicU64::new(START));
+        let steady = Arc::default();
         let mut rig = Self { store: None, folder, remembered: None, wall, steady };
         rig.store = Some(Embedded::open(rig.options()).expect("a new store"));
         rig
     }
 
-    /// How it is opened.
+    /// Returns the options of the store.
     pub(super) fn options(&self) -> Options {
-        let (wall, steady) = (self.wall.clone(), self.steady.clone());
+        let wall = self.wall.clone();
+        let steady = self.steady.clone();
         Options {
             dead_ttl: DEAD_TTL,
             clock: Clock::new(
@@ -43,17 +45,17 @@ impl Rig {
         }
     }
 
-    /// Its folder.
+    /// Returns the folder of the store.
     pub(super) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Sets its wall clock to any time.
+    /// Sets the wall clock of the store to any time.
     pub(super) fn set_clock(&self, now: u64) {
         self.wall.store(now, Ordering::Relaxed);
     }
 
-    /// Closes it.
+    /// Closes the store.
     pub(super) fn close(&mut self) {
         self.store = None;
     }
@@ -61,7 +63,7 @@ impl Rig {
 
 impl Fixture for Rig {
     fn store(&self) -> &dyn Store {
-        self.store.as_ref().expect("it is open")
+        self.store.as_ref().expect("an open store")
     }
 
     async fn pass(&mut self, ms: u64) {
@@ -93,12 +95,12 @@ impl Fixture for Rig {
             };
             removed.expect("removed");
         }
-        copy_all(self.remembered.as_ref().expect("something is remembered").path(), self.path());
+        copy_all(self.remembered.as_ref().expect("a remembered copy").path(), self.path());
         self.reopen().await;
     }
 
     async fn garble(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {
-        let store = self.store.as_ref().expect("it is open");
+        let store = self.store.as_ref().expect("an open store");
         store.overwrite_job(stream, key, bytes).await.expect("garbage");
     }
 }
