@@ -245,7 +245,16 @@ impl<'a> Assigning<'a> {
         record: &mut OriginRecord,
         found: u64,
     ) -> Result<(), Failed> {
-        while record.next > record.first {
+        // Commits do not ascend from block to block: each may have lost ones.
+        for number in if record.is_mixed { record.first..record.next } else { 0..0 } {
+            let mut block = self.block(place, number)?;
+            let parts = block.len();
+            block.retain(|part| part.place.commit <= found);
+            if block.len() < parts {
+                self.log.insert(keys::given(place, number), Some(encode_given(&block)));
+            }
+        }
+        while !record.is_mixed && record.next > record.first {
             let last = record.next - 1;
             let mut block = self.block(place, last)?;
             if block.first().is_none_or(|part| part.place.commit <= found) {

@@ -187,10 +187,26 @@ do
     return record
   end
 
-  -- Removes commits that the outbox has lost from the last blocks.
+  -- Removes commits that the outbox has lost: from the last blocks, or from all blocks if their commits do not ascend.
   local function drop_lost(lot)
     local record = lot.record
-    while record.next > record.first do
+    if record.mixed ~= 0 then
+      each_block(lot.origin, record.first, record.next - 1, function(some, number, block)
+        local kept = {}
+        for _, part in ipairs(some) do
+          if part.commit <= lot.found then
+            -- The part begins with 16 bytes: its place and size.
+            kept[#kept + 1] = sub(block, part.from - 16, part.from + 16 * part.size - 1)
+          end
+        end
+        if #kept < #some then
+          local field = block_field(lot.origin, number)
+          shortened[field] = table.concat(kept)
+          put(field, shortened[field])
+        end
+      end)
+    end
+    while record.mixed == 0 and record.next > record.first do
       local some, block = read_block(lot.origin, record.next - 1)
       if #some == 0 or some[1].commit <= lot.found then
         for _, part in ipairs(some) do

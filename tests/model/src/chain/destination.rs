@@ -164,14 +164,14 @@ impl Destination {
 
     /// Forgets what was given of commits that the outbox has lost.
     fn forget_lost(&mut self, found: u64, keeps_mixed: bool) {
-        while let Some(block) = self.blocks.last_mut() {
-            if block.first().is_some_and(|it| it.place.commit <= found) {
-                if !keeps_mixed {
-                    block.retain(|it| it.place.commit <= found);
-                }
-                break;
+        let is_kept = |known: &Known| known.place.commit <= found;
+        if keeps_mixed {
+            while self.blocks.last().is_some_and(|block| !block.first().is_some_and(is_kept)) {
+                self.blocks.pop();
             }
-            self.blocks.pop();
+        } else {
+            self.blocks.iter_mut().for_each(|block| block.retain(is_kept));
+            self.blocks.retain(|block| !block.is_empty());
         }
         self.highest = Place { commit: found, part: u32::MAX };
     }
