@@ -179,7 +179,7 @@ impl Round {
         }
         self.done.push(format!("noticed after {:.1?}", started.elapsed()));
         let log = self.host.service.stderr();
-        ensure!(log.contains("is not there any more, or is another one"), "{log}");
+        ensure!(log.contains("is missing or was replaced"), "{log}");
         ensure!(!self.host.home.path(STORE).exists(), "a folder was made in the old one's place");
         self.rename(ASIDE, STORE)?;
         self.keep_lines(Receiver::start_again)
@@ -196,7 +196,7 @@ impl Round {
         self.keep_lines(Receiver::start_again)?;
         let log = self.host.service.stderr();
         let store = self.host.home.path(STORE);
-        ensure!(log.contains("made a new store in "), "no word of the new store: {log}");
+        ensure!(log.contains("created a new store in "), "no word of the new store: {log}");
         let said = log.split_once("ingress listening on http://").context("a listener")?.1;
         let address = said.split_whitespace().next().context("an address")?.parse()?;
         let lines = self.host.home.lines(OUT);

@@ -93,7 +93,7 @@ fn component_without_the_right_export_is_refused() -> Result<()> {
             &guest("later-version")?,
             &["`ordain:handler/handler@0.1.0`, but `ordain:handler/handler@0.2.0`"],
         ),
-        (&guest("wrong-type")?, &["another type of `handle`"]),
+        (&guest("wrong-type")?, &["a wrong type of `handle`"]),
         (&guest("wrong-name")?, &["without a function `handle`"]),
     ];
     for (bytes, words) in cases {

@@ -65,7 +65,7 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
         ("module", b"\0asm\x01\0\0\0".to_vec(), "is a core module"),
         ("cut", good[..good.len() / 2].to_vec(), "damaged, truncated"),
         ("world", guest("wrong-name")?, "without a function `handle`"),
-        ("type", guest("wrong-type")?, "another type of `handle`"),
+        ("type", guest("wrong-type")?, "a wrong type of `handle`"),
         ("import", importing("wasi:http/types@0.2.0"), "imports `wasi:http/types@0.2.0`"),
         ("memory", guest("large")?, "`plugins.memory`"),
         ("endless", guest("endless-start")?, "`plugins.timeout`"),
