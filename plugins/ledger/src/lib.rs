@@ -49,12 +49,12 @@ fn handle(event: Event<Raw>, state: Option<State>) -> Result<Outcome<State>> {
         ("posting", Some(State::Statement(statement))) => statement::add(&event, Some(statement)),
         ("month.closed", Some(State::Statement(statement))) => statement::close(&event, &statement),
         (kind, state) => Err(Failure::reject(format!(
-            "an event {kind:?} is invalid for a key {}: see the table in the handler's documentation",
+            "an event {kind:?} is invalid for {}: see the table in the handler's documentation",
             match state {
-                None => "without earlier events",
-                Some(State::Ledger(_)) => "of a ledger",
-                Some(State::Account(_)) => "of an order",
-                Some(State::Statement(_)) => "of a month",
+                None => "a key without earlier events",
+                Some(State::Ledger(_)) => "a key of a ledger",
+                Some(State::Account(_)) => "a key of an order",
+                Some(State::Statement(_)) => "a key of a month",
             }
         ))),
     }

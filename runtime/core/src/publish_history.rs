@@ -2,8 +2,9 @@
 //!
 //! A store that goes back in time may lose messages that their outbox records as published. [`PublishHistory`]
 //! keeps the last parts of an outbox with the numbers of their messages. Each call names the last place that the
-//! store answered. A store that has less than that reports the last place that it has, and the history then decides
-//! which parts the owner gives again, in which order, and under which numbers.
+//! store confirmed. A store that lacks this place reports the last place that it has, and the history then decides
+//! which parts the owner gives again, in which order, and under which numbers. A message must never get a lower number
+//! than an earlier message of its key.
 //!
 //! Times are in milliseconds since any fixed moment.
 
@@ -11,37 +12,38 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// How long given parts stay in memory after the last one: longer than a failover takes.
 const KEEP_MS: u64 = 120_000;
-/// Time between two checks of an outbox where nothing shows that the store may have gone back.
+/// Time between two checks of an outbox while the store counts no new breaks.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
-/// Where messages stand in an outbox: the commit, and which part of it.
+/// The place of messages in an outbox: the commit, and the part of the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Place {
-    /// Number of the commit.
+    /// The number of the commit.
     pub commit: u64,
-    /// Of what the commit has for this destination and shard, in pieces of a size that never changes.
+    /// The index of the part. The messages of a commit for one destination and shard are divided into parts of a size
+    /// that never changes.
     pub part: u32,
 }
 
-/// Messages of one place, which the store numbers in order.
+/// The messages of one place, which the store numbers in order.
 pub trait NumberedPart {
-    /// What the numbers are counted for.
+    /// The key of a message; the store numbers the messages of each key separately.
     type Key: Ord + ?Sized;
 
-    /// The place in the outbox.
+    /// Returns the place in the outbox.
     fn place(&self) -> Place;
 
-    /// The key of each message, in order.
+    /// Returns the key of each message, in order.
     fn keys(&self) -> impl Iterator<Item = &Self::Key>;
 
-    /// About how many bytes the messages take.
+    /// Returns the approximate size of the messages, in bytes.
     fn bytes(&self) -> usize;
 
     /// Sets the number that each message asks for; 0 asks for a new one.
     fn request_numbers(&mut self, numbers: &[u64]);
 }
 
-/// A part, and the numbers that its messages have got.
+/// A part, and the numbers of its messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct NumberedEntry<P> {
     part: P,
@@ -51,16 +53,16 @@ struct NumberedEntry<P> {
 /// The result of an answered call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishProgress {
-    /// How many of the new parts the call carried: none if it carried lost ones.
+    /// Number of new parts in the call; 0 if the call carried lost parts.
     pub new_parts: usize,
-    /// How many messages that were given again have another number than before.
+    /// Number of messages that were given again and have another number than before.
     pub changed: usize,
 }
 
-/// The parts that an owner gave last from one outbox to one shard, and what is to be given again.
+/// The parts that an owner gave last from one outbox to one shard, and the lost parts that it must give again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PublishHistory<P> {
-    /// The last place that was answered, or the last one that the store has now.
+    /// The last place that the store confirmed, or the last place that it has after it went back in time.
     last: Option<Place>,
     /// The parts that were given last, oldest first.
     recent: VecDeque<NumberedEntry<P>>,
@@ -70,10 +72,11 @@ pub struct PublishHistory<P> {
     forgotten: Option<Place>,
     /// Parts that the store has lost, in order.
     lost: VecDeque<NumberedEntry<P>>,
-    /// The number of breaks of the store before the last answered call, and when that call began.
+    /// The store's number of breaks before the last answered call.
     checked_breaks: u64,
+    /// When that call began, in ms.
     checked_at: u64,
-    /// When the last part was answered.
+    /// When the store confirmed the last part, in ms.
     last_at: u64,
 }
 
@@ -93,17 +96,17 @@ impl<P> Default for PublishHistory<P> {
 }
 
 impl<P: NumberedPart + Clone> PublishHistory<P> {
-    /// Returns whether nothing was given yet.
+    /// Returns whether the owner has given no part yet.
     pub fn is_empty(&self) -> bool {
         self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
     }
 
-    /// The last place that the store must have; the next call names it.
+    /// Returns the last place that the store must have; the next call names it.
     pub fn last(&self) -> Option<Place> {
         self.last
     }
 
-    /// Bytes of the parts that can be given again.
+    /// Returns the size of the parts that the owner can give again, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -113,15 +116,15 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
         !self.lost.is_empty()
     }
 
-    /// The parts to give next: the lost ones if there are any, otherwise the new ones. Lost parts go in calls of their
-    /// own, because they have their numbers.
+    /// Returns the parts to give next: the lost parts if there are any, otherwise the new parts. Lost parts go in calls
+    /// of their own, because they already have numbers.
     pub fn next_parts<'a>(&'a self, new: &'a [P]) -> impl Iterator<Item = &'a P> {
         let new = if self.has_lost() { &[] } else { new };
         self.lost.iter().map(|entry| &entry.part).chain(new)
     }
 
-    /// Through which commit the store need not know the messages any more, if the outbox is done for good through
-    /// `done`: not those that the store is about to get again, whose call may be repeated.
+    /// Returns the last commit whose messages the store may forget, if the outbox is done for good through `done`. The
+    /// store must remember messages that it is about to get again, because their call may be repeated.
     pub fn known_through(&self, done: u64) -> u64 {
         let first = self.lost.front().map(|entry| entry.part.place().commit);
         first.map_or(done, |first| done.min(first.saturating_sub(1)))
@@ -138,11 +141,12 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
     ) -> PublishProgress {
         let mut progress = PublishProgress::default();
         let Some(last) = parts.last() else { return progress };
-        (self.last, self.last_at) = (Some(last.place()), now);
+        self.last = Some(last.place());
+        self.last_at = now;
         if !self.has_lost() {
             progress.new_parts = parts.len();
         }
-        // Of each key with a changed number, the last number of this call.
+        // The last number of this call for each key with a changed number.
         let mut floors: BTreeMap<&P::Key, u64> = BTreeMap::new();
         let mut rest = numbers;
         for part in parts {
@@ -167,7 +171,8 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
         if !floors.is_empty() {
             for NumberedEntry { part, numbers } in &mut self.lost {
                 let keys = part.keys().zip(&*numbers);
-                let is_above = |key: &P::Key, number| floors.get(key).is_none_or(|it| number > *it);
+                let is_above =
+                    |key: &P::Key, number| floors.get(key).is_none_or(|floor| number > *floor);
                 let requested: Vec<u64> = keys
                     .map(|(key, number)| if is_above(key, *number) { *number } else { 0 })
                     .collect();
@@ -187,7 +192,7 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
         let behind = self.recent.split_off(at);
         self.bytes = self.recent.iter().map(|entry| entry.part.bytes()).sum();
         let messages = behind.iter().map(|entry| entry.numbers.len()).sum();
-        // They go in front of the parts that are already waiting to be given again.
+        // These parts go in front of the parts that already wait to be given again.
         for mut entry in behind.into_iter().rev() {
             entry.part.request_numbers(&entry.numbers);
             self.lost.push_front(entry);
@@ -196,9 +201,11 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
         Some(messages)
     }
 
-    /// Records that the store answered a call that began at `started`, when it had had `breaks` breaks.
+    /// Records that the store answered a call that began at `started`. `breaks` is the store's number of breaks at that
+    /// time.
     pub fn checked(&mut self, breaks: u64, started: u64) {
-        (self.checked_breaks, self.checked_at) = (breaks, started);
+        self.checked_breaks = breaks;
+        self.checked_at = started;
     }
 
     /// Returns whether the store may lack parts that were given before; `breaks` is its present number of breaks.
@@ -243,7 +250,7 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
 mod tests {
     use super::*;
 
-    /// A part with one message of a key, of so many bytes.
+    /// A part with one message of a key, of 10 bytes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct Part {
         place: Place,
@@ -303,7 +310,7 @@ mod tests {
         assert_eq!(requested(&history), [(2, 12), (3, 13)]);
         assert_eq!(history.known_through(9), 1, "the calls may be repeated");
 
-        // One of them is given, and is lost again.
+        // The owner gives one of the parts, and the store loses it again.
         let first: Vec<Part> = history.next_parts(&new).take(1).cloned().collect();
         assert_eq!(history.answered(&first, &[12], true, 0), PublishProgress::default());
         assert_eq!(history.went_back(None), Some(2));

@@ -1,6 +1,9 @@
-//! Runs streams: partitions and their drivers, sources, sinks, replay, membership, and versions of
-//! handlers. Nothing here decides what becomes of an event: the sequencer in `ordain-core` does.
-#![deny(clippy::print_stderr, reason = "a broken standard error must end nothing: `text::say`")]
+//! Runs streams: partitions and their drivers, sources, sinks, replay, membership, and versions of handlers. This crate
+//! must never decide what becomes of an event: the sequencer in `ordain-core` decides.
+#![deny(
+    clippy::print_stderr,
+    reason = "a closed standard error must not end the process: use `text::say`"
+)]
 
 pub mod completion;
 pub mod driver;

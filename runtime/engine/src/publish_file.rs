@@ -1,5 +1,6 @@
-//! Publishes a file of CloudEvents, one a line. How far it has come is kept in the store, so that the
-//! next run goes on there; of what was on its way the ids tell.
+//! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
+//! continues there. The store recognises events behind the checkpoint that an earlier run published by their ids. A
+//! run must never write a checkpoint behind a line that is not published.
 
 use std::fs::File;
 use std::path::Path;
@@ -18,26 +19,26 @@ use ordain_store::checkpoint::Checkpoint;
 use ordain_store::{Assigned, Mark};
 use ordain_util::probe::{PROBE, Probe};
 
-/// Events that are published together.
+/// Number of events from which the publisher publishes them without waiting for more.
 const TOGETHER: usize = 2_048;
 
-/// Why a file was not published to its end. What comes before the line that is named is.
+/// The reason why a file was not published to its end. All lines before the named line are published.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// A line cannot be published.
-    #[error("{origin}: {words}. Mend it and run this again: it goes on there")]
+    #[error("{origin}: {words}. Correct the line and run this again: publishing continues there")]
     Line {
-        /// Which line of which file.
+        /// The number of the line and the name of the file.
         origin: String,
-        /// What is wrong with it.
+        /// The fault of the line.
         words: String,
     },
     /// The file cannot be read.
     #[error("{name} cannot be read: {error}")]
     Read {
-        /// The file.
+        /// The name of the file.
         name: String,
-        /// Why.
+        /// The error of the read.
         error: std::io::Error,
     },
     /// Publishing failed.
@@ -45,19 +46,20 @@ pub enum FileError {
     Publish(#[from] PublishError),
 }
 
-/// What was published.
+/// The numbers of published events and skipped lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Events that are new.
     pub published: u64,
     /// Events that had been published before.
     pub known: u64,
-    /// Lines that a run before had done with.
+    /// Lines that an earlier run had published.
     pub before: u64,
 }
 
-/// Publishes a file, or standard input, which is read from its beginning each time. Tells what it has
-/// published and how far it is, in bytes, as it goes, and before it fails.
+/// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
+/// `progress` with the counts and the position in bytes at the start, after each batch, and before it returns the error
+/// of a batch.
 pub fn publish_file<'a>(
     publisher: &'a mut Publisher,
     loaded: &'a Loaded,
@@ -75,16 +77,19 @@ async fn publish_lines(
     path: Option<&Path>,
     mut progress: Box<dyn FnMut(Counts, u64) + '_>,
 ) -> Result<(), FileError> {
-    let name = path.map_or_else(|| "standard input".to_owned(), |it| it.display().to_string());
+    let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let read_error = |error| FileError::Read { name: name.clone(), error };
     let mut counts = Counts::default();
-    let (mut file, mut position, mut mark, mut read) = (None, Position::default(), None, None);
+    let mut file = None;
+    let mut position = Position::default();
+    let mut mark = None;
+    let mut read = None;
     if let Some(path) = path {
-        // The same file under any name that it is given by.
+        // The canonical path identifies the file under every name.
         let whole = std::fs::canonicalize(path).map_err(read_error)?;
-        // Before it is opened, since a pipe might never open.
+        // This check comes before the open, because the open of a pipe may block forever.
         if !std::fs::metadata(&whole).map_err(read_error)?.is_file() {
-            let error = std::io::Error::other("no regular file; a pipe comes in by -");
+            let error = std::io::Error::other("not a regular file; pass - to read a pipe");
             return Err(read_error(error));
         }
         let opened = File::open(&whole).map_err(read_error)?;
@@ -106,15 +111,16 @@ async fn publish_lines(
             Before::OtherFile => {
                 tracing::warn!(
                     file = %path.display(),
-                    "not what was published the last time, or changed since: it is read from its beginning, and \
-                     what was published is known by its ids for as long as `retain` says"
+                    "the file changed, or is not the file of the last run: publishing from its beginning; events that \
+                     the store has are known by their ids for as long as `retain` says"
                 );
                 Position::default()
             }
         };
         counts.before = position.line;
         read = Some(opened.try_clone().map_err(read_error)?);
-        (file, mark) = (Some((opened, whole)), Some(checkpoint));
+        file = Some((opened, whole));
+        mark = Some(checkpoint);
     }
     progress(counts, position.offset);
     let event_size = loaded.config.runtime.event_size.bytes();
@@ -126,10 +132,12 @@ async fn publish_lines(
         decoder: Decoder { ordering, event_size },
     };
     let mut source = source::start(options).map_err(read_error)?;
-    let (mut waiting, mut print, mut end) = (Vec::new(), None, false);
+    let mut waiting = Vec::new();
+    let mut print = None;
+    let mut end = false;
     while !end {
         let Some(deliveries) = source.deliveries.recv().await else {
-            let gone = |_| std::io::Error::other("its reader ended unexpectedly");
+            let gone = |_| std::io::Error::other("the reader of the file ended unexpectedly");
             return Err(read_error((&mut source.failure).await.unwrap_or_else(gone)));
         };
         waiting.extend(deliveries.items);
@@ -146,7 +154,7 @@ async fn publish_lines(
         progress(counts, position.offset);
         let (done, bad) = ended?;
         if let Some(bad) = bad {
-            // What follows is about to be mended: only what is before counts.
+            // The user is about to change the bad line, so the checkpoint covers only the lines before it.
             print = read
                 .as_ref()
                 .map(|file| print_of(file, position))
@@ -162,13 +170,13 @@ async fn publish_lines(
     Ok(())
 }
 
-/// The part of a file that was published before, as the checkpoints of all shards say.
+/// The part of a file that was published before, according to the checkpoints of all shards.
 enum Before {
     /// The file was never published.
     Nothing,
-    /// All of it up to here, and no more.
+    /// All lines before this position were published; all shards have the same checkpoint.
     Through(Position),
-    /// At least all of it up to here: shards have different checkpoints.
+    /// At least the lines before this position were published; the shards have different checkpoints.
     Unclear(Position),
     /// A file of this name with other content.
     OtherFile,
@@ -200,7 +208,8 @@ fn published_before(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result
     Ok(if is_unclear { Before::Unclear(position) } else { Before::Through(position) })
 }
 
-/// Publishes events up to the first line that is none. Answers behind which line all is published.
+/// Publishes events up to the first line without a valid event. Returns the position behind the last published line,
+/// and the error of the bad line.
 async fn publish_batch(
     publisher: &mut Publisher,
     name: &str,
@@ -210,14 +219,19 @@ async fn publish_batch(
     let bad = |position: Position, words: String| {
         Some(FileError::Line { origin: format!("line {} of {name}", position.line), words })
     };
-    let (mut events, mut ends, mut stop) = (Vec::<Arc<Event>>::new(), Vec::new(), None);
+    let mut events = Vec::<Arc<Event>>::new();
+    let mut ends = Vec::new();
+    let mut stop = None;
     for (delivered, position) in batch {
         match delivered {
             Ok(event) if event.key().is_empty() => {
-                stop = bad(position, "no key: set `partitionkey` or `subject`".to_owned());
+                stop = bad(
+                    position,
+                    "the event has no key: set `partitionkey` or `subject`".to_owned(),
+                );
             }
             Err(letter) => {
-                // It knows its line, whatever empty ones follow.
+                // The letter names its line. The position may be behind later empty lines.
                 let origin = letter.origin.unwrap_or_else(|| name.to_owned());
                 stop = Some(FileError::Line { origin, words: letter.error });
             }
@@ -233,9 +247,10 @@ async fn publish_batch(
     let assigned = match &done {
         Ok(assigned) | Err(Stopped { assigned, .. }) => assigned,
     };
-    let count = |is: fn(&Assigned) -> bool| assigned.iter().filter(|it| is(it)).count() as u64;
-    counts.published += count(|it| matches!(it, Assigned::New(_)));
-    counts.known += count(|it| matches!(it, Assigned::Known(_)));
+    let count =
+        |is: fn(&Assigned) -> bool| assigned.iter().filter(|result| is(result)).count() as u64;
+    counts.published += count(|result| matches!(result, Assigned::New(_)));
+    counts.known += count(|result| matches!(result, Assigned::Known(_)));
     match done {
         Ok(_) => {}
         Err(Stopped { error: PublishError::Event { at, words }, .. }) => {
@@ -261,7 +276,7 @@ async fn checkpoint(
     Ok(())
 }
 
-/// What a file has up to a position.
+/// Returns the fingerprint of a file up to a position.
 fn print_of(file: &File, position: Position) -> std::io::Result<Print> {
     let head = Probe::read(file, position.offset.min(PROBE as u64))?;
     Ok(Print::new(head.bytes(), &Probe::read(file, position.offset)?))

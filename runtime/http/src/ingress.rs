@@ -1,7 +1,7 @@
-//! The producers' listener: events in over HTTP, durable before they are answered.
+//! The listener for producers: accepts events over HTTP. It must never confirm an event before the event is durable.
 //!
-//! A request is judged whole before anything of it is written. What a caller can hold is bounded: a
-//! place, bytes of a request, bytes of all requests together, and time.
+//! The listener validates a whole request before it writes any event. Limits bound what a caller can occupy: the number
+//! of connections, the bytes of a request, the bytes of all requests together, and the time of a request.
 
 mod intake;
 
@@ -42,7 +42,8 @@ use ordain_publish::NotAssigned;
 use ordain_store::{Assigned, Store, StoreError};
 use ordain_util::shutdown::asked_to_stop;
 
-/// A producer keeps its connection. Of events in binary mode each attribute is a header.
+/// The limits of connections. A producer keeps its connection open. In binary mode, each attribute of an event is a
+/// header.
 const LIMITS: Limits = Limits {
     listener: "the ingress",
     connections: 1_024,
@@ -53,35 +54,35 @@ const LIMITS: Limits = Limits {
     request: Duration::from_mins(2),
 };
 
-/// When a producer that was sent away may come again, in seconds: a batch is done by then.
+/// The `Retry-After` of a rejected request, in seconds: the store has processed a batch by then.
 const RETRY_AFTER: u64 = 1;
 
-/// From the end of everything else until connections are cut.
+/// Time limit of the requests in progress when the listener ends; afterwards their connections are closed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// For the body of a request, from its headers on.
+/// Time limit of the body of a request, counted from the end of its headers.
 const BODY_TIME: Duration = Duration::from_secs(30);
-/// For the store to make its events durable.
+/// Time limit of the store to make the events of a request durable.
 const STORE_TIME: Duration = Duration::from_secs(10);
 
-/// A listener. Dropping it ends it at once.
+/// The ingress listener. Dropping this value ends the listener at once.
 pub struct Ingress {
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
 
-/// What every request may need.
+/// The state that all requests share.
 struct App {
     streams: BTreeMap<Arc<str>, Intake>,
-    /// Bytes of a request.
+    /// Maximum size of a request body, in bytes.
     request_size: usize,
-    /// Room for the bodies that are under way, in bytes.
+    /// Room for the bodies of all requests in progress, in bytes.
     room: Arc<Semaphore>,
 }
 
 impl Ingress {
-    /// Listens where the configuration says; without `[ingress]` at its default, if the source of a
-    /// stream is `http`.
+    /// Listens at the address of `[ingress]`. Without `[ingress]`, listens at the default address if the source of a
+    /// stream is `http`, and otherwise returns `None`.
     pub fn listen<'a>(
         loaded: &'a Loaded,
         store: &'a Arc<dyn Store>,
@@ -100,7 +101,8 @@ impl Ingress {
         shutdown: &watch::Receiver<bool>,
     ) -> Result<Option<Self>, ListenError> {
         let config = &loaded.config;
-        let is_source = config.streams.values().any(|it| matches!(it.source, Source::Http(_)));
+        let is_source =
+            config.streams.values().any(|stream| matches!(stream.source, Source::Http(_)));
         let settings = match &config.ingress {
             Some(settings) => settings.clone(),
             None if is_source => Settings::default(),
@@ -109,12 +111,12 @@ impl Ingress {
         let Settings { listen, token, request_size, in_flight } = settings;
         let mut streams = BTreeMap::new();
         for (name, stream) in &config.streams {
-            // A broker's own rights decide who publishes there, until somebody asks for more.
+            // Without `[ingress]`, only the permissions of the broker decide which programs publish to its exchanges.
             if config.ingress.is_none() && matches!(stream.source, Source::Amqp(_)) {
                 continue;
             }
             let intake = Intake::of(loaded, name, stream, store, feeds)?;
-            streams.extend(intake.map(|it| (name.shared(), it)));
+            streams.extend(intake.map(|intake| (name.shared(), intake)));
         }
         let bound = async {
             let listener = TcpListener::bind(listen).await?;
@@ -130,7 +132,8 @@ impl Ingress {
         });
         let router = router(&app, Guard { section: "ingress", token }, figures);
         let (end, ended) = watch::channel(false);
-        let (end_serving, mut shutdown) = (end.clone(), shutdown.clone());
+        let end_serving = end.clone();
+        let mut shutdown = shutdown.clone();
         let serving = tokio::spawn(async move {
             let connections = connection::serve(listener, router, LIMITS, ended);
             tokio::pin!(connections);
@@ -147,7 +150,7 @@ impl Ingress {
     pub fn end(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.end.send_replace(true);
-            // Whatever it could not finish is cut when it is dropped.
+            // The drop of `self` aborts the requests that are still in progress.
             let _ = timeout(GRACE, &mut self.serving).await;
         })
     }
@@ -161,10 +164,10 @@ impl Drop for Ingress {
 
 fn router(app: &Arc<App>, guard: Guard, figures: &Arc<Figures>) -> Router {
     let no_route = async || {
-        Problem::not_found("there is no such page: POST /v1/streams/{stream}/events takes events")
+        Problem::not_found("no such page: send events with POST /v1/streams/{stream}/events")
     };
     let no_method =
-        async || Problem::new(StatusCode::METHOD_NOT_ALLOWED, "events are posted: use POST");
+        async || Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST");
     Router::new()
         .route("/v1/streams/{stream}/events", post(take))
         .fallback(no_route)
@@ -174,14 +177,14 @@ fn router(app: &Arc<App>, guard: Guard, figures: &Arc<Figures>) -> Router {
         .with_state(Arc::clone(app))
 }
 
-/// Counts requests by the status of their answers.
+/// Counts requests by the status of their responses.
 async fn count(State(figures): State<Arc<Figures>>, request: Request, next: Next) -> Response {
     let answer = next.run(request).await;
     figures.count_request(answer.status().as_u16());
     answer
 }
 
-/// `POST /v1/streams/{stream}/events`.
+/// Handles `POST /v1/streams/{stream}/events`.
 async fn take(
     State(app): State<Arc<App>>,
     stream: Result<Path<String>, PathRejection>,
@@ -190,33 +193,34 @@ async fn take(
 ) -> Result<Response, Problem> {
     let Path(stream) = stream?;
     let Some(intake) = app.streams.get(&*stream) else {
-        let known: Vec<&str> = app.streams.keys().map(|it| &**it).collect();
+        let known: Vec<&str> = app.streams.keys().map(|name| &**name).collect();
         return Err(Problem::not_found(format!(
-            "no stream {stream:?} takes events over HTTP; these do: {}",
+            "no stream {stream:?} accepts events over HTTP; these do: {}",
             known.join(", ")
         )));
     };
     let Some(form) = form_of(&headers) else {
         if headers.keys().any(|name| name.as_str().starts_with("ce-")) {
-            return Err(Problem::bad("there is no header `ce-specversion`: \"1.0\" is right"));
+            return Err(Problem::bad("the header `ce-specversion` is missing: set it to \"1.0\""));
         }
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "no CloudEvents: application/cloudevents+json, application/cloudevents-batch+json, \
-             application/x-ndjson, or headers ce-… around the data are right",
+            "the request has no CloudEvents: send application/cloudevents+json, \
+             application/cloudevents-batch+json, application/x-ndjson, or the data with headers ce-…",
         ));
     };
-    let is_as_it_is = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"identity");
-    let is_chunked = |it: &HeaderValue| it.as_bytes().eq_ignore_ascii_case(b"chunked");
-    if !headers.get_all(CONTENT_ENCODING).iter().all(is_as_it_is)
+    let is_identity = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if !headers.get_all(CONTENT_ENCODING).iter().all(is_identity)
         || !headers.get_all(TRANSFER_ENCODING).iter().all(is_chunked)
     {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the body is compressed: send it as it is",
+            "the body is compressed: send it uncompressed",
         ));
     }
-    let length = headers.get(CONTENT_LENGTH).and_then(|it| it.to_str().ok()?.parse::<usize>().ok());
+    let length =
+        headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > app.request_size) {
         return Err(app.too_large());
     }
@@ -233,7 +237,7 @@ async fn take(
     let assigned = assigned.map_err(|error| match error {
         NotAssigned::Full => {
             let bound = intake.bound;
-            busy(&format!("as many events wait for the stream as may (`source.{bound}`)"))
+            busy(&format!("the queue of the stream is full (`source.{bound}`)"))
         }
         NotAssigned::Store(error) => Problem::from(error).retry_after(RETRY_AFTER),
         NotAssigned::WentBack => Problem::from(StoreError::WentBack).retry_after(RETRY_AFTER),
@@ -242,8 +246,8 @@ async fn take(
     let mut taken = Vec::with_capacity(assigned.len());
     for (at, (event, assigned)) in found.events.iter().zip(assigned).enumerate() {
         let detail = match assigned {
-            Assigned::Conflict(_) => "this sequence of the key came before with other content",
-            Assigned::Behind => "not taken: it stands behind a conflict of its key",
+            Assigned::Conflict(_) => "the key has an event with this sequence and other content",
+            Assigned::Behind => "not accepted: an earlier event of its key is in conflict",
             Assigned::New(_) | Assigned::Known(_) => {
                 taken.push(json!({ "id": event.id(), "sequence": event.sequence() }));
                 continue;
@@ -261,8 +265,8 @@ async fn take(
 }
 
 impl App {
-    /// A whole body, with the room that it has. Room is taken as bytes come: what is only promised
-    /// needs none.
+    /// Reads a whole body. Also returns the room that the body occupies. The room grows as bytes arrive, so a client
+    /// occupies none with bytes that it only announced.
     async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
         let mut parts = body.into_data_stream();
         let mut whole = BytesMut::new();
@@ -275,7 +279,7 @@ impl App {
             }
             let room_of_all = Arc::clone(&self.room);
             let Ok(more) = room_of_all.try_acquire_many_owned(part.len() as u32) else {
-                let words = "as much is being taken as may be at one time (`ingress.in_flight`)";
+                let words = "too many bytes of requests are in progress (`ingress.in_flight`)";
                 return Err(busy(words));
             };
             match &mut room {
@@ -294,7 +298,8 @@ impl App {
     }
 }
 
-/// The fault of one event of a request, for its sender. `place` names where the event stands.
+/// Describes the fault of one event of a request to its sender. `place` has the name and the value of the event's
+/// position in the request.
 fn event_error(
     place: Option<(&str, usize)>,
     key: Option<&str>,
@@ -313,7 +318,8 @@ impl From<BodyError> for Problem {
         match error {
             BodyError::Unreadable(detail) => Self::bad(detail),
             BodyError::TooMany { limit } => {
-                let detail = format!("more than {limit} events: a request may have so many");
+                let detail =
+                    format!("the request has more than {limit} events: send fewer at a time");
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
             }
             BodyError::Wrong { place_name, wrong, total, named } => {
@@ -321,14 +327,15 @@ impl From<BodyError> for Problem {
                     let place = place_name.map(|name| (name, event.place));
                     event_error(place, event.key.as_deref(), event.sequence, &event.message)
                 });
-                let detail = format!("{wrong} of {total} events are wrong, and none is taken");
+                let detail = format!("{wrong} of {total} events are wrong, and none is accepted");
                 Self::bad(detail).with_errors(errors.collect())
             }
         }
     }
 }
 
-/// It repeats what was sent, and has its room until the producer has taken it.
+/// Builds the response to an accepted request. The response lists the accepted events, and occupies the room of the
+/// request until the producer has received it.
 fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
     let body = Body::new(Parts::new(json!({ "events": events }).to_string().into(), room));
     (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()

@@ -1,4 +1,5 @@
-//! A producer's events into the store: numbered, kept and queued, each behind those of its key.
+//! Writes a producer's events to the store, which numbers, retains and queues them. The events of a key keep their
+//! order: this module must never write an event before an earlier event of the same key.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,75 +15,76 @@ use ordain_store::{
 };
 use ordain_util::log_throttle::LogThrottle;
 
-/// Before a full queue is tried again.
+/// Delay before a write to a full queue is retried.
 const FULL: Duration = Duration::from_millis(100);
 /// Time between two warnings that a queue is full.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why not all were taken. Some may be all the same: the next time they are known.
+/// The reason why the store did not accept all events. The store may have some of them nevertheless; it recognises
+/// these when the caller sends them again.
 #[derive(Debug)]
 pub enum NotAssigned {
-    /// As many wait for a partition as may.
+    /// The queue of a partition is full.
     Full,
     /// The store failed.
     Store(StoreError),
-    /// A shard lacks an event that it had before. Nothing behind that event was put there.
+    /// A shard lacks an event that it had before. The call wrote nothing behind that event to the shard.
     WentBack,
 }
 
 /// The result of putting events into the store.
 #[derive(Debug, Default)]
 pub struct Assignment {
-    /// Of each event.
+    /// The result for each event, in the order of the events.
     pub assigned: Vec<Assigned>,
-    /// The entries that were put into queues.
+    /// The entries that the call added to queues.
     pub put: Vec<Put>,
-    /// Events that the store had lost again, and that were put once more.
+    /// Number of events that the store had lost and that the call wrote once more.
     pub repeated: usize,
     /// The reason why not all events were processed; `None` if all were.
     pub failed: Option<NotAssigned>,
 }
 
-/// Entries that were put into a queue.
+/// Entries that a call added to a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Put {
     /// The partition of the stream.
     pub partition: u32,
     /// The shard.
     pub shard: u32,
-    /// Which entries.
+    /// The numbers and the history of the entries.
     pub run: QueueRun,
 }
 
-/// The result for the events of one shard, by their index among all.
+/// The result for the events of one shard. Each event is named by its index among the events of the call.
 struct InShard {
     done: Vec<(usize, Assigned)>,
     put: Vec<Put>,
     failed: Option<NotAssigned>,
 }
 
-/// Puts events into the store.
+/// A writer of events to the store.
 pub struct Assigner {
-    /// Where.
+    /// The store.
     pub store: Arc<dyn Store>,
-    /// How.
+    /// The destination, and the rules for its numbers and queues.
     pub passage: Passage,
-    /// How long a queue that is full is waited for.
+    /// How long the assigner waits for room in a full queue.
     pub patience: Duration,
 }
 
 impl Assigner {
-    /// An event, for the partition that its key has where the store spreads keys.
+    /// Creates the item of an event. The partition follows from the key, as in every queue of the store.
     pub fn item(&self, event: &Arc<Event>) -> Item {
         let partition = shard_of(event.key(), self.passage.partitions);
         Item { event: Arc::clone(event), partition, number: 0 }
     }
 
-    /// Puts events where their stream finds them, and tells what became of each. They are durable after the
-    /// next [`Store::flush`].
+    /// Writes events to the queues of their stream, and returns the result for each event. The events are durable after
+    /// the next [`Store::flush`].
     ///
     /// If the store may have gone back in time during the call, it may have lost some of the events. The call then
-    /// puts them once more; those that are still there do not change.
+    /// writes them once more; events that the store still has do not change.
     pub async fn assign(&self, items: &[Item]) -> Assignment {
         let shards = self.store.shards();
         let of_items: BTreeSet<u32> =
@@ -97,7 +99,7 @@ impl Assigner {
         self.assign_again(items, first).await
     }
 
-    /// Puts once more what the store may have lost of a first call.
+    /// Writes the events of a first call once more that the store may have lost.
     pub(crate) async fn assign_again(&self, items: &[Item], mut first: Assignment) -> Assignment {
         let mut lost: BTreeSet<(u32, u32)> = BTreeSet::new();
         for put in &first.put {
@@ -112,7 +114,7 @@ impl Assigner {
         }
         let shards = self.store.shards();
         let place = |item: &Item| (item.partition, shard_of(item.event.key(), shards));
-        // The store knows numbered events by their ids: all are put once more, also those that it knew before.
+        // The store recognises numbered events by their ids, so all of them are written once more.
         let is_numbered = self.passage.rules.numbers.is_some();
         let places: Vec<usize> = (0..items.len())
             .filter(|at| is_numbered || lost.contains(&place(&items[*at])))
@@ -132,7 +134,7 @@ impl Assigner {
         first
     }
 
-    /// Whether the store has lost entries that were put into a queue.
+    /// Returns whether the store has lost entries of a queue.
     pub(crate) async fn has_lost(&self, put: &Put) -> Result<bool, StoreError> {
         let Destination::Stream(stream) = &self.passage.to else { return Ok(false) };
         let partition = Partition { stream: Arc::clone(stream), number: put.partition };
@@ -142,7 +144,7 @@ impl Assigner {
         }
     }
 
-    /// Puts events behind those that the shards must have: where a shard lacks its witness, it puts nothing.
+    /// Writes events behind the witnesses. Writes nothing to a shard that lacks its witness.
     pub(crate) async fn assign_behind(
         &self,
         items: &[Item],
@@ -212,7 +214,7 @@ impl Assigner {
         all
     }
 
-    /// Those of a shard, in order, as many at a time as may be.
+    /// Writes the events of a shard in order, in calls of at most [`ASSIGN_LIMIT`] events and about [`ASSIGN_BYTES`].
     async fn in_shard(
         &self,
         shard: u32,
@@ -220,7 +222,8 @@ impl Assigner {
         items: &[Item],
         witnesses: Option<&BTreeMap<u32, Witness>>,
     ) -> InShard {
-        let (mut done, mut put) = (Vec::with_capacity(places.len()), Vec::new());
+        let mut done = Vec::with_capacity(places.len());
+        let mut put = Vec::new();
         let mut witness = witnesses.and_then(|witnesses| witnesses.get(&shard).cloned());
         let mut in_conflict: HashSet<&str> = HashSet::new();
         let mut rest = &places[..];
@@ -232,7 +235,7 @@ impl Assigner {
             });
             let (now, later) = rest.split_at(fits.count().max(1));
             rest = later;
-            // A lot for each key: a conflict holds up what stands behind it of its key alone.
+            // Each key has a lot of its own, so that a conflict blocks only the later events of its key.
             let mut lots: Vec<Vec<usize>> = Vec::new();
             let mut of_key: HashMap<&str, usize> = HashMap::new();
             for at in now {
@@ -252,9 +255,9 @@ impl Assigner {
             let runs: Vec<Put> = runs.collect();
             for (lot, reply) in lots.into_iter().zip(replies) {
                 let LotReply::Done(assigned) = reply else {
-                    unreachable!("only those who have an outbox are told anything else")
+                    unreachable!("the store gives other replies only to lots of an outbox")
                 };
-                if assigned.iter().any(|it| matches!(it, Assigned::Conflict(_))) {
+                if assigned.iter().any(|result| matches!(result, Assigned::Conflict(_))) {
                     in_conflict.insert(items[lot[0]].event.key());
                 }
                 done.extend(lot.into_iter().zip(assigned));
@@ -269,7 +272,7 @@ impl Assigner {
         InShard { done, put, failed: None }
     }
 
-    /// Gives lots to the store, again and again while their queue is full.
+    /// Sends lots to the store, and retries until [`Self::patience`] ends while a queue is full.
     async fn insist(
         &self,
         shard: u32,
@@ -298,7 +301,9 @@ impl Assigner {
                 return Err(NotAssigned::Full);
             }
             if throttle.allow() {
-                tracing::warn!("{to}: as many events wait there as may (`source.queue`)");
+                tracing::warn!(
+                    "queue of {to} full (`source.queue`): waiting until events are consumed"
+                );
             }
             tokio::time::sleep(FULL).await;
         }

@@ -1,6 +1,6 @@
-//! The events that a publisher has put into the store lately. A store that goes back in time may have lost them:
-//! then the publisher puts them again, in their order and before any new event, so that their numbers are not given
-//! to other events.
+//! The events that a publisher wrote to the store in the last two minutes. A store that goes back in time may have lost
+//! some of them. The publisher then writes them again, in their order and before any new event, so that the store
+//! does not assign their numbers to other events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use futures_util::future::try_join_all;
 use crate::assign::{Assigner, Assignment, NotAssigned};
 use ordain_store::{Item, Witness};
 
-/// Bytes of events in memory: some seconds of a fast publisher.
+/// Maximum size of the events in memory: a fast publisher writes as much in some seconds.
 const HISTORY_BYTES: usize = 16 << 20;
-/// How long events stay in memory: longer than a failover takes. The store must know their ids for longer than that.
+/// How long events stay in memory: longer than a failover takes. The store must remember their ids for a longer time.
 const HISTORY_AGE: Duration = Duration::from_mins(2);
-/// Time between two checks where nothing shows that the store may have gone back.
+/// Time between two checks while the store counts no new breaks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A call that put events.
+/// A call that wrote events to the store.
 struct Call {
     items: Vec<Item>,
     result: Assignment,
@@ -25,7 +25,7 @@ struct Call {
     bytes: usize,
 }
 
-/// The calls of the last minutes, oldest first.
+/// The calls of the last two minutes, oldest first.
 pub(crate) struct PublishHistory {
     calls: VecDeque<Call>,
     bytes: usize,
@@ -33,12 +33,12 @@ pub(crate) struct PublishHistory {
     checked_at: Instant,
     /// The value of `Store::breaks` before the last check.
     breaks: u64,
-    /// The newest event of each shard, and when it was put.
+    /// The newest event of each shard, and the time at which the publisher wrote it.
     newest: BTreeMap<u32, (Witness, Instant)>,
 }
 
 impl PublishHistory {
-    /// An empty history of what this assigner puts.
+    /// Creates an empty history for the events of this assigner.
     pub(crate) fn new(assigner: &Assigner) -> Self {
         let numbers = assigner.passage.rules.numbers;
         let retained = numbers.map(|numbers| Duration::from_millis(numbers.retain / 2));
@@ -52,7 +52,7 @@ impl PublishHistory {
         }
     }
 
-    /// Adds events that are in the store, and the result of the call that put them.
+    /// Adds events that are in the store, and the result of the call that wrote them.
     pub(crate) fn add(&mut self, assigner: &Assigner, items: Vec<Item>, result: Assignment) {
         if !assigner.store.may_go_back() {
             return;
@@ -74,13 +74,13 @@ impl PublishHistory {
         }
     }
 
-    /// Returns the newest events that the shards must have.
+    /// Returns the newest event that each shard must have.
     pub(crate) fn witnesses(&self) -> BTreeMap<u32, Witness> {
         let witnesses = self.newest.iter().filter(|(_, (_, at))| at.elapsed() < self.max_age);
         witnesses.map(|(shard, (witness, _))| (*shard, witness.clone())).collect()
     }
 
-    /// Puts again the events that the store has lost, if it may have gone back in time since the last check.
+    /// Writes lost events again, if the store may have gone back in time since the last check.
     pub(crate) async fn restore(&mut self, assigner: &Assigner) -> Result<(), NotAssigned> {
         while self.calls.front().is_some_and(|call| call.at.elapsed() >= self.max_age) {
             self.forget_oldest();
@@ -92,11 +92,12 @@ impl PublishHistory {
         if !self.check(assigner).await? {
             self.put_again(assigner).await?;
         }
-        (self.breaks, self.checked_at) = (breaks, Instant::now());
+        self.breaks = breaks;
+        self.checked_at = Instant::now();
         Ok(())
     }
 
-    /// Returns whether each shard has its newest event, and therefore those before it.
+    /// Returns whether each shard has its newest event, and therefore all earlier events.
     pub(crate) async fn check(&self, assigner: &Assigner) -> Result<bool, NotAssigned> {
         let witnesses = self.witnesses().into_iter();
         let checks = witnesses.map(|(shard, witness)| assigner.has(shard, witness));
@@ -104,9 +105,10 @@ impl PublishHistory {
         Ok(has.into_iter().all(|has| has))
     }
 
-    /// Puts all events again that the store lacks, in their order.
+    /// Writes all events again that the store lacks, in their order.
     pub(crate) async fn put_again(&mut self, assigner: &Assigner) -> Result<(), NotAssigned> {
-        let (mut repeated, mut changed) = (0, 0);
+        let mut repeated = 0;
+        let mut changed = 0;
         self.newest.clear();
         for call in &mut self.calls {
             let first = Assignment {
@@ -131,14 +133,15 @@ impl PublishHistory {
         tracing::warn!(
             %to,
             events = repeated,
-            "the store went back in time and lost events of this publisher: it has put them again from memory"
+            "the store went back in time and lost events of this publisher: the publisher has written them again from \
+             memory"
         );
         if changed > 0 {
             tracing::error!(
                 %to,
                 events = changed,
-                "events that the store had lost got other numbers than before, because another producer's events have \
-                 theirs: check the receivers for numbers that two events share"
+                "events that the store had lost have new numbers, because events of another producer have the old \
+                 numbers: check the receivers for numbers that two events share"
             );
         }
         Ok(())

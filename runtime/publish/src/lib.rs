@@ -1,8 +1,8 @@
-//! A producer's side: events into a stream, numbered by the store where they have no number, kept for
-//! replay, and confirmed.
+//! Publishes events into a stream. The store numbers events without a number and retains all of them for replay; the
+//! broker or the store confirms them.
 //!
-//! What is published again is known by its id, as long as `retain` says: it keeps its number, and the
-//! stream takes it once.
+//! The store recognises an event that is published again by its id, for as long as `retain` is set to: the event keeps
+//! its number, and the stream accepts it once.
 
 mod assign;
 mod history;
@@ -24,13 +24,13 @@ use ordain_util::wait::shortened;
 pub use assign::{Assigner, Assignment, NotAssigned, Put};
 use history::PublishHistory;
 
-/// How long a store or a broker that is out of reach is asked.
+/// How long calls to an unreachable store or broker are retried.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often events are put again if the store goes back in time again and again.
+/// How often a publisher writes events again if the store goes back in time repeatedly.
 const REWIND_ATTEMPTS: usize = 5;
 
-/// Why events were not published. Those before the one that is named are.
+/// The reason why events were not published. The events before the named event are published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// The configuration cannot be used.
@@ -39,33 +39,33 @@ pub enum PublishError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The broker refused something, or is out of reach.
+    /// The broker refused a request, or is unreachable.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// One of the events is wrong, or in conflict with one that was published before. Those before it are
-    /// published; nothing behind it of its key is.
+    /// An event is invalid, or in conflict with an event that was published before. All earlier events are published;
+    /// no later event of its key is.
     #[error("{words}")]
     Event {
-        /// Which of the events.
+        /// The index of the event.
         at: usize,
-        /// What is wrong, and what would be right.
+        /// The fault, and how to correct it.
         words: String,
     },
-    /// As many events wait for the stream as may, and nobody takes any. Those before are published.
+    /// The queue of the stream is full and no process consumes events. The earlier events are published.
     #[error("{0}")]
     Full(String),
-    /// The stream cannot be published to.
+    /// The configuration does not allow publishing to the stream.
     #[error("{0}")]
     Stream(String),
 }
 
-/// What was done before it stopped.
+/// A publish call that failed, with the results of the events before the failure.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Stopped {
-    /// One for each event: `Behind` and `Conflict` are not published, or nobody knows whether they are.
+    /// The result for each event. Events with `Behind` and `Conflict` are not published, or their state is unknown.
     pub assigned: Vec<Assigned>,
-    /// Why.
+    /// The reason of the failure.
     pub error: PublishError,
 }
 
@@ -78,22 +78,22 @@ impl From<NumberingError> for PublishError {
     }
 }
 
-/// Publishes events into one stream.
+/// A publisher of events into one stream.
 pub struct Publisher {
     stream: Arc<str>,
     store: Arc<dyn Store>,
-    /// The way through the store, if they take it.
+    /// Writes the events to the store and remembers them; `None` if the events do not pass through the store.
     assigner: Option<(Assigner, PublishHistory)>,
-    /// The way into its exchange, where it has one.
+    /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<Producer>,
-    /// A stream that gets its events and forgets keys that have not ended.
+    /// A stream that receives the events and removes keys that have not ended (`key_ttl`).
     forgets: Option<Arc<str>>,
 }
 
 impl Publisher {
-    /// Opens what a stream of a configuration needs: its store, and its exchange, which is made where it
-    /// is not there, with its queues. `store` opens the configuration's store; it runs once the
-    /// configuration is known to be right.
+    /// Opens a publisher for a stream of a configuration: its store, and its exchange. Declares the exchange and its
+    /// queues if they are missing. `store` opens the configuration's store; this function awaits it after it has
+    /// validated the configuration.
     pub fn open<'a>(
         loaded: &'a Loaded,
         stream: &'a str,
@@ -115,11 +115,11 @@ impl Publisher {
         match &config.source {
             Source::Amqp(AmqpSource { exchange: None, .. }) => {
                 return Err(cannot(
-                    "come to a queue, and no exchange is named to publish to: `source.exchange`",
+                    "come from a queue, and the stream names no exchange to publish to: set `source.exchange`",
                 ));
             }
-            Source::File(_) => return Err(cannot("come from a file: append lines to it")),
-            Source::Http(_) => return Err(cannot("come over HTTP: post them there")),
+            Source::File(_) => return Err(cannot("come from a file: append lines to the file")),
+            Source::Http(_) => return Err(cannot("come over HTTP: send them to the ingress")),
             Source::Amqp(_) | Source::Stream(_) => {}
         }
         let store = store.await.map_err(in_use)?;
@@ -130,7 +130,7 @@ impl Publisher {
                 (Passage::to_stream(name, config, is_numbered, store.shards()), None)
             }
             Source::Amqp(source) => {
-                let exchange = source.exchange.as_ref().map_or("", |it| it.0.as_str());
+                let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
                 let passage =
                     if is_numbered { Some(Passage::of_producers(loaded, exchange)?) } else { None };
                 (passage, Some(producer(loaded, &stream, source, config.ordering).await?))
@@ -143,9 +143,9 @@ impl Publisher {
             }
             _ => loaded.config.streams.get_key_value(&*stream).into_iter().collect::<Vec<_>>(),
         };
-        let forgets = readers.into_iter().find(|(_, it)| it.key_ttl.0.is_some());
+        let forgets = readers.into_iter().find(|(_, reader)| reader.key_ttl.0.is_some());
         let forgets = forgets.map(|(name, _)| name.shared());
-        // Nobody else has an embedded store, who could make room.
+        // No other process can make room in an embedded store, because only one process at a time opens it.
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
         let patience = if is_alone { Duration::ZERO } else { shortened(PATIENCE) };
         let assigner = passage.map(|passage| {
@@ -156,9 +156,9 @@ impl Publisher {
         Ok(Self { stream, store, assigner, producer, forgets })
     }
 
-    /// Publishes events, each behind those of its key. When it returns all are durable and confirmed.
-    /// Tells of each whether it is new, and its number; 0 where the stream numbers itself, and knows
-    /// repeats itself.
+    /// Publishes events, each behind the earlier events of its key. When the call returns, all events are durable and
+    /// confirmed. Returns for each event whether it is new, and its number; the number is 0 if the events do not pass
+    /// through the store, because the stream itself then numbers them and recognises repeats.
     pub fn publish<'a>(
         &'a mut self,
         events: &'a [Arc<Event>],
@@ -175,24 +175,24 @@ impl Publisher {
             Some((assigner, history)) => put(assigner, history, right).await,
         };
         let failed = failed.map(|error| not_assigned(&self.stream, error));
-        // Whatever has a number is sent, or there would be a hole.
+        // Every event with a number must be sent; otherwise its key would have a gap.
         let is_numbered = self.is_numbered();
-        let has_number = |it: &Assigned| matches!(it, Assigned::New(_) | Assigned::Known(_));
+        let has_number =
+            |result: &Assigned| matches!(result, Assigned::New(_) | Assigned::Known(_));
         let sent = if let Some(producer) = &mut self.producer {
-            let numbered = right
-                .iter()
-                .zip(&assigned)
-                .filter(|(_, it)| has_number(it))
-                .map(|(event, it)| (Arc::clone(event), is_numbered.then_some(it.sequence())));
+            let numbered =
+                right.iter().zip(&assigned).filter(|(_, result)| has_number(result)).map(
+                    |(event, result)| (Arc::clone(event), is_numbered.then_some(result.sequence())),
+                );
             producer.publish(&numbered.collect::<Vec<_>>()).await.map_err(PublishError::from)
         } else {
             self.store.flush().await.map_err(PublishError::from)
         };
         if let Err(error) = sent {
-            // Nobody knows what of it is there.
+            // The publisher cannot know which of the events arrived.
             return Err(Stopped { assigned: vec![Assigned::Behind; events.len()], error });
         }
-        let conflict = assigned.iter().position(|it| matches!(it, Assigned::Conflict(_)));
+        let conflict = assigned.iter().position(|result| matches!(result, Assigned::Conflict(_)));
         let conflict = conflict.map(|at| (at, in_conflict(&right[at], assigned[at].sequence())));
         let event = |(at, words)| PublishError::Event { at, words };
         assigned.resize(events.len(), Assigned::Behind);
@@ -202,8 +202,8 @@ impl Publisher {
         }
     }
 
-    /// What is wrong with an event, before it has a number: one that could not be published afterwards
-    /// would leave a hole.
+    /// Returns the fault of an invalid event. The check precedes the numbering: a numbered event that cannot be
+    /// published would leave a gap.
     fn wrong(&self, event: &Event) -> Option<String> {
         if self.producer.as_ref().is_some_and(Producer::is_routed)
             && let Some(words) = RoutingKey::wrong(event.key())
@@ -214,15 +214,15 @@ impl Publisher {
         let Some(sequence) = event.sequence() else {
             return self.forgets.as_ref().map(|stream| {
                 format!(
-                    "it has no sequence, and streams.{stream}.key_ttl lets keys be forgotten that are counted \
-                     on here: set it to \"off\", or let the producer count"
+                    "the event has no sequence, and streams.{stream}.key_ttl removes keys whose numbers continue \
+                     here: set key_ttl to \"off\", or let the producer number its events"
                 )
             });
         };
         Passage::wrong(numbers.first, sequence)
     }
 
-    /// Whether its events have numbers before they get there.
+    /// Returns whether the store numbers the events before the stream receives them.
     pub fn is_numbered(&self) -> bool {
         self.numbers().is_some()
     }
@@ -231,17 +231,17 @@ impl Publisher {
         self.assigner.as_ref()?.0.passage.rules.numbers
     }
 
-    /// The stream.
+    /// Returns the name of the stream.
     pub fn stream(&self) -> &Arc<str> {
         &self.stream
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// Ends in order. Puts again the events that the store has lost since they were published.
+    /// Closes the publisher. Writes the events again that the store has lost since they were published.
     pub async fn close(mut self) -> Result<(), PublishError> {
         if let Some((assigner, history)) = &mut self.assigner
             && !history.check(assigner).await.map_err(|error| not_assigned(&self.stream, error))?
@@ -262,13 +262,13 @@ fn not_assigned(stream: &str, error: NotAssigned) -> PublishError {
         NotAssigned::Store(error) => error.into(),
         NotAssigned::WentBack => StoreError::WentBack.into(),
         NotAssigned::Full => PublishError::Full(format!(
-            "as many events wait for stream {stream} as may (`source.queue`): let it run, then run this again"
+            "the queue of stream {stream} is full (`source.queue`): let the stream consume events, then run this again"
         )),
     }
 }
 
-/// Puts events into the store, behind those that were put before: if the store has lost some of these, it gets them
-/// again first.
+/// Writes events to the store, behind all events that the publisher wrote before. If the store has lost some of the
+/// earlier events, writes these again first.
 async fn put(
     assigner: &Assigner,
     history: &mut PublishHistory,
@@ -280,7 +280,7 @@ async fn put(
     }
     let is_numbered = assigner.passage.rules.numbers.is_some();
     for _ in 0..REWIND_ATTEMPTS {
-        // The store recognises numbered events that it has, and queues others again.
+        // The store recognises numbered events that it has. It would queue unnumbered events a second time.
         let is_open = |at: &usize| is_numbered || assigned[*at] == Assigned::Behind;
         let places: Vec<usize> = (0..events.len()).filter(is_open).collect();
         let items: Vec<Item> = places.iter().map(|at| assigner.item(&events[*at])).collect();
@@ -310,7 +310,7 @@ async fn put(
     (assigned, Some(NotAssigned::WentBack))
 }
 
-/// An id that no other event has.
+/// Returns a random id that no other event has.
 pub fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
@@ -322,8 +322,8 @@ fn in_conflict(event: &Event, sequence: u64) -> String {
     };
     let key = event.key();
     format!(
-        "{what} of key {key:?} was published before with other content (as sequence {sequence}): another \
-         event needs another {right}"
+        "{what} of key {key:?} was published before with other content (as sequence {sequence}): give the new \
+         event another {right}"
     )
 }
 
@@ -333,25 +333,25 @@ fn find<'a>(loaded: &'a Loaded, stream: &str) -> Result<(&'a Name, &'a Stream), 
     found.ok_or_else(|| {
         let known: Vec<&str> = streams.keys().map(|name| &**name).collect();
         PublishError::Stream(format!(
-            "there is no stream {stream:?} in {}; there are: {}",
+            "stream {stream:?} is not in {}; its streams are: {}",
             loaded.file.display(),
             known.join(", ")
         ))
     })
 }
 
-/// Who else has the store, and what helps.
+/// Adds to the error of a store in use that only one process can open an embedded store, and what to do.
 fn in_use(error: StoreError) -> StoreError {
     match error {
         StoreError::InUse(words) => StoreError::InUse(format!(
-            "{words}. One process at a time has an embedded store; with [store] kind = \"redis\" events \
-             are published while the stream runs"
+            "{words}. Only one process at a time can open an embedded store; with [store] kind = \"redis\", events \
+             can be published while the stream runs"
         )),
         error => error,
     }
 }
 
-/// The way into the exchange of a stream.
+/// Declares the exchange of a stream and its queues, and creates the producer that publishes to it.
 async fn producer(
     loaded: &Loaded,
     stream: &str,
@@ -361,9 +361,9 @@ async fn producer(
     let broker = Broker::of(loaded)?.expect("a source of a broker is checked to have one");
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     Topology::of(source).prepare(&broker, &connection, false).await?;
-    // What was asked for is done, whatever becomes of the connection.
+    // The topology is declared, so an error on close does not matter.
     let _ = connection.close(200, "done".into()).await;
-    let exchange = source.exchange.as_ref().map_or("", |it| it.0.as_str());
+    let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
     Ok(Producer::new(
         &broker,
         exchange,

@@ -1,5 +1,5 @@
-//! Numbers for messages, what is kept of them, and queues. What is of one destination in a shard is one
-//! hash; `scripts/assign.lua` says what its fields are.
+//! Numbers of messages, retained messages, and queues. All data of a destination in a shard is in one hash;
+//! `scripts/assign.lua` describes its fields. This module only builds the calls of scripts and parses their replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -25,7 +25,7 @@ use ordain_store::{
     Origin, Partition, Place, QueueEnds, QueuePage, Removal, StoreError, Witness, readable,
 };
 
-/// Sequences that are asked for together.
+/// Maximum number of sequences that one call reads.
 const WANTED: usize = 1_000;
 
 #[async_trait]
@@ -34,7 +34,7 @@ impl Chains for Redis {
         if let Destination::Stream(stream) = &assign.to {
             let numbers: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
             for number in numbers {
-                // Nobody may have had it yet.
+                // The partition may never have been claimed, so its name is recorded here.
                 note(self, &Partition { stream: Arc::clone(stream), number }).await?;
             }
         }
@@ -48,7 +48,7 @@ impl Chains for Redis {
         }
         let reply = reply(&answer, &assign).ok_or_else(|| strange(script.name))?;
         if let AssignReply::Lots(replies, _) = &reply
-            && replies.iter().any(|it| matches!(it, LotReply::WentBack(_)))
+            && replies.iter().any(|reply| matches!(reply, LotReply::WentBack(_)))
         {
             self.note_rewind();
         }
@@ -64,7 +64,8 @@ impl Chains for Redis {
     ) -> Result<Vec<Arc<Event>>, StoreError> {
         let script = &self.scripts.retained;
         let names = [self.log(shard_of(key, self.shards), to)];
-        let (mut events, mut wanted) = (Vec::new(), wanted.iter().cloned().flatten().peekable());
+        let mut events = Vec::new();
+        let mut wanted = wanted.iter().cloned().flatten().peekable();
         while room > 0 && wanted.peek().is_some() {
             let mut call = self.call_of(script, &names);
             call.arg(&**key).arg(room);
@@ -100,7 +101,7 @@ impl Chains for Redis {
         while let (Some(at), Some(history), Some(event)) =
             (answer.next(), answer.next(), answer.next())
         {
-            let history = bytes(history).and_then(|it| it.first_chunk().copied());
+            let history = bytes(history).and_then(|value| value.first_chunk().copied());
             let place = number(&at).zip(history.map(u64::from_le_bytes));
             let (number, history) = place.ok_or_else(|| strange(script.name))?;
             let event = bytes(event).ok_or_else(|| strange(script.name))?;
@@ -149,7 +150,7 @@ impl Chains for Redis {
             ask.arg(&data);
             for at in places {
                 let key = keys[*at];
-                // No job has a longer key.
+                // No job has a key above the limit, so one more byte is enough to find none.
                 ask.arg(job_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
             }
             array(self.ask(&ask).await?, "HMGET")
@@ -158,8 +159,8 @@ impl Chains for Redis {
         for (places, found) in by_shard.values().zip(try_join_all(asked).await?) {
             for (at, record) in places.iter().zip(found) {
                 let record = bytes(record);
-                let record = record.as_deref().and_then(|it| Record::parse(it).ok());
-                partitions[*at] = record.map(|it| it.job.partition);
+                let record = record.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+                partitions[*at] = record.map(|record| record.job.partition);
             }
         }
         Ok(partitions)
@@ -177,10 +178,11 @@ impl Chains for Redis {
     }
 }
 
-/// The ends of a queue that nothing was ever put into.
+/// The ends of a queue that never had an entry.
 const NO_QUEUE: QueueEnds = QueueEnds { first: 1, last: QueuePlace { number: 0, history: 0 } };
 
-/// Reads the ends of a queue. A damaged record counts as an empty queue; the scripts that read the queue report the damage.
+/// Parses the ends of a queue. A damaged record counts as an empty queue; the scripts that read the queue report the
+/// damage.
 fn ends(found: &[u8]) -> QueueEnds {
     match found.as_chunks::<8>() {
         ([first, last, history, _], []) => QueueEnds {
@@ -200,17 +202,18 @@ impl Redis {
         StoreError::WentBack
     }
 
-    /// Counts that the store was found to have gone back in time, because calls answered shortly before may be lost.
+    /// Counts that the store was found to have gone back in time. The store may have lost the writes of calls that
+    /// returned shortly before.
     pub(super) fn note_rewind(&self) {
         self.rewinds.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What there is of a destination in a shard.
+    /// Returns the Redis key of a destination's data in a shard.
     pub(super) fn log(&self, shard: u32, to: &Destination) -> String {
         self.names.of_stream(shard, Kind::Log, &to.to_string())
     }
 
-    /// Runs a script that writes, until as many replicas have it as must.
+    /// Runs a script that writes, and retries until the required number of replicas has the write.
     async fn run_durably(
         &self,
         script: &Script,
@@ -232,14 +235,17 @@ impl Redis {
     }
 }
 
-/// Appends what is to be assigned to the call of the script.
+/// Appends the rules, the witness and the lots to the call of the script.
 fn put(call: &mut Cmd, assign: &Assign) {
     let rules = assign.rules;
     match rules.numbers {
         None => call.arg(0).arg(0).arg(0).arg(0).arg(0),
-        Some(it) => {
-            call.arg(1).arg(it.first).arg(it.retain).arg(it.retain_events).arg(it.complete_ttl)
-        }
+        Some(numbers) => call
+            .arg(1)
+            .arg(numbers.first)
+            .arg(numbers.retain)
+            .arg(numbers.retain_events)
+            .arg(numbers.complete_ttl),
     };
     match rules.queue {
         None => call.arg(""),
@@ -260,8 +266,8 @@ fn put(call: &mut Cmd, assign: &Assign) {
     }
 }
 
-/// Its kind; a key or the number of a partition; and then two values: an id and the number of its message, the number of
-/// a message and its content, or the number of an entry and its history.
+/// Appends a witness: its kind; a key or the number of a partition; and then two values. These are an id and the number
+/// of its message, or the number of a message and its content, or the number of an entry and its history.
 fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
         None => call.arg("").arg("").arg("").arg(""),
@@ -279,7 +285,8 @@ fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     };
 }
 
-/// Its name, epoch, what its claim found, the last place that was answered, and what is done.
+/// Appends an origin: the name of its outbox, its epoch, the last commit that its claim found, the last place that the
+/// store confirmed, and the last commit that is done.
 fn put_origin(call: &mut Cmd, origin: Option<&Origin>) {
     let Some(origin) = origin else {
         call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
@@ -295,13 +302,14 @@ fn put_origin(call: &mut Cmd, origin: Option<&Origin>) {
     call.arg(origin.done);
 }
 
-/// Its key; whether it has a sequence of its own, whether it is the last one, its partition, content and
-/// id, and what stands before and at the place of its number; then the event behind that.
+/// Appends an item: its key; then, in one value, whether it has a number of its own, whether it is the last event of
+/// its key, its partition, content and id, and the bytes of the event before and at the place of its number; then the
+/// bytes of the event behind that place.
 fn put_item(call: &mut Cmd, item: &Item, is_numbered: bool) {
     let event = &item.event;
     let brought = event.sequence().or((item.number > 0).then_some(item.number));
     let sequence = brought.or(is_numbered.then_some(0));
-    // Its content, and then the event.
+    // The value begins with the digest of the content, and the event follows.
     let value = encode_retained(event, sequence);
     let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_AT);
     let (own, rest) = rest.split_at(8);
@@ -346,7 +354,7 @@ fn reply(answer: &Bytes, assign: &Assign) -> Option<AssignReply> {
     rest.is_empty().then_some(AssignReply::Lots(replies, runs))
 }
 
-/// The last place of an owner that the store has; commit 0 if it has none.
+/// Parses the last place of an owner that the store has; the commit is 0 if the store has none.
 fn last_place(bytes: &[u8; 12]) -> Option<Place> {
     let (commit, part) = bytes.split_first_chunk::<8>()?;
     let part = part.first_chunk::<4>()?;

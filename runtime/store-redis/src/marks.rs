@@ -1,4 +1,4 @@
-//! Marks: small values by name. They lie in shard 0, except for those that are put into every shard.
+//! Marks: small values by name. Shard 0 has all marks except those that are written into every shard.
 
 use std::sync::atomic::Ordering;
 
@@ -68,8 +68,8 @@ impl Marks for Redis {
         let mut call = self.call_of(script, &[data, self.names.common(Kind::Marks)]);
         call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
         call.arg(&mark.name).arg(&mark.value[..]);
-        // Never over another connection than the one that `breaks` was read on: a server that was
-        // restarted may have other data. Other breaks since then count as well.
+        // The call must use the connection on which `breaks` was read, because a server that restarted since then may
+        // have other data. Breaks of other connections since then also prevent the checkpoint.
         let of_links: u64 = self.waiting_links.iter().map(Link::breaks).sum();
         let of_others = of_links + self.rewinds.load(Ordering::SeqCst);
         let Some(breaks) = breaks.checked_sub(of_others) else { return Ok(false) };

@@ -1,37 +1,37 @@
 //! The names of all Redis keys.
 //!
-//! All of one shard carry the shard's hash tag, so that they lie in one slot and a script may touch
-//! them together: `PREFIX:{SHARD}:KIND:…`. A stream's name stands last, so that no two things can
-//! have one name. There are few of them, none for a job alone: a script must name all that it
-//! touches before it runs, or a slot that moves would hide some of it.
+//! All Redis keys of one shard have the shard's hash tag, so that they are in one slot and one script may use them
+//! together: `PREFIX:{SHARD}:KIND:…`. The name of a stream comes last, so that two things never have the same name. A
+//! shard has only a few Redis keys, and a job has none of its own: a caller must name all Redis keys of a script before
+//! the script runs, because a slot that moves would hide the others.
 
 use ordain_store::Partition;
 
-/// The shard whose slot also holds what belongs to no shard.
+/// The shard whose slot also has the data that belongs to no shard.
 const COMMON: u32 = 0;
 
-/// What a key holds.
+/// The kind of data under a Redis key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// What this store is: schema, shards.
+    /// The description of the store: schema and number of shards.
     Store,
-    /// All partitions that were ever claimed.
+    /// All partitions that were ever claimed, or written to.
     Partitions,
     /// Small values by name.
     Marks,
-    /// Until when each instance is heard of.
+    /// The time at which each instance expires without a further heartbeat.
     Instances,
-    /// What the instances are.
+    /// The information that each instance publishes about itself.
     About,
-    /// Who has which partition.
+    /// The owner of each partition.
     Leases,
-    /// Which handler version executes the events of a stream.
+    /// The handler version that executes the events of each stream.
     Versions,
     /// Jobs with their states, spilled events, letters, messages to publish, fences.
     Data,
-    /// When which key is to be looked at.
+    /// The time at which each key is due.
     Due,
-    /// When which job ends.
+    /// The time at which each job expires.
     Expiry,
     /// Dead letters by key and sequence.
     Letters,
@@ -39,13 +39,13 @@ pub(super) enum Kind {
     LettersAge,
     /// Spilled events by key and sequence.
     Spilled,
-    /// Ids that a key has taken, in blocks.
+    /// Ids of the events that a key has accepted, in blocks.
     Ids,
-    /// Of a destination: counts, what is kept for replay and what waits.
+    /// The data of a destination: counts, retained messages, and queues.
     Log,
 }
 
-/// Its name, and its type in Redis.
+/// The name of each kind, and its type in Redis.
 const KINDS: [(Kind, &str, &str); 15] = [
     (Kind::Store, "store", "hash"),
     (Kind::Partitions, "partitions", "set"),
@@ -70,14 +70,14 @@ impl Kind {
     }
 }
 
-/// Makes names.
+/// The names of a store's Redis keys.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     prefix: String,
 }
 
 impl Names {
-    /// With what all of them begin.
+    /// Creates the names with this common prefix.
     pub(super) fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
     }
@@ -86,12 +86,12 @@ impl Names {
         format!("{}:{{{shard}}}:{rest}", self.prefix)
     }
 
-    /// What there is one of for each stream in a shard.
+    /// Returns the Redis key of a kind that each stream has once in each shard.
     pub(super) fn of_stream(&self, shard: u32, kind: Kind, stream: &str) -> String {
         self.named(shard, format_args!("{}:{stream}", kind.name()))
     }
 
-    /// The due index of a partition in a shard.
+    /// Returns the Redis key of the due index of a partition in a shard.
     pub(super) fn due(&self, shard: u32, partition: &Partition) -> String {
         self.of_partition(shard, Kind::Due, partition)
     }
@@ -101,22 +101,22 @@ impl Names {
         self.named(shard, format_args!("{}:{number}:{stream}", kind.name()))
     }
 
-    /// What there is one of in a store.
+    /// Returns the Redis key of a kind that the store has once.
     pub(super) fn common(&self, kind: Kind) -> String {
         self.in_shard(COMMON, kind)
     }
 
-    /// What there is one of in a shard.
+    /// Returns the Redis key of a kind that each shard has once.
     pub(super) fn in_shard(&self, shard: u32, kind: Kind) -> String {
         self.named(shard, format_args!("{}", kind.name()))
     }
 }
 
-/// The type that a key of this name has to have.
+/// Returns the type that the Redis key with this name must have.
 pub(super) fn type_of(name: &str) -> Option<&'static str> {
     let (_, rest) = name.split_once("}:")?;
     let kind = rest.split(':').next()?;
-    KINDS.iter().find(|(_, known, _)| *known == kind).map(|(.., it)| *it)
+    KINDS.iter().find(|(_, known, _)| *known == kind).map(|(.., redis_type)| *redis_type)
 }
 
 #[cfg(test)]
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_found_at_its_place() {
+    fn each_kind_has_its_name_and_type() {
         for (at, (kind, name, kind_type)) in KINDS.iter().enumerate() {
             assert_eq!((*kind as usize, kind.name()), (at, *name));
             let names = Names::new("a:b");

@@ -1,8 +1,9 @@
-//! What the store keeps between stages: the numbers of messages, a log of them for replay, and queues
-//! of the streams that are fed from here.
+//! The data that the store keeps between stages: the numbers of messages, a log of messages for replay, and the queues
+//! of streams whose source is the store.
 //!
-//! Messages of one owner come in the order of its outbox. Which of them have their numbers is known by
-//! their [`Place`] in it, as long as the outbox has them; what a producer publishes is known by its id.
+//! An owner gives messages in the order of its outbox. The store recognises a message that it has numbered by the
+//! message's [`Place`] in the outbox, as long as the outbox has it. The store recognises the message of a producer by
+//! its id. A store must never give two messages of a key the same number.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -15,25 +16,25 @@ use ordain_core::{Event, Key, NumberedPart, QueuePlace, QueueRun};
 
 use super::{Claim, Partition, StoreError};
 
-/// Messages that are given to [`Chains::assign`] together, at most: each adds up to twelve values to the
-/// one write of a script, which can hand over eight thousand, and more must never come together.
+/// Maximum number of messages in one call of [`Chains::assign`]. Each message adds up to twelve values to the single
+/// write of a script, and one write can have at most eight thousand values.
 pub const ASSIGN_LIMIT: usize = 500;
 
-/// Bytes of them, about, beyond the first ones: as many as a commit has.
+/// Approximate maximum size of these messages, in bytes; the first message may exceed it. A commit has the same limit.
 pub const ASSIGN_BYTES: usize = 4 << 20;
 
-/// Where messages go, each to the key that it names there. Numbers are counted for each of them.
+/// The destination of messages. Each destination counts the numbers of its keys separately.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Destination {
     /// An exchange of the broker.
     Exchange(Arc<str>),
-    /// A stream that is fed from here.
+    /// A stream whose source is the store.
     Stream(Arc<str>),
     /// A file.
     File(Arc<str>),
 }
 
-/// Its kind and name, as in `exchange/orders`.
+/// Writes the kind and the name, as in `exchange/orders`.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, name) = match self {
@@ -45,30 +46,30 @@ impl fmt::Display for Destination {
     }
 }
 
-/// What is done with messages of a destination. All who give it messages have the same rules.
+/// The rules for the messages of a destination. All callers that give messages to a destination have the same rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// How they are numbered; `None`: not at all, and what has a number keeps it.
+    /// How the store numbers messages; `None` if it does not, and messages with a number keep it.
     pub numbers: Option<Numbers>,
-    /// Events that may wait for a partition of the stream; `None` where the destination is none.
+    /// Maximum number of waiting events in a partition's queue in a shard; `None` if the destination is not a stream.
     pub queue: Option<u64>,
 }
 
-/// How messages are numbered, and what is kept of them.
+/// The rules for numbers, and for the retention of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
-    /// Of the first one of a key.
+    /// The number of the first message of a key.
     pub first: u64,
-    /// How long they are kept for replay, in ms, and ids are remembered.
+    /// How long the store retains messages for replay, and remembers ids, in ms.
     pub retain: u64,
-    /// How many of a key are kept.
+    /// Maximum number of retained messages of a key.
     pub retain_events: u64,
-    /// How long the count of a key that has ended is remembered, in ms. What comes meanwhile is numbered
-    /// on; afterwards the key begins anew.
+    /// How long the store remembers the count of a key that has ended, in ms. Until then, the numbers of the key
+    /// continue; afterwards they begin again at `first`.
     pub complete_ttl: u64,
 }
 
-/// Those of a stream that says nothing of it.
+/// The rules of a stream without these settings.
 impl Default for Numbers {
     fn default() -> Self {
         const DAY: u64 = 24 * 60 * 60 * 1_000;
@@ -76,67 +77,69 @@ impl Default for Numbers {
     }
 }
 
-/// Whose messages they are.
+/// The outbox from which messages come, and the state of its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// The partition that has them in its outbox.
+    /// The partition of the outbox.
     pub partition: Partition,
-    /// The shard of that outbox.
+    /// The shard of the outbox.
     pub shard: u32,
-    /// The epoch of the owner's claim. Under an older one than before nothing is done.
+    /// The epoch of the owner's claim. The store does nothing under an older epoch than the last.
     pub epoch: u64,
-    /// The last commit that its claim found in that shard. Later ones that owners before it gave are lost
-    /// there, and their numbers are those of other commits now.
+    /// The last commit that the owner's claim found in the shard. The shard has lost all later commits whose messages
+    /// earlier owners gave, and other commits have their numbers now.
     pub found: u64,
-    /// The last place that this owner was answered of, for this destination and shard.
+    /// The last place that the store confirmed to this owner, for this destination and shard.
     pub before: Option<Place>,
-    /// Through which commit the outbox is marked done: of those nothing needs to be known any more.
+    /// The last commit whose messages are marked done in the outbox. The store may forget the places of all messages up
+    /// to this commit.
     pub done: u64,
 }
 
-/// Messages of one place, or of a producer.
+/// The messages of one place in an outbox, or of a producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Its place; of no meaning without an origin.
+    /// The place of the messages; without meaning if the lot has no origin.
     pub place: Place,
-    /// In their order.
+    /// The messages, in order.
     pub items: Vec<Item>,
 }
 
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// As whoever gets it will see it. One with a sequence keeps that; only a producer's has one.
+    /// The event as its receiver will see it. An event with a sequence keeps that sequence; only an event of a producer
+    /// has one.
     pub event: Arc<Event>,
-    /// The partition of the stream that it goes to.
+    /// The partition of the destination stream.
     pub partition: u32,
-    /// The number that an owner's message had before the store lost it; 0 if it has had none. It gets this number
-    /// again, unless another message has it now.
+    /// The number that an owner's message had before the store lost the message; 0 if the message has had no number.
+    /// The store assigns this number again, unless another message has it now.
     pub number: u64,
 }
 
-/// What one outbox or one producer has for a destination and shard.
+/// The messages of one outbox or one producer for a destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lot {
-    /// Whose it is; `None`: a producer's, whose messages are known by their ids.
+    /// The outbox of the messages; `None` if they come from a producer. The store recognises those messages by id.
     pub origin: Option<Origin>,
-    /// The parts, in their order. With no parts, the call only checks whether the store still has all that the owner gave.
+    /// The parts, in order. Without parts, the call only checks that the store still has all messages of the owner.
     pub parts: Vec<Part>,
 }
 
 /// Messages for one destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assign {
-    /// Where they go.
+    /// The destination of the messages.
     pub to: Destination,
     /// The shard of all their keys.
     pub shard: u32,
-    /// What is done with them.
+    /// The rules of the destination.
     pub rules: Rules,
     /// A message or entry that the shard must have; `None` if the caller knows of none. Owners do not need it: their
     /// lots name their last place.
     pub witness: Option<Witness>,
-    /// One lot of an origin, with [`ASSIGN_LIMIT`] messages in all of them at most.
+    /// At most one lot of each origin. All lots together have at most [`ASSIGN_LIMIT`] messages.
     pub lots: Vec<Lot>,
 }
 
@@ -146,20 +149,20 @@ pub struct Assign {
 pub enum Witness {
     /// A message that the store has numbered.
     Numbered {
-        /// Its key.
+        /// The key of the message.
         key: Key,
-        /// The digest of its id ([`Event::id_digest`]).
+        /// The digest of the message's id ([`Event::id_digest`]).
         id: u64,
-        /// Its number.
+        /// The number of the message.
         sequence: u64,
     },
-    /// A message whose number is its producer's.
+    /// A message that its producer has numbered.
     Counted {
-        /// Its key.
+        /// The key of the message.
         key: Key,
-        /// Its number.
+        /// The number of the message.
         sequence: u64,
-        /// The digest of its content ([`Event::content`]).
+        /// The digest of the message's content ([`Event::content`]).
         content: u64,
     },
     /// An entry of a queue whose messages have no numbers.
@@ -194,34 +197,34 @@ impl NumberedPart for Part {
 }
 
 impl Lot {
-    /// All its messages, in order.
+    /// Returns all messages of the lot, in order.
     pub fn items(&self) -> impl Iterator<Item = &Item> {
         self.parts.iter().flat_map(|part| &part.items)
     }
 }
 
 impl Assign {
-    /// All messages, in order.
+    /// Returns the messages of all lots, in order.
     pub fn items(&self) -> impl Iterator<Item = &Item> {
         self.lots.iter().flat_map(Lot::items)
     }
 }
 
-/// What became of one message.
+/// The result of assigning one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assigned {
-    /// It is new, and has this number; 0 where there are none.
+    /// The message is new and has this number; 0 if the destination has no numbers.
     New(u64),
-    /// It was there already, under this number.
+    /// The store already had the message, under this number.
     Known(u64),
-    /// A producer's, of which the id or the sequence is another message's.
+    /// The message of a producer has the id or the sequence of another message, which has this number.
     Conflict(u64),
-    /// A producer's that stands behind a conflict: nothing was done with it.
+    /// The message of a producer comes after a conflict in its lot. The store did nothing with it.
     Behind,
 }
 
 impl Assigned {
-    /// The number that it has; that of the other one if there is a conflict; 0 where there is none.
+    /// Returns the number of the message, or of the other message if there is a conflict; 0 if there is no number.
     pub fn sequence(self) -> u64 {
         match self {
             Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
@@ -230,29 +233,30 @@ impl Assigned {
     }
 }
 
-/// What became of a lot.
+/// The reply to a lot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LotReply {
-    /// All have their numbers, are in the log, and wait for their stream. One for each message.
+    /// All messages have their numbers, are in the log, and wait for their stream. The value has one result for each
+    /// message. In a lot without an origin, messages may also be in conflict, or behind a conflict.
     Done(Vec<Assigned>),
-    /// A newer owner has begun to give its messages, or these are done already. Nothing was done
-    /// with it.
+    /// A newer owner has begun to give its messages, or the messages of this lot are done already. The store did
+    /// nothing.
     Fenced,
     /// The store went back in time: it lacks messages of this owner that it had confirmed. It did nothing. The value
     /// is the last place of this owner that it has, if any; the owner can give the messages behind it again.
     WentBack(Option<Place>),
 }
 
-/// What became of all of them.
+/// The reply to a call of [`Chains::assign`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignReply {
     /// One reply for each lot, and one run of new queue entries for each partition that got any.
     Lots(Vec<LotReply>, Vec<(u32, QueueRun)>),
-    /// As many wait for a partition of the stream as may. Nothing was done.
+    /// The queue of a partition is full. The store did nothing.
     Full,
 }
 
-/// What waits under a number: an event, or bytes that are none, and why.
+/// A queue entry: an event, or the bytes of an unreadable entry and the reason.
 pub type Queued = Result<Event, (Bytes, String)>;
 
 /// The result of a read of a queue.
@@ -267,51 +271,51 @@ pub struct QueuePage {
 /// The ends of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueEnds {
-    /// The number of the first entry that waits; that of the next one if nothing waits.
+    /// The number of the first waiting entry; the number of the next entry if none waits.
     pub first: u64,
-    /// The last entry that was put.
+    /// The place of the newest entry.
     pub last: QueuePlace,
 }
 
 impl QueueEnds {
-    /// How many wait.
+    /// Returns the number of waiting entries.
     pub fn len(&self) -> u64 {
         self.last.number.saturating_add(1).saturating_sub(self.first)
     }
 
-    /// Whether nothing waits.
+    /// Returns whether no entry waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What became of a removal from a queue.
+/// The result of a removal from a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
     /// The entries are removed, or the partition has another claim and nothing was done.
     Done,
-    /// Nothing is removed: the store lacks the named commit. The caller tries again after the owner has repeated it.
+    /// Nothing is removed: the store lacks the named commit. The caller retries after the owner has repeated it.
     LacksCommit,
 }
 
-/// What a store keeps between stages.
+/// The part of a store between stages: numbers, logs and queues.
 ///
 /// Queues use places ([`QueuePlace`]) instead of bare numbers, because a store that went back in time gives the
-/// numbers of lost entries to other entries. The store answers [`StoreError::WentBack`] to a place that is not in its
+/// numbers of lost entries to other entries. The store returns [`StoreError::WentBack`] for a place that is not in its
 /// history. It never refuses the place of a damaged entry.
 #[async_trait]
 pub trait Chains: Send + Sync {
-    /// Numbers messages, keeps them for replay, and lets them wait for their stream, in one atomic
-    /// write. What was given before is answered as it was then. Of an exchange or a file it is durable
-    /// when it is answered; of a stream at the latest when a later commit is.
+    /// Numbers messages, retains them for replay, and queues them for their stream, in one atomic write. Messages that
+    /// the store recognises keep their numbers. Messages of an exchange or a file are durable when the store replies;
+    /// messages of a stream are durable at the latest when a later commit is durable.
     ///
     /// # Errors
     /// [`StoreError::WentBack`]: the shard lacks the [witness](Assign::witness); nothing was done. A store that cannot
     /// go back in time while it is open does not check it.
     async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError>;
 
-    /// What is kept for replay of a key, of these sequences, ascending, up to so many bytes: one at
-    /// least if there is one. What cannot be read is none, and named in the log.
+    /// Returns the retained messages of a key with the wanted sequences, in ascending order, up to about `bytes`, and
+    /// at least one message if there is any. Omits unreadable messages, and logs them.
     async fn retained(
         &self,
         to: &Destination,
@@ -320,9 +324,9 @@ pub trait Chains: Send + Sync {
         bytes: usize,
     ) -> Result<Vec<Arc<Event>>, StoreError>;
 
-    /// Reads what waits for a partition in a shard behind `after`: at most `limit` events and about `bytes`, one
-    /// at least if there is one. An unreadable entry comes as its bytes, with the reason. An
-    /// `after` in front of the last removed entry is always accepted.
+    /// Reads the entries that wait for a partition in a shard behind `after`: at most `limit` entries and about
+    /// `bytes`, and at least one entry if there is any. Returns an unreadable entry as its bytes, with the reason. The
+    /// store always accepts an `after` in front of the last removed entry.
     ///
     /// # Errors
     ///
@@ -336,9 +340,9 @@ pub trait Chains: Send + Sync {
         bytes: usize,
     ) -> Result<QueuePage, StoreError>;
 
-    /// Removes what waits in a shard up to a place, as lazily as
-    /// [`outbox_done`](super::Outbox::outbox_done), and under the same condition. `commit` is the last commit of
-    /// the shard that this owner knows to be durable, or 0 if the removal depends on no commit.
+    /// Removes the entries of a shard's queue up to a place. The removal becomes durable as late as
+    /// [`outbox_done`](super::Outbox::outbox_done), and under the same condition. `commit` is the last commit of the
+    /// shard that this owner knows to be durable, or 0 if the removal depends on no commit.
     ///
     /// # Errors
     ///
@@ -352,30 +356,27 @@ pub trait Chains: Send + Sync {
         through: QueuePlace,
     ) -> Result<Removal, StoreError>;
 
-    /// The partitions that keys belong to, as far as their jobs tell: `None` where there is no job, or none
-    /// that can be read. By the time of the answer another may have taken one over.
+    /// Returns the partition in each key's job; `None` if the key has no job, or an unreadable one. Another partition
+    /// may have taken over a key by the time of the reply.
     async fn partitions_of(
         &self,
         stream: &str,
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
-    /// The ends of a partition's queue in each shard.
+    /// Returns the ends of a partition's queue in each shard.
     async fn waiting_in(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError>;
 
-    /// How many events wait for a partition.
+    /// Returns the number of events that wait for a partition.
     async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
         Ok(self.waiting_in(partition).await?.iter().map(QueueEnds::len).sum())
     }
 }
 
-/// What is kept of a message, unless it cannot be read.
+/// Returns a retained message; logs an unreadable message and returns `None`.
 pub fn readable(key: &str, kept: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
     kept.inspect_err(|error| {
-        tracing::error!(
-            key,
-            "a message that is kept cannot be read, and counts as not there: {error}"
-        );
+        tracing::error!(key, "retained message is unreadable: {error}; continuing without it");
     })
     .ok()
 }

@@ -1,6 +1,7 @@
-//! How far a file source has come, kept in the store, with what tells the file from another one
-//! under the same name: what was read of it. In any doubt a file is read from its beginning:
-//! starting too early repeats, which is known mostly; starting too late would lose events.
+//! The checkpoint of a file source in the store: a position in the file, and a fingerprint of the bytes that were read.
+//! The fingerprint distinguishes the file from another file with the same name. In any doubt, the source reads the file
+//! from its beginning. A start that is too early only repeats events, most of which are recognised; a checkpoint must
+//! never lead to a start that is too late, because events would be lost.
 //!
 //! A checkpoint is stored in one shard, but depends on commits in all shards. It therefore names the last commit of
 //! each shard: if a shard lacks that commit, the checkpoint is in doubt.
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use ordain_util::probe::{PROBE, Probe};
 
-/// The form of what is stored.
+/// The number of the stored format.
 const FORMAT: u32 = 3;
 
 /// A position in a certain file.
@@ -25,45 +26,46 @@ pub struct Checkpoint {
     offset: u64,
     line: u64,
     print: Print,
-    /// Of each shard.
+    /// The last commit of each shard on which the position depends.
     commits: Vec<u64>,
 }
 
-/// A place between two lines of a file.
+/// A position between two lines of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// Bytes before it.
+    /// Number of bytes before the position.
     pub offset: u64,
-    /// Lines before it.
+    /// Number of lines before the position.
     pub line: u64,
 }
 
-/// What was read of a file up to some place, behind the position or at it. It is made from the
-/// bytes that were read, not from what the file has afterwards.
+/// A fingerprint of the bytes that were read of a file. The bytes end at the position of the checkpoint or behind it.
+/// The fingerprint covers the bytes as they were read, not the later content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Print {
     end: u64,
     /// Digest of the first bytes, up to [`PROBE`].
     head: u64,
-    /// Digest of the last bytes, and how many.
+    /// Digest of the last bytes.
     tail: u64,
+    /// Number of these bytes.
     tail_bytes: u64,
 }
 
 /// A checkpoint that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// It is no checkpoint of this form.
-    #[error("the checkpoint in the store cannot be read")]
+    /// The stored bytes are not a checkpoint.
+    #[error("the checkpoint in the store is unreadable")]
     Unreadable(#[from] serde_json::Error),
-    /// It is of another version.
-    #[error("the checkpoint in the store has the form {0}, and this version reads {FORMAT}")]
+    /// The checkpoint has another format.
+    #[error("the checkpoint in the store has format {0}, and this version reads format {FORMAT}")]
     Format(u32),
 }
 
 impl Print {
-    /// Of a file that begins with `head`, up to the end of `tail`.
+    /// Creates the fingerprint of a file that begins with `head`, up to the end of `tail`.
     pub fn new(head: &[u8], tail: &Probe) -> Self {
         Self {
             end: tail.end(),
@@ -73,7 +75,7 @@ impl Print {
         }
     }
 
-    /// Up to where it was read.
+    /// Returns the offset up to which the file was read, in bytes.
     pub fn end(&self) -> u64 {
         self.end
     }
@@ -90,14 +92,14 @@ impl Print {
     }
 }
 
-/// Bytes of the head of a file that was read up to `end`.
+/// Returns the length of the head of a file that was read up to `end`, in bytes.
 fn head_length(end: u64) -> usize {
     end.min(PROBE as u64) as usize
 }
 
 impl Checkpoint {
-    /// Creates the checkpoint of a position in the file with this print. `commits` has the last commit of each shard
-    /// on which the position depends; it is empty if the position depends on no commits.
+    /// Creates the checkpoint of a position in the file with this fingerprint. `commits` has the last commit of each
+    /// shard on which the position depends, and is empty if the position depends on no commits.
     pub fn new(position: Position, print: Print, commits: Vec<u64>) -> Self {
         let Position { offset, line } = position;
         Self { format: FORMAT, offset, line, print, commits }
@@ -107,34 +109,34 @@ impl Checkpoint {
     pub fn lost_in(&self, last_commits: &[u64]) -> Vec<usize> {
         let of_shards = self.commits.iter().zip(last_commits).enumerate();
         of_shards
-            .filter_map(|(shard, (spoken_of, last))| (last < spoken_of).then_some(shard))
+            .filter_map(|(shard, (required, last))| (last < required).then_some(shard))
             .collect()
     }
 
-    /// Where to go on in the file: at the checkpoint's position if what was read of it is still
-    /// there, in this file or a copy, else `None`.
+    /// Returns the position at which to continue in the file; `None` if the file does not have the bytes that were
+    /// read. A copy of the file is as good as the file.
     pub fn resume(&self, file: &File) -> io::Result<Option<Position>> {
         let position = Position { offset: self.offset, line: self.line };
         Ok(self.print.fits(file)?.then_some(position))
     }
 
-    /// The name of a stream's checkpoint among the store's marks.
+    /// Returns the name of the mark that has a stream's checkpoint.
     pub fn mark(stream: &str, path: &Path) -> String {
         format!("source/{stream}/{}", path.display())
     }
 
-    /// The stored form.
+    /// Encodes the checkpoint in the stored format.
     pub fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("numbers can always be written")
     }
 
-    /// Reads the stored form.
+    /// Decodes a stored checkpoint.
     pub fn decode(bytes: &[u8]) -> Result<Self, CheckpointError> {
         #[derive(Deserialize)]
         struct Form {
             format: Option<u32>,
         }
-        // The first form did not say which it is.
+        // The first format has no field with its number.
         let format = serde_json::from_slice::<Form>(bytes)?.format.unwrap_or(1);
         if format != FORMAT {
             return Err(CheckpointError::Format(format));
@@ -143,13 +145,13 @@ impl Checkpoint {
     }
 }
 
-/// What becomes of events that are read again from the beginning of a file.
+/// Returns the end of a log line: how the stream treats events that it reads again from the beginning of a file.
 pub fn read_again(ordering: Ordering) -> &'static str {
     match ordering {
-        Ordering::Sequenced => "what was taken before is recognised",
+        Ordering::Sequenced => "events that were processed before are recognised",
         Ordering::Fifo => {
-            "what was taken before is recognised by its id among the last `id_window` events of \
-             its key, and what is older takes effect again"
+            "events that were processed before are recognised by their ids among the last `id_window` events of \
+             their keys; older events take effect again"
         }
     }
 }
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_must_be_there() {
+    fn changed_file_is_not_continued() {
         let mut original = file(b"one\ntwo\nthree\n");
         let position = Position { offset: 4, line: 1 };
         let print = Print::new(b"one\ntwo\nth", &Probe::new(8, b"one\ntwo\n"));
@@ -181,14 +183,14 @@ mod tests {
         assert_eq!(resume(&original), Some(position), "a file may grow");
 
         original.write_all_at(b"TWO", 4).expect("overwritten");
-        assert_eq!(resume(&original), None, "what was read has changed");
+        assert_eq!(resume(&original), None, "the bytes that were read have changed");
 
         original.set_len(7).expect("truncated");
-        assert_eq!(resume(&original), None, "it is shorter than what was read");
+        assert_eq!(resume(&original), None, "the file is shorter than the bytes that were read");
     }
 
     #[test]
-    fn a_shard_that_lost_commits_is_named() {
+    fn shard_that_lost_commits_is_returned() {
         let print = Print::new(b"", &Probe::new(0, b""));
         let checkpoint = Checkpoint::new(Position::default(), print, vec![7, 0, 9]);
         assert!(checkpoint.lost_in(&[7, 0, 9]).is_empty());
@@ -199,10 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn another_form_is_named() {
+    fn other_format_is_an_error() {
         let first = br#"{"device":1,"inode":2,"head":3,"tail":4,"offset":5,"line":6}"#;
-        let error = Checkpoint::decode(first).expect_err("the first form");
-        assert!(error.to_string().contains("has the form 1"), "{error}");
-        Checkpoint::decode(b"no JSON").expect_err("no form at all");
+        let error = Checkpoint::decode(first).expect_err("the first format");
+        assert!(error.to_string().contains("has format 1"), "{error}");
+        Checkpoint::decode(b"no JSON").expect_err("no format at all");
     }
 }

@@ -51,9 +51,9 @@ pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
 pub use tenure::{Stage, Tenure};
 pub use versions::is_version;
 
-/// Bytes of a key. Decoders refuse longer ones. Keys are held by every lane and are part of every
-/// record, index entry and listing, which no memory budget counts one by one; real ones have tens
-/// of bytes, and what is longer is most often another field by mistake.
+/// Maximum length of a key, in bytes. Decoders refuse longer keys. Every lane, record, index entry and listing has a
+/// key, and no memory budget counts keys separately. Real keys have tens of bytes; a longer key is usually another
+/// field, used by mistake.
 pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
 /// Returns why a key cannot be stored; `None` if it can.
@@ -62,15 +62,15 @@ pub fn too_long(key: &str) -> Option<String> {
         .then(|| format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
 }
 
-/// Bytes of a stream's name, which is part of every place: its length is kept in one byte.
+/// Maximum length of a stream's name, in bytes. Stored names have their length in one byte.
 pub const STREAM_NAME_LIMIT: usize = 255;
 
 /// A partition of a stream: the unit of ownership.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
-    /// The stream's name.
+    /// The name of the stream.
     pub stream: Arc<str>,
-    /// Its number, from 0.
+    /// The number of the partition, from 0.
     pub number: u32,
 }
 
@@ -79,12 +79,12 @@ pub struct Partition {
 pub struct Durability {
     /// A sentence for the log.
     pub words: String,
-    /// Whether a restart of a server loses much of it, or nothing is acknowledged as it is.
+    /// True if a restart of a server loses much data, or the server confirms no write with these settings.
     pub is_at_risk: bool,
 }
 
-/// A store. All methods may be called from many tasks at once; for one (partition, shard) the
-/// caller has one commit under way.
+/// A store. Many tasks may call all methods concurrently. The caller has at most one commit in progress for each shard
+/// of a partition.
 #[async_trait]
 pub trait Store:
     Records + SpillArea + DueIndex + Outbox + Marks + Keys + Letters + Leases + Chains + 'static
@@ -92,7 +92,7 @@ pub trait Store:
     /// Returns the number of shards.
     fn shards(&self) -> u32;
 
-    /// Returns the durability that its settings provide.
+    /// Returns the durability that the store's settings provide.
     fn durability(&self) -> Durability;
 
     /// Returns whether the store may go back in time while it is open, because its server may lose data that it
@@ -107,7 +107,7 @@ pub trait Store:
         0
     }
 
-    /// Like [`Store::breaks`], but counts only the breaks that may concern this shard.
+    /// Returns the count of [`Store::breaks`] without the breaks that cannot concern this shard.
     fn breaks_of(&self, _shard: u32) -> u64 {
         self.breaks()
     }

@@ -5,46 +5,46 @@ use bytes::Bytes;
 
 use super::{Claim, Partition, StoreError};
 
-/// Bytes of a mark's name: the longest path of the system and the longest name of a stream fit.
+/// Maximum length of a mark's name, in bytes: the longest path of the system and the longest name of a stream fit.
 pub const MARK_NAME_LIMIT: usize = 8 << 10;
 
-/// A record of the host's own that is written together with the removal of outbox entries, or by
-/// itself: the checkpoint of a source, the length of a file.
+/// A small record of the runtime: the checkpoint of a source, or the length of a file. The store writes a mark together
+/// with the removal of outbox entries, or alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// Its name, for example `source/orders` or `sink/receipts`.
+    /// The name, for example `source/orders` or `sink/receipts`.
     pub name: String,
-    /// Its value.
+    /// The value.
     pub value: Bytes,
 }
 
 /// The marks of a store.
 #[async_trait]
 pub trait Marks: Send + Sync {
-    /// Puts marks, as lazily as [`Outbox::outbox_done`](super::Outbox::outbox_done).
+    /// Writes marks. They become durable as late as [`Outbox::outbox_done`](super::Outbox::outbox_done).
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError>;
 
     /// Reads a mark.
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError>;
 
-    /// Puts a mark into every shard, behind everything that was written there before. Shards may lie on several
-    /// servers, of which each may go back in time alone: a shard that has lost writes then lacks the mark, or has an
-    /// older one.
+    /// Writes a mark into every shard, behind all earlier writes of the shard. Shards may be on several servers, and
+    /// each server may go back in time alone: a shard that has lost writes then lacks the mark, or has an older value.
     async fn put_mark_in_shards(&self, mark: &Mark) -> Result<(), StoreError> {
         self.put_marks(std::slice::from_ref(mark)).await
     }
 
-    /// Reads a mark that was put into every shard: its value in each shard, or one value where all shards go back
-    /// together.
+    /// Reads a mark that was written into every shard. Returns its value in each shard, or a single value if all shards
+    /// can only go back in time together.
     async fn mark_in_shards(&self, name: &str) -> Result<Vec<Option<Bytes>>, StoreError> {
         Ok(vec![self.mark(name).await?])
     }
 
-    /// Stores the checkpoint of a partition's source, as lazily as [`Outbox::outbox_done`](super::Outbox::outbox_done),
-    /// unless another claim is there: it speaks of the commits of this one. Answers false where it
-    /// is not written: where another claim or none is there, where the store does not answer at
-    /// once, or was out of reach more often than `breaks`. Then it may be at an earlier time,
-    /// without what the checkpoint speaks of.
+    /// Writes the checkpoint of a partition's source if the partition still has this claim. The checkpoint depends on
+    /// the commits under the claim. It becomes durable as late as [`Outbox::outbox_done`](super::Outbox::outbox_done).
+    ///
+    /// Returns false if the checkpoint is not written: if the partition has another claim or none, if the store does
+    /// not reply at once, or if it was unreachable more often than `breaks`. In the last two cases, the store may have
+    /// gone back in time and lost the commits on which the checkpoint depends.
     async fn put_checkpoint(
         &self,
         partition: &Partition,
@@ -54,8 +54,7 @@ pub trait Marks: Send + Sync {
     ) -> Result<bool, StoreError>;
 }
 
-/// Refuses marks whose names are longer than [`MARK_NAME_LIMIT`]: an engine may not be able to
-/// keep them.
+/// Refuses marks with names longer than [`MARK_NAME_LIMIT`], because a store may not be able to keep them.
 pub fn check_marks<'a>(marks: impl IntoIterator<Item = &'a Mark>) -> Result<(), StoreError> {
     match marks.into_iter().find(|mark| mark.name.len() > MARK_NAME_LIMIT) {
         None => Ok(()),

@@ -121,7 +121,7 @@ fn single_event_is_published_once() -> Result<()> {
     let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x", "--data", "{"])?;
     ensure!(code == 1 && words.contains("is not JSON"), "{words}");
     let (code, words) = refused(&rig, &["case", "--key", "a", "--type", "x"])?;
-    ensure!(code == 78 && words.contains("there are: cases"), "{words}");
+    ensure!(code == 78 && words.contains("its streams are: cases"), "{words}");
     ensure!(refused(&rig, &["cases", "--key", "a"])?.0 == 2);
     ensure!(refused(&rig, &["cases"])?.0 == 2);
 
@@ -211,7 +211,7 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
             break;
         }
         ensure!(
-            output.status.code() == Some(75) && words.contains("as many events wait"),
+            output.status.code() == Some(75) && words.contains("is full (`source.queue`)"),
             "{words}"
         );
         home.run_once()?;

@@ -1,8 +1,8 @@
-//! What the sequencer asks of the store, the workers and the publisher.
+//! Performs the effects that the sequencer requests: calls of the store, the workers and the publisher. This module
+//! must never decide what becomes of an event.
 //!
-//! The driver itself waits for the store's answers: a task of its own for each would be one more
-//! thread to wake. Reads that fail are made again until they work, since nothing can go on without
-//! them.
+//! The driver itself polls the store's answers: a separate task for each request would wake one more thread. Failed
+//! reads are retried until they succeed, because the sequencer cannot continue without their results.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -19,39 +19,39 @@ use crate::replay::Found;
 use crate::sink::Committed;
 use ordain_store::{StoreError, insist_on};
 
-/// Turns handed over at once.
+/// Turns that the driver submits to the workers together.
 const BUNCH: usize = 128;
-/// Loads under way at one time: the more keys wait meanwhile, the more the next one takes.
+/// Maximum number of concurrent loads. While both are in progress, more keys collect for the next load.
 const LOADS: usize = 2;
-/// Reads of spilled events under way at one time. What they bring is known only afterwards.
+/// Maximum number of concurrent reads of spilled events. The size of their results is not known in advance.
 const READS: usize = 4;
 
-/// Shards that a line of the log names.
+/// Maximum number of shards that a log line names.
 const SHARDS_NAMED: usize = 16;
 
-/// An answer of the store, to come.
+/// A request to the store whose answer is outstanding.
 pub(super) type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// Whether a checkpoint was written.
+/// The result of a checkpoint: whether the store wrote it.
 pub(super) type Saved = Result<bool, StoreError>;
 
 /// An answer of the store.
 pub(super) enum Answer {
-    /// To one question.
+    /// The answer to a single request.
     One(Input),
-    /// To a commit, and how long it took.
+    /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
-    /// To a load of several jobs, and those that had no room in it.
+    /// The answer to a load of several jobs, and the requests for which the load had no room.
     Loads(Vec<Input>, Vec<(Token, Key)>),
-    /// To a read of spilled events.
+    /// The answer to a read of spilled events.
     Page(Input),
-    /// To a checkpoint.
+    /// The answer to a checkpoint.
     Saved(Saved),
-    /// To a mark of what is published that was repeated.
+    /// The answer to a repeated mark of the published messages.
     MarkedAgain,
 }
 
-/// Spilled events to be read.
+/// A request to read spilled events of a key.
 pub(super) struct Page {
     pub(super) token: Token,
     pub(super) key: Key,
@@ -61,12 +61,12 @@ pub(super) struct Page {
 }
 
 impl Driver {
-    /// Performs everything that the sequencer asks for.
+    /// Performs all effects that the sequencer requests.
     pub(super) fn perform_all(&mut self) -> Result<(), DriverError> {
         while let Some(effect) = self.sequencer.poll_effect() {
             self.perform(effect);
         }
-        // After a stop nothing is written any more, not even a checkpoint.
+        // After a stop the driver writes nothing more, not even a checkpoint.
         self.check()?;
         self.watch_doubt();
         self.hand_over();
@@ -79,7 +79,8 @@ impl Driver {
         self.check()
     }
 
-    /// Notes what it means that the store may be at an earlier time, and says how that ended.
+    /// Makes another checkpoint due while the store may have gone back in time. After the sequencer has resolved the
+    /// doubt, wakes the waiting tasks and logs the commits that were repeated.
     fn watch_doubt(&mut self) {
         if self.sequencer.in_doubt() {
             self.taken.may_be_lost();
@@ -88,7 +89,7 @@ impl Driver {
         let rewound = self.sequencer.stats().rewound;
         let again = rewound - std::mem::replace(&mut self.rewinds.logged, rewound);
         for waiting in self.rewinds.waiting.drain(..) {
-            // Its strand may have been given up.
+            // The receiver is gone if its strand was given up.
             let _ = waiting.send(());
         }
         let lost = std::mem::take(&mut self.rewinds.lost);
@@ -113,11 +114,12 @@ impl Driver {
         }
     }
 
-    /// Marks again what is published of a shard whose lost commits were repeated: their messages are in the outbox
-    /// again, and the next owner would publish them once more.
+    /// Repeats the mark of the published messages of a shard whose lost commits were repeated. The messages of these
+    /// commits are in the outbox again, and without the mark the next owner would publish them once more.
     fn mark_again(&mut self, shard: u32) {
         let Some(through) = self.target.done[shard as usize].mark_to_repeat() else { return };
-        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        let store = Arc::clone(&self.store);
+        let partition = self.partition.clone();
         let claim = self.claim;
         self.ask(async move {
             let mark = || store.outbox_done(&partition, claim, shard, through, &[]);
@@ -161,7 +163,7 @@ impl Driver {
         }
     }
 
-    /// Hands over what was gathered while effects were drained, and what had to wait.
+    /// Submits the turns that `perform` gathered, and starts waiting loads and reads as far as their limits allow.
     fn hand_over(&mut self) {
         self.turns.pause(!self.sequencer.may_run());
         if !self.bunch.is_empty() {
@@ -183,7 +185,8 @@ impl Driver {
     }
 
     fn load(&mut self, loads: Vec<(Token, Key)>) {
-        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        let store = Arc::clone(&self.store);
+        let partition = self.partition.clone();
         let bytes = self.load_bytes;
         self.ask(async move {
             let (mut tokens, mut keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
@@ -195,9 +198,11 @@ impl Driver {
     }
 
     fn commit(&mut self, batch: Arc<Batch>) {
-        let (store, partition, claim) =
-            (Arc::clone(&self.store), self.partition.clone(), self.claim);
-        let (shard, number) = (batch.shard, batch.number);
+        let store = Arc::clone(&self.store);
+        let partition = self.partition.clone();
+        let claim = self.claim;
+        let shard = batch.shard;
+        let number = batch.number;
         let telling = alarms::of(&batch);
         let asked_at = Instant::now();
         self.ask(async move {
@@ -222,16 +227,16 @@ impl Driver {
     fn publish(&mut self, batch: Arc<Batch>, applied: Applied) {
         let committed = Committed { target: Arc::clone(&self.target), batch, applied };
         match self.publisher.try_send(committed) {
-            // If the publisher has ended, the process is about to, and the outbox keeps the
-            // messages.
+            // If the publisher has ended, the process is about to end too. The outbox keeps the messages.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
-            // Going on would publish what comes after before it.
+            // If the driver continued, the publisher would publish later messages before these.
             Err(TrySendError::Full(_)) => self.failed = Some(DriverError::PublisherFull),
         }
     }
 
     fn read_page(&mut self, page: Page) {
-        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        let store = Arc::clone(&self.store);
+        let partition = self.partition.clone();
         self.ask(async move {
             let Page { token, key, from, limit, bytes } = page;
             let read = || store.read_spill(&partition, &key, from, limit, bytes);
@@ -242,7 +247,8 @@ impl Driver {
     }
 
     fn read_due(&mut self, after: Option<(u64, Key)>, limit: usize, all: bool) {
-        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+        let store = Arc::clone(&self.store);
+        let partition = self.partition.clone();
         self.answer(async move {
             let read = || store.due(&partition, after.as_ref(), limit, all);
             let (entries, next_in) = insist_on("read of the due index", read).await;
@@ -250,14 +256,16 @@ impl Driver {
         });
     }
 
-    /// Writes a checkpoint, unless the store may have lost what that rests on.
+    /// Writes a checkpoint, unless the store may have lost commits on which the checkpoint depends.
     fn checkpoint(&mut self) -> Option<impl Future<Output = Saved> + Send + use<>> {
         if self.sequencer.in_doubt() {
             return None;
         }
         let mark = self.taken.begin_save(|| self.target.last_commits())?;
-        let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
-        let (claim, breaks) = (self.claim, self.breaks);
+        let store = Arc::clone(&self.store);
+        let partition = self.partition.clone();
+        let claim = self.claim;
+        let breaks = self.breaks;
         Some(async move { store.put_checkpoint(&partition, claim, breaks, &mark).await })
     }
 
@@ -267,7 +275,7 @@ impl Driver {
 
     fn ask(&mut self, answer: impl Future<Output = Answer> + Send + 'static) {
         let mut asked: Asked = Box::pin(answer);
-        // The question goes off here and now, not when the driver next waits.
+        // The first poll sends the request now, not when the driver next waits.
         if let Poll::Ready(answer) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             asked = Box::pin(ready(answer));
         }

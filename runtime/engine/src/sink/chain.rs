@@ -1,9 +1,9 @@
-//! Messages that pass through the store before they go on: to be numbered, to be kept for replay, to
-//! wait for a stream.
+//! Messages that pass through the store on their way to a destination. The store numbers them, retains them for replay,
+//! and queues them for a stream.
 //!
-//! Each destination is a task, so that one that stands holds up nothing else; a file has none, since what
-//! is written there is in the order of its marks. What has come together is given to the store together:
-//! of each outbox in its order, different ones side by side.
+//! Each destination has a task of its own, so that a blocked destination delays no other. A file has no task, because
+//! its messages are written in the order of its marks. The task gives all messages to the store that have arrived in
+//! the meantime. It must keep the order of each outbox; the messages of different outboxes are independent.
 
 mod belt;
 mod strand;
@@ -22,16 +22,16 @@ use ordain_store::{Destination, Store};
 
 pub(super) use belt::Belt;
 
-/// A message on its way.
+/// A message on its way to a destination.
 pub(super) struct Passing {
     /// The number of its commit.
     pub(super) commit: u64,
     pub(super) content: Content,
-    /// Which of the sinks of its destination it goes to, where they are exchanges.
+    /// The index of the message's sink among the sinks of its destination, if the destination is an exchange.
     pub(super) via: usize,
 }
 
-/// Messages of a run.
+/// The messages of a run for one destination.
 pub(super) struct Batch {
     pub(super) run: u64,
     pub(super) target: Arc<Target>,
@@ -39,22 +39,22 @@ pub(super) struct Batch {
     pub(super) passing: Vec<Passing>,
 }
 
-/// The numbers of a batch's messages; `None`: another owner has gone on, and publishes it.
+/// The number of each message of a batch; `None` if another owner has the partition now and publishes the message.
 pub(super) type Numbers = Vec<Option<u64>>;
 
-/// Takes messages for a destination, of all sinks that lead there: they are numbered together, in the order
-/// of their outbox.
+/// The sink of a destination. It accepts the messages of all sinks with this destination, and the store numbers them
+/// together, in the order of their outbox.
 pub(crate) struct ChainSink {
     to: Destination,
-    /// Of the run that is being gathered.
+    /// The messages of the run that is being gathered.
     gathered: Vec<Passing>,
-    /// What waits here is of the outbox, which has a limit.
+    /// The channel to the task. It is bounded by the limit of the outbox, which has all its messages.
     input: UnboundedSender<Batch>,
     start: Option<(Belt, UnboundedReceiver<Batch>)>,
 }
 
 impl ChainSink {
-    /// To this destination.
+    /// Creates the sink of a destination.
     pub(crate) fn new(passage: Passage, store: &Arc<dyn Store>, feeds: &Arc<Feeds>) -> Self {
         let (input, taken) = mpsc::unbounded_channel();
         let to = passage.to.clone();
@@ -66,13 +66,13 @@ impl ChainSink {
         self.to == *to
     }
 
-    /// Adds a sink that is an exchange; answers which one it is here. Before the start.
+    /// Adds a sink that is an exchange, before the task starts. Returns its index among the exchanges.
     pub(super) fn add_exchange(&mut self, exchange: AmqpSink) -> usize {
         let Some((belt, _)) = &mut self.start else { return 0 };
         belt.add_exchange(exchange)
     }
 
-    /// Starts the task, and those of its exchanges.
+    /// Starts the task of the destination, and the tasks of its exchanges.
     pub(super) fn start(
         &mut self,
         tasks: &mut JoinSet<Result<(), PublisherError>>,
@@ -87,11 +87,12 @@ impl ChainSink {
         self.gathered.push(passing);
     }
 
-    /// Lets what was taken go, as the messages of a run.
+    /// Sends the gathered messages to the task, as the messages of a run.
     pub(super) fn send(&mut self, run: u64, target: &Arc<Target>, shard: u32) {
         if !self.gathered.is_empty() {
-            let (target, passing) = (Arc::clone(target), std::mem::take(&mut self.gathered));
-            // A task that has ended has failed, and is noticed where it was started.
+            let target = Arc::clone(target);
+            let passing = std::mem::take(&mut self.gathered);
+            // The task ends early only if it fails, and the `JoinSet` that has the task reports the failure.
             let _ = self.input.send(Batch { run, target, shard, passing });
         }
     }

@@ -1,8 +1,9 @@
-//! Events that wait in the store for a stream that is fed from here.
+//! Reads the events that wait in the store's queues for a partition.
 //!
-//! Each shard has a queue of its own, which is read from its beginning when the partition comes here:
-//! what was taken and not removed comes again. It is removed when it is acknowledged, a little later.
-//! Whoever puts something in this process says so; what others put is found by looking.
+//! Each shard has a queue of its own. A new owner of the partition reads each queue from its beginning, so it receives
+//! events again that an earlier owner read and did not remove. The reader removes an event a short time after the
+//! driver has acknowledged it; it must never remove an event earlier. Writers in this process notify the reader. The
+//! reader polls the store for entries of other processes.
 //!
 //! A store that went back in time refuses the place that the reader names. The reader then reads the shard again from
 //! its beginning, and delivers only the entries that it has not delivered ([`QueueCursor`]).
@@ -32,43 +33,43 @@ use ordain_util::backoff::Backoff;
 use ordain_util::gauge::Waiting;
 use ordain_util::log_throttle::LogThrottle;
 
-/// Delays between two looks at what others have put: the longer nothing comes, the fewer looks.
+/// Delay between two polls for entries of other processes. The delay grows while the polls find nothing.
 const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
-/// Time between two looks where only this process can have put something.
+/// Time between two polls if only this process writes to the queue.
 const ALONE_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Acknowledged events are removed when there are so many, or a quarter of what may wait, or after a
-/// while.
+/// Number of acknowledged events at which the reader removes them; a quarter of the queue's limit if that is less.
 const REMOVE: u64 = 512;
+/// Time after which the reader removes acknowledged events, even if there are only a few.
 const REMOVE_AFTER: Duration = Duration::from_millis(100);
-/// Between two counts of what waits.
+/// Time between two counts of the waiting events.
 const COUNT: Duration = Duration::from_secs(2);
-/// Time between two warnings of a store that cannot be read.
+/// Time between two warnings that the store is unavailable, and between two that it went back in time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// For the last removal.
+/// Time limit of the last removal, when the reader ends.
 const LAST: Duration = Duration::from_secs(2);
-/// Before it is read again.
+/// Delay before the next read of an unavailable store.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// What to read.
+/// The options of a queue reader.
 #[derive(Clone)]
 pub struct QueueOptions {
-    /// Where it waits.
+    /// The store that has the queues.
     pub store: Arc<dyn Store>,
-    /// For whom.
+    /// The partition whose queues are read.
     pub partition: Partition,
-    /// Under which it is removed.
+    /// The owner's claim; the store removes entries only under this claim.
     pub claim: Claim,
-    /// By which this process says that there is more.
+    /// Notifies the reader of new entries that this process wrote.
     pub feed: Arc<Feed>,
-    /// How many may wait.
+    /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
-    /// Whether only streams of this process and producers that number put something, in order.
+    /// True if only streams of this store and numbering producers write to the queue, each in order.
     pub is_fed_from_here: bool,
-    /// Whether other processes may put something.
+    /// True if other processes may write to the queue.
     pub others: bool,
-    /// Where it is told how much waits.
+    /// The gauge of waiting events; `None` if the reader does not report them.
     pub waits: Option<Arc<Waiting>>,
-    /// Whether what is delivered and not removed counts as well.
+    /// True if the gauge also counts events that are delivered and not yet removed.
     pub counts_delivered: bool,
     /// The owner whose commits settle these events; `None` if they are settled without a commit, as in an inbox.
     pub target: Option<Arc<Target>>,
@@ -76,7 +77,7 @@ pub struct QueueOptions {
     pub lost: Arc<AtomicU64>,
 }
 
-/// Starts reading. It ends when nobody takes its deliveries any more.
+/// Starts a reader. The reader ends when the receiver of its deliveries closes.
 pub fn read_queue(options: QueueOptions) -> Source {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
     let (fail, failure) = oneshot::channel();
@@ -85,31 +86,37 @@ pub fn read_queue(options: QueueOptions) -> Source {
     let reader = Reader::new(options, acknowledged);
     let ended = tokio::spawn(async move {
         if let Err(error) = reader.run(deliver).await {
-            // Nobody listens when the process is ending: then it does not matter.
+            // The receiver is gone when the process ends; the failure does not matter then.
             let _ = fail.send(io::Error::other(error));
         }
     });
-    let (acknowledge, ended) = (Some(acknowledge), Some(ended));
-    Source { deliveries, failure, acknowledge, ended, is_fed_from_here }
+    Source {
+        deliveries,
+        failure,
+        acknowledge: Some(acknowledge),
+        ended: Some(ended),
+        is_fed_from_here,
+    }
 }
 
 struct Reader {
     options: QueueOptions,
     acknowledged: watch::Receiver<Acknowledged>,
-    /// Of each shard.
+    /// The cursor of each shard.
     cursors: Vec<QueueCursor>,
-    /// How many entries may be removed, about, and since when.
+    /// Approximate number of entries that can be removed.
     undone: usize,
+    /// When the first of these entries was acknowledged.
     since: Instant,
-    /// Nothing is removed before this time.
+    /// The earliest time of the next removal.
     not_before: Instant,
     /// Shard and place of each entry that is delivered and not acknowledged.
     open: VecDeque<(u32, QueuePlace)>,
-    /// How many were acknowledged.
+    /// Number of acknowledged deliveries.
     through: u64,
-    /// Shards that are to be read.
+    /// Shards that may have unread entries.
     hot: BTreeSet<u32>,
-    /// Whether to look where others have put something.
+    /// True if the next batch starts with a poll for entries of other processes.
     looks: bool,
     poll: Backoff,
     counted: Option<Instant>,
@@ -144,9 +151,9 @@ impl Reader {
         drop(self.options.feed.take_fresh());
         loop {
             let puts = self.options.feed.puts();
-            // Take these before the read, so that the read must find all entries put before it.
+            // The reader takes these places before the read, so that the read must find all entries written before it.
             self.take_fresh();
-            // A store that is away must not keep the end waiting.
+            // An unavailable store must not delay the end of the reader.
             let (batch, is_known) = tokio::select! {
                 batch = self.next_batch() => batch?,
                 () = deliver.closed() => break,
@@ -182,16 +189,16 @@ impl Reader {
                 () = deliver.closed() => break,
             }
         }
-        // Whoever drove it has said its last word.
+        // The driver takes no more deliveries; the loop ends after its last acknowledgement.
         drop(deliver);
         while self.acknowledged.changed().await.is_ok() {}
         self.acknowledge();
-        // What is not removed comes again, and is known.
+        // The next owner reads entries again that are not removed, and recognises their events.
         let _ = timeout(LAST, self.remove(true)).await;
         Ok(())
     }
 
-    /// Takes the places of the entries that this process has put.
+    /// Takes the places of the entries that this process wrote.
     fn take_fresh(&mut self) {
         for (shard, runs) in self.options.feed.take_fresh() {
             self.hot.insert(shard);
@@ -205,8 +212,8 @@ impl Reader {
         if self.options.others { self.poll.delay() } else { ALONE_POLL_INTERVAL }
     }
 
-    /// Removes finished entries, reads the next ones, and counts now and then. Also returns whether the read
-    /// brought entries that were delivered before.
+    /// Removes finished entries, reads the next entries, and counts the waiting events if the read returned none. Also
+    /// returns whether the read returned entries that were delivered before.
     async fn next_batch(&mut self) -> Result<(Deliveries, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.looks) {
@@ -219,8 +226,8 @@ impl Reader {
         Ok((batch, is_known))
     }
 
-    /// Finds the shards where there is more than was read: one plain look at each, since mostly there is
-    /// nothing.
+    /// Finds the shards that have unread entries. The function reads only the ends of each queue, because most queues
+    /// have no new entries.
     async fn look_around(&mut self) -> Result<(), StoreError> {
         let QueueOptions { store, partition, .. } = &self.options;
         let found = match store.waiting_in(partition).await {
@@ -230,7 +237,7 @@ impl Reader {
             }
             found => found?,
         };
-        // A shard is also read if the store has fewer entries than were read here, or other ones.
+        // A shard is also read if the store has fewer entries than this reader has read, or other entries.
         for (shard, (ends, cursor)) in (0..).zip(found.iter().zip(&mut self.cursors)) {
             cursor.begins_at(ends.first);
             self.undone += usize::from(cursor.removable().is_some());
@@ -245,27 +252,31 @@ impl Reader {
     async fn is_away(&mut self, reason: &str) {
         if self.throttle.allow() {
             let stream = &*self.options.partition.stream;
-            tracing::warn!(stream, "what waits cannot be read: {reason}");
+            tracing::warn!(stream, "queue cannot be read: {reason}; retrying");
         }
         tokio::time::sleep(AGAIN).await;
     }
 
-    /// Reads what comes next of the shards that have something. Those that have no more are left alone.
+    /// Reads the next entries of the shards that may have unread entries. Shards without more entries are not read
+    /// again until a notification or a poll.
     async fn read(&mut self) -> Result<(Deliveries, bool), StoreError> {
-        let (mut batch, mut is_known) = (Deliveries::default(), false);
+        let mut batch = Deliveries::default();
+        let mut is_known = false;
         if self.hot.is_empty() {
             return Ok((batch, is_known));
         }
         let shards: Vec<u32> = self.hot.iter().copied().collect();
         let share = |all: usize| (all / shards.len()).max(1);
-        let (limit, bytes) = (share(BATCH_EVENTS), share(BATCH_BYTES));
+        let limit = share(BATCH_EVENTS);
+        let bytes = share(BATCH_BYTES);
         let QueueOptions { store, partition, .. } = &self.options;
         let asked = shards.iter().map(|shard| {
             let after = self.cursors[*shard as usize].after();
             store.queued(partition, *shard, after, limit, bytes)
         });
         let found = join_all(asked).await;
-        let (mut away, of_shards) = (None, self.cursors.len() as u32);
+        let mut away = None;
+        let of_shards = self.cursors.len() as u32;
         for (shard, found) in shards.into_iter().zip(found) {
             let page = match found {
                 Ok(page) => page,
@@ -287,7 +298,7 @@ impl Reader {
             }
             for (place, queued) in page.entries {
                 if !cursor.take(place) {
-                    // If the entry is already acknowledged, it must be removed once more.
+                    // If the entry is already acknowledged, the reader must remove it once more.
                     self.undone += 1;
                     is_known = true;
                     continue;
@@ -308,7 +319,7 @@ impl Reader {
         Ok((batch, is_known))
     }
 
-    /// The store went back in time: the shard is read from its beginning.
+    /// Starts to read a shard from its beginning, because the store went back in time.
     fn restart(&mut self, shard: u32) {
         let Partition { stream, number } = &self.options.partition;
         if self.restart_throttle.allow() {
@@ -325,7 +336,7 @@ impl Reader {
         self.tell_driver();
     }
 
-    /// An idle driver would not notice that the store went back.
+    /// Notifies the driver that the store may have gone back in time; an idle driver would not notice.
     fn tell_driver(&self) {
         if let Some(target) = &self.options.target {
             target.store_may_have_gone_back();
@@ -350,7 +361,8 @@ impl Reader {
         );
     }
 
-    /// Delivers, and takes acknowledgements meanwhile. Answers false when nobody takes it.
+    /// Delivers a batch, and processes acknowledgements while it waits for room. Returns false if the receiver is
+    /// closed.
     async fn deliver(&mut self, to: &mpsc::Sender<Deliveries>, batch: Deliveries) -> bool {
         let feed = Arc::clone(&self.options.feed);
         loop {
@@ -387,7 +399,7 @@ impl Reader {
         }
     }
 
-    /// Removes what is acknowledged, if it is worth it.
+    /// Removes acknowledged entries if enough of them are due, or if `all` is set.
     async fn remove(&mut self, all: bool) {
         let enough = (self.options.limit / 4).clamp(1, REMOVE) as usize;
         let is_due = self.undone >= enough || self.since.elapsed() >= REMOVE_AFTER;
@@ -397,9 +409,9 @@ impl Reader {
         self.undone = 0;
         let QueueOptions { store, partition, claim, target, feed, .. } = &self.options;
         let removable = (0..).zip(&self.cursors);
-        let removable = removable.filter_map(|(shard, it)| Some((shard, it.removable()?)));
+        let removable = removable.filter_map(|(shard, cursor)| Some((shard, cursor.removable()?)));
         let removing = removable.map(async |(shard, through)| {
-            let commit = target.as_ref().map_or(0, |it| it.last_commit(shard));
+            let commit = target.as_ref().map_or(0, |target| target.last_commit(shard));
             let removal = insist_on("removal of finished entries", || async {
                 match store.dequeue(partition, *claim, shard, commit, through).await {
                     Err(StoreError::WentBack) => Ok(None),
@@ -416,7 +428,7 @@ impl Reader {
                     self.cursors[shard as usize].removed(through);
                     continue;
                 }
-                // The driver repeats the commit; this removal is tried again.
+                // The driver repeats the commit, and the reader retries this removal.
                 Some(Removal::LacksCommit) => self.tell_driver(),
                 None => self.restart(shard),
             }
@@ -425,7 +437,7 @@ impl Reader {
         }
     }
 
-    /// Tells how much waits beyond what is taken.
+    /// Updates the gauge of waiting events, at most once every [`COUNT`].
     async fn count(&mut self) {
         if self.counted.is_some_and(|at| at.elapsed() < COUNT) {
             return;
@@ -441,8 +453,8 @@ impl Reader {
     }
 }
 
-/// Makes the dead letter of an unreadable entry. The tag is derived from the place, so that a repeated read makes the
-/// same letter. It also selects the shard of the queue for the letter's commit, on which the removal depends.
+/// Creates the dead letter of an unreadable entry. The tag is derived from the place, so that a repeated read creates
+/// the same letter. The tag also selects the shard of the queue for the letter's commit, on which the removal depends.
 fn letter(
     partition: &Partition,
     shards: u32,
@@ -451,7 +463,8 @@ fn letter(
     bytes: Bytes,
     reason: &str,
 ) -> Box<DeadLetter> {
-    let (Partition { stream, number: of }, QueuePlace { number, history }) = (partition, place);
+    let Partition { stream, number: of } = partition;
+    let QueuePlace { number, history } = place;
     let tag = digest(format!("{stream} {of} {shard} {number} {history}").as_bytes());
     let shards = u64::from(shards);
     // Not 0, which is no tag.
@@ -461,7 +474,7 @@ fn letter(
     Box::new(DeadLetter {
         id: LetterId { key: "".into(), sequence: 0, tag },
         cause: Cause::Unreadable,
-        error: format!("what waits there was written by somebody else, or is damaged: {reason}"),
+        error: format!("the queue entry is damaged, or another program wrote it: {reason}"),
         origin: Some(origin),
         version: None,
         content: LetterContent::Raw(bytes),

@@ -1,4 +1,5 @@
-//! How the events of one stream are taken in: into the store, where the stream finds them.
+//! Accepts the events of one stream over HTTP, and writes them to the store's queues, from which the stream reads them.
+//! This module must never return success before the events are durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,47 +14,49 @@ use ordain_engine::source::{Feeds, unplaced};
 use ordain_publish::{Assigner, Assignment, NotAssigned, Put};
 use ordain_store::{Assigned, Item, Partition, QueueEnds, Store, StoreError};
 
-/// How long room is looked for before anything is written, after there was none.
+/// How long after a full queue the intake checks for room before it writes a request.
 const CROWDED: Duration = Duration::from_mins(1);
 
-/// Events that are read at one time to see whose they are, and their bytes.
+/// Maximum number of queue entries in one read of their keys.
 const PAGE: usize = 1_024;
+/// Approximate maximum size of these entries, in bytes.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// Takes the events of a stream.
+/// The intake of a stream's events.
 pub(super) struct Intake {
     pub(super) decoder: Decoder,
-    /// The setting of the source that says how much may wait.
+    /// The name of the source's setting that limits the queue: `inbox` or `queue`.
     pub(super) bound: &'static str,
     stream: Arc<str>,
     first: u64,
-    /// The key of an event is to be a routing key.
+    /// True if the key of an event must be a valid routing key.
     is_routed: bool,
-    /// Where events are kept for replay, and compared, if that is not with what waits.
+    /// Retains events for replay and detects conflicts; `None` if the queue's assigner does both or neither.
     log: Option<Assigner>,
     queue: Assigner,
-    /// A key's partition is known by its job alone.
+    /// True if the broker chose the partitions, so that only a key's job shows the key's partition.
     is_spread_by_broker: bool,
     feeds: Arc<Feeds>,
-    /// What waits for its partition, by shard.
+    /// The keys of the events that wait until their partition is known, by shard.
     waiting: tokio::sync::Mutex<BTreeMap<u32, Waiting>>,
-    /// When there was last no room for something.
+    /// When a queue was last full.
     full_at: Mutex<Option<Instant>>,
 }
 
-/// Whose events wait in a shard, as far as was looked: each is read once, however many requests come.
+/// The keys with waiting events in a shard, as far as the intake has read the queue. The intake reads each entry once,
+/// for all requests.
 #[derive(Default)]
 struct Waiting {
-    /// The newest of each key.
+    /// The number of the newest entry of each key.
     keys: BTreeMap<String, u64>,
-    /// What is before this waits no more.
+    /// The number of the first entry that may still wait.
     start: u64,
-    /// The last place that was read.
+    /// The place of the last entry that was read.
     through: QueuePlace,
 }
 
 impl Waiting {
-    /// Forgets what waits no more.
+    /// Forgets keys without an entry from `first` on.
     fn forget_before(&mut self, first: u64) {
         if self.start < first {
             self.start = first;
@@ -63,7 +66,7 @@ impl Waiting {
 }
 
 impl Intake {
-    /// Of a stream, if it takes events over HTTP.
+    /// Creates the intake of a stream; `None` if the stream does not accept events over HTTP.
     pub(super) fn of(
         loaded: &Loaded,
         name: &Name,
@@ -107,7 +110,7 @@ impl Intake {
         }))
     }
 
-    /// What is wrong with an event, beyond what its reader sees: what would become a dead letter.
+    /// Returns the fault of an event that the decoder accepts and that would become a dead letter.
     pub(super) fn wrong(&self, event: &Event) -> Option<String> {
         if self.is_routed
             && let Some(words) = RoutingKey::wrong(event.key())
@@ -120,14 +123,14 @@ impl Intake {
         match event.sequence() {
             Some(sequence) => Passage::wrong(self.first, sequence),
             None => Some(format!(
-                "there is no `sequence`, and stream {} is `sequenced`: its producer must number its events",
+                "the event has no `sequence`, and stream {} is `sequenced`: its producer must number its events",
                 self.stream
             )),
         }
     }
 
-    /// Puts events where the stream finds them, each behind those of its key. When it returns they are
-    /// durable.
+    /// Writes events to the queues of the stream, each behind the earlier events of its key. When the call returns
+    /// successfully, all accepted events are durable.
     pub(super) async fn put(&self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, NotAssigned> {
         let mut items: Vec<Item> = events.iter().map(|event| self.queue.item(event)).collect();
         self.place(&mut items).await.map_err(NotAssigned::Store)?;
@@ -140,9 +143,10 @@ impl Intake {
             },
         };
         if let Some(kept) = &kept {
-            // A repeat as well: the first time it may have come so far and no further.
+            // A repeated event is queued as well, because the first request may have failed between log and queue.
             let mut kept = kept.iter();
-            let is_right = |it: &Assigned| matches!(it, Assigned::New(_) | Assigned::Known(_));
+            let is_right =
+                |result: &Assigned| matches!(result, Assigned::New(_) | Assigned::Known(_));
             items.retain(|_| kept.next().is_some_and(is_right));
         }
         let Assignment { assigned: queued, put, failed, .. } = self.queue.assign(&items).await;
@@ -154,7 +158,8 @@ impl Intake {
         failed.map_or_else(|| Ok(kept.unwrap_or(queued)), Err)
     }
 
-    /// Finds the partition of each key, where the broker has given it one.
+    /// Sets the partition of each event whose key has a partition from the broker. Other events wait until their
+    /// partition is known.
     async fn place(&self, items: &mut [Item]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
             return Ok(());
@@ -168,10 +173,10 @@ impl Intake {
             .into_iter()
             .zip(found)
             .filter_map(|(key, partition)| {
-                Some((key.to_owned(), partition.filter(|it| *it < unknown.number)?))
+                Some((key.to_owned(), partition.filter(|number| *number < unknown.number)?))
             })
             .collect();
-        // In a `fifo` stream nothing goes past what of its key waits there.
+        // In a `fifo` stream, an event must not overtake events of its key that still wait for their partition.
         let waiting = match self.decoder.ordering {
             Ordering::Fifo => self.waiting_keys(&unknown, of_key.keys()).await?,
             Ordering::Sequenced => BTreeSet::new(),
@@ -184,7 +189,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Of these keys, those of which something waits. Mostly nothing does.
+    /// Returns the given keys that have waiting events in a partition. Usually none has.
     async fn waiting_keys<'a>(
         &self,
         partition: &Partition,
@@ -207,7 +212,7 @@ impl Intake {
                 let after = known.through;
                 let page = match store.queued(partition, shard, after, PAGE, PAGE_BYTES).await {
                     Err(StoreError::WentBack) => {
-                        // The numbers that were read may belong to other entries now.
+                        // Other entries may have the numbers now that this intake has read.
                         *known = Waiting::default();
                         continue;
                     }
@@ -230,8 +235,8 @@ impl Intake {
         Ok(keys)
     }
 
-    /// Refuses what has no room before anything is written, where there was none a while ago: who is told to
-    /// send the same again must not fill the rest with copies.
+    /// Rejects a request without room before anything is written, if a queue was full within the last minute. Otherwise
+    /// the repeats of a producer that retries a rejected request would fill the remaining room with copies.
     async fn has_room(&self, items: &[Item]) -> Result<(), NotAssigned> {
         let full_at = *self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = self
@@ -243,7 +248,7 @@ impl Intake {
         let Some(limit) = limit else { return Ok(()) };
         let store = &self.queue.store;
         let places =
-            items.iter().map(|it| (it.partition, shard_of(it.event.key(), store.shards())));
+            items.iter().map(|item| (item.partition, shard_of(item.event.key(), store.shards())));
         let mut shards: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for (partition, shard) in places {
             shards.entry(partition).or_default().insert(shard);
@@ -251,7 +256,7 @@ impl Intake {
         for (number, shards) in shards {
             let partition = Partition { stream: Arc::clone(&self.stream), number };
             let waiting = store.waiting_in(&partition).await.map_err(NotAssigned::Store)?;
-            let is_full = |it: &QueueEnds| it.len() >= limit;
+            let is_full = |ends: &QueueEnds| ends.len() >= limit;
             if shards.iter().any(|shard| waiting.get(*shard as usize).is_some_and(is_full)) {
                 return Err(NotAssigned::Full);
             }
@@ -264,7 +269,7 @@ impl Intake {
     fn tell(&self, items: &[Item], put: &[Put], is_accepted: bool) {
         let of = |number| self.feeds.of(&Partition { stream: Arc::clone(&self.stream), number });
         let shards = self.queue.store.shards();
-        let places = items.iter().map(|it| (it.partition, shard_of(it.event.key(), shards)));
+        let places = items.iter().map(|item| (item.partition, shard_of(item.event.key(), shards)));
         let mut known = places.collect::<BTreeSet<_>>();
         for Put { partition, shard, run } in put {
             known.remove(&(*partition, *shard));

@@ -1,21 +1,21 @@
--- Numbers messages, keeps them for replay, and puts them into the queue of their stream: all or nothing,
--- in one HSET. The script removes fields that have become too old after that HSET.
+-- Numbers messages, retains them for replay, and puts them into the queue of their stream: all or nothing,
+-- in one HSET. The script removes expired fields after that HSET.
 --
 -- Fields of the hash:
 --
--- c KEY               how far a key has counted
--- m KEY SEQUENCE      a message that is kept
+-- c KEY               the count of a key
+-- m KEY SEQUENCE      a retained message
 -- i KEY ID            a producer's id
--- o ORIGIN            how far an owner has given
--- p NUMBER:ORIGIN     what an owner has given
+-- o ORIGIN            the last place that an owner has given
+-- p NUMBER:ORIGIN     a block of messages that an owner has given
 -- q PARTITION         the ends of a partition's queue: two numbers and two histories
 -- n PARTITION:NUMBER  an event that waits for a partition, behind its history
--- w                   how many events wait in all
--- a, e                blocks of two lists: fields that are removed at a time
+-- w                   the number of waiting events of all partitions
+-- a, e                blocks of two lists: fields that expire together
 -- A, E                the ends of these lists
 -- b                   the time of the last call
 --
--- Lua allows 200 locals in the main chunk: a local that only one phase needs stands in that phase's block.
+-- Lua allows 200 locals in the main chunk, so a local that only one phase needs is in that phase's block.
 local log = KEYS[1]
 local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local most, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -30,10 +30,10 @@ local function next_argument()
 end
 
 -- The description of a message (`about`) begins with two flags, whether the message brings its number and
--- whether it is the last of its key. Behind the flags stand, from these places on, a partition, a digest
--- of the content, an id, the head of the event, and the number that the message brings.
+-- whether it is the last of its key. Behind the flags, the description has, from these places on, a partition, a
+-- digest of the content, an id, the head of the event, and the number that the message brings.
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
--- Nothing is kept for so long, in ms.
+-- Longer than any retention time, in ms.
 local FOR_EVER = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
 
@@ -121,7 +121,7 @@ local function is_after_place(commit, part, other_commit, other_part)
 end
 
 local RECORD, BLOCK = 'record of an origin', 'block of what an origin has given'
--- An owner with so many blocks drops some, and drops so many together.
+-- Number of blocks from which an owner's call drops blocks, and maximum number of blocks that one call drops.
 local BLOCKS_MANY, BLOCKS_DROPPED = 8, 16
 
 -- Blocks that this call has shortened, by field.
@@ -168,7 +168,7 @@ local function each_block(origin, from, to, visit)
   end
 end
 
--- Read how far each owner has given messages before; refuse lots of an older epoch, and lots with a gap.
+-- Read the last place that each owner has given; refuse lots of an older epoch, and lots with a gap.
 do
   local function read_record(found, field)
     if not found then
@@ -226,8 +226,8 @@ do
     record.highest_commit, record.highest_part = lot.found, 2 ^ 32 - 1
   end
 
-  -- Reads how far an owner has given messages, and which ones where the lot may repeat some. Returns why
-  -- the lot is refused; nil where it is accepted.
+  -- Reads the last place that an owner has given, and the given messages if the lot may repeat some. Returns the
+  -- reply of a refused lot; nil if the lot is accepted.
   local function read_origin(lot, found, field)
     local record, epoch = read_record(found, field), lot.epoch
     lot.record, lot.given = record, {}
@@ -251,8 +251,8 @@ do
     if is_behind_all then
       return nil
     end
-    -- Commits ascend from block to block, unless a message was new in an old commit, as happens after a sink
-    -- was added that leads here. Then all blocks are read.
+    -- Commits ascend from block to block, unless a message was new in an old commit, as happens after the
+    -- configuration got another sink to this destination. The loop below then reads all blocks.
     local is_mixed = record.mixed ~= 0
     local from, to = lot.parts[1].commit, lot.parts[#lot.parts].commit
     local low, high = record.first, record.next
@@ -340,7 +340,7 @@ if numbered then
   end
 end
 
--- Returns whether a kept message or id has not expired: a message begins with its time, an id ends with it.
+-- Returns whether a retained message or id has not expired: a message begins with its expiry time, an id ends with it.
 local function is_kept(field, value)
   local at = byte(field, 1) == byte('m') and 1 or 17
   return #value >= at + 7 and unpack8('<I8', value, at) > now
@@ -401,7 +401,7 @@ do
     return number8
   end
 
-  -- Returns what a field of a kept message or id has; nil if it has expired or is not there.
+  -- Returns the value of a field of a retained message or id; nil if the field has expired or does not exist.
   local function kept_at(field)
     local found = fresh[field]
     if found == nil then
@@ -410,7 +410,7 @@ do
     return found and is_kept(field, found) and found or nil
   end
 
-  -- Writes a producer's message, unless one with its id, or with the number that it brings, is kept.
+  -- Writes a producer's message, unless the store retains a message with its id, or with the number that it brings.
   local function put_by_id(key, about, rest)
     if not numbered then
       return char(0) .. put_message(key, about, rest, is_own(about))
@@ -443,7 +443,7 @@ do
     end
   end
 
-  -- Removes the first blocks whose parts are all published. Returns whether that is so up to `last`.
+  -- Removes the first blocks whose parts are all published. Returns whether all blocks up to `last` are removed.
   local function drop_blocks(lot, last)
     local record, are_done = lot.record, true
     each_block(lot.origin, record.first, last, function(some, number)
@@ -471,7 +471,7 @@ do
         local known = lot.given[commit .. id]
         local number8 = known
         if not known then
-          -- One that the store had lost brings its number. Another message may have got it meanwhile.
+          -- A message that the store had lost brings its number. Another message may have that number now.
           local own = is_own(about) and unpack8('<I8', about, OWN_IN) > (floors[key] or 0)
             and not kept_at('m' .. key .. string.reverse(sub(about, OWN_IN, OWN_IN + 7)))
           number8 = put_message(key, about, ARGV[from + 2], own)
@@ -505,7 +505,7 @@ do
       record.mixed = 1
     end
     if #new > 0 then
-      -- The field may be that of a lost block, which must not be removed now.
+      -- A lost block may have had the same field, which this call must not remove now.
       local field = block_field(origin, record.next)
       put(field, table.concat(new))
       fresh[field] = true
@@ -539,10 +539,10 @@ if waits > 0 then
   put('w', text((tonumber(redis.call('HGET', log, 'w') or '0') or 0) + waits))
 end
 
--- Collect the fields that have become too old.
+-- Collect the expired fields.
 do
-  -- Adds a block to a list of fields that expire, and takes out some blocks whose time has come: a call adds
-  -- one block at most and takes out several, so that the blocks that are due never become more.
+  -- Adds a block to a list of fields that expire, and takes out some blocks that are due. A call adds at most one
+  -- block and takes out several, so that the number of due blocks never grows.
   local due = {}
   local function age(list, head, blocks, until_when)
     local ends = redis.call('HGET', log, head) or '1 0 0'
@@ -601,7 +601,7 @@ do
   end
   age('a', 'A', kept, now + retain)
   age('e', 'E', endings, now + ttl)
-  -- A field may have been written again since then, and has not expired then.
+  -- A later call may have written a field again; that field has not expired.
   for from = 1, #due, CHUNK do
     local some = redis.call('HMGET', log, unpack(due, from, math.min(from + CHUNK - 1, #due)))
     for i = 1, #some do

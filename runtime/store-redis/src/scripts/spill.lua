@@ -1,6 +1,6 @@
--- Reads spilled events of a key between two bounds, in order, until they have enough bytes, or
--- until the call has examined enough entries. Returns the bound from which to continue if there are
--- more, and the sequence and the content of each event.
+-- Reads spilled events of a key between two bounds, in order, until the events have enough bytes, or until the call has
+-- examined enough entries. Returns the bound from which to continue if there are more events, and the sequence and the
+-- content of each event.
 local data, spilled, key = KEYS[1], KEYS[2], ARGV[2]
 local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local by_key = spilled_by(key)
@@ -51,7 +51,7 @@ while true do
   local members = members_of(spilled, from, to, 16)
   for _, member in ipairs(members) do
     for _, sequence in ipairs(sequences_of(member, by_key)) do
-      -- A sequence without an event was never spilled, or its commit was never made.
+      -- A sequence without an event was never spilled, or the store never made its commit.
       local event = is_asked(sequence) and redis.call('HGET', data, 'e' .. key .. sequence)
       if event then
         if #found > 0 and (#found >= 2 * limit or read + #event > bytes) then

@@ -100,7 +100,7 @@ fn lost_messages_are_assigned_again() -> Result<()> {
     let waits = waiting(&redis)?;
     ensure!(waits > 500, "only {waits} messages wait: the rollback would lose nothing");
     redis.go_back(&early)?;
-    service.until_says("they are given to it again from memory")?;
+    service.until_says("writing them again from memory")?;
     finish(&home, &ledger, service)
 }
 

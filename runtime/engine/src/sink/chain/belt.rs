@@ -1,4 +1,4 @@
-//! The task of a destination: gives messages of all outboxes to the store, and those that the store lost once more.
+//! The task of a destination. It gives the messages of all outboxes to the store, and gives lost messages again.
 //!
 //! A store that goes back in time may lose messages that their outbox records as published. The belt therefore keeps
 //! the messages that it gave last in memory, and gives them again as soon as it finds that the store lacks them.
@@ -22,30 +22,30 @@ use ordain_config::Passage;
 use ordain_store::{Assign, AssignReply, Destination, Item, Lot, LotReply, Partition, Store};
 use ordain_util::log_throttle::LogThrottle;
 
-/// Runs that are given to the store together.
+/// Maximum number of runs that the task gives to the store together.
 const GROUP: usize = 64;
-/// Before a full queue is tried again, unless something is taken from it here.
+/// Delay before a write to a full queue is retried; shorter if a reader in this process removes entries.
 const FULL: Duration = Duration::from_millis(50);
-/// After an error of the store.
+/// Delay before a call is retried after an error of the store.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Time between two checks whether the store went back in time.
+/// Time between two checks that the store has not gone back in time.
 const LOOK: Duration = Duration::from_secs(1);
 /// About how many bytes of given messages stay in memory for each destination: some seconds of a fast stream.
 const KEEP_BYTES: usize = 16 << 20;
-/// How long it may take to hear of another owner that the store knows.
+/// How long this process may take to learn that it lost a partition, after the store has reported another owner.
 const FENCED: Duration = Duration::from_secs(30);
-/// Time between two warnings that a queue is full, and before the first one.
+/// Time between two warnings, and how long a queue must be full before the first one.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What carries messages through the store.
+/// The state of a destination's task.
 pub(in crate::sink) struct Belt {
     passage: Passage,
     exchanges: Vec<AmqpSink>,
     store: Arc<dyn Store>,
     feeds: Arc<Feeds>,
-    /// What each outbox has given, for each shard of the destination.
+    /// The messages that each outbox gave last, for each shard of the destination.
     given: HashMap<(Partition, u32, u32), Given>,
-    /// The beginning of the times of the histories.
+    /// The moment from which the histories count their times.
     epoch: Instant,
 }
 
@@ -65,7 +65,7 @@ impl Belt {
         }
     }
 
-    /// Adds a sink that is an exchange. Returns which one it is here.
+    /// Adds a sink that is an exchange. Returns its index among the exchanges.
     pub(super) fn add_exchange(&mut self, exchange: AmqpSink) -> usize {
         self.exchanges.push(exchange);
         self.exchanges.len() - 1
@@ -110,15 +110,16 @@ impl Belt {
         }
     }
 
-    /// Milliseconds since the belt began.
+    /// Returns the milliseconds since the belt was created.
     fn now(&self) -> u64 {
         self.epoch.elapsed().as_millis() as u64
     }
 
-    /// Gives again what the store has lost, if it may have gone back in time since it was given.
+    /// Gives lost messages to the store again, if the store may have gone back in time since the belt gave them.
     async fn look_back(&mut self) -> Result<(), PublisherError> {
         self.given.retain(|_, given| !given.target.tenure.is_over());
-        let (breaks, now) = (self.store.breaks(), self.now());
+        let breaks = self.store.breaks();
+        let now = self.now();
         let mut strands: BTreeMap<u32, Vec<Strand>> = BTreeMap::new();
         let in_doubt = self.given.extract_if(|_, given| given.history.is_in_doubt(breaks, now));
         for ((_, of, to), given) in in_doubt.collect::<Vec<_>>() {
@@ -130,7 +131,7 @@ impl Belt {
         self.give_all(strands).await.map(drop)
     }
 
-    /// Gives batches to the store.
+    /// Gives batches to the store. Returns the numbers of their messages.
     pub(in crate::sink) async fn pass(
         &mut self,
         batches: &[Batch],
@@ -146,7 +147,7 @@ impl Belt {
         Ok(numbers)
     }
 
-    /// Gives strands to the store, shards side by side, and notes how far that has come.
+    /// Gives strands to the store, all shards concurrently, and keeps their histories for later calls.
     async fn give_all(
         &mut self,
         strands: BTreeMap<u32, Vec<Strand>>,
@@ -162,7 +163,7 @@ impl Belt {
         Ok(given)
     }
 
-    /// What is to be given, by shard and outbox.
+    /// Sorts the messages of batches into strands, by shard of the destination and outbox.
     fn strands(&mut self, batches: &[Batch]) -> BTreeMap<u32, Vec<Strand>> {
         let shards = self.store.shards();
         let mut places: HashMap<_, usize> = HashMap::new();
@@ -173,7 +174,8 @@ impl Belt {
             }
             for (at, Passing { commit, content, .. }) in batch.passing.iter().enumerate() {
                 let event = content.event(&batch.target.partition.stream);
-                let (of, to) = (batch.shard, shard_of(event.key(), shards));
+                let of = batch.shard;
+                let to = shard_of(event.key(), shards);
                 let strands = all.entry(to).or_default();
                 let name = (Arc::as_ptr(&batch.target), of, to);
                 let strand = *places.entry(name).or_insert_with(|| {
@@ -190,20 +192,20 @@ impl Belt {
     }
 
     fn strand(&self, target: Arc<Target>, of: u32, to: u32, given: Option<Given>) -> Strand {
-        // Read before the first call, so that a break during the call is not missed.
+        // The count of breaks is read before the first call, so that a break during the call is not missed.
         Strand::new(target, of, to, given, self.store.breaks(), self.now())
     }
 
-    /// Gives strands of one shard to the store, as much of them at a time as may be, until all is done
-    /// that is not another owner's.
+    /// Gives strands of one shard to the store, in calls of limited size, until all messages are done that do not
+    /// belong to another owner.
     async fn give(&self, strands: &mut [Strand]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let (assign, given) = self.next_call(strands);
             let Some(&first) = given.first() else { return Ok(()) };
-            let (stream, to) =
-                (Arc::clone(&strands[first].target.partition.stream), &self.passage.to);
+            let stream = Arc::clone(&strands[first].target.partition.stream);
+            let to = &self.passage.to;
             match self.store.assign(Arc::clone(&assign)).await {
                 Ok(AssignReply::Lots(replies, _)) => {
                     started = Instant::now();
@@ -217,12 +219,11 @@ impl Belt {
                     }
                 }
                 Ok(AssignReply::Full) => {
-                    // For a moment that is nothing to speak of.
+                    // A queue that is full for a moment deserves no warning.
                     if started.elapsed() >= WARN_INTERVAL && throttle.allow() {
                         tracing::warn!(
                             stream = &*stream, to = %to,
-                            "as many events wait there as may (`source.queue`): what is committed for \
-                             it waits until some of them are taken"
+                            "queue full (`source.queue`): publishing to it pauses until events are consumed"
                         );
                     }
                     self.room(&assign).await;
@@ -231,7 +232,7 @@ impl Belt {
                     if throttle.allow() {
                         tracing::error!(
                             stream = &*stream, to = %to, %error,
-                            "messages cannot be numbered, and wait until they can"
+                            "the store cannot number messages: they wait; retrying"
                         );
                     }
                     tokio::time::sleep(AGAIN).await;
@@ -240,10 +241,12 @@ impl Belt {
         }
     }
 
-    /// What is given next, and of which strands.
+    /// Builds the next call. Also returns the index of each lot's strand.
     fn next_call(&self, strands: &[Strand]) -> (Arc<Assign>, Vec<usize>) {
-        let (mut lots, mut given, mut room) = (Vec::new(), Vec::new(), CallRoom::default());
-        // Those that are fenced last: they would take the room of the others.
+        let mut lots = Vec::new();
+        let mut given = Vec::new();
+        let mut room = CallRoom::default();
+        // Fenced strands come last, because they would use up the room of the others.
         let (fenced, others): (Vec<_>, Vec<_>) =
             strands.iter().enumerate().partition(|(_, strand)| strand.is_fenced());
         for (at, strand) in others.into_iter().chain(fenced) {
@@ -252,12 +255,13 @@ impl Belt {
                 given.push(at);
             }
         }
-        let (to, rules) = (self.passage.to.clone(), self.passage.rules);
+        let to = self.passage.to.clone();
+        let rules = self.passage.rules;
         let shard = strands.first().map_or(0, |strand| strand.to);
         (Arc::new(Assign { to, shard, rules, witness: None, lots }), given)
     }
 
-    /// Notes what became of a lot. Whether its strand goes on.
+    /// Records the reply to a lot. Returns whether its strand made progress.
     async fn take(
         &self,
         strand: &mut Strand,
@@ -265,13 +269,14 @@ impl Belt {
         reply: LotReply,
     ) -> Result<bool, PublisherError> {
         let stream = strand.target.partition.stream.to_string();
-        let (to, shard) = (self.passage.to.to_string(), strand.to);
+        let to = self.passage.to.to_string();
+        let shard = strand.to;
         match reply {
             LotReply::Done(assigned) => {
                 strand.done(lot, &assigned, self.store.may_go_back(), self.now());
                 Ok(true)
             }
-            // Whoever has the partition now: it is about to be heard here.
+            // Another process has the partition now. This process is about to learn that it lost the partition.
             LotReply::Fenced => {
                 if strand.fence().elapsed() >= FENCED {
                     return Err(PublisherError::Fenced { stream, to, shard });
@@ -279,8 +284,8 @@ impl Belt {
                 Ok(false)
             }
             LotReply::WentBack(last) => {
-                // Messages of commits that the store will not have again must not be given again: the next owner makes
-                // them anew, in other commits.
+                // The belt must not give messages again whose commits the store will not have again. The next owner
+                // creates these messages anew, in other commits.
                 match timeout(FENCED, strand.target.has_all_commits()).await {
                     Ok(true) => {}
                     Ok(false) => {
@@ -297,15 +302,14 @@ impl Belt {
                     to,
                     shard,
                     messages,
-                    "the store went back in time and lost messages of this stream: they are given to it again \
-                     from memory"
+                    "the store went back in time and lost messages of this stream: writing them again from memory"
                 );
                 Ok(true)
             }
         }
     }
 
-    /// Waits until there may be room.
+    /// Waits until the queues may have room, for at most [`FULL`].
     async fn room(&self, assign: &Assign) {
         let Destination::Stream(stream) = &assign.to else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
@@ -328,7 +332,8 @@ impl Belt {
         }
     }
 
-    /// Lets a batch go on with its numbers. What has none is another owner's.
+    /// Forwards the numbered messages of a batch to the exchanges. A message without a number belongs to another owner.
+    /// Reports the messages that need no exchange as published.
     fn forward(&mut self, batch: Batch, numbers: &Numbers, published: &UnboundedSender<Published>) {
         let Batch { run, target, passing, .. } = batch;
         let mut here = passing.len();
@@ -339,10 +344,10 @@ impl Belt {
                 here -= 1;
                 content.put(&mut self.exchanges[*via], stream, Some(number));
             }
-            self.exchanges.iter_mut().for_each(|it| it.send(run, &target.tenure));
+            self.exchanges.iter_mut().for_each(|exchange| exchange.send(run, &target.tenure));
         }
         if here > 0 {
-            // Whoever hears of it may be gone; then it does not matter.
+            // The receiver may have ended; the report does not matter then.
             let _ = published.send((run, here));
         }
     }

@@ -1,6 +1,6 @@
-//! The messages of one outbox for one shard of a destination, while they are given to the store.
+//! The messages of one outbox for one shard of a destination, while the belt gives them to the store.
 //!
-//! Which messages are given again, and under which numbers, is decided by [`PublishHistory`].
+//! [`PublishHistory`] decides which messages the belt gives again, and under which numbers. This module must not.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,13 +12,13 @@ use ordain_store::{
     ASSIGN_BYTES, ASSIGN_LIMIT, Assigned, Item, Lot, Origin, Part, Partition, Place,
 };
 
-/// What an owner has given of an outbox for one shard.
+/// The messages that an owner has given from an outbox to one shard.
 pub(super) struct Given {
     pub(super) target: Arc<Target>,
     pub(super) history: PublishHistory<Part>,
 }
 
-/// The room for messages in one call.
+/// The used room of one call.
 #[derive(Default)]
 pub(super) struct CallRoom {
     items: usize,
@@ -44,27 +44,28 @@ pub(super) struct Strand {
     pub(super) to: u32,
     /// New messages.
     parts: Vec<Part>,
-    /// Where each new message came from: the batch, and its place there.
+    /// The origin of each new message: the index of its batch, and its index in the batch.
     pub(super) from: Vec<(usize, usize)>,
-    /// How many of the parts are done.
+    /// The number of parts that are done.
     done: usize,
-    /// The number of each message of them; the others are another owner's.
+    /// The result for each message of the parts that are done. The remaining messages belong to another owner.
     pub(super) assigned: Vec<Assigned>,
-    /// What was given before, and what the store has lost of that.
+    /// The messages that were given before, and the lost ones among them.
     history: PublishHistory<Part>,
-    /// Whether the next call checks that the store still has all given messages, even if there is no new one.
+    /// True if the next call checks that the store still has all given messages, even if there is no new one.
     pub(super) checks: bool,
-    /// Whether the partition is given up.
+    /// True if this process has given up the partition.
     is_over: bool,
-    /// The value of [`Store::breaks`](ordain_store::Store::breaks) before the first call, and when that was.
+    /// The value of [`Store::breaks`](ordain_store::Store::breaks) before the first call.
     breaks: u64,
+    /// The time of that value, in milliseconds since the belt was created.
     started: u64,
-    /// Since when the store knows of another owner.
+    /// When the store first reported another owner; `None` if the last reply did not.
     fenced: Option<Instant>,
 }
 
 impl Strand {
-    /// Creates a strand without messages. `breaks` and `started` are of the moment before its first call.
+    /// Creates a strand without messages. `breaks` and `started` are the values before its first call.
     pub(super) fn new(
         target: Arc<Target>,
         of: u32,
@@ -92,8 +93,8 @@ impl Strand {
         }
     }
 
-    /// Adds a message: a commit has as many parts as it takes, of a size that never changes. `from` names the batch
-    /// and the place there.
+    /// Adds a message. The messages of a commit are divided into parts of a size that never changes. `from` has the
+    /// index of the message's batch, and the index in the batch.
     pub(super) fn put(&mut self, commit: u64, item: Item, from: (usize, usize)) {
         self.from.push(from);
         let part = match self.parts.last_mut() {
@@ -115,7 +116,7 @@ impl Strand {
     /// Returns the next parts as far as there is room for them, or `None` if there is nothing to give or to check.
     pub(super) fn next_lot(&self, room: &mut CallRoom) -> Option<Lot> {
         let Target { partition, claim, tenure, found, done, .. } = &*self.target;
-        // Read before the tenure: another owner's messages are done here as well.
+        // `done` is read before the tenure, because the messages of another owner may also be marked done here.
         let done = done[self.of as usize].through();
         if tenure.is_over() || self.is_over {
             return None;
@@ -138,8 +139,9 @@ impl Strand {
 
     /// Records that a lot is done. Its parts stay in memory if the store may lose them (`may_go_back`).
     pub(super) fn done(&mut self, lot: &Lot, assigned: &[Assigned], may_go_back: bool, now: u64) {
-        (self.fenced, self.checks) = (None, false);
-        let numbers: Vec<u64> = assigned.iter().map(|it| it.sequence()).collect();
+        self.fenced = None;
+        self.checks = false;
+        let numbers: Vec<u64> = assigned.iter().map(|result| result.sequence()).collect();
         let progress = self.history.answered(&lot.parts, &numbers, may_go_back, now);
         if progress.new_parts > 0 {
             self.assigned.extend(assigned);
@@ -150,13 +152,13 @@ impl Strand {
                 stream = &*self.target.partition.stream,
                 shard = self.to,
                 messages = progress.changed,
-                "messages that the store had lost got new numbers, because it gave their numbers to other messages \
-                 meanwhile: check the receivers of the last minutes for numbers that two messages share"
+                "messages that the store had lost have new numbers, because the store gave their numbers to other \
+                 messages meanwhile: check the receivers of the last minutes for numbers that two messages share"
             );
         }
     }
 
-    /// Records that the store knows of another owner. Returns since when.
+    /// Records that the store reported another owner. Returns the time of the first report.
     pub(super) fn fence(&mut self) -> Instant {
         *self.fenced.get_or_insert_with(Instant::now)
     }
@@ -169,12 +171,12 @@ impl Strand {
         Some(messages)
     }
 
-    /// Ends the strand, because the partition is given up.
+    /// Ends the strand, because this process has given up the partition.
     pub(super) fn give_up(&mut self) {
         self.is_over = true;
     }
 
-    /// Takes out what was given, for the strand's successor; `None` if that is nothing.
+    /// Takes out the given messages for the strand's successor; `None` if there are none.
     pub(super) fn take_given(&mut self) -> Option<((Partition, u32, u32), Given)> {
         let mut history = std::mem::take(&mut self.history);
         if history.is_empty() {
