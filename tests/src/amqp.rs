@@ -1,4 +1,4 @@
-//! A client of a broker, as those who use Ordain have one: publishes events, and takes messages.
+//! A client of a broker, such as users of Ordain write: publishes events and receives messages.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// How long nothing may come before there is nothing more.
+/// How long no message may arrive before the client concludes that none is left.
 const QUIET: Duration = Duration::from_mins(1);
-/// How long nothing may come before what has come is looked at.
+/// How long no message may arrive before the client acknowledges the messages that it has.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What comes no further apart is acknowledged together.
+/// Longest pause between deliveries that are acknowledged together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// Messages published before their confirms are waited for.
+/// Number of messages that are published before the client waits for their confirms.
 const OUTSTANDING: usize = 2_000;
 
 /// A connection with one channel. Every method blocks.
@@ -33,18 +33,18 @@ pub struct Client {
     channel: Channel,
 }
 
-/// One to be published.
+/// A message to publish.
 pub struct Outgoing {
-    /// Its routing key.
+    /// The routing key.
     pub routing_key: String,
-    /// Its properties and headers.
+    /// The properties and headers.
     pub properties: BasicProperties,
-    /// Its body.
+    /// The body.
     pub body: Vec<u8>,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the broker.
     pub fn connect(url: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
         let (connection, channel) = runtime.block_on(async {
@@ -71,7 +71,7 @@ impl Client {
         Ok(())
     }
 
-    /// Deletes a queue, with its messages.
+    /// Deletes a queue and its messages.
     pub fn delete_queue(&self, name: &str) -> Result<()> {
         let deleted = self.channel.queue_delete(name.into(), QueueDeleteOptions::default());
         self.runtime.block_on(deleted)?;
@@ -88,14 +88,15 @@ impl Client {
 
     /// Binds a queue to an exchange.
     pub fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
-        let (options, nothing) = (QueueBindOptions::default(), FieldTable::default());
+        let options = QueueBindOptions::default();
+        let nothing = FieldTable::default();
         let bound =
             self.channel.queue_bind(queue.into(), exchange.into(), key.into(), options, nothing);
         Ok(self.runtime.block_on(bound)?)
     }
 
-    /// Publishes, and waits until the broker has each. What it refuses, as it does while a queue has
-    /// no leader, is published again.
+    /// Publishes messages and waits until the broker confirms each. Publishes rejected messages again: the broker
+    /// rejects messages while a queue has no leader.
     pub fn publish(&self, exchange: &str, messages: &[Outgoing]) -> Result<()> {
         let started = Instant::now();
         self.runtime.block_on(async {
@@ -112,7 +113,7 @@ impl Client {
         })
     }
 
-    /// Those that were refused.
+    /// Publishes messages once. Returns the rejected ones.
     async fn publish_once<'a>(
         &self,
         exchange: &str,
@@ -121,7 +122,8 @@ impl Client {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let mut confirms = Vec::new();
         for Outgoing { routing_key, properties, body } in messages {
-            let (exchange, key) = (exchange.into(), routing_key.as_str().into());
+            let exchange = exchange.into();
+            let key = routing_key.as_str().into();
             let sent = self.channel.basic_publish(exchange, key, options, body, properties.clone());
             confirms.push(sent.await?);
         }
@@ -136,14 +138,15 @@ impl Client {
         Ok(refused)
     }
 
-    /// So many messages of a queue, which are acknowledged: together where they come together, since a
-    /// channel that is closed with many acknowledgements on their way to a quorum queue drops some, and
-    /// what they were for comes again.
+    /// Receives `count` messages of a queue and acknowledges them: together where they arrive together, since a channel
+    /// that is closed while many acknowledgements are on their way to a quorum queue drops some, and the broker then
+    /// delivers their messages again.
     pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
-            // What comes beyond them goes back with the end of the channel.
+            // The broker requeues further deliveries when the channel ends.
             let (channel, mut consumer) = self.consume(queue, Some(OUTSTANDING as u16)).await?;
-            let (mut taken, mut acknowledged) = (Vec::<Delivery>::new(), 0);
+            let mut taken = Vec::<Delivery>::new();
+            let mut acknowledged = 0;
             let mut last = Instant::now();
             while taken.len() < count {
                 match timeout(TOGETHER, consumer.next()).await {
@@ -169,7 +172,7 @@ impl Client {
         })
     }
 
-    /// The messages of a queue, until none comes for a while, acknowledged.
+    /// Receives and acknowledges the messages of a queue until none arrives for a while.
     pub fn take_all(&self, queue: &str) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
             let (channel, mut consumer) = self.consume(queue, None).await?;
@@ -186,8 +189,8 @@ impl Client {
         })
     }
 
-    /// Takes so many messages of a queue and loses some, by their place in it; the others go back by its
-    /// exchange. How many are lost.
+    /// Receives `count` messages of a queue, loses those whose positions in the queue match, and publishes the others
+    /// to its exchange again. Returns how many messages it lost.
     pub fn lose(
         &self,
         queue: &str,
@@ -198,7 +201,7 @@ impl Client {
         let taken = self.take(queue, count)?.into_iter().enumerate();
         let left = taken.filter(|(at, _)| !is_lost(*at)).map(|(_, it)| Outgoing {
             routing_key: it.routing_key.to_string(),
-            properties: it.properties,
+            properties: delivery.properties,
             body: it.data,
         });
         let left: Vec<Outgoing> = left.collect();
@@ -206,34 +209,35 @@ impl Client {
         Ok(count - left.len())
     }
 
-    /// Becomes the consumer of a queue, takes one message when there is one, and keeps it.
+    /// Becomes the consumer of a queue, receives one message if the queue has one, and keeps it unacknowledged.
     pub fn hold(&self, queue: &str) -> Result<(Channel, Consumer)> {
         self.runtime.block_on(self.consume(queue, Some(1)))
     }
 
-    /// A consumer on a channel of its own; without a prefetch it gets all that there is.
+    /// Consumes on a separate channel. Without a prefetch the broker delivers all messages of the queue.
     async fn consume(&self, queue: &str, prefetch: Option<u16>) -> Result<(Channel, Consumer)> {
         let channel = self.connection.create_channel().await?;
         if let Some(prefetch) = prefetch {
             channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
         }
-        let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
+        let options = BasicConsumeOptions::default();
+        let nothing = FieldTable::default();
         let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
         Ok((channel, consumer))
     }
 
-    /// Gives back what [`Self::hold`] has.
+    /// Rejects the message that [`Self::hold`] keeps, so that the broker requeues it.
     pub fn release(&self, (channel, _): (Channel, Consumer)) -> Result<()> {
         Ok(self.runtime.block_on(channel.close(200, "done".into()))?)
     }
 
-    /// Ends in order.
+    /// Closes the connection in order.
     pub fn close(self) -> Result<()> {
         Ok(self.runtime.block_on(self.connection.close(200, "done".into()))?)
     }
 }
 
-/// A line of a file of CloudEvents as a message: the key is the routing key, the body the data.
+/// Converts a line of a file of CloudEvents into a message: the key becomes the routing key, the data becomes the body.
 pub fn from_line(line: &str) -> Result<Outgoing> {
     #[derive(serde::Deserialize)]
     struct Line<'a> {
@@ -267,7 +271,7 @@ pub fn from_line(line: &str) -> Result<Outgoing> {
     })
 }
 
-/// A message of a sink as a file sink would have written it, as far as checks look at it.
+/// Converts a message of a sink into the line of a file sink, with the fields that checks read.
 pub fn to_line(delivery: &Delivery) -> Result<String> {
     let properties = &delivery.properties;
     let id = properties.message_id().as_ref().context("an id")?.to_string();
@@ -275,7 +279,7 @@ pub fn to_line(delivery: &Delivery) -> Result<String> {
     Ok(json!({ "id": id, "subject": header(delivery, "X-Key"), "data": data }).to_string())
 }
 
-/// A header of a message that is a text.
+/// Returns a header of a message if its value is a text.
 pub fn header(delivery: &Delivery, name: &str) -> Option<String> {
     let headers = delivery.properties.headers().as_ref()?;
     match headers.inner().get(name)? {

@@ -1,5 +1,5 @@
-//! A server of events over HTTP, as those who use Ordain have one: it keeps what it is given, and fails as
-//! often as it is told to.
+//! A server of events over HTTP, such as users of Ordain run: it keeps its events, and fails as often as a test
+//! requests.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -14,20 +14,20 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-/// See the module. It answers as long as the process runs.
+/// An HTTP server of events. The server runs as long as the process.
 pub struct Archive {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// By path.
+    /// The events by path.
     events: Mutex<BTreeMap<String, String>>,
-    /// Of a thousand requests, about.
+    /// How many of 1,000 requests fail, on average.
     failing: u32,
     random: Mutex<ChaCha8Rng>,
     token: Option<String>,
-    /// Of what it has not.
+    /// The status line for absent events.
     absent: &'static str,
     requests: AtomicU64,
     strangers: AtomicU64,
@@ -36,13 +36,13 @@ struct Shared {
 }
 
 impl Archive {
-    /// Serves lines of a file as `/KEY/SEQUENCE`, but for so many of a thousand requests, which fail in one
-    /// way or another; with a token only to those who have it.
+    /// Serves lines of a file as `/KEY/SEQUENCE`. `failing` of 1,000 requests fail in one of several ways. With a token
+    /// the server accepts only requests that carry the token.
     pub fn start(lines: &[String], failing: u32, token: Option<&str>) -> Result<Self> {
         Self::with(lines, failing, token, "404 Not Found")
     }
 
-    /// The same without failures, but for what it has not: that has this status.
+    /// Serves lines of a file as `/KEY/SEQUENCE` without failures. Absent events have the given status.
     pub fn refusing(lines: &[String], absent: &'static str) -> Result<Self> {
         Self::with(lines, 0, None, absent)
     }
@@ -70,7 +70,7 @@ impl Archive {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&serving);
-                // Whoever has gone is answered no more.
+                // The client may have closed the connection already.
                 thread::spawn(move || drop(shared.serve(stream)));
             }
         });
@@ -79,7 +79,7 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Has these as well from now on.
+    /// Adds events from now on.
     pub fn keep<'a>(&self, lines: impl IntoIterator<Item = &'a String>) -> Result<()> {
         let mut events = self.shared.events.lock().unwrap_or_else(PoisonError::into_inner);
         for line in lines {
@@ -94,22 +94,22 @@ impl Archive {
         Ok(())
     }
 
-    /// Where an event is, as a setting.
+    /// Returns the URL template of the events, as a setting.
     pub fn url(&self) -> String {
         format!("http://{}/{{key}}/{{sequence}}", self.address)
     }
 
-    /// How many requests there were.
+    /// Returns the number of requests.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::Relaxed)
     }
 
-    /// How many of them were without the token.
+    /// Returns the number of requests without the token.
     pub fn strangers(&self) -> u64 {
         self.shared.strangers.load(Ordering::Relaxed)
     }
 
-    /// How many there were at one time, at most.
+    /// Returns the largest number of concurrent requests.
     pub fn most(&self) -> usize {
         self.shared.most.load(Ordering::Relaxed)
     }
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// A status and a body; `None`: the connection breaks.
+    /// Returns a status and a body; `None` breaks the connection.
     fn answer(&self, path: &str, is_known: bool) -> Option<(&'static str, String)> {
         if !is_known {
             self.strangers.fetch_add(1, Ordering::Relaxed);
@@ -161,8 +161,8 @@ impl Shared {
         let event = events.get(path);
         let mut random = self.random.lock().ok()?;
         let (status, body) = if random.random_range(0..1_000) < self.failing {
-            // Another one than was asked for.
-            let other = events.values().next().filter(|it| Some(*it) != event);
+            // An event other than the requested one.
+            let other = events.values().next().filter(|found| Some(*found) != event);
             match random.random_range(0..5) {
                 0 => return None,
                 1 => ("200 OK", "no event"),

@@ -1,7 +1,7 @@
-//! One suite over every store: what the runtime relies on, as seen through the `Store` trait.
+//! One suite over every store: the guarantees that the runtime needs, as seen through the `Store` trait.
 //!
-//! A store's tests implement [`Fixture`] and call [`conformance_suite!`](crate::conformance_suite)
-//! once. Must know nothing of any store beyond its fixture.
+//! A store's tests implement [`Fixture`] and call [`conformance_suite!`](crate::conformance_suite) once. The suite must
+//! know nothing of any store beyond its fixture.
 
 pub mod chains;
 pub mod due;
@@ -26,34 +26,34 @@ pub use owner::{Owner, absent, claim, event, fresh, job, lease, next, number_of}
 
 use ordain_store::Store;
 
-/// How long the fixture's store keeps dead letters, in ms. All times of the suite are long beside
-/// what a slow machine takes for a case: a fixture may add to a clock that goes on by itself.
+/// How long the fixture's store keeps dead letters, in ms. All times of the suite are long compared with the duration
+/// of a case on a slow machine, so a fixture may add an offset to a running clock.
 pub const DEAD_TTL: u64 = 100_000;
 
 /// A store under test, empty at first.
 pub trait Fixture: Send {
-    /// The store.
+    /// Returns the store.
     fn store(&self) -> &dyn Store;
 
-    /// Whether marks can be put in one write with what is done of an outbox.
+    /// Returns whether one write can contain marks and the progress of an outbox.
     const MARKS_WITH_OUTBOX: bool = true;
 
-    /// Whether a page of keys is never larger than asked for, and no key on two pages.
+    /// Returns whether a page of keys is never larger than requested and no key is on two pages.
     const PAGES_ARE_EXACT: bool = true;
 
-    /// Lets so many ms of the store's time pass.
+    /// Advances the store's time by this number of ms.
     fn pass(&mut self, ms: u64) -> impl Future<Output = ()> + Send;
 
     /// Closes the store and opens it again.
     fn reopen(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Remembers what the store holds now, as a backup or a replica does.
+    /// Saves the present data of the store, as a backup or a replica does.
     fn remember(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Lets the store go back in time, to what it held when it was last told to remember.
+    /// Returns the store to the data that was last saved.
     fn go_back(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Puts bytes in the place of a job's record.
+    /// Replaces a job's record with bytes.
     fn garble(
         &mut self,
         stream: &str,
@@ -62,8 +62,8 @@ pub trait Fixture: Send {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Makes a test of every case, each with a fixture of its own: `conformance_suite!(open)`, where
-/// `open()` is an expression of a [`Fixture`].
+/// Makes a test of every case, each with a fixture of its own: `conformance_suite!(open)`, where `open()` is an
+/// expression of a [`Fixture`].
 #[macro_export]
 macro_rules! conformance_suite {
     ($open:expr) => {

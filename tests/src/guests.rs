@@ -1,20 +1,20 @@
-//! Handlers made of WebAssembly text, for what no language would do by itself. `build.rs` makes
-//! them from the files in `guests/`.
+//! Handlers made of WebAssembly text, for behaviour that no language produces by itself. `build.rs` builds them from
+//! the files in `guests/`.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// The component of a guest. With `-utf16` behind its name, its strings are in that encoding.
+/// Returns the component of a guest. With `-utf16` behind the name, the strings of the guest are in that encoding.
 pub fn guest(name: &str) -> Result<Vec<u8>> {
     let file = Path::new(env!("OUT_DIR")).join(format!("{name}.wasm"));
-    std::fs::read(&file).with_context(|| format!("there is no guest {name}"))
+    std::fs::read(&file).with_context(|| format!("guest {name} does not exist"))
 }
 
-/// A component that does nothing.
+/// Returns a component that does nothing.
 pub const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
-/// A component that does nothing but import an instance without content.
+/// Returns a component that only imports an instance without content.
 pub fn importing(name: &str) -> Vec<u8> {
     let length = u8::try_from(name.len()).expect("a name of a test is short");
     let mut wasm = EMPTY.to_vec();
@@ -32,12 +32,12 @@ pub fn importing(name: &str) -> Vec<u8> {
 pub struct Pairs(Vec<u8>);
 
 impl Pairs {
-    /// No pair.
+    /// Makes data without a pair.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more.
+    /// Adds a pair.
     #[must_use]
     pub fn pair(mut self, first: u32, second: u32) -> Self {
         self.0.extend(first.to_le_bytes());
@@ -45,19 +45,19 @@ impl Pairs {
         self
     }
 
-    /// Start and length of a list or a string, in two pairs.
+    /// Adds the start and the length of a list or a string, in two pairs.
     #[must_use]
     pub fn list(self, at: u32, start: u32, length: u32) -> Self {
         self.pair(at, start).pair(at + 4, length)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// Where the parts of `puppet`'s outcome are.
+/// Offsets of the parts of `puppet`'s outcome.
 pub mod outcome {
     /// The state's variant: 0 keep, 1 put, 2 delete.
     pub const STATE: u32 = 8;
@@ -67,9 +67,9 @@ pub mod outcome {
     pub const MESSAGES: u32 = 20;
 }
 
-/// Where a message's parts are, from its start.
+/// Offsets of a message's parts, from the message's start.
 pub mod message {
-    /// Size of one.
+    /// Size of a message.
     pub const SIZE: u32 = 80;
     /// Start and length of the sink's name.
     pub const SINK: u32 = 0;

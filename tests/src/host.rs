@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::plugins::plugin;
 
-/// The host that was built with the tests.
+/// Returns the path of the host that was built with the tests.
 pub fn binary() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let profile = test.ancestors().nth(2).context("the test is not in a target folder")?;
@@ -20,13 +20,13 @@ pub fn binary() -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// A folder with a configuration and everything that it names.
+/// A folder with a configuration and every file that the configuration names.
 pub struct Home {
     folder: TempDir,
 }
 
 impl Home {
-    /// A home with some of the repository's handlers, and a configuration.
+    /// Makes a home with some of the repository's handlers and a configuration.
     pub fn new(handlers: &[&str], config: &str) -> Result<Self> {
         let home = Self { folder: tempfile::tempdir()? };
         fs::create_dir(home.path("plugins"))?;
@@ -37,58 +37,58 @@ impl Home {
         Ok(home)
     }
 
-    /// A file or folder of the home.
+    /// Returns the path of a file or folder of the home.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Writes a file. A configuration that says nothing of a listener gets one at a free port: the
-    /// default port is one for all hosts on a machine.
+    /// Writes a file. Adds a listener at a free port to a configuration without one, because all hosts on a machine
+    /// have the same default port.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let mut text = text.as_ref().to_vec();
-        let is_config = Path::new(name).extension().is_some_and(|it| it == "toml");
+        let is_config = Path::new(name).extension().is_some_and(|extension| extension == "toml");
         if is_config && !String::from_utf8_lossy(&text).contains("[admin]") {
             text.extend_from_slice(b"\n[admin]\nlisten = \"127.0.0.1:0\"\n");
         }
         Ok(fs::write(self.path(name), text)?)
     }
 
-    /// Reads a file; empty where there is none.
+    /// Reads a file. Returns an empty text if the file does not exist.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// `ordain` with arguments, in the home.
+    /// Builds the command `ordain` with arguments, in the home.
     pub fn ordain(&self, args: &[&str]) -> Result<Command> {
         let mut command = Command::new(binary()?);
         command.current_dir(self.folder.path()).args(args).stdin(Stdio::null());
         Ok(command)
     }
 
-    /// Puts another file in the place of one.
+    /// Replaces a file with another one.
     pub fn replace(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let other = self.path(&format!("{name}.other"));
         fs::write(&other, text)?;
         Ok(fs::rename(other, self.path(name))?)
     }
 
-    /// Writes behind the end of a file.
+    /// Appends to a file.
     pub fn append(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let mut file = fs::File::options().append(true).open(self.path(name))?;
         Ok(file.write_all(text.as_ref())?)
     }
 
-    /// Lines of a file that have ended.
+    /// Returns the number of complete lines of a file.
     pub fn lines(&self, name: &str) -> usize {
         self.read(name).matches('\n').count()
     }
 
-    /// Runs it to its end.
+    /// Runs `ordain` until it ends.
     pub fn output(&self, args: &[&str]) -> Result<Output> {
         Ok(self.ordain(args)?.output()?)
     }
 
-    /// `run --once --json`, which must succeed; its report.
+    /// Runs `run --once --json`, which must succeed. Returns its report.
     pub fn run_once(&self) -> Result<Value> {
         let output = self.output(&["--log", "warn", "run", "--once", "--json"])?;
         let log = String::from_utf8_lossy(&output.stderr);
@@ -96,7 +96,8 @@ impl Home {
         serde_json::from_slice(&output.stdout).with_context(|| format!("no report: {log}"))
     }
 
-    /// The same where a sink writes to standard output, which goes into a file of the home.
+    /// Runs `run --once --json` for a sink that writes to standard output, which a file of the home receives. Returns
+    /// the report.
     pub fn run_once_to(&self, out: &str) -> Result<Value> {
         let mut command = self.ordain(&["--log", "error", "run", "--once", "--json"])?;
         let output = command.stdout(fs::File::create(self.path(out))?).output()?;
@@ -105,13 +106,13 @@ impl Home {
         serde_json::from_str(&report).with_context(|| format!("no report: {report}"))
     }
 
-    /// Starts `run --once`, to be killed.
+    /// Starts `run --once` for a test that kills it.
     pub fn start(&self) -> Result<Child> {
         let mut command = self.ordain(&["--log", "warn", "run", "--once"])?;
         Ok(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
     }
 
-    /// The rows that a listing prints with `--json`.
+    /// Returns the rows that a listing prints with `--json`.
     pub fn rows(&self, args: &[&str]) -> Result<Vec<Value>> {
         let output = self.output(args)?;
         let log = String::from_utf8_lossy(&output.stderr);
@@ -120,7 +121,7 @@ impl Home {
         lines.map(|line| Ok(serde_json::from_slice(line)?)).collect()
     }
 
-    /// The folder.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

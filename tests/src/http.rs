@@ -1,4 +1,4 @@
-//! A client of the host's listeners that sends what it is told to, right or wrong.
+//! A client of the host's listeners that sends valid and invalid requests as given.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::service::Service;
 
-/// How long an answer may take. Only a failing test waits so long.
+/// Time limit for a response. Only a failing test waits for the whole limit.
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub struct Answer {
     /// The status code.
@@ -24,12 +24,12 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as JSON.
+    /// Parses the body as JSON.
     pub fn json(&self) -> Result<Value> {
         serde_json::from_str(&self.body).with_context(|| format!("no JSON: {self:?}"))
     }
 
-    /// The detail of an error, which must be problem details of its status.
+    /// Returns the detail of an error, which must be problem details of its status.
     pub fn problem(&self) -> Result<String> {
         let problem = self.json()?;
         let form = self.head.contains("content-type: application/problem+json");
@@ -38,7 +38,7 @@ impl Answer {
     }
 }
 
-/// Where a host's operators are served, as its log says.
+/// Returns the address of a host's admin listener, as the host's log states it.
 pub fn admin(service: &mut Service) -> Result<SocketAddr> {
     const SAID: &str = "admin listening on http://";
     let mut address = None;
@@ -52,31 +52,33 @@ pub fn admin(service: &mut Service) -> Result<SocketAddr> {
     address.context("it was said")
 }
 
-/// Waits until a host is ready; where its operators are served.
+/// Waits until a host is ready. Returns the address of its admin listener.
 pub fn ready(service: &mut Service) -> Result<SocketAddr> {
     let address = admin(service)?;
-    service.until("readiness", || get(address, "/readyz").is_ok_and(|it| it.status == 200))?;
+    service.until("readiness", || {
+        get(address, "/readyz").is_ok_and(|response| response.status == 200)
+    })?;
     Ok(address)
 }
 
-/// Asks for a path.
+/// Requests a path.
 pub fn get(address: SocketAddr, path: &str) -> Result<Answer> {
     get_with(address, path, &[])
 }
 
-/// The same with headers.
+/// Requests a path with headers.
 pub fn get_with(address: SocketAddr, path: &str, headers: &[&str]) -> Result<Answer> {
     let host = format!("Host: {address}");
     let all = [&[&*host, "Connection: close"], headers].concat().join("\r\n");
     send(address, format!("GET {path} HTTP/1.1\r\n{all}\r\n\r\n").as_bytes())
 }
 
-/// Sends bytes, and reads what is answered until the other side closes.
+/// Sends bytes, and reads the response until the server closes the connection.
 pub fn send(address: SocketAddr, request: &[u8]) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(DEADLINE))?;
     stream.set_write_timeout(Some(DEADLINE))?;
-    // What is refused early may not be read to its end.
+    // The server may stop reading a request that it rejects early.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {

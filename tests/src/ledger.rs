@@ -1,5 +1,5 @@
-//! A ledger of many transactions over many orders, and what `plugins/ledger` must make of it, worked
-//! out a second time.
+//! A ledger of many transactions over many orders, and a second computation of the results that `plugins/ledger` must
+//! produce.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,25 +8,25 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// Months that a ledger is spread over.
+/// Number of months that a ledger covers.
 const MONTHS: usize = 6;
 
 /// An order and a month.
 type Month = (String, String);
 
-/// What a ledger comes to.
+/// A ledger and its expected results.
 #[derive(Debug)]
 pub struct Ledger {
-    /// Its batches, as lines of a file of CloudEvents. The last one ends it.
+    /// The batches, as lines of a file of CloudEvents. The last batch ends the ledger.
     pub batches: Vec<String>,
     /// The statement of each month of each order.
     statements: BTreeMap<Month, Value>,
-    /// How many transactions each order has.
+    /// The number of transactions of each order.
     orders: BTreeMap<String, u64>,
 }
 
 impl Ledger {
-    /// One of so many transactions, in batches of so many.
+    /// Makes a ledger with this number of transactions, in batches of the given size.
     pub fn new(seed: u64, transactions: usize, orders: u32, batch: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut all: Vec<Value> = (0..transactions)
@@ -55,42 +55,42 @@ impl Ledger {
         Self { batches: batches.collect(), statements, orders }
     }
 
-    /// How many statements there must be.
+    /// Returns the expected number of statements.
     pub fn statements(&self) -> usize {
         self.statements.len()
     }
 
-    /// Compares the data of all statements that came, each once.
+    /// Compares the data of all received statements, each once.
     pub fn check(&self, came: impl IntoIterator<Item = Value>) -> Result<()> {
         let mut statements = BTreeMap::new();
         for data in came {
             let month = (text(&data, "order")?, text(&data, "month")?);
             let again = statements.insert(month.clone(), data);
-            ensure!(again.is_none(), "two statements of {month:?}");
+            ensure!(again.is_none(), "{month:?} has two statements");
         }
         for (month, right) in &self.statements {
             let data =
-                statements.get(month).with_context(|| format!("no statement of {month:?}"))?;
-            ensure!(data == right, "the statement of {month:?} is {data}, and {right} is right");
+                statements.get(month).with_context(|| format!("{month:?} has no statement"))?;
+            ensure!(data == right, "the statement of {month:?} is {data} instead of {right}");
         }
-        ensure!(statements.len() == self.statements.len(), "statements of other months");
+        ensure!(statements.len() == self.statements.len(), "other months have statements");
         Ok(())
     }
 
-    /// How many events each key of the second stage must have had.
+    /// Returns the expected number of events of each key of the second stage.
     pub fn orders(&self) -> BTreeMap<String, u64> {
         self.orders.clone()
     }
 
-    /// The same for the third: its postings, and that it is closed.
+    /// Returns the expected number of events of each key of the third stage: its postings and its end.
     pub fn months(&self) -> BTreeMap<String, u64> {
         let events = |data: &Value| data["postings"].as_u64().unwrap_or(0) + 1;
         let months = self.statements.iter();
-        months.map(|((order, month), it)| (format!("{order}/{month}"), events(it))).collect()
+        months.map(|((order, month), data)| (format!("{order}/{month}"), events(data))).collect()
     }
 }
 
-/// What the transactions come to, by month, and how many each order has.
+/// Computes the statements of the transactions by month, and the number of transactions of each order.
 fn add_up(all: &[Value]) -> (BTreeMap<Month, Value>, BTreeMap<String, u64>) {
     let mut balances: BTreeMap<String, (i64, u64)> = BTreeMap::new();
     let mut months: BTreeMap<Month, [i64; 5]> = BTreeMap::new();
@@ -123,14 +123,15 @@ fn text(data: &Value, name: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Messages as their receiver has them: key, number, id. The numbers of each key are without holes, and
-/// each is under one id, however often it came. How many each key has had.
+/// Checks messages as their receiver has them: key, number, id. The numbers of each key must have no holes, and each
+/// number must have one id, however often its message arrived. Returns the number of messages of each key.
 ///
-/// Those of one key may come out of order where several outboxes send them: that is what numbers are for.
+/// Messages of one key may arrive out of order if several outboxes send them: the numbers exist for this case.
 pub fn without_holes(
     came: impl IntoIterator<Item = (String, u64, String)>,
 ) -> Result<BTreeMap<String, u64>> {
-    let (mut keys, mut ids) = (BTreeMap::<String, BTreeMap<u64, String>>::new(), BTreeSet::new());
+    let mut keys = BTreeMap::<String, BTreeMap<u64, String>>::new();
+    let mut ids = BTreeSet::new();
     for (key, number, id) in came {
         let known = keys.entry(key.clone()).or_default().entry(number).or_insert(id.clone());
         ensure!(*known == id, "{key} {number} is {known}, and {id} as well");

@@ -1,4 +1,4 @@
-//! What the tests of the whole have in common.
+//! Shared parts of the tests of the whole system.
 
 pub mod amqp;
 pub mod archive;

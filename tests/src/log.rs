@@ -1,4 +1,4 @@
-//! Logs of events: a real one where there is one, and ways to disturb them.
+//! Logs of events: a real log if one is configured, and ways to disturb the order.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// Names a file of CloudEvents, one a line, with sequences and marked ends.
+/// The environment variable that names a file of CloudEvents, one per line, with sequences and marked ends.
 pub const REAL_LOG: &str = "ORDAIN_REAL_LOG";
 
-/// The line of an event.
+/// Formats the line of an event.
 pub fn line(key: &str, sequence: u64, data: &Value) -> String {
     json!({
         "specversion": "1.0", "id": format!("{key}-{sequence}"), "source": "/tests",
@@ -22,14 +22,14 @@ pub fn line(key: &str, sequence: u64, data: &Value) -> String {
     .to_string()
 }
 
-/// The lines of events 1 to `events` of keys `k0`, `k1` and so on, the keys in turn.
+/// Returns the lines of events 1 to `events` of keys `k0`, `k1` and so on, alternating between the keys.
 pub fn in_turn(keys: usize, events: u64) -> Vec<String> {
     let event = |sequence| (0..keys).map(move |key| (format!("k{key}"), sequence));
     let all = (1..=events).flat_map(event);
     all.map(|(key, sequence)| line(&key, sequence, &json!({ "n": sequence }))).collect()
 }
 
-/// The same events without sequences, as producers send them that do not count.
+/// Returns the same events without sequences, as producers without counters send them.
 pub fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
     let line = |line: &String| -> Result<String> {
         let mut event: Value = serde_json::from_str(line)?;
@@ -39,12 +39,12 @@ pub fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
     lines.iter().map(line).collect()
 }
 
-/// Lines as a file has them.
+/// Joins lines as in a file.
 pub fn text(lines: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The lines of the real log, or generated ones. Says which.
+/// Returns the lines of the real log, or generated lines. Prints which.
 pub fn real_or_generated() -> Result<Vec<String>> {
     let text = if let Some(path) = std::env::var_os(REAL_LOG).filter(|path| !path.is_empty()) {
         let text = std::fs::read_to_string(&path)
@@ -75,12 +75,12 @@ fn lines_of(text: &str) -> Vec<String> {
     text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// What a real log must be for the tests to know what must come of it.
+/// The requirements on a real log, from which tests compute the expected results.
 const RIGHT: &str = "must be CloudEvents in JSON, one a line, each with a `subject`; in each subject \
                      the `sequence`s 1, 2, 3 and so on, each once and without holes; the last one \
                      and no other with `endofsequence`: true";
 
-/// Whether the lines are a log of that kind.
+/// Checks that the lines are such a log.
 fn fits(lines: &[String]) -> Result<()> {
     let keys = by_key(lines)?;
     let events: usize = keys.values().map(BTreeMap::len).sum();
@@ -95,8 +95,7 @@ fn fits(lines: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The same lines shuffled within windows of `window`, every `nth` one repeated somewhere in the
-/// next window.
+/// Shuffles lines within windows of `window`, and repeats every `nth` line somewhere in the next window.
 pub fn disturb(lines: &[String], window: usize, nth: usize, seed: u64) -> Vec<String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut out = Vec::new();
@@ -120,7 +119,7 @@ pub fn disturb(lines: &[String], window: usize, nth: usize, seed: u64) -> Vec<St
     out
 }
 
-/// One event as a naive reader sees it.
+/// An event as a naive reader parses it.
 #[derive(Debug, Clone)]
 pub struct Line {
     /// The key.
@@ -129,13 +128,13 @@ pub struct Line {
     pub sequence: u64,
     /// The type.
     pub kind: String,
-    /// The data as a handler gets it: without insignificant white space.
+    /// The data as a handler receives it: without insignificant white space.
     pub data: String,
-    /// Whether it is marked as the last one.
+    /// Whether the event is marked as the last one of its key.
     pub end: bool,
 }
 
-/// The events of a log by key and sequence, each once.
+/// Returns the events of a log by key and sequence, each once.
 pub fn by_key(lines: &[String]) -> Result<BTreeMap<String, BTreeMap<u64, Line>>> {
     #[derive(serde::Deserialize)]
     struct Envelope<'a> {
@@ -168,7 +167,9 @@ pub fn by_key(lines: &[String]) -> Result<BTreeMap<String, BTreeMap<u64, Line>>>
 }
 
 fn without_space(json: &str) -> String {
-    let (mut out, mut text, mut escaped) = (String::new(), false, false);
+    let mut out = String::new();
+    let mut text = false;
+    let mut escaped = false;
     for c in json.chars() {
         if text {
             text = escaped || c != '"';

@@ -10,17 +10,17 @@ use wasm_encoder::{ComponentSection as _, CustomSection};
 
 const TARGET: &str = "wasm32-wasip2";
 
-/// Folders whose change makes every handler stale.
+/// Folders whose changes make every handler stale.
 const SHARED: [&str; 2] = ["sdk/rust", "wit"];
 
-/// The example handlers, which are built together: built alone, each would have its libraries built
-/// with other features.
+/// The example handlers, which one build makes together: separate builds would build the libraries with other features
+/// for each handler.
 const HANDLERS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
-/// The component of a handler in `plugins/`, built as `cargo xtask plugins` builds it where it is
-/// missing or older than its sources.
+/// Returns the component of a handler in `plugins/`. Builds it as `cargo xtask plugins` does if it is missing or older
+/// than its sources.
 pub fn plugin(name: &str) -> Result<PathBuf> {
-    // Two builds at once would wait for each other and then do the same.
+    // Two concurrent builds would wait for each other and then do the same work twice.
     static BUILDING: Mutex<()> = Mutex::new(());
     let _building = BUILDING.lock();
     let target = target_dir()?;
@@ -38,7 +38,7 @@ pub fn plugin(name: &str) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// A handler with a note in it, which makes another file of it.
+/// Returns a handler with an added note, which makes its file different.
 pub fn noted(name: &str, note: &str) -> Result<Vec<u8>> {
     let mut component = std::fs::read(plugin(name)?)?;
     let note = CustomSection { name: "note".into(), data: note.as_bytes().into() };
@@ -58,18 +58,18 @@ fn build(file: &Path, target: &Path) -> Result<()> {
         status.success(),
         "the handlers cannot be built; is the target there (`rustup target add {TARGET}`)?"
     );
-    // Cargo leaves a file that would not change as it was.
+    // Cargo does not touch a file whose content stays equal.
     std::fs::File::options().append(true).open(file)?.set_modified(SystemTime::now())?;
     Ok(())
 }
 
-/// The folder of the workspace.
+/// Returns the folder of the workspace.
 pub fn root() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests.parent().expect("the package is in a folder of the workspace").to_owned()
 }
 
-/// Where cargo has put the running test: `<target>/<profile>/deps/<test>`.
+/// Returns the target folder of the running test, `<target>/<profile>/deps/<test>`.
 pub fn target_dir() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let target = test.ancestors().nth(3).context("the test is not in a target folder")?;

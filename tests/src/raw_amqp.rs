@@ -1,11 +1,11 @@
-//! A producer that sends what no library would: AMQP 0-9-1 frames made by hand.
+//! A producer that sends AMQP 0-9-1 frames made by hand, which no library would send.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use anyhow::{Result, ensure};
 
-/// A method's class and number, as the specification has them.
+/// A method's class and number in the specification.
 type Method = (u16, u16);
 
 const START_OK: Method = (10, 11);
@@ -19,13 +19,13 @@ const CONFIRM: Method = (85, 10);
 const CONFIRM_OK: Method = (85, 11);
 const PUBLISH: Method = (60, 40);
 const ACK: Method = (60, 80);
-/// A content header has a property `headers`.
+/// The flag of a content header with the property `headers`.
 const HAS_HEADERS: u16 = 1 << 13;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
 
-/// A connection with a channel that confirms.
+/// A connection with a channel in confirm mode.
 pub struct RawProducer {
     stream: TcpStream,
 }
@@ -50,8 +50,7 @@ impl RawProducer {
         Ok(raw)
     }
 
-    /// Publishes a message with bytes for a routing key and a whole table of headers, and waits for
-    /// the confirmation.
+    /// Publishes a message with bytes for a routing key and a whole table of headers, and waits for the confirmation.
     pub fn publish(
         &mut self,
         exchange: &str,
@@ -89,7 +88,7 @@ impl RawProducer {
         Ok(self.stream.write_all(&frame)?)
     }
 
-    /// Reads frames until that method comes.
+    /// Reads frames until the given method arrives.
     fn until(&mut self, (class, number): Method) -> Result<()> {
         loop {
             let mut head = [0; 7];
@@ -113,29 +112,29 @@ impl RawProducer {
     }
 }
 
-/// A short string: up to 255 bytes.
+/// Encodes a short string: up to 255 bytes.
 pub fn short(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }
 
-/// A long string, or whatever else has its length before it.
+/// Encodes a long string, or other bytes that follow their length.
 pub fn long(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
 }
 
-/// A table of names and values with their types.
+/// Encodes a table of names and values with their types.
 pub fn table(fields: &[(&[u8], &[u8])]) -> Vec<u8> {
     let fields: Vec<u8> =
         fields.iter().flat_map(|(name, value)| [&short(name)[..], value].concat()).collect();
     long(&fields)
 }
 
-/// A text as a value of a table.
+/// Encodes a text as a value of a table.
 pub fn text(text: &[u8]) -> Vec<u8> {
     [b"S", &long(text)[..]].concat()
 }
 
-/// Arrays within arrays, so many deep, as a value of a table.
+/// Encodes `depth` nested arrays as a value of a table.
 pub fn nested(depth: u32) -> Vec<u8> {
     (0..depth).fold(b"V".to_vec(), |inner, _| [b"A", &long(&inner)[..]].concat())
 }

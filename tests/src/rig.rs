@@ -9,18 +9,18 @@ use crate::host::Home;
 use crate::log::by_key;
 use crate::tally;
 
-/// See the module.
+/// A broker, a client of the broker, and a home of a host between two queues.
 pub struct Rig {
     /// The broker.
     pub rabbit: Rabbit,
-    /// Its client, without TLS.
+    /// The client of the broker, without TLS.
     pub client: Client,
     /// The home, with the handlers `tally` and `faulty`.
     pub home: Home,
 }
 
-/// The configuration of a stream from the queue `cases` to the exchange `out`: with sections before
-/// it, such as that of a store, settings of the stream, and of its source.
+/// Returns the configuration of a stream from the queue `cases` to the exchange `out`, with sections before the stream
+/// (such as the section of a store), settings of the stream, and settings of its source.
 pub fn config(url: &str, sections: &str, stream: &str, source: &str) -> String {
     format!(
         "{sections}\n[broker]\nurl = \"{url}\"\n\
@@ -31,23 +31,23 @@ pub fn config(url: &str, sections: &str, stream: &str, source: &str) -> String {
 }
 
 impl Rig {
-    /// On the embedded store, with defaults.
+    /// Starts a rig with the embedded store and defaults.
     pub fn new() -> Result<Self> {
         Self::with("", "", "")
     }
 
-    /// With what [`config`] takes, on a broker that other tests share. Behind `out` is a queue
-    /// `out`.
+    /// Starts a rig with the arguments of [`config`], on a broker that other tests share. The queue `out` is bound to
+    /// the exchange `out`.
     pub fn with(sections: &str, stream: &str, source: &str) -> Result<Self> {
         Self::on(Rabbit::shared()?, sections, stream, source)
     }
 
-    /// The same on a broker that a test may kill, pause or configure.
+    /// Starts the same rig on a broker that a test may kill, pause or configure.
     pub fn alone(sections: &str, stream: &str, source: &str) -> Result<Self> {
         Self::on(Rabbit::start()?, sections, stream, source)
     }
 
-    /// The same on a broker that runs.
+    /// Starts the same rig on a running broker.
     pub fn on(rabbit: Rabbit, sections: &str, stream: &str, source: &str) -> Result<Self> {
         let client = Client::connect(&rabbit.url_at(rabbit.port()))?;
         client.exchange("out", ExchangeKind::Topic)?;
@@ -58,8 +58,7 @@ impl Rig {
         Ok(Self { rabbit, client, home })
     }
 
-    /// Waits until the host has declared its queues, with what leads to them, and the broker has
-    /// that on its disk.
+    /// Waits until the host has declared its queues and their bindings, and the broker has written them to its disk.
     pub fn until_declared(&self) -> Result<()> {
         self.until_bound("cases", &["cases", "cases.3"])?;
         self.rabbit.sync()
@@ -73,7 +72,7 @@ impl Rig {
         })
     }
 
-    /// A new client, after the old one was cut off.
+    /// Replaces the client after its connection was closed.
     pub fn reconnect(&mut self) -> Result<()> {
         self.client = Client::connect(&self.rabbit.url_at(self.rabbit.port()))?;
         Ok(())
@@ -82,19 +81,19 @@ impl Rig {
     /// Publishes lines of a file as events.
     pub fn publish(&self, lines: &[String]) -> Result<()> {
         let messages: Vec<Outgoing> =
-            lines.iter().map(|it| from_line(it)).collect::<Result<_>>()?;
+            lines.iter().map(|line| from_line(line)).collect::<Result<_>>()?;
         self.client.publish("cases", &messages)
     }
 
-    /// Takes messages until there is one for each of these events, and checks them.
+    /// Receives messages until one has arrived for each of these events, and checks them.
     pub fn check(&self, lines: &[String]) -> Result<()> {
         let mut out = Vec::new();
         self.take(&mut out, lines.len())?;
         tally::check(&by_key(lines)?, &out.join("\n"))
     }
 
-    /// Takes messages until these are so many. One that comes again, after something was lost, is
-    /// the same, with the id of the first, and is left out.
+    /// Receives messages until `count` different ones have arrived. A message that arrives again after a loss must
+    /// equal the first with its id, and is left out.
     pub fn take(&self, out: &mut Vec<String>, count: usize) -> Result<()> {
         while out.len() < count {
             for delivery in self.client.take("out", count - out.len())? {
@@ -107,7 +106,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Waits until all that was delivered is acknowledged.
+    /// Waits until the host has acknowledged all deliveries.
     pub fn until_empty(&self) -> Result<()> {
         wait_until("all acknowledged", || {
             let queues = self.rabbit.queues()?;

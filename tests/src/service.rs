@@ -1,4 +1,4 @@
-//! A running host: to be signalled, killed and waited for.
+//! A running host for tests, which signal it, kill it and wait for it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ pub use ordain_servers::wait_until;
 
 use crate::host::{Home, binary};
 
-/// Between two looks at its memory.
+/// The interval between two readings of the host's memory use.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Bytes beyond which no file grows where that is limited: more than any but a sink that was made
-/// so long.
+/// Upper limit of a file's size in bytes, where a test limits files: larger than any file except a sink that a test has
+/// extended to this size.
 pub const FILE_LIMIT: u64 = 1 << 30;
 
 /// A process that is killed when it is dropped.
@@ -29,21 +29,20 @@ pub struct Service {
 pub const RUN_WITH_SHORT_WAITS: [&str; 2] = ["--wait-divisor=5", "run"];
 
 impl Service {
-    /// Starts `ordain` with arguments in a home. What it prints goes to files there, of which
-    /// each start begins new ones.
+    /// Starts `ordain` with arguments in a home. Files in the home receive its output; each start truncates them.
     pub fn start(home: &Home, args: &[&str]) -> Result<Self> {
         Self::spawn(home, home.ordain(args)?)
     }
 
-    /// The same with some more environment.
+    /// Starts `ordain` with additional environment variables.
     pub fn start_with(home: &Home, args: &[&str], env: &[(&str, PathBuf)]) -> Result<Self> {
         let mut command = home.ordain(args)?;
         command.envs(env.iter().map(|(name, value)| (name, value)));
         Self::spawn(home, command)
     }
 
-    /// The same by another program, which gets the host and its arguments behind its own. It starts the host itself if
-    /// there is none.
+    /// Starts the host by another program, which receives the host and the host's arguments behind its own arguments.
+    /// Starts the host directly if `by` is empty.
     pub fn start_by(home: &Home, by: &[String], args: &[&str]) -> Result<Self> {
         let Some((program, own)) = by.split_first() else { return Self::start(home, args) };
         let mut command = Command::new(program);
@@ -52,9 +51,9 @@ impl Service {
         Self::spawn(home, command)
     }
 
-    /// The same where files may not grow beyond [`FILE_LIMIT`]: writes fail as on a full disk.
+    /// Starts `ordain` with a limit of [`FILE_LIMIT`] on files: writes fail as on a full disk.
     pub fn start_limited(home: &Home, args: &[&str]) -> Result<Self> {
-        // The signal that comes with the limit is ignored. A unit is 512 or 1,024 bytes.
+        // The shell ignores the signal that comes with the limit. A unit of the limit is 512 or 1,024 bytes.
         let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", FILE_LIMIT / 1_024);
         let mut command = Command::new("sh");
         command.current_dir(home.folder()).args(["-c", &limited]).arg(binary()?).args(args);
@@ -63,37 +62,38 @@ impl Service {
     }
 
     fn spawn(home: &Home, mut command: Command) -> Result<Self> {
-        let (stdout, stderr) = (home.path("stdout"), home.path("stderr"));
+        let stdout = home.path("stdout");
+        let stderr = home.path("stderr");
         command.stdout(fs::File::create(&stdout)?).stderr(fs::File::create(&stderr)?);
         Ok(Self { child: command.spawn()?, stdout, stderr })
     }
 
-    /// Its process id.
+    /// Returns the process id of the host.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has printed.
+    /// Returns the standard output of the host.
     pub fn stdout(&self) -> String {
         fs::read_to_string(&self.stdout).unwrap_or_default()
     }
 
-    /// What it has logged.
+    /// Returns the log of the host.
     pub fn stderr(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    /// The file of its log.
+    /// Returns the path of the log.
     pub fn stderr_path(&self) -> PathBuf {
         self.stderr.clone()
     }
 
-    /// Whether it still runs.
+    /// Returns whether the host is running.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Sends it a signal, by its name without `SIG`.
+    /// Sends a signal to the host, by the signal's name without `SIG`.
     pub fn signal(&self, name: &str) -> Result<()> {
         let id = self.id().to_string();
         let status = Command::new("kill").args(["-s", name, &id]).status()?;
@@ -101,31 +101,31 @@ impl Service {
         Ok(())
     }
 
-    /// Pauses it by SIGSTOP, and waits until all its threads stand still.
+    /// Pauses the host by SIGSTOP, and waits until all its threads are stopped.
     pub fn pause(&self) -> Result<()> {
         self.signal("STOP")?;
         wait_until("a paused process", || Ok(stands_still(self.id())))
     }
 
-    /// Resumes it by SIGCONT.
+    /// Resumes the host by SIGCONT.
     pub fn resume(&self) -> Result<()> {
         self.signal("CONT")
     }
 
-    /// Waits until something is so; it must run until then.
+    /// Waits until a condition holds; the host must run until then.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
         wait_until(what, || {
             if is_so() {
                 return Ok(true);
             }
             match self.child.try_wait()? {
-                Some(status) => bail!("it ended ({status}) before {what}: {}", self.stderr()),
+                Some(status) => bail!("the host ended ({status}) before {what}: {}", self.stderr()),
                 None => Ok(false),
             }
         })
     }
 
-    /// Waits until its log has these words.
+    /// Waits until the log contains these words.
     pub fn until_says(&mut self, words: &str) -> Result<()> {
         let log = self.stderr.clone();
         self.until(&format!("{words:?} in its log"), || {
@@ -133,7 +133,7 @@ impl Service {
         })
     }
 
-    /// Waits for its end.
+    /// Waits until the host ends.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         let mut ended = None;
         wait_until("the end of the process", || {
@@ -143,12 +143,12 @@ impl Service {
         ended.context("it has ended")
     }
 
-    /// Waits for its end; the most memory that it had, in KiB.
+    /// Waits until the host ends. Returns the most memory that the host used, in KiB.
     pub fn peak_memory(&mut self) -> Result<u64> {
         let status = format!("/proc/{}/status", self.id());
         let mut peak = 0;
         loop {
-            // A process that has ended has no such line.
+            // The status of an ended process lacks this line.
             let text = fs::read_to_string(&status).unwrap_or_default();
             let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
             let now = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
@@ -161,7 +161,7 @@ impl Service {
         }
     }
 
-    /// Asks it to end in order, and waits until it has: its exit code must be 0.
+    /// Stops the host in order, and waits until it has ended: its exit code must be 0.
     pub fn end(&mut self) -> Result<()> {
         self.signal("TERM")?;
         let status = self.wait()?;
@@ -169,7 +169,7 @@ impl Service {
         Ok(())
     }
 
-    /// Ends it as a power failure would, but for what the system still holds.
+    /// Kills the host, which loses all data except those that the system holds: unlike a power failure.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -179,7 +179,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // It has ended already, or a test has failed.
+        // The host may have ended, or a test may have failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What `plugins/tally` must have emitted, computed from the input alone.
+//! The expected messages of `plugins/tally`, computed from the input alone.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::log::Line;
 
-/// From one file through the handler into another.
+/// The configuration of a stream from one file through the handler into another.
 pub const CONFIG: &str = r#"
 [streams.cases]
 handler = "tally"
@@ -21,7 +21,7 @@ path = "out.ndjson"
 /// The hash before the first event of a key.
 pub const FIRST_HASH: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// The hash that `plugins/tally` documents, after one more event.
+/// Returns the hash that `plugins/tally` documents, after one more event.
 pub fn hash(mut hash: u64, line: &Line) -> u64 {
     let mut take = |bytes: &[u8]| {
         for byte in bytes {
@@ -36,8 +36,8 @@ pub fn hash(mut hash: u64, line: &Line) -> u64 {
     hash
 }
 
-/// Checks the messages of a file sink against the input: for each key, one message for each
-/// event, in order, with the right count and hash, and no id twice.
+/// Checks the messages of a file sink against the input: for each key, one message for each event, in order, with the
+/// right count and hash, and no id twice.
 pub fn check(input: &BTreeMap<String, BTreeMap<u64, Line>>, output: &str) -> Result<()> {
     let mut ids = HashSet::new();
     let mut got: BTreeMap<String, Vec<(u64, u64, String)>> = BTreeMap::new();

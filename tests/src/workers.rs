@@ -1,4 +1,4 @@
-//! A pool of workers with one handler, for tests that look at turns from outside.
+//! A pool of workers with one handler, for tests that observe turns from outside.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
@@ -16,10 +16,10 @@ use ordain_wasm::{
 use crate::guests::guest;
 use crate::plugins::{plugin, target_dir};
 
-/// No answer takes longer than this, however busy the machine is.
+/// Time limit for a result, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The sinks that are configured.
+/// The configured sinks.
 pub const SINKS: [&str; 3] = ["faulty", "tally", "other"];
 
 /// A line of a guest: level, key, text.
@@ -29,7 +29,7 @@ pub type Line = (String, String, String);
 pub struct Workers {
     /// The engine.
     pub engine: Arc<Engine>,
-    /// The queue. Declared before the pool, as a driver would drop it.
+    /// The queue. The field precedes the pool, because a driver drops the two in this order.
     pub turns: Turns,
     /// The pool.
     pub pool: Pool,
@@ -38,17 +38,17 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Workers with a handler of `plugins/`.
+    /// Makes workers with a handler of `plugins/`.
     pub fn plugin(name: &str, settings: Settings) -> Result<Self> {
         Self::start(&plugin(name)?, settings)
     }
 
-    /// Workers with the handler `faulty` and one thread.
+    /// Makes workers with the handler `faulty` and one thread.
     pub fn faulty() -> Result<Self> {
         Self::plugin("faulty", settings())
     }
 
-    /// Workers with a guest of `guests/` and one thread.
+    /// Makes workers with a guest of `guests/` and one thread.
     pub fn guest(name: &str) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("guest@1.0.0.wasm");
@@ -88,14 +88,14 @@ impl Workers {
         self.run(turn("key", &[data]))
     }
 
-    /// Executes one event that fails.
+    /// Executes one event that fails. Returns the failure.
     #[track_caller]
     pub fn failure(&self, data: impl AsRef<[u8]>) -> Failure {
         let done = self.command(data);
         done.failure.unwrap_or_else(|| panic!("it has not failed: {:?}", done.verdicts))
     }
 
-    /// Executes one event that emits one message.
+    /// Executes one event that emits one message. Returns the message.
     #[track_caller]
     pub fn report(&self, data: &str) -> String {
         let done = self.command(data);
@@ -105,7 +105,7 @@ impl Workers {
         text(&messages[0])
     }
 
-    /// The next results, at least so many.
+    /// Returns the next results, at least `count`.
     pub fn results(&self, count: usize) -> Vec<TurnDone> {
         let mut results = Vec::new();
         while results.len() < count {
@@ -114,7 +114,7 @@ impl Workers {
         results
     }
 
-    /// The lines that guests have written since the last call.
+    /// Returns the lines that guests have written since the last call.
     pub fn lines(&self) -> Vec<Line> {
         std::mem::take(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -126,7 +126,8 @@ pub fn load(engine: &Engine, path: &Path) -> Result<Arc<Handler>> {
     Ok(engine.load(&file.map_err(anyhow::Error::msg)?)?)
 }
 
-/// One worker thread, a time limit that tests can wait for, and handlers compiled only once.
+/// Returns the configuration of one worker thread, with a time limit that tests can wait for and a cache of compiled
+/// handlers.
 pub fn settings() -> Settings {
     let cache = target_dir().ok().map(|target| target.join("compiled-handlers"));
     let mut settings = Settings { workers: 1, cache, ..Settings::default() };
@@ -134,7 +135,7 @@ pub fn settings() -> Settings {
     settings
 }
 
-/// A turn whose events have these data.
+/// Makes a turn whose events have these data.
 pub fn turn(key: &str, data: &[impl AsRef<[u8]>]) -> Turn {
     let events = data
         .iter()
@@ -150,7 +151,7 @@ pub fn turn(key: &str, data: &[impl AsRef<[u8]>]) -> Turn {
     }
 }
 
-/// An event of the year 2001 with a trace.
+/// Makes an event of the year 2001 with a trace.
 pub fn event(key: &str, sequence: u64, data: &[u8]) -> Arc<Event> {
     Arc::new(Event::new(&EventParts {
         key,
@@ -166,12 +167,12 @@ pub fn event(key: &str, sequence: u64, data: &[u8]) -> Arc<Event> {
     }))
 }
 
-/// A message's data as text.
+/// Returns a message's data as text.
 pub fn text(message: &Message) -> String {
     String::from_utf8_lossy(message.data()).into_owned()
 }
 
-/// Asserts the kind of a failure, and that its message has all of these words.
+/// Asserts the kind of a failure, and that its message contains all of these words.
 #[track_caller]
 pub fn assert_failure(failure: &Failure, kind: FailureKind, words: &[&str]) {
     assert_eq!(failure.kind, kind, "{failure:?}");

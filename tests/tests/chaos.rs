@@ -1,17 +1,16 @@
-//! Chaos: a producer that loses, repeats, delays and shuffles events, while hosts, their store and
-//! the broker are killed by `kill -9` at random moments, hosts come, leave and stand still, and what
-//! is between them and the servers is cut, slow, silent, or loses answers. At the end of each round
-//! all is counted from what came out and from what the store has, by code that knows only what was
-//! sent.
+//! Chaos: a producer loses, repeats, delays and shuffles events, while `kill -9` ends hosts, their store and the broker
+//! at random moments, hosts join, leave and pause, and their links to the servers are cut, slow, silent, or lose
+//! replies. At the end of each round the test counts the effects from the host's output and from the store, by code
+//! that knows only what was sent.
 //!
 //! Other rounds send events over HTTP while Redis loses its last seconds (`rewinds.rs`) or single keys (`removed.rs`),
 //! the folder of an embedded store is moved and restored (`folder.rs`), and the servers' name does not resolve
 //! (`names.rs`).
 //!
-//! `ORDAIN_CHAOS_SEED` uses a seed again, `ORDAIN_CHAOS_ROUND` begins with that round of it, and
-//! `ORDAIN_CHAOS_SECONDS` goes on with more rounds for so long. What is sent, the settings of the
-//! host and the moments of kills are of the seed and the round; what the machine does meanwhile is
-//! not, nor how many kills there are.
+//! `ORDAIN_CHAOS_SEED` reuses a seed, `ORDAIN_CHAOS_ROUND` begins with the given round of that seed, and
+//! `ORDAIN_CHAOS_SECONDS` continues with more rounds for that time. The seed and the round determine the sent events,
+//! the settings of the host and the moments of kills. They determine neither the machine's behaviour nor the number of
+//! kills.
 
 mod chaos {
     mod check;
@@ -36,7 +35,7 @@ mod chaos {
     use plan::Plan;
     use world::World;
 
-    /// So many rounds go by with one broker, one store and one configuration.
+    /// The number of rounds with one broker, one store and one configuration.
     const ROUNDS: u32 = 5;
 
     fn number(name: &str) -> Result<Option<u64>> {
@@ -44,7 +43,7 @@ mod chaos {
         text.map(|text| text.parse().with_context(|| format!("{name}={text}"))).transpose()
     }
 
-    /// What is random, each by itself: how much one draws changes no other.
+    /// The uses of randomness, each with its own generator: the draws of one do not change another.
     #[derive(Clone, Copy)]
     enum Part {
         Settings,
@@ -64,7 +63,7 @@ mod chaos {
         let seed = number("ORDAIN_CHAOS_SEED")?.unwrap_or_else(rand::random);
         let first = number("ORDAIN_CHAOS_ROUND")?.map_or(Ok(0), u32::try_from)?;
         let time = Duration::from_secs(number("ORDAIN_CHAOS_SECONDS")?.unwrap_or(0));
-        println!("seed {seed} (ORDAIN_CHAOS_SEED={seed} uses it again)");
+        println!("seed {seed} (ORDAIN_CHAOS_SEED={seed} reuses it)");
         let started = Instant::now();
         let new_world =
             |round| World::new(with_redis, &mut Part::Settings.random(seed, round / ROUNDS));
@@ -78,7 +77,7 @@ mod chaos {
             let done = world.play(&plan, &mut disturbance).and_then(|()| check(&mut world, &plan));
             let counted = done.with_context(|| {
                 let again = format!("ORDAIN_CHAOS_SEED={seed} ORDAIN_CHAOS_ROUND={round}");
-                format!("{again} plays it again: {}\n{}", world.told(), world.logs())
+                format!("{again} repeats it: {}\n{}", world.told(), world.logs())
             })?;
             println!("{:>5.0?} round {round}: {counted}; {}", started.elapsed(), world.told());
             if started.elapsed() >= time {
@@ -88,17 +87,17 @@ mod chaos {
         Ok(())
     }
 
-    /// Rounds with events over HTTP.
+    /// Plays rounds with events over HTTP.
     fn rounds_of(play: impl Fn(&mut ChaCha8Rng) -> Result<String>) -> Result<()> {
         let seed = number("ORDAIN_CHAOS_SEED")?.unwrap_or_else(rand::random);
         let first = number("ORDAIN_CHAOS_ROUND")?.map_or(Ok(0), u32::try_from)?;
         let time = Duration::from_secs(number("ORDAIN_CHAOS_SECONDS")?.unwrap_or(0));
-        println!("seed {seed} (ORDAIN_CHAOS_SEED={seed} uses it again)");
+        println!("seed {seed} (ORDAIN_CHAOS_SEED={seed} reuses it)");
         let started = Instant::now();
         for round in first.. {
             let told = play(&mut Part::Disturbance.random(seed, round));
             let told = told.with_context(|| {
-                format!("ORDAIN_CHAOS_SEED={seed} ORDAIN_CHAOS_ROUND={round} plays it again")
+                format!("ORDAIN_CHAOS_SEED={seed} ORDAIN_CHAOS_ROUND={round} repeats it")
             })?;
             println!("{:>5.0?} round {round}: {told}", started.elapsed());
             if started.elapsed() >= time {

@@ -1,6 +1,5 @@
-//! A real Redis Cluster of masters that share all slots. It never fails over by itself: a node
-//! that is killed leaves its slots without an owner until it is restarted. Masters may have replicas, which take
-//! over when a test says so.
+//! A real Redis Cluster of masters that share all slots. It never fails over by itself: a killed node leaves its slots
+//! without an owner until it is restarted. Masters may have replicas, which take over when a test requests a failover.
 
 mod migration;
 mod replicas;
@@ -17,34 +16,34 @@ use crate::proxy::Proxy;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
 
-/// The slots of every Cluster.
+/// The number of slots of every Cluster.
 const SLOTS: usize = 16_384;
 
 /// Masters that share the slots evenly, in order.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
-    /// None, or one before each node.
+    /// No proxies, or one before each node.
     proxies: Vec<Proxy>,
-    /// None, or one of each node.
+    /// No replicas, or one of each node.
     replicas: Vec<Redis>,
-    /// Whether the replica of a node is its master now.
+    /// Whether the replica of each node is its master now.
     swapped: Vec<AtomicBool>,
 }
 
 impl Cluster {
-    /// Starts so many masters, at least 3 for a majority after a loss, and waits until every node
-    /// serves. It takes 2 to 3 seconds, of which Redis waits 2.
+    /// Starts `masters` masters, at least 3 for a majority after a loss, and waits until every node serves. The start
+    /// takes 2 to 3 seconds, of which Redis waits 2.
     pub fn start(masters: usize) -> Result<Self> {
         Self::with(masters, &Options::new())
     }
 
-    /// The same with options for every node.
+    /// Starts a Cluster with options for every node.
     pub fn with(masters: usize, options: &Options) -> Result<Self> {
         Self::of(nodes(masters, options)?, Vec::new())
     }
 
-    /// The same with a proxy before each node, which the nodes name as their own address.
+    /// Starts a Cluster with a proxy before each node. The nodes announce the proxies as their addresses.
     pub fn behind_proxies(masters: usize, options: &Options) -> Result<Self> {
         let nodes = nodes(masters, options)?;
         let mut proxies = Vec::new();
@@ -59,9 +58,10 @@ impl Cluster {
     fn of(nodes: Vec<Redis>, proxies: Vec<Proxy>) -> Result<Self> {
         for (index, node) in nodes.iter().enumerate() {
             let slots = share(index, nodes.len());
-            let (first, last) = (slots.start().to_string(), slots.end().to_string());
+            let first = slots.start().to_string();
+            let last = slots.end().to_string();
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
-            // Different from the others, so that nothing is to be settled between them.
+            // Each node has another epoch, so that the nodes have no conflict to resolve.
             let epoch = (index + 1).to_string();
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch])?;
         }
@@ -77,17 +77,17 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The nodes; the number of a node is its place here.
+    /// Returns the nodes, by number.
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }
 
-    /// The proxies before the nodes, in the same order; none where that was not asked for.
+    /// Returns the proxies before the nodes, in the same order; none if the Cluster was started without proxies.
     pub fn proxies(&self) -> &[Proxy] {
         &self.proxies
     }
 
-    /// The addresses of all nodes, or of the proxies before them.
+    /// Returns the addresses of all nodes, or of the proxies before them.
     pub fn urls(&self) -> Vec<String> {
         let url = |(number, node): (usize, &Redis)| match self.proxies.get(number) {
             Some(proxy) => node.url_at(proxy.port()),
@@ -96,19 +96,19 @@ impl Cluster {
         self.nodes.iter().enumerate().map(url).collect()
     }
 
-    /// The port by which the nodes name one of them.
+    /// Returns the port that the nodes announce for a node.
     fn named(&self, number: usize) -> u16 {
         self.proxies.get(number).map_or_else(|| self.nodes[number].port(), Proxy::port)
     }
 
-    /// The slot of a key.
+    /// Returns the slot of a key.
     pub fn slot(&self, key: &str) -> Result<u16> {
         let reply = self.running().command(&["CLUSTER", "KEYSLOT", key])?;
         let slot = reply.int().context("a slot is a number")?;
         Ok(u16::try_from(slot)?)
     }
 
-    /// The number of the node that owns a slot, as the first node that runs sees it.
+    /// Returns the number of the node that owns a slot, in the view of the first running node.
     pub fn owner(&self, slot: u16) -> Result<usize> {
         let slot = i64::from(slot);
         let reply = self.running().command(&["CLUSTER", "SLOTS"])?;
@@ -119,14 +119,14 @@ impl Cluster {
             }
             _ => None,
         });
-        let port = owner.with_context(|| format!("nobody owns the slot {slot}"))?;
+        let port = owner.with_context(|| format!("no node owns the slot {slot}"))?;
         let mut numbers = 0..self.nodes.len();
         let number = numbers.find(|number| i64::from(self.named(*number)) == port);
         number.context("the owner is none of the nodes")
     }
 
-    /// Waits until every node that runs serves all slots: after a restart, as a node that comes
-    /// back waits 2 seconds before it does.
+    /// Waits until every running node serves all slots: after a restart, because a returning node waits 2 seconds
+    /// before it serves.
     pub fn until_ready(&self) -> Result<()> {
         let known = format!("cluster_known_nodes:{}", self.nodes.len() + self.replicas.len());
         let slots = format!("cluster_slots_ok:{SLOTS}");
@@ -143,14 +143,14 @@ impl Cluster {
         })
     }
 
-    /// Begins to move a slot to a node: from now on its owner answers `ASK` for keys that it does
-    /// not have, and the other serves those who say `ASKING`.
+    /// Begins to move a slot to a node: from now on the owner replies `ASK` for absent keys, and the other node serves
+    /// clients that send `ASKING`.
     pub fn migrate(&self, slot: u16, to: usize) -> Result<Migration<'_>> {
         Migration::begin(self, slot, to)
     }
 
     fn running(&self) -> &Redis {
-        // Where none runs, the error is that of the first.
+        // If no node is running, the caller gets the error of the first.
         self.nodes.iter().find(|node| node.is_running()).unwrap_or(&self.nodes[0])
     }
 }
@@ -160,7 +160,7 @@ fn nodes(masters: usize, options: &Options) -> Result<Vec<Redis>> {
     (0..masters).map(|_| Redis::with(&options)).collect()
 }
 
-/// The slots of one of some masters.
+/// Returns the slots of the master `index` of `masters`.
 fn share(index: usize, masters: usize) -> RangeInclusive<usize> {
     index * SLOTS / masters..=(index + 1) * SLOTS / masters - 1
 }

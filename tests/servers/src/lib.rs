@@ -1,10 +1,9 @@
-//! Real servers for tests, each in a private folder on a private port, so that a test can kill,
-//! pause, restart and cut them off: Redis alone, as a Cluster and under a Sentinel, RabbitMQ, and a
-//! TCP proxy to stand before one.
+//! Real servers for tests, each in a private folder on a private port, so that a test can kill, pause, restart and
+//! disconnect them: Redis alone, as a Cluster and under a Sentinel, RabbitMQ, and a TCP proxy before a server.
 //!
-//! It never touches a server that it has not started, and never stands in for one: a server that
-//! is not installed is an error that says how to get it. Everything blocks the thread that calls.
-//! What is started ends when its value is dropped, and when the process of the test is killed.
+//! The crate never touches a server that it has not started, and never imitates one: a missing server is an error that
+//! names the command to install it. Every call blocks its thread. A server ends when its value is dropped, and when the
+//! test's process is killed.
 
 mod cluster;
 mod port;

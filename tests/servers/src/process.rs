@@ -1,8 +1,8 @@
-//! A process that ends with the one that started it, however that ends.
+//! A process that ends with the process that started it, however the latter ends.
 //!
-//! A signal at the parent's death would come with the end of the *thread* that started it, and
-//! tests run on threads that end. So a shell stands between: it holds the reading end of a pipe,
-//! of which the system closes the other end when this process ends, and then it kills.
+//! A signal at the parent's death would come with the end of the *thread* that started the process, and tests run on
+//! threads that end. So a shell starts the process: the shell holds the reading end of a pipe. The system closes the
+//! other end when the test's process ends, and then the shell kills the program.
 
 use std::env;
 use std::fs::File;
@@ -14,8 +14,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::wait::wait_for;
 
-/// Starts the program, prints its id, and ends with it. A line on standard input kills it; the end
-/// of standard input means that nobody is left to do anything, so it removes the folder as well.
+/// Starts the program, prints its id, and ends with it. A line on standard input kills the program; the end of standard
+/// input means that the test's process is gone, so the shell removes the folder as well.
 const SHELL: &str = r#"
 exec 3<&0
 folder=$1 log=$2; shift 2
@@ -39,15 +39,15 @@ exit "$status"
 #[derive(Debug)]
 pub(crate) struct Process {
     shell: Child,
-    /// The program's, not the shell's.
+    /// The process id of the program, not of the shell.
     id: u32,
-    /// What is written here, or its end, kills.
+    /// The standard input of the shell: a line, or the end, kills the program.
     hold: Option<ChildStdin>,
 }
 
 impl Process {
-    /// Starts a program in a folder of its own, with some more environment, and what it prints
-    /// appended to `log`.
+    /// Starts a program in a folder of its own, with additional environment variables, and appends the program's output
+    /// to `log`.
     pub(crate) fn start(
         program: &Path,
         args: &[&str],
@@ -65,21 +65,21 @@ impl Process {
         let mut id = String::new();
         let output = shell.stdout.take().context("it is piped")?;
         BufReader::new(output).read_line(&mut id)?;
-        let id = id.trim().parse().context("the shell named no process")?;
+        let id = id.trim().parse().context("the shell printed no process id")?;
         Ok(Self { shell, id, hold })
     }
 
-    /// The program's process id.
+    /// Returns the program's process id.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
-    /// How it has ended, or nothing while it runs.
+    /// Returns the exit status of the program, or `None` while it is running.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.shell.try_wait()?)
     }
 
-    /// Sends a signal, by its name without `SIG`.
+    /// Sends a signal, by the signal's name without `SIG`.
     pub(crate) fn signal(&mut self, name: &str) -> Result<()> {
         ensure!(self.ended()?.is_none(), "the process has ended");
         let id = self.id.to_string();
@@ -88,15 +88,15 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         wait_for("the end of the process", || self.ended())
     }
 
-    /// Ends it at once, as `kill -9` does, and waits for that.
+    /// Ends the program at once, as `kill -9` does, and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<()> {
         if let Some(mut hold) = self.hold.take() {
-            // It fails where the program has ended by itself.
+            // The write fails if the program has ended by itself.
             let _ = hold.write_all(b"kill\n");
             self.wait()?;
         }
@@ -106,17 +106,17 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A test that has failed has its own error to show.
+        // A failed test reports its own error.
         let _ = self.kill();
     }
 }
 
-/// Where a program is, by its name.
+/// Returns the path of a program, by its name.
 pub(crate) fn find(name: &str) -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut places = env::split_paths(&path).map(|folder| folder.join(name));
     places.find(|place| place.is_file()).with_context(|| {
-        format!("there is no `{name}` in the PATH: run `cargo xtask test`, which installs it")
+        format!("`{name}` is not in the PATH: run `cargo xtask test`, which installs it")
     })
 }
 

@@ -1,5 +1,5 @@
-//! A TCP proxy before a server, to lose, cut, delay and hold up what passes. It never makes or
-//! changes a byte: a client sees nothing through it that a network could not do.
+//! A TCP proxy before a server, which loses, cuts, delays and holds back bytes. It never makes or changes a byte: a
+//! client sees only behaviour that a network could cause.
 
 mod frames;
 mod link;
@@ -17,26 +17,26 @@ use state::{Inner, State};
 use crate::port::Port;
 use crate::wait::wait_until;
 
-/// What a proxy does with what comes.
+/// How a proxy handles connections and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Passes everything.
     #[default]
     Pass,
-    /// Passes what a client sends that much later; what has come meanwhile goes along.
+    /// Passes the client's bytes with this delay, together with bytes that have arrived meanwhile.
     Delay(Duration),
-    /// Accepts connections and passes nothing, in no direction and also on open connections, as
-    /// a network that has gone silent. What was held up passes when the mode ends.
+    /// Accepts connections and passes nothing in either direction, also on open connections, like a network that drops
+    /// all packets. Held bytes pass when the mode ends.
     HalfOpen,
-    /// Refuses connections and cuts the open ones, as a machine without the server.
+    /// Refuses connections and closes the open ones, like a machine without the server.
     Refuse,
-    /// Passes requests, and closes a connection instead of passing the first answer that comes.
-    /// For any protocol; for Redis, [`Proxy::lose_replies`] picks the requests.
+    /// Passes requests, and closes a connection instead of passing the first reply. For any protocol; for Redis,
+    /// [`Proxy::lose_replies`] selects the requests.
     CutReplies,
 }
 
-/// A proxy on a private port of 127.0.0.1, before a server on another. A client of a server that is
-/// down is accepted and closed. Dropping it closes all.
+/// A proxy on a private port of 127.0.0.1, before a server on another port. While the server is down, the proxy accepts
+/// a client and closes the connection. Dropping the proxy closes all connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
@@ -44,13 +44,14 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one before the server on a port of 127.0.0.1, which need not run yet.
+    /// Starts a proxy before the server on a port of 127.0.0.1. The server need not be running yet.
     pub fn start(server: u16) -> Result<Self> {
         let proxy = Self { port: Port::take()?, state: Arc::default() };
-        let (port, state) = (proxy.port(), Arc::clone(&proxy.state));
+        let port = proxy.port();
+        let state = Arc::clone(&proxy.state);
         std::thread::spawn(move || {
             while state.until_open() {
-                // Somebody else of the machine may listen there for a moment.
+                // Another process of the machine may listen on the port for a moment.
                 if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
                     state.change(|inner| inner.listens = true);
                     accept(&state, &listener, server);
@@ -65,12 +66,12 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Its port.
+    /// Returns the proxy's port.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// Changes the mode, from now on and for open connections too. When it returns, it is so.
+    /// Changes the mode for new and open connections. The mode is in effect when the method returns.
     pub fn set(&self, mode: Mode) -> Result<()> {
         self.state.change(|inner| {
             inner.mode = mode;
@@ -83,39 +84,38 @@ impl Proxy {
             if listens {
                 return Ok(self.state.lock().listens);
             }
-            // Asked of the system too: for a moment, a process that is being started elsewhere
-            // holds a copy of what is closed here.
+            // The loop also tries to connect: for a moment, a process that another thread is starting holds a copy of
+            // the closed listener.
             let connects = self.wake();
             Ok(!connects && !self.state.lock().listens)
         })
     }
 
-    /// Closes all connections now. New ones pass.
+    /// Closes all connections. New connections pass.
     pub fn cut(&self) {
         self.state.change(Inner::cut);
     }
 
-    /// Loses the answers to the next `count` requests of Redis that contain some bytes (none:
-    /// any): each request is done by the server, and when its answer arrives the connection is
-    /// closed instead. Answers to earlier requests pass before. It replaces what an earlier call
-    /// has asked for. Not for connections that subscribe, whose answers cannot be told apart.
+    /// Loses the replies to the next `count` requests of Redis that contain some bytes (none: any): the server executes
+    /// each request, and when its reply arrives the proxy closes the connection instead. Replies to earlier requests
+    /// pass before. The call replaces the losses that an earlier call requested. It does not work for connections that
+    /// subscribe, whose replies cannot be matched with requests.
     pub fn lose_replies(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
     }
 
-    /// Loses the next `count` requests of Redis that contain some bytes (none: any): the
-    /// connection is closed before the request is passed. It replaces what an earlier call has
-    /// asked for.
+    /// Loses the next `count` requests of Redis that contain some bytes (none: any): the proxy closes the connection
+    /// instead of passing the request. The call replaces the losses that an earlier call requested.
     pub fn lose_requests(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_requests(count, containing.as_ref()));
     }
 
-    /// What it has done so far.
+    /// Returns the counts since the start.
     pub fn counts(&self) -> Counts {
         self.state.lock().counts
     }
 
-    /// Wakes the thread that waits for a connection. `false` where nobody does.
+    /// Wakes the thread that accepts connections. Returns `false` if no thread does.
     fn wake(&self) -> bool {
         TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).is_ok()
     }
@@ -131,14 +131,14 @@ impl Drop for Proxy {
     }
 }
 
-/// Accepts connections until that is not wanted any more.
+/// Accepts connections until the mode refuses them or the proxy ends.
 fn accept(state: &Arc<State>, listener: &TcpListener, server: u16) {
     while let Ok((client, _)) = listener.accept() {
         if state.lock().is_shut() {
             return;
         }
         if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) {
-            // It fails only where one of them is gone again.
+            // The call fails only if one side has closed its connection already.
             let _ = link::start(state, client, server);
         }
     }

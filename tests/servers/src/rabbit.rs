@@ -21,12 +21,12 @@ use server::Server;
 
 use crate::tls::Certificates;
 
-/// The virtual host that a broker has from the beginning.
+/// The virtual host that a broker has from the start.
 const DEFAULT: &str = "/";
-/// The user in whose name virtual hosts and users are made, for the broker's log.
+/// The user as whom tests create virtual hosts and users, for the broker's log.
 const USER: &str = "tests";
 
-/// The brokers that the tests of this process share. They end with the process.
+/// The brokers that the tests of this process share. The brokers end with the process.
 static SHARED: Mutex<Vec<Arc<Server>>> = Mutex::new(Vec::new());
 
 /// A virtual host of a broker. Dropping it removes the virtual host, or kills the broker if no other
@@ -39,23 +39,23 @@ pub struct Rabbit {
 }
 
 impl Rabbit {
-    /// Starts a broker of one's own, and waits until it takes connections.
+    /// Starts a separate broker, and waits until it accepts connections.
     pub fn start() -> Result<Self> {
         Self::with(&RabbitOptions::new())
     }
 
-    /// Starts a broker of one's own with options.
+    /// Starts a separate broker with options.
     pub fn with(options: &RabbitOptions) -> Result<Self> {
         let server = Arc::new(Server::start(options)?);
         Ok(Self { server, virtual_host: DEFAULT.to_owned(), is_shared: false })
     }
 
-    /// Makes a virtual host on the broker that the tests of this process share.
+    /// Creates a virtual host on the broker that the tests of this process share.
     pub fn shared() -> Result<Self> {
         Self::shared_with(&RabbitOptions::new())
     }
 
-    /// Makes a virtual host on the broker with these options that the tests of this process share.
+    /// Creates a virtual host on the broker with these options that the tests of this process share.
     pub fn shared_with(options: &RabbitOptions) -> Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let server = shared_server(options)?;
@@ -72,17 +72,17 @@ impl Rabbit {
         Ok(Self { server, virtual_host, is_shared: true })
     }
 
-    /// Its port.
+    /// Returns the port of the broker.
     pub fn port(&self) -> u16 {
         self.server.port.number()
     }
 
-    /// The name of the virtual host.
+    /// Returns the name of the virtual host.
     pub fn virtual_host(&self) -> &str {
         &self.virtual_host
     }
 
-    /// Its address, over TLS where it speaks that.
+    /// Returns the URL of the virtual host, over TLS if the broker offers TLS.
     pub fn url(&self) -> String {
         match &self.server.tls {
             Some((port, _)) => self.address("amqps", "localhost", port.number()),
@@ -90,7 +90,7 @@ impl Rabbit {
         }
     }
 
-    /// The same at another port, such as that of a proxy before it, without TLS.
+    /// Returns the URL at another port, such as the port of a proxy before the broker, without TLS.
     pub fn url_at(&self, port: u16) -> String {
         self.address("amqp", "127.0.0.1", port)
     }
@@ -103,44 +103,44 @@ impl Rabbit {
         format!("{scheme}://guest:guest@{host}:{port}{path}")
     }
 
-    /// The certificates, where it speaks TLS.
+    /// Returns the certificates if the broker offers TLS.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.server.tls.as_ref().map(|(_, certificates)| certificates)
     }
 
-    /// Ends it at once by SIGKILL. Does nothing where it does not run.
+    /// Ends the broker at once by SIGKILL. Does nothing if it is not running.
     pub fn kill(&self) -> Result<()> {
         self.own()?.process.kill()
     }
 
-    /// Ends it in order by SIGTERM, and waits for that.
+    /// Ends the broker in order by SIGTERM, and waits for its end.
     pub fn stop(&self) -> Result<()> {
         self.own()?.process.stop().map(drop)
     }
 
-    /// Pauses it by SIGSTOP: the system accepts connections, and nothing answers.
+    /// Pauses the broker by SIGSTOP: the system accepts connections, and the broker does not reply.
     pub fn pause(&self) -> Result<()> {
         self.own()?.process.set_paused(true)
     }
 
-    /// Resumes it by SIGCONT.
+    /// Resumes the broker by SIGCONT.
     pub fn resume(&self) -> Result<()> {
         self.own()?.process.set_paused(false)
     }
 
-    /// Starts it in the same folder on the same port, and waits until its queues have leaders. One
-    /// that runs is killed before.
+    /// Starts the broker in the same folder on the same port, and waits until its queues have leaders. Kills a running
+    /// broker before.
     pub fn restart(&self) -> Result<()> {
         self.own()?.restart()
     }
 
-    /// Sets a parameter of the broker's own application, to a value as Erlang has it.
+    /// Sets a parameter of the broker's own application to a value in Erlang's notation.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
         let set = format!("application:set_env(rabbit, {parameter}, {value}).");
         self.own()?.evaluate(&set).map(drop)
     }
 
-    /// Lets the broker use this part of the memory. At 0 it blocks connections that publish.
+    /// Sets the part of the memory that the broker may use. At 0 it blocks connections that publish.
     pub fn limit_memory(&self, part: f64) -> Result<()> {
         let set = format!("vm_memory_monitor:set_vm_memory_high_watermark({part:.6}).");
         self.own()?.evaluate(&set).map(drop)
@@ -157,8 +157,8 @@ impl Rabbit {
         self.server.evaluate(&close).map(drop)
     }
 
-    /// Adds a user with a password who may use everything in the virtual host, and declare and delete
-    /// what an expression matches.
+    /// Adds a user with a password. The user may use every resource of the virtual host, and declare and delete those
+    /// whose names match an expression.
     pub fn add_user(&self, name: &str, password: &str, declares: &str) -> Result<()> {
         let added = self.server.evaluate(&format!(
             "ok = rabbit_auth_backend_internal:add_user({name}, {password}, {user}), All = {all}, \
@@ -174,8 +174,8 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Waits until what is declared is on its disk. It writes that up to two seconds late: a queue
-    /// that a kill finds younger has lost all that it had confirmed.
+    /// Waits until the broker has written declarations to its disk. The broker writes them up to two seconds late:
+    /// after a kill, a queue that was not written has lost all messages that it had confirmed.
     pub fn sync(&self) -> Result<()> {
         let sync = "ok = mnesia:sync_log(), [ok = dets:sync(Table) || Table <- dets:all()], ok.";
         let done = self.server.evaluate(sync)?;
@@ -183,8 +183,8 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Returns the messages of each queue: those ready, and those delivered and not acknowledged, as
-    /// they are now. A queue that does not answer has as many as there can be.
+    /// Returns the current numbers of messages of each queue: ready, and delivered without an acknowledgement. A queue
+    /// that does not reply counts as the maximum.
     pub fn queues(&self) -> Result<BTreeMap<String, (u64, u64)>> {
         // The lists of `rabbitmqctl` are up to five seconds old for quorum queues.
         let listed = self.server.evaluate(&format!(
@@ -223,8 +223,7 @@ impl Rabbit {
         Ok(listed.lines().map(str::to_owned).collect())
     }
 
-    /// Suspends the process of a quorum queue, which then neither takes nor refuses messages, or
-    /// resumes it.
+    /// Suspends or resumes the process of a quorum queue. A suspended queue neither accepts nor rejects messages.
     pub fn suspend(&self, queue: &str, suspended: bool) -> Result<()> {
         let done = self.server.evaluate(&format!(
             "{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, {})), \
@@ -237,17 +236,17 @@ impl Rabbit {
         Ok(())
     }
 
-    /// The end of its log.
+    /// Returns the end of the broker's log.
     pub fn log_tail(&self) -> String {
         self.server.log_tail()
     }
 
-    /// The id of its process, where it was started.
+    /// Returns the id of the broker's process, if it was started.
     pub fn id(&self) -> Option<u32> {
         self.server.process.id()
     }
 
-    /// The broker, which no other test may share.
+    /// Returns the broker, which must not be shared with other tests.
     fn own(&self) -> Result<&Server> {
         ensure!(!self.is_shared, "other tests share this broker: use `Rabbit::start`");
         Ok(&self.server)
@@ -257,7 +256,7 @@ impl Rabbit {
 impl Drop for Rabbit {
     fn drop(&mut self) {
         if self.is_shared {
-            // A test that has failed has its own error to show.
+            // A failed test reports its own error.
             let host = binary(&self.virtual_host);
             let delete = format!("rabbit_vhost:delete({host}, {}).", binary(USER));
             let _ = self.server.evaluate(&delete);
@@ -276,7 +275,7 @@ fn shared_server(options: &RabbitOptions) -> Result<Arc<Server>> {
     Ok(server)
 }
 
-/// A binary of Erlang.
+/// Formats a binary of Erlang.
 fn binary(text: &str) -> String {
     format!("<<{text:?}/utf8>>")
 }

@@ -1,6 +1,6 @@
-//! A real `redis-server` of one's own.
+//! A real `redis-server` for one test.
 //!
-//! Every method takes `&self`, so that a test can kill a server while others talk to it.
+//! Every method takes `&self`, so that a test can kill a server while other threads use it.
 
 mod life;
 mod options;
@@ -24,40 +24,40 @@ use crate::running::Running;
 use crate::tls::Certificates;
 use crate::wait::wait_until;
 
-/// Starts of a server whose port somebody takes in the last moment.
+/// How often a start is tried if another process takes the port at the last moment.
 const STARTS: u32 = 5;
-/// Its name in the folder of a server.
+/// The name of the configuration in the folder of a server.
 pub(crate) const CONFIG: &str = "redis.conf";
-/// Lines of the log that an error shows.
+/// The number of log lines in an error.
 const TAIL: usize = 20;
 
 /// A Redis in a private folder on a private port of 127.0.0.1. Dropping it kills it.
 #[derive(Debug)]
 pub struct Redis {
-    /// Before the folder, so that it ends first.
+    /// Declared before the folder, so that the process ends first.
     process: Running,
     port: Port,
     tls: Option<(Port, Certificates)>,
-    /// Reserved for as long as the server may come back to it.
+    /// Reserved for as long as the server may restart.
     bus: Option<Port>,
     options: Options,
     folder: TempDir,
 }
 
 impl Redis {
-    /// Starts a durable server with some more lines of `redis.conf`, and waits until it answers.
+    /// Starts a durable server with additional lines of `redis.conf`, and waits until it replies.
     pub fn start(lines: &[&str]) -> Result<Self> {
         Self::with(&lines.iter().fold(Options::new(), |options, line| options.line(line)))
     }
 
-    /// Starts a server with options, and waits until it answers; a replica also until it is in
-    /// step with its master.
+    /// Starts a server with options, and waits until it replies, or, for a replica, until it is in step with its
+    /// master.
     pub fn with(options: &Options) -> Result<Self> {
         let mut tries = 1;
         loop {
             let redis = Self::prepare(options.clone())?;
             match redis.launch() {
-                // Somebody else of the machine was faster.
+                // Another process of the machine took the port.
                 Err(_) if tries < STARTS && redis.log().contains("Address already in use") => {
                     tries += 1;
                 }
@@ -92,23 +92,23 @@ impl Redis {
         Ok(Self { process: Running::default(), port, tls, bus, options, folder })
     }
 
-    /// Its port.
+    /// Returns the port of the server.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// The port on which it speaks TLS, and its certificates, where that was asked for.
+    /// Returns the port for TLS and the certificates, if TLS was requested.
     pub fn tls(&self) -> Option<(u16, &Certificates)> {
         self.tls.as_ref().map(|(port, certificates)| (port.number(), certificates))
     }
 
-    /// The port between the nodes of a Cluster, where it is one.
+    /// Returns the port between the nodes, if the server is a node of a Cluster.
     pub(crate) fn bus(&self) -> Option<u16> {
         self.bus.as_ref().map(Port::number)
     }
 
-    /// Its address: `redis://127.0.0.1:20001`, with the password of `default`, or `rediss://` and
-    /// the other port where it speaks TLS.
+    /// Returns the URL of the server: `redis://127.0.0.1:20001`, with the password of `default`, or `rediss://` and the
+    /// other port if the server offers TLS.
     pub fn url(&self) -> String {
         match &self.tls {
             Some((port, _)) => format!("rediss://{}127.0.0.1:{}", self.login(), port.number()),
@@ -116,7 +116,7 @@ impl Redis {
         }
     }
 
-    /// The same at another port, such as that of a proxy before it, without TLS.
+    /// Returns the URL at another port, such as the port of a proxy before the server, without TLS.
     pub fn url_at(&self, port: u16) -> String {
         format!("redis://{}127.0.0.1:{port}", self.login())
     }
@@ -125,12 +125,12 @@ impl Redis {
         self.password().map(|password| format!(":{password}@")).unwrap_or_default()
     }
 
-    /// The password of the user `default`.
+    /// Returns the password of the user `default`.
     pub fn password(&self) -> Option<&str> {
         self.options.password_of_default()
     }
 
-    /// A connection to it, logged in as `default`.
+    /// Opens a connection to the server, logged in as `default`.
     pub fn connect(&self) -> Result<Connection> {
         let mut connection = Connection::open(self.port())?;
         if let Some(password) = self.password() {
@@ -139,17 +139,17 @@ impl Redis {
         Ok(connection)
     }
 
-    /// Sends a command over a new connection; an error of the server is an error.
+    /// Sends a command over a new connection. Returns an error if the server replies with one.
     pub fn command(&self, command: &[&str]) -> Result<Reply> {
         self.connect()?.command(command)
     }
 
-    /// Sends a command over a new connection, and returns also an error of the server as it is.
+    /// Sends a command over a new connection. Returns the reply, even if it is an error.
     pub fn attempt(&self, command: &[&str]) -> Result<Reply> {
         self.connect()?.attempt(command)
     }
 
-    /// The fields of a section of `INFO`.
+    /// Returns the fields of a section of `INFO`.
     pub fn info(&self, section: &str) -> Result<BTreeMap<String, String>> {
         let reply = self.command(&["INFO", section])?;
         let text = reply.text().context("INFO is a text")?;
@@ -157,7 +157,7 @@ impl Redis {
         Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }
 
-    /// Processor time that it has used since it was started, in seconds.
+    /// Returns the processor time that the server has used since its start, in seconds.
     pub fn cpu(&self) -> Result<f64> {
         let info = self.info("cpu")?;
         let seconds = |name: &str| -> Result<f64> {
@@ -166,30 +166,30 @@ impl Redis {
         Ok(seconds("used_cpu_user")? + seconds("used_cpu_sys")?)
     }
 
-    /// Waits until it, a replica, is in step with its master.
+    /// Waits until this replica is in step with its master.
     pub fn until_in_step(&self) -> Result<()> {
         wait_until("a replica in step with its master", || {
             ensure!(self.is_running(), "the replica has ended");
-            // A Sentinel that tells it whom to follow closes its connections.
+            // A Sentinel that assigns the replica another master closes the replica's connections.
             let Ok(info) = self.info("replication") else { return Ok(false) };
             Ok(info.get("master_link_status").is_some_and(|status| status == "up"))
         })
-        .with_context(|| format!("its log ends:\n{}", self.log_tail()))
+        .with_context(|| format!("the server's log ends:\n{}", self.log_tail()))
     }
 
-    /// Changes a setting to a value of one word, for now and for every later start.
+    /// Changes a setting to a value of one word, now and for every later start.
     pub fn configure(&self, name: &str, value: &str) -> Result<()> {
         self.command(&["CONFIG", "SET", name, value])?;
         self.configure_later(&format!("{name} \"{value}\""))
     }
 
-    /// Adds a line to its configuration, which counts from its next start on.
+    /// Adds a line to the configuration, which takes effect at the next start.
     pub(crate) fn configure_later(&self, line: &str) -> Result<()> {
         let mut file = fs::File::options().append(true).open(self.folder.path().join(CONFIG))?;
         Ok(writeln!(file, "{line}")?)
     }
 
-    /// The end of its log.
+    /// Returns the end of the server's log.
     pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -205,7 +205,7 @@ impl Redis {
         self.folder.path().join("redis.log")
     }
 
-    /// Where its data lies.
+    /// Returns the folder of the server's data.
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }

@@ -1,5 +1,5 @@
-//! As much of the Redis protocol (version 2) as a test needs to look into a server. It never
-//! reconnects or tries again: a test must see what happened.
+//! The part of the Redis protocol (version 2) that tests need to query a server. The module never reconnects or
+//! retries: a test must see what happened.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -8,23 +8,23 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::wait::DEADLINE;
 
-/// What a server answers.
+/// A reply of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// No value.
     Nil,
     /// A number.
     Int(i64),
-    /// A status such as `OK`, or a value, with bytes that are no UTF-8 replaced.
+    /// A status such as `OK`, or a value, with invalid UTF-8 replaced.
     Text(String),
-    /// An error, with its word in front: `MOVED 866 127.0.0.1:20001`.
+    /// An error that starts with its code: `MOVED 866 127.0.0.1:20001`.
     Error(String),
-    /// Several, one after the other.
+    /// Several replies, in order.
     Array(Vec<Reply>),
 }
 
 impl Reply {
-    /// The text, or nothing where it is another kind.
+    /// Returns the text, or `None` for another kind of reply.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -32,7 +32,7 @@ impl Reply {
         }
     }
 
-    /// The number, or nothing where it is another kind.
+    /// Returns the number, or `None` for another kind of reply.
     pub fn int(&self) -> Option<i64> {
         match self {
             Self::Int(int) => Some(*int),
@@ -40,7 +40,7 @@ impl Reply {
         }
     }
 
-    /// The parts, none where it is another kind.
+    /// Returns the elements, none for another kind of reply.
     pub fn parts(&self) -> &[Reply] {
         match self {
             Self::Array(parts) => parts,
@@ -49,7 +49,7 @@ impl Reply {
     }
 }
 
-/// A connection to a server. It waits at most 30 seconds for an answer.
+/// A connection to a server. It waits at most 30 seconds for a reply.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,
@@ -65,14 +65,13 @@ impl Connection {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends a command and waits for its answer, of whatever kind. Fails only where the
-    /// connection does.
+    /// Sends a command and waits for its reply of any kind. Fails only if the connection does.
     pub fn attempt(&mut self, command: &[&str]) -> Result<Reply> {
         self.send(command)?;
         self.receive()
     }
 
-    /// Sends a command and waits for its answer; an error of the server is an error.
+    /// Sends a command and waits for its reply. Returns an error if the server replies with one.
     pub fn command(&mut self, command: &[&str]) -> Result<Reply> {
         match self.attempt(command)? {
             Reply::Error(error) => bail!("`{}`: {error}", command.join(" ")),
@@ -80,7 +79,7 @@ impl Connection {
         }
     }
 
-    /// Sends a command; its answer comes by [`Self::receive`], in the order of the commands.
+    /// Sends a command; [`Self::receive`] returns the replies in the order of the commands.
     pub fn send(&mut self, command: &[&str]) -> Result<()> {
         let mut request = format!("*{}\r\n", command.len());
         for word in command {
@@ -89,12 +88,12 @@ impl Connection {
         Ok(self.stream.get_mut().write_all(request.as_bytes())?)
     }
 
-    /// Waits for the next answer.
+    /// Waits for the next reply.
     pub fn receive(&mut self) -> Result<Reply> {
         let mut line = String::new();
         self.stream.read_line(&mut line).context("no answer came")?;
         let line = line.strip_suffix("\r\n").context("the server closed the connection")?;
-        ensure!(line.is_ascii() && !line.is_empty(), "no answer of Redis: {line:?}");
+        ensure!(line.is_ascii() && !line.is_empty(), "not a reply of Redis: {line:?}");
         let (kind, rest) = line.split_at(1);
         Ok(match kind {
             "+" => Reply::Text(rest.to_owned()),
@@ -105,7 +104,7 @@ impl Connection {
             "*" => Reply::Array(
                 (0..rest.parse::<usize>()?).map(|_| self.receive()).collect::<Result<_>>()?,
             ),
-            _ => bail!("no answer of Redis: {line:?}"),
+            _ => bail!("not a reply of Redis: {line:?}"),
         })
     }
 

@@ -1,4 +1,4 @@
-//! The process of a server, which a test starts, pauses, stops and kills while others talk to it.
+//! The process of a server, which a test starts, pauses, stops and kills while other threads use the server.
 
 use std::fs;
 use std::process::ExitStatus;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::process::Process;
 use crate::wait::wait_until;
 
-/// A process, or none. Dropping it kills it.
+/// A server's process, or none. Dropping it kills the process.
 #[derive(Debug, Default)]
 pub(crate) struct Running(Mutex<State>);
 
@@ -20,37 +20,37 @@ struct State {
 }
 
 impl Running {
-    /// From now on it is this one.
+    /// Replaces the process.
     pub(crate) fn set(&self, process: Process) {
         *self.state() = State { process: Some(process), paused: false };
     }
 
-    /// Whether it runs, or stands still.
+    /// Returns whether the process is running or paused.
     pub(crate) fn is_running(&self) -> bool {
         matches!(self.ended(), Some(Ok(None)))
     }
 
-    /// How it ended by itself, where it was started.
+    /// Returns the exit status of a process that ended by itself, if one was started.
     pub(crate) fn ended(&self) -> Option<Result<Option<ExitStatus>>> {
         Some(self.state().process.as_mut()?.ended())
     }
 
-    /// The id of the process, where it was started.
+    /// Returns the id of the process, if one was started.
     pub(crate) fn id(&self) -> Option<u32> {
         self.state().process.as_ref().map(Process::id)
     }
 
-    /// Ends it at once by SIGKILL. Nothing where it does not run.
+    /// Ends the process at once by SIGKILL. Does nothing if it is not running.
     pub(crate) fn kill(&self) -> Result<()> {
         let mut state = self.state();
         state.paused = false;
         state.process.take().map_or(Ok(()), |mut process| process.kill())
     }
 
-    /// Ends it in order by SIGTERM, and waits for that.
+    /// Ends the process in order by SIGTERM, and waits for its end.
     pub(crate) fn stop(&self) -> Result<ExitStatus> {
         let mut state = self.state();
-        let mut process = state.process.take().context("the server does not run")?;
+        let mut process = state.process.take().context("the server is not running")?;
         if std::mem::take(&mut state.paused) {
             process.signal("CONT")?;
         }
@@ -58,15 +58,15 @@ impl Running {
         process.wait()
     }
 
-    /// Lets it stand still by SIGSTOP, where connections are accepted by the system and nothing
-    /// answers, or go on by SIGCONT.
+    /// Pauses the process by SIGSTOP, so that the system accepts connections and the server does not reply, or resumes
+    /// it by SIGCONT.
     pub(crate) fn set_paused(&self, paused: bool) -> Result<()> {
         let mut state = self.state();
-        let process = state.process.as_mut().context("the server does not run")?;
+        let process = state.process.as_mut().context("the server is not running")?;
         process.signal(if paused { "STOP" } else { "CONT" })?;
         if paused {
-            // The signal is sent, and a thread may still be about to take it.
-            wait_until("a process that stands still", || Ok(stands_still(process.id())))?;
+            // The signal is sent, but a thread may not have received it yet.
+            wait_until("a paused process", || Ok(stands_still(process.id())))?;
         }
         state.paused = paused;
         Ok(())
@@ -77,17 +77,17 @@ impl Running {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A test that has failed still ends its servers.
+        // A failed test still ends its servers.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether every thread of a process is stopped.
+/// Returns whether every thread of a process is stopped.
 pub fn stands_still(id: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
     threads.flatten().all(|thread| {
         let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // The state is behind the name, which is in parentheses and may hold anything.
+        // The state follows the name, which is in parentheses and may hold any characters.
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     })
 }

@@ -1,5 +1,5 @@
-//! A real Redis Sentinel over a master and its replica. It never decides who is master: the
-//! Sentinel does, and is asked.
+//! A real Redis Sentinel over a master and its replica. The module never decides which server is master: it queries the
+//! Sentinel, which decides.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,42 +11,42 @@ use crate::redis::{Options, Redis};
 use crate::resp::Reply;
 use crate::wait::wait_until;
 
-/// What the Sentinel calls the group.
+/// The Sentinel's name of the group.
 const NAME: &str = "ordain";
-/// How long a master may be silent while nothing is to happen: on a busy machine half a second is
-/// soon over, and a failover that no test expects loses writes.
+/// How long a master may be silent while no failover is expected: half a second passes easily on a busy machine, and an
+/// unexpected failover loses writes.
 const CALM: Duration = Duration::from_secs(20);
-/// How long it may be silent when it is to be replaced.
+/// How long a master may be silent before its replacement.
 const DOWN_AFTER: Duration = Duration::from_millis(500);
-/// How long a failover may stand still, in milliseconds. Twice that passes before another try.
+/// How long a failover may make no progress, in milliseconds. The Sentinel waits twice as long before another try.
 const FAILOVER_TIMEOUT_MS: u32 = 3_000;
 
-/// Two servers, of which one follows the other, and one Sentinel that may fail over alone.
+/// A master, its replica, and one Sentinel that may fail over alone.
 #[derive(Debug)]
 pub struct Sentinel {
-    /// Before the servers, so that it does not see them end.
+    /// Declared before the servers, so that the Sentinel ends before them.
     watcher: Redis,
     servers: [Redis; 2],
-    /// None, or one before each server.
+    /// No proxies, or one before each server.
     proxies: Vec<Proxy>,
     master: AtomicUsize,
 }
 
 impl Sentinel {
-    /// Starts all three, and waits until the Sentinel knows the replica. It calls a master down
-    /// after 20 seconds of silence, so that nothing happens before [`failover`](Self::failover) or
+    /// Starts all three, and waits until the Sentinel knows the replica. The Sentinel considers a master down after 20
+    /// seconds of silence, so that no failover occurs before [`failover`](Self::failover) or
     /// [`down_after`](Self::down_after).
     pub fn start() -> Result<Self> {
         Self::with(&Options::new())
     }
 
-    /// The same with options for both servers. The Sentinel itself asks for no password.
+    /// Starts a group with options for both servers. The Sentinel itself requires no password.
     pub fn with(options: &Options) -> Result<Self> {
         Self::of(servers(options)?, Vec::new())
     }
 
-    /// The same with a proxy before each server, which the Sentinel names and asks through. A mode
-    /// in which a proxy does not pass is to the Sentinel a server that is down.
+    /// Starts a group with a proxy before each server. The Sentinel announces the proxies and connects through them. A
+    /// server whose proxy does not pass bytes is down in the Sentinel's view.
     pub fn behind_proxies(options: &Options) -> Result<Self> {
         let servers = servers(options)?;
         let mut proxies = Vec::new();
@@ -55,7 +55,7 @@ impl Sentinel {
             server.configure("replica-announce-port", &proxy.port().to_string())?;
             proxies.push(proxy);
         }
-        // A replica names its port when it connects, and so it must once more.
+        // A replica announces its port when it connects, so it must connect again.
         let [master, replica] = &servers;
         replica.command(&["REPLICAOF", "NO", "ONE"])?;
         replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()])?;
@@ -78,81 +78,83 @@ impl Sentinel {
         Ok(group)
     }
 
-    /// What the Sentinel calls the group of servers.
+    /// Returns the Sentinel's name of the group of servers.
     pub fn name(&self) -> &'static str {
         NAME
     }
 
-    /// The Sentinel's address.
+    /// Returns the Sentinel's URL.
     pub fn url(&self) -> String {
         self.watcher.url()
     }
 
-    /// The Sentinel itself, to be asked, paused or killed.
+    /// Returns the Sentinel, which a test may query, pause or kill.
     pub fn sentinel(&self) -> &Redis {
         &self.watcher
     }
 
-    /// Both servers, the first master before the first replica.
+    /// Returns both servers, the first master before the first replica.
     pub fn servers(&self) -> &[Redis; 2] {
         &self.servers
     }
 
-    /// The proxies before the servers, in the same order; none where that was not asked for.
+    /// Returns the proxies before the servers, in the same order; none if the group was started without proxies.
     pub fn proxies(&self) -> &[Proxy] {
         &self.proxies
     }
 
-    /// The port by which the Sentinel names a server.
+    /// Returns the port that the Sentinel announces for a server.
     fn port(&self, number: usize) -> u16 {
         self.proxies.get(number).map_or_else(|| self.servers[number].port(), Proxy::port)
     }
 
-    /// The master since the last [`failover`](Self::failover).
+    /// Returns the master since the last [`failover`](Self::failover).
     pub fn master(&self) -> &Redis {
         &self.servers[self.number()]
     }
 
-    /// The other one.
+    /// Returns the replica since the last [`failover`](Self::failover).
     pub fn replica(&self) -> &Redis {
         &self.servers[1 - self.number()]
     }
 
-    /// The port of the master as the Sentinel names it now.
+    /// Returns the port of the master that the Sentinel announces now.
     pub fn named(&self) -> Result<u16> {
         let reply = self.watcher.command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME])?;
-        let port = reply.parts().get(1).and_then(Reply::text).context("it names no master")?;
+        let port =
+            reply.parts().get(1).and_then(Reply::text).context("the Sentinel names no master")?;
         Ok(port.parse()?)
     }
 
-    /// Sets how long a master may be silent before the Sentinel calls it down and replaces it. With
-    /// less than a second it may do so at any time on a busy machine.
+    /// Sets how long a master may be silent before the Sentinel considers it down and replaces it. With less than a
+    /// second, that may happen at any time on a busy machine.
     pub fn down_after(&self, silence: Duration) -> Result<()> {
         let silence = silence.as_millis().to_string();
         let set = ["SENTINEL", "SET", NAME, "down-after-milliseconds", &silence];
         self.watcher.command(&set).map(drop)
     }
 
-    /// Lets the replica fall behind: until the next [`failover`](Self::failover) it receives none of the master's
-    /// writes. That must come within 4 seconds, or the Sentinel does not take the replica.
+    /// Makes the replica lag: until the next [`failover`](Self::failover) it receives none of the master's writes. The
+    /// failover must follow within 4 seconds, or the Sentinel does not choose the replica.
     pub fn let_replica_lag(&self) -> Result<()> {
         self.replica().fall_behind(self.master())
     }
 
-    /// Kills the master, and waits until the Sentinel names the other and that is master. Returns
-    /// how long it took: a fraction of a second to 3 seconds. Afterwards 20 seconds of silence are
-    /// allowed again.
+    /// Kills the master, and waits until the Sentinel names the other server and that server is master. Returns the
+    /// duration: a fraction of a second to 3 seconds. Afterwards a master may be silent for 20 seconds again.
     pub fn failover(&self) -> Result<Duration> {
         let started = Instant::now();
         self.master().kill()?;
-        // One that lags.
+        // Resumes a lagging replica.
         self.replica().resume()?;
-        // Not before, or it may happen on a busy machine to a master that runs.
+        // The limit is short only after the kill: earlier, the Sentinel could replace a running master on a busy
+        // machine.
         self.down_after(DOWN_AFTER)?;
-        let (number, next) = (1 - self.number(), self.replica());
+        let number = 1 - self.number();
+        let next = self.replica();
         wait_until("another master", || {
             let is_named = self.named()? == self.port(number);
-            // The Sentinel closes the connections of a server to which it gives another role.
+            // The Sentinel closes the connections of a server to which it assigns another role.
             let info = next.info("replication").unwrap_or_default();
             Ok(is_named && info.get("role").is_some_and(|role| role == "master"))
         })
@@ -163,9 +165,9 @@ impl Sentinel {
         Ok(took)
     }
 
-    /// Starts the old master again as a replica from its first moment, and waits until it is in
-    /// step and the Sentinel knows it: then the next failover can come. Started by `restart`
-    /// instead, it takes itself for a master until the Sentinel tells it otherwise.
+    /// Starts the old master as a replica from the first moment, and waits until it is in step and the Sentinel knows
+    /// it: then the next failover can follow. A master that is started by `restart` instead remains a master until the
+    /// Sentinel reconfigures it.
     pub fn rejoin(&self) -> Result<()> {
         let port = self.port(self.number());
         self.replica().configure_later(&format!("replicaof 127.0.0.1 {port}"))?;
@@ -192,7 +194,7 @@ impl Sentinel {
     }
 }
 
-/// A master, and a replica in step with it.
+/// Starts a master, and a replica in step with it.
 fn servers(options: &Options) -> Result<[Redis; 2]> {
     let master = Redis::with(options)?;
     let replica = Redis::with(&options.clone().replica_of(&master))?;

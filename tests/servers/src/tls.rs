@@ -1,4 +1,4 @@
-//! Certificates for one server, made when it starts, so that no key lies in the repository.
+//! Certificates for one server, made when it starts, so that the repository contains no key.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::find;
 
-/// What certificates say. It is written out so that the machine's own settings do not matter.
+/// The configuration of `openssl`. It is complete, so that the machine's own settings have no effect.
 const CONFIG: &str = "\
 [req]
 distinguished_name = name
@@ -25,17 +25,17 @@ keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth
 subjectAltName = DNS:localhost, IP:127.0.0.1
 ";
-/// Days that they are valid.
+/// How long the certificates are valid, in days.
 const DAYS: &str = "2";
 
-/// A certificate of `localhost` and 127.0.0.1, and of the authority that vouches for it, in PEM.
+/// A certificate of `localhost` and 127.0.0.1, and the certificate of its authority, in PEM.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     folder: PathBuf,
 }
 
 impl Certificates {
-    /// Makes them in a folder, by `openssl`.
+    /// Makes the certificates in a folder, by `openssl`.
     pub(crate) fn make(folder: &Path) -> Result<Self> {
         let openssl = find("openssl")?;
         fs::create_dir_all(folder)?;
@@ -64,17 +64,17 @@ impl Certificates {
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// The authority's certificate: what a client must trust.
+    /// Returns the path of the authority's certificate, which a client must trust.
     pub fn authority(&self) -> PathBuf {
         self.folder.join("authority.pem")
     }
 
-    /// The server's certificate.
+    /// Returns the path of the server's certificate.
     pub fn certificate(&self) -> PathBuf {
         self.folder.join("server.pem")
     }
 
-    /// The server's private key.
+    /// Returns the path of the server's private key.
     pub fn key(&self) -> PathBuf {
         self.folder.join("server.key")
     }

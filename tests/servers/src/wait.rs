@@ -1,34 +1,32 @@
-//! Waiting, always with a limit. It never waits for a time to pass where a state can be asked for.
+//! Waits with a limit. The module never waits for a time to pass if a test can query a state instead.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How long a wait may take. Only a failing test waits so long, or one on a machine that has much
-/// else to do.
+/// The limit of a wait. Only a failing test waits for the whole limit, or a test on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
-/// Between two looks.
+/// The interval between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Between two looks that run a command, which takes as long itself.
+/// The interval between two checks that run a command, which itself takes about as long.
 const COMMAND_PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits until something is so, at most a minute. Calls `is_so` again and again; its error ends the
-/// wait.
+/// Waits until a condition holds, at most a minute. Calls `is_so` repeatedly; an error of `is_so` ends the wait.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_for(what, || Ok(is_so()?.then_some(())))
 }
 
-/// Waits until something is so, where each look runs a command: with fewer looks.
+/// Waits until a condition holds whose check runs a command: with a longer interval.
 pub fn wait_for_command(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_with(COMMAND_PAUSE, DEADLINE, what, || Ok(is_so()?.then_some(())))
 }
 
-/// Waits until there is something, and returns it.
+/// Waits until `look` finds a value, and returns the value.
 pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     wait_within(DEADLINE, what, look)
 }
 
-/// The same with another limit.
+/// Waits until `look` finds a value, with another limit.
 pub(crate) fn wait_within<T>(
     limit: Duration,
     what: &str,
@@ -49,7 +47,7 @@ fn wait_with<T>(
             return Ok(found);
         }
         if started.elapsed() > limit {
-            bail!("not within {limit:?}: {what}");
+            bail!("timed out after {limit:?}: {what}");
         }
         std::thread::sleep(pause);
     }

@@ -1,13 +1,13 @@
-//! A Cluster whose slots move and whose nodes come and go.
+//! A Cluster whose slots move, and whose nodes end and return.
 
 use anyhow::{Context, Result};
 use ordain_servers::{Cluster, Connection, Options, Redis, Reply};
 
-/// The error that a node answers with.
+/// Returns the error that a node replies.
 fn refused(node: &Redis, command: &[&str]) -> Result<String> {
     match node.attempt(command)? {
         Reply::Error(error) => Ok(error),
-        reply => anyhow::bail!("{command:?} was answered {reply:?}"),
+        reply => anyhow::bail!("the reply to {command:?} was {reply:?}"),
     }
 }
 
@@ -51,9 +51,11 @@ fn a_slot_moves(cluster: &Cluster) -> Result<()> {
     assert_eq!(from.command(&["MGET", "{a}1", "{a}2"])?.parts().len(), 2);
     assert_eq!(migration.move_keys(1)?, 1);
 
-    let is_here = |key: &&str| from.attempt(&["GET", key]).is_ok_and(|it| it.text().is_some());
+    let is_here =
+        |key: &&str| from.attempt(&["GET", key]).is_ok_and(|reply| reply.text().is_some());
     let (here, there): (Vec<&str>, Vec<&str>) = keys.iter().partition(|key| is_here(key));
-    let (here, there) = (*here.first().context("one is left")?, *there.first().context("one")?);
+    let here = *here.first().context("one is left")?;
+    let there = *there.first().context("one")?;
     let ask = format!("ASK {slot} 127.0.0.1:{}", to.port());
     assert_eq!(refused(from, &["GET", there])?, ask);
     assert_eq!(refused(from, &["SET", "{a}new", "1"])?, ask);

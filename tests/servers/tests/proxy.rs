@@ -1,4 +1,4 @@
-//! What a proxy loses, cuts and holds up, before a real server.
+//! A proxy that loses, cuts and holds back bytes, before a real server.
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};

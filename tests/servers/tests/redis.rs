@@ -1,4 +1,4 @@
-//! Servers alone: side by side, killed, stopped, paused, sent back in time.
+//! Servers alone: side by side, killed, stopped, paused, returned to an earlier time.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -97,7 +97,7 @@ fn a_paused_server_answers_when_it_goes_on() -> Result<()> {
     redis.resume()?;
     assert_eq!(connection.receive()?, Reply::Int(1));
     redis.go_back(&snapshot)?;
-    assert_eq!(get(&redis, "a")?, None, "the server stood still while it was copied");
+    assert_eq!(get(&redis, "a")?, None, "the server was paused while it was copied");
     redis.pause()?;
     redis.stop()
 }
@@ -172,16 +172,19 @@ fn tls_is_spoken_with_certificates_that_hold() -> Result<()> {
 fn a_bad_setting_is_an_error_with_the_log() {
     let error = Redis::start(&["no-such-setting 1"]).expect_err("it cannot start");
     let error = format!("{error:#}");
-    assert!(error.contains("no-such-setting") && error.contains("its log ends"), "{error}");
+    assert!(
+        error.contains("no-such-setting") && error.contains("the server's log ends"),
+        "{error}"
+    );
 }
 
-/// Its own program again, in which this variable is set.
+/// Set in a second process of this test, which starts a server and waits.
 const HOLDS: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
 
 #[test]
 fn a_killed_process_leaves_nothing() -> Result<()> {
     if env::var_os(HOLDS).is_some() {
-        // On a thread that ends, as those of tests do.
+        // The thread ends, as the threads of tests do.
         let redis = std::thread::spawn(|| Redis::start(&[])).join().expect("no panic")?;
         println!("server {} {}", redis.port(), redis.data().display());
         std::thread::sleep(Duration::from_mins(1));
@@ -192,17 +195,17 @@ fn a_killed_process_leaves_nothing() -> Result<()> {
     let mut holder = command.env(HOLDS, "1").stdout(Stdio::piped()).spawn()?;
     let output = BufReader::new(holder.stdout.take().context("it is piped")?);
     let server = output.lines().map_while(Result::ok).find_map(|line| {
-        // The name of the test may stand before it.
+        // The name of the test may precede the words.
         let (port, data) = line.split_once("server ")?.1.split_once(' ')?;
         Some((port.parse::<u16>().ok()?, PathBuf::from(data)))
     });
-    let (port, data) = server.context("it names its server")?;
+    let (port, data) = server.context("the process prints its server")?;
     let answers = || {
         let mut connection = ordain_servers::Connection::open(port)?;
         connection.command(&["PING"])
     };
     std::thread::sleep(Duration::from_millis(100));
-    ensure!(answers().is_ok(), "it outlives the thread that started it");
+    ensure!(answers().is_ok(), "the server outlives the thread that started it");
     holder.kill()?;
     holder.wait()?;
     wait_until("the end of the server", || Ok(answers().is_err() && !data.exists()))

@@ -62,7 +62,7 @@ fn servers_behind_proxies_are_named_by_these() -> Result<()> {
     assert_eq!(Connection::open(second.port())?.command(&["INCR", "a"])?, Reply::Int(2));
 
     group.rejoin()?;
-    // A master that is cut off is down to the Sentinel, and believes in itself.
+    // A disconnected master is down in the Sentinel's view, and still considers itself master.
     group.down_after(Duration::from_secs(1))?;
     second.set(Mode::HalfOpen)?;
     wait_until("another master", || Ok(group.named()? == first.port()))?;

@@ -1,4 +1,4 @@
-//! Numbers for messages, what is kept of them, and queues.
+//! Numbers of messages, the kept messages, and queues.
 
 mod by_seed;
 mod giver;
@@ -17,8 +17,8 @@ pub(super) use giver::{Giver, data, message, part};
 
 pub use by_seed::{a_model_says_the_same, numbers_hold_through_crashes};
 
-/// Each key counts for itself, from the first number on, in each destination; what was numbered is kept
-/// as its receiver will see it.
+/// Each key has its own count per destination, beginning with the first number; the store keeps numbered messages as
+/// their receiver will see them.
 pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     use Assigned::New;
     let store = fixture.store();
@@ -44,7 +44,8 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     assert_eq!(giver.kept(store, &b, 0, 9).await.len(), 2);
     let kept = store.retained(&giver.to, &a, &[1..=1, 3..=9], 1 << 20).await.expect("a read");
     assert_eq!(kept.len(), 3);
-    let (kept, third) = (&kept[1], message(&a, "3"));
+    let kept = &kept[1];
+    let third = message(&a, "3");
     assert_eq!((kept.id(), kept.kind(), kept.source()), (third.id(), "test", "/ordain/first"));
     assert_eq!((kept.key(), kept.content()), (&*a, third.content()));
     assert_eq!(kept.headers().collect::<Vec<_>>(), [("a", "b")]);
@@ -52,7 +53,7 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     assert_eq!(one.len(), 1);
 }
 
-/// As long as the outbox may have a message it has its number, whoever gives it again.
+/// A message keeps its number as long as an outbox may hold the message, also if another owner assigns again.
 pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     use Assigned::{Known, New};
     let store = fixture.store();
@@ -65,14 +66,14 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     fixture.reopen().await;
     let store = fixture.store();
 
-    // Another owner, who has left-overs in other groups.
+    // Another owner, whose backlog is grouped differently.
     let second = Giver::exchange(store, 2);
     assert_eq!(second.done(store, 1, &two).await, [Known(1), Known(2)]);
     let second = second.with(|origin| origin.before = Some(Place { commit: 1, part: 0 }));
     let parts =
         vec![part(1, 0, &two), part(2, 0, &[message(&a, "3")]), part(3, 0, &[message(&a, "4")])];
     assert_eq!(done(second.send(store, parts).await), [Known(1), Known(2), Known(3), New(4)]);
-    // What it has marked done is not asked for again: only a late sending comes then.
+    // The owner does not assign messages again that are marked done: only a late call does so.
     let second = second.with(|origin| origin.done = 3);
     for commit in 4..=19 {
         let next = message(&a, &(commit + 1).to_string());
@@ -80,13 +81,13 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     }
     assert_eq!(second.give(store, 2, &[message(&a, "3")]).await, refused(LotReply::Fenced));
     assert_eq!(second.done(store, 4, &[message(&a, "5")]).await, [Known(5)]);
-    // The one before gives nothing any more.
+    // The store fences the previous owner.
     assert_eq!(first.give(store, 20, &[message(&a, "6")]).await, refused(LotReply::Fenced));
     assert_eq!(first.give(store, 4, &[message(&a, "5")]).await, refused(LotReply::Fenced));
     assert_eq!(second.kept(store, &a, 0, 99).await.len(), 20);
 }
 
-/// Another origin, and the same one after its store went back, is not taken for what was before.
+/// The store does not confuse messages of other origins, or of the same origin after a rollback, with earlier messages.
 pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     use Assigned::{Known, New};
     let store = fixture.store();
@@ -102,7 +103,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 1, &[message(&a, "4")]).await, [New(4)]);
     assert_eq!(second.done(store, 1, &[message(&a, "4")]).await, [Known(4)]);
 
-    // The store has less than it had answered.
+    // The store has lost entries that it had acknowledged.
     let went = second.with(|origin| origin.before = Some(Place { commit: 1, part: 1 }));
     let last = Place { commit: 1, part: 0 };
     let less = || refused(LotReply::WentBack(Some(last)));
@@ -114,7 +115,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     let never = Giver::exchange(store, 3).with(|origin| origin.before = Some(Place::default()));
     assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, refused(LotReply::WentBack(None)));
 
-    // One call may have given a commit that is lost now, and one that is not.
+    // One call may have assigned a commit that is lost now, and a commit that is not.
     let of_two = |origin: &mut Origin| origin.partition.number = 1;
     let parts = || vec![part(1, 0, &[message(&a, "7")]), part(2, 0, &[message(&a, "8")])];
     let earlier = Giver::exchange(store, 1).with(of_two);
@@ -124,7 +125,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(done(later.send(store, parts()).await), [Known(6), Known(8)]);
 }
 
-/// A message that is given again after the store lost it keeps its number, in whatever order such messages come, unless
+/// A message that is assigned again after the store lost it keeps its number, in any order of such messages, unless
 /// another message has that number.
 pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     use Assigned::New;
@@ -141,7 +142,7 @@ pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     assert_eq!(again(3, "other", 3).await, [New(4)]);
     assert_eq!(again(4, "second", 2).await, [New(2)]);
     assert_eq!(giver.done(store, 5, &[message(&a, "new")]).await, [New(5)]);
-    // A message does not get a number below that of an earlier one of its call.
+    // A message does not get a number below the number of an earlier message of its call.
     assert_eq!(giver.done(store, 6, &[message(&b, "taken")]).await, [New(1)]);
     let mut late = part(7, 0, &[message(&b, "fifth")]);
     late.items[0].number = 5;
@@ -153,8 +154,8 @@ pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     assert_eq!(giver.kept(store, &a, 0, 9).await, (1..).zip(kept).collect::<Vec<_>>());
 }
 
-/// A message is known by its id in its commit, whatever else comes with it: sinks may be changed while the
-/// outbox has something.
+/// The store identifies a message by its id in its commit, independent of the other messages of the commit: sinks may
+/// change while the outbox is not empty.
 pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
     use Assigned::{Known, New};
     let store = fixture.store();
@@ -167,7 +168,8 @@ pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 7, &[message(&b, "1")]).await, [Known(1)]);
     assert_eq!(second.done(store, 7, &items).await, [Known(2), Known(1), Known(3)]);
 
-    // Of many commits, a call each; then with one more of each, several together; and once more.
+    // Many commits, a call each; then with one more message in each commit, several commits together; and then once
+    // more.
     let of_shard = |epoch| Giver::exchange(store, epoch).with(|origin| origin.shard = 1);
     let old = |commit: u64| message(&b, &format!("old {commit}"));
     let new = |commit: u64| message(&b, &format!("new {commit}"));
@@ -175,23 +177,25 @@ pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
         assert_eq!(of_shard(1).done(store, commit, &[old(commit)]).await, [New(commit + 1)]);
     }
     for commits in [1..=10, 11..=20, 21..=30_u64] {
-        let parts: Vec<Part> = commits.clone().map(|it| part(it, 0, &[old(it), new(it)])).collect();
+        let parts: Vec<Part> =
+            commits.clone().map(|commit| part(commit, 0, &[old(commit), new(commit)])).collect();
         let given = done(of_shard(2).send(store, parts.clone()).await);
-        let right = commits.flat_map(|it| [Known(it + 1), New(it + 31)]);
+        let right = commits.flat_map(|commit| [Known(commit + 1), New(commit + 31)]);
         assert_eq!(given, right.collect::<Vec<_>>());
-        // Its reply was lost.
+        // The reply was lost.
         let again = done(of_shard(2).send(store, parts).await);
-        assert!(again.iter().all(|it| matches!(it, Known(_))), "{again:?}");
+        assert!(again.iter().all(|assigned| matches!(assigned, Known(_))), "{again:?}");
     }
     for commits in [1..=7, 8..=25, 26..=30_u64] {
-        let parts = commits.clone().map(|it| part(it, 0, &[new(it), old(it)])).collect();
-        let right = commits.flat_map(|it| [Known(it + 31), Known(it + 1)]);
+        let parts =
+            commits.clone().map(|commit| part(commit, 0, &[new(commit), old(commit)])).collect();
+        let right = commits.flat_map(|commit| [Known(commit + 31), Known(commit + 1)]);
         assert_eq!(done(of_shard(3).send(store, parts).await), right.collect::<Vec<_>>());
     }
 }
 
-/// What is given again is found among much else, and what the outbox has lost is forgotten: its numbers
-/// are other commits'.
+/// The store finds repeated messages among many others, and forgets messages that the outbox has lost: other commits
+/// reuse their numbers.
 pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     use Assigned::{Known, New};
     let store = fixture.store();
@@ -200,7 +204,7 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     for commit in 1..=40 {
         first.done(store, commit, &[message(&a, &commit.to_string())]).await;
     }
-    // Lost ones go, and new ones come in their place, in one call.
+    // One call loses messages and puts new ones in their places.
     let other = Giver::exchange(store, 1).with(|origin| origin.shard = 1);
     for commit in 1..=10 {
         other.done(store, commit, &[message(&a, &format!("b {commit}"))]).await;
@@ -222,7 +226,7 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     let third = Giver::exchange(store, 3).with(|origin| origin.found = 35);
     let known = done(third.send(store, others).await);
     assert_eq!(known, (52..=56).map(Known).collect::<Vec<_>>());
-    // What is done goes, and is not taken for new by an owner that has heard of it late.
+    // The store removes messages that are done, and fences a late call that assigns one of them again.
     let third = third.with(|origin| origin.done = 35);
     for commit in 36..=60 {
         third.done(store, commit, &[message(&a, &commit.to_string())]).await;
@@ -231,14 +235,15 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     assert_eq!(third.send(store, vec![late]).await, refused(LotReply::Fenced));
 }
 
-/// Owners give together, and each is answered for itself.
+/// Owners assign in one call, and each gets its own reply.
 pub async fn owners_give_together(fixture: &mut impl Fixture) {
     use Assigned::{Known, New};
     let store = fixture.store();
     let [a, b] = keys(store);
     let first = Giver::exchange(store, 2);
     let of_shard = |shard| Giver::exchange(store, 2).with(|origin| origin.shard = shard);
-    let (second, third) = (of_shard(1), of_shard(2));
+    let second = of_shard(1);
+    let third = of_shard(2);
     first.done(store, 4, &[message(&a, "1")]).await;
     third.done(store, 1, &[message(&b, "1")]).await;
     let stale = Giver::exchange(store, 1);
@@ -249,7 +254,7 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
         stale.lot(vec![part(5, 0, &[message(&a, "stale")])]),
         third.lot(vec![part(1, 0, &[message(&b, "1")]), part(2, 0, &[message(&a, "3")])]),
         went.lot(vec![part(10, 0, &[message(&a, "lost")])]),
-        // The same outbox twice: that is for the next call.
+        // A call with the same outbox twice: the store leaves the second part to the next call.
         second.lot(vec![part(2, 0, &[message(&a, "twice")])]),
         producer.lot(vec![part(0, 0, &[message(&a, "4"), message(&a, "4")])]),
     ];
@@ -271,7 +276,7 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
 }
 
-/// A key that has ended counts on for a while, and then begins anew.
+/// An ended key continues its count for a while, and then starts again at 1.
 pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
     use Assigned::New;
     let store = fixture.store();
@@ -280,14 +285,14 @@ pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
     let items = [message(&a, "1"), last(&a, "2"), message(&b, "1")];
     assert_eq!(giver.done(store, 1, &items).await, [New(1), New(2), New(1)]);
     fixture.pass(COMPLETE / 2).await;
-    // It is the receiver who says that this is too late.
+    // The receiver decides that this message is too late.
     assert_eq!(giver.done(fixture.store(), 2, &[last(&a, "3")]).await, [New(3)]);
     fixture.pass(COMPLETE * 3 / 4).await;
     assert_eq!(giver.done(fixture.store(), 3, &[message(&a, "4")]).await, [New(4)]);
     fixture.pass(COMPLETE).await;
     let items = [message(&a, "new"), message(&b, "2")];
     assert_eq!(giver.done(fixture.store(), 4, &items).await, [New(1), New(2)]);
-    // What removes the old life does not remove the new one.
+    // Removing the old incarnation does not remove the new one.
     assert_eq!(giver.kept(fixture.store(), &a, 0, 9).await, [(1, "new".to_owned())]);
     for commit in 20..26 {
         giver.done(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
@@ -300,7 +305,7 @@ pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
     assert_eq!(giver.done(fixture.store(), 40, &[message(&a, "newer")]).await, [New(2)]);
 }
 
-/// So many of a key, and so long.
+/// The store keeps a limited number of messages per key, for a limited time.
 pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let [a, b] = keys(store);
@@ -311,7 +316,8 @@ pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
         giver.done(store, commit, &[message(&a, &commit.to_string())]).await;
     }
     giver.done(store, 6, &[message(&b, "1")]).await;
-    let numbers = |kept: Vec<(u64, String)>| kept.into_iter().map(|it| it.0).collect::<Vec<_>>();
+    let numbers =
+        |kept: Vec<(u64, String)>| kept.into_iter().map(|message| message.0).collect::<Vec<_>>();
     assert_eq!(numbers(giver.kept(store, &a, 0, 9).await), [3, 4, 5]);
     fixture.pass(RETAIN * 2).await;
     for commit in 7..=9 {
@@ -322,7 +328,7 @@ pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
     assert_eq!(numbers(giver.kept(fixture.store(), &b, 0, 9).await), [2, 3, 4]);
 }
 
-/// What a producer publishes again is the same one, by its id or by its own number.
+/// A message that a producer publishes again is recognised by its id or by its own number.
 pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
     use Assigned::{Behind, Conflict, Known, New};
     let store = fixture.store();
@@ -342,12 +348,12 @@ pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
     let expected = [New(7), New(8), Known(7), Conflict(7), Behind];
     assert_eq!(producer.done(store, 0, &items).await, expected);
     assert_eq!(producer.done(store, 0, &[own("x", 3)]).await, [Conflict(3)]);
-    // What was behind has nothing yet.
+    // A message behind a conflict has no number yet.
     assert_eq!(producer.kept(store, &b, 2, 9).await, []);
     assert_eq!(producer.done(store, 0, &[own("7", 7), own("5", 5)]).await, [Known(7), New(5)]);
     assert_eq!(producer.done(store, 0, &[message(&a, "9")]).await, [New(9)]);
 
-    // After a while ids are forgotten, and counts are not.
+    // After a while the store forgets ids, and keeps counts.
     fixture.pass(RETAIN * 2).await;
     for data in ["2", "3", "4"] {
         producer.done(fixture.store(), 0, &[message(&b, data)]).await;
@@ -355,17 +361,18 @@ pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
     assert_eq!(producer.done(fixture.store(), 0, &[message(&a, "1")]).await, [New(10)]);
 }
 
-/// What waits for a stream comes in order, until its owner says that it is done.
+/// Messages that wait for a stream arrive in order, until the owner of their partition removes them.
 pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let [a, b] = keys(store);
-    let (giver, partition) =
-        (Giver::stream(store, Some(NUMBERS), 4), Partition { stream: "next".into(), number: 0 });
+    let giver = Giver::stream(store, Some(NUMBERS), 4);
+    let partition = Partition { stream: "next".into(), number: 0 };
     let shard = giver.shard;
     let read = async |store: &dyn Store, after, limit, bytes| {
         let all = store.queued(&partition, shard, QueuePlace::default(), 100, 1 << 20).await;
         let all = all.expect("a read").entries;
-        let after = all.iter().map(|it| it.0).find(|it| it.number == after).unwrap_or_default();
+        let after =
+            all.iter().map(|row| row.0).find(|place| place.number == after).unwrap_or_default();
         let read = store.queued(&partition, shard, after, limit, bytes).await.expect("a read");
         let row = |(place, queued): (QueuePlace, Queued)| {
             let event = queued.expect("an event");
@@ -376,7 +383,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     let place = async |store: &dyn Store, number| {
         let all = store.queued(&partition, shard, QueuePlace::default(), 100, 1 << 20).await;
         let all = all.expect("a read").entries;
-        all.iter().map(|it| it.0).find(|it| it.number == number).expect("it waits")
+        all.iter().map(|row| row.0).find(|place| place.number == number).expect("it waits")
     };
     let row = |number, sequence, data: &str| (number, Some(sequence), data.to_owned());
     assert_eq!(read(store, 0, 10, 1 << 20).await, []);
@@ -391,7 +398,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     assert_eq!(store.streams().await.expect("streams"), [Arc::from("next")]);
     assert_eq!(giver.kept(store, &a, 0, 9).await.len(), 2);
 
-    // Only its owner may say so.
+    // Only the owner may remove them.
     let owner = Owner::claim(store, "next", 0).await;
     let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
     let second = place(store, 2).await;
@@ -404,7 +411,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
 
-    // No more than may wait, beyond what comes together.
+    // A call fills the queue at most to its limit; messages of one call are accepted together.
     let many = [message(&b, "2"), message(&b, "3"), message(&b, "4")];
     giver.done(store, 3, &many).await;
     assert_eq!(giver.give(store, 4, &[message(&b, "5")]).await, AssignReply::Full);
@@ -431,12 +438,12 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
         let start = QueuePlace::default();
         let read = store.queued(&partition, giver.shard, start, 10, 1 << 20).await;
         let read = read.expect("a read").entries;
-        let events: Vec<Event> = read.into_iter().map(|it| it.1.expect("an event")).collect();
+        let events: Vec<Event> = read.into_iter().map(|row| row.1.expect("an event")).collect();
         assert!(events.iter().all(|event| event.sequence().is_none()));
         assert_eq!(events.iter().map(data).collect::<Vec<_>>(), expected);
     }
     assert_eq!(giver.kept(store, &a, 0, 9).await, []);
-    // What has a number keeps it.
+    // A message with a number keeps its number.
     let producer = Giver { origin: None, ..giver };
     let own = event(&b, "2", Some(7), "own", false);
     assert_eq!(producer.done(store, 0, &[own]).await, [New(7)]);
@@ -444,6 +451,6 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     let start = QueuePlace::default();
     let read = store.queued(&partition, producer.shard, start, 10, 1 << 20).await;
     let read = read.expect("a read").entries;
-    let numbers = read.into_iter().skip(2).map(|it| it.1.expect("an event").sequence());
+    let numbers = read.into_iter().skip(2).map(|row| row.1.expect("an event").sequence());
     assert_eq!(numbers.collect::<Vec<_>>(), [Some(7)]);
 }

@@ -4,12 +4,12 @@ use ordain_core::Expect;
 
 use super::{Fixture, Owner, absent, fresh, job, next};
 
-/// Far enough away that a slow test does not reach it.
+/// Far enough in the future that a slow test does not reach it.
 const LATER: u64 = 600_000;
-/// How much of it a slow test may take.
+/// The part of `LATER` that a slow test may take.
 const SLACK: u64 = 60_000;
 
-/// The earliest come first, and the time to the next is told.
+/// The earliest entries come first, and the store returns the time to the next one.
 pub async fn entries_come_when_due(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -34,7 +34,7 @@ pub async fn entries_come_when_due(fixture: &mut impl Fixture) {
     assert_eq!(owner.due(fixture.store(), 10).await.0, ["now", "a", "c"]);
 }
 
-/// Every write of a key sets its entry anew.
+/// Every write of a key replaces the key's entry.
 pub async fn entries_move_and_go(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -52,7 +52,7 @@ pub async fn entries_move_and_go(fixture: &mut impl Fixture) {
     assert_eq!(keys, ["c"]);
     assert!(next_in.is_some_and(|left| left > LATER - SLACK));
 
-    // Back again, before what has already been read.
+    // The entry moves back, before the entries that the owner has already read.
     fixture.pass(1_000).await;
     let store = fixture.store();
     let mut sooner = fresh("a", Expect::Next(3), job(3));
@@ -64,7 +64,7 @@ pub async fn entries_move_and_go(fixture: &mut impl Fixture) {
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 }
 
-/// So that a lane knows without reading the index.
+/// A load returns the time left, so that a lane does not have to read the index.
 pub async fn a_load_tells_the_time_left(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

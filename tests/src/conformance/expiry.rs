@@ -16,7 +16,7 @@ async fn listed(store: &dyn Store) -> usize {
     store.keys("s", &filter).await.expect("a page").rows.len()
 }
 
-/// It is known until then and unknown from then on, swept or not.
+/// A tombstone is known until its end and unknown afterwards, swept or not.
 pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     owner.write(fixture.store(), absent("a")).await;
@@ -38,7 +38,7 @@ pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
     assert_eq!(owner.load(fixture.store(), "a").await, None);
 }
 
-/// As if it had never been, under another incarnation.
+/// A key that has ended starts again as a new key, under another incarnation.
 pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = completing(absent("a"), 20_000);
@@ -58,7 +58,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     assert!(owner.spilled(store, "a", 0).await.is_empty());
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 
-    // What was noted about the first life must not end the second.
+    // Entries of the first incarnation must not end the second one.
     for round in 0..3 {
         fixture.pass(30_000).await;
         owner.write(fixture.store(), absent(&format!("other-{round}"))).await;
@@ -67,7 +67,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     assert_eq!(owner.load(fixture.store(), "a").await.expect("a job").job.next, 2);
 }
 
-/// The last write decides, earlier or later than the one before.
+/// The last write sets the expiry, earlier or later than the one before.
 pub async fn writing_puts_expiry_off(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for key in ["kept", "renewed", "shortened"] {
@@ -85,7 +85,7 @@ pub async fn writing_puts_expiry_off(fixture: &mut impl Fixture) {
     owner.write(fixture.store(), write).await;
 
     fixture.pass(30_000).await;
-    // A commit sweeps: it finds the entry of `renewed` too early.
+    // A commit sweeps: the entry of `renewed` is not due yet.
     owner.write(fixture.store(), absent("sweeper")).await;
     let store = fixture.store();
     assert!(owner.load(store, "renewed").await.is_some());
@@ -98,7 +98,7 @@ pub async fn writing_puts_expiry_off(fixture: &mut impl Fixture) {
     assert_eq!(listed(store).await, 2);
 }
 
-/// Nothing of it comes back with the next life, nor shows in the meantime.
+/// No data of an expired key returns with the next incarnation or is visible in the meantime.
 pub async fn nothing_of_an_expired_key_is_left(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for number in 0..50 {
@@ -114,7 +114,7 @@ pub async fn nothing_of_an_expired_key_is_left(fixture: &mut impl Fixture) {
         owner.write(fixture.store(), write).await;
     }
     fixture.pass(20_000).await;
-    assert_eq!(owner.due(fixture.store(), 100).await, (vec![], None), "nobody could act on it");
+    assert_eq!(owner.due(fixture.store(), 100).await, (vec![], None), "no lane could act on it");
     owner.write(fixture.store(), absent("sweeper")).await;
     owner.write(fixture.store(), next("sweeper", 2)).await;
     let store = fixture.store();

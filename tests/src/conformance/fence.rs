@@ -1,4 +1,4 @@
-//! Claims, commit numbers, lost answers.
+//! Claims, commit numbers, lost replies.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use ordain_store::{Claim, Store};
 
 use super::{Fixture, Owner, absent, event, fresh, job, next, number_of};
 
-/// Each claim has a higher epoch, and knows the last commit.
+/// Each claim has a higher epoch and returns the number of the last commit.
 pub async fn a_claim_is_higher_than_all_before(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut first = Owner::claim(store, "s", 0).await;
@@ -24,7 +24,7 @@ pub async fn a_claim_is_higher_than_all_before(fixture: &mut impl Fixture) {
     assert_eq!(third.numbers, first.numbers);
 }
 
-/// An owner that was replaced commits nothing, not even a repeat.
+/// A replaced owner commits nothing, not even a repeated commit.
 pub async fn an_older_claim_is_fenced(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut old = Owner::claim(store, "s", 0).await;
@@ -38,7 +38,7 @@ pub async fn an_older_claim_is_fenced(fixture: &mut impl Fixture) {
     assert_eq!(new.load(store, "a").await.expect("a job").job.next, 3);
 }
 
-/// A claim that the store cannot have given in this history.
+/// The store rejects a claim that it cannot have given in this history.
 pub async fn another_claim_of_the_epoch_is_rewound(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -60,7 +60,7 @@ pub async fn another_claim_of_the_epoch_is_rewound(fixture: &mut impl Fixture) {
     assert!(matches!(reply, CommitReply::Rewound { .. }), "{reply:?}");
 }
 
-/// Only the last number and the one after it are taken.
+/// The store accepts only the last number and the next one.
 pub async fn numbers_have_no_holes(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -78,7 +78,7 @@ pub async fn numbers_have_no_holes(fixture: &mut impl Fixture) {
     assert_eq!(applied.refused, []);
 }
 
-/// A commit with refusals and present events, to be sent again.
+/// Makes a commit with refusals and present events, to be sent again.
 async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitReply) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(3);
@@ -101,12 +101,12 @@ async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitRep
     (owner, batch, reply)
 }
 
-/// The same number again gives the same answer and writes nothing.
+/// The same number again returns the same reply and writes nothing.
 pub async fn a_lost_answer_is_given_again(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (mut owner, batch, reply) = commit_with_details(store).await;
     assert_eq!(owner.send(store, &batch).await, reply);
-    // Whatever the repeat holds, it is the first that counts.
+    // The content of the repeated commit does not count: the first one does.
     let other = Arc::new(Batch { writes: vec![absent("else")], ..(*batch).clone() });
     assert_eq!(owner.send(store, &other).await, reply);
     assert_eq!(owner.load(store, "else").await, None);
@@ -115,7 +115,7 @@ pub async fn a_lost_answer_is_given_again(fixture: &mut impl Fixture) {
     owner.write(store, next(key, 2)).await;
 }
 
-/// So does a store that was closed in between.
+/// A store that was closed in between returns the same reply as well.
 pub async fn a_lost_answer_survives_reopening(fixture: &mut impl Fixture) {
     let (mut owner, batch, reply) = commit_with_details(fixture.store()).await;
     fixture.reopen().await;
@@ -125,7 +125,7 @@ pub async fn a_lost_answer_survives_reopening(fixture: &mut impl Fixture) {
     owner.write(store, next(key, 2)).await;
 }
 
-/// A commit of one shard says nothing of another.
+/// A commit of one shard does not affect the commit number of another shard.
 pub async fn shards_have_fences_of_their_own(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let owner = Owner::claim(store, "s", 0).await;

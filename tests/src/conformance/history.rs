@@ -1,5 +1,5 @@
-//! Many commits, loads, ends and reopenings in any order, beside a model of a few lines: what a
-//! store keeps at hand of what it has written must never be seen.
+//! Many commits, loads, ends and reopenings in any order, compared with a model of a few lines: a store's cache of its
+//! own writes must never be visible.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, fresh};
 
-/// More than anything would keep at hand, with states of a KiB.
+/// More keys than any cache would hold, with states of a KiB.
 const KEYS: usize = 20_000;
 const BATCH: usize = 250;
 /// Steps after every key has been written once.
 const STEPS: usize = 150;
-/// Jobs that end have this long.
+/// The lifetime of ended jobs, in ms.
 const LIFE: u64 = 1_000_000;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -34,13 +34,13 @@ fn state(rng: &mut ChaCha8Rng) -> Change {
     match rng.random_range(0..10) {
         0 => Change::Keep,
         1 => Change::Delete,
-        // Longer than what stands in a record, and shorter.
+        // Longer than the limit of a state within a record, and shorter.
         2 => Change::Put(vec![rng.random(); 3_000].into()),
         _ => Change::Put(vec![rng.random(); 1_000].into()),
     }
 }
 
-/// A write that is mostly right for what the model has.
+/// Makes a write whose condition usually holds in the model.
 fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> JobWrite {
     let next = model.get(key).map_or(1, |kept| kept.next);
     let expect = match rng.random_range(0..20) {
@@ -56,7 +56,7 @@ fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> JobW
     write
 }
 
-/// What the write does to the model, or why it is refused.
+/// Applies a write to the model. Returns the refusal if its condition does not hold.
 fn apply(model: &mut Model, write: &JobWrite) -> Option<Refusal> {
     let before = model.get(&write.key);
     match (write.expect, before) {
@@ -110,7 +110,7 @@ async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key])
             (kept.next, kept.partition, kept.state.clone())
         });
         let loaded = loaded.expect("a job that can be read");
-        let loaded = loaded.map(|it| (it.job.next, it.job.partition, it.state));
+        let loaded = loaded.map(|loaded| (loaded.job.next, loaded.job.partition, loaded.state));
         assert_eq!(loaded, kept, "{key}");
     }
 }
@@ -130,7 +130,7 @@ pub async fn a_store_is_what_was_written(fixture: &mut impl Fixture) {
     }
     for step in 0..STEPS {
         let owner = &mut owners[rng.random_range(0..2)];
-        // Often the same keys again, or what is at hand would never be asked for.
+        // The same keys often repeat: otherwise the cache would never be read.
         let from = [0, KEYS / 2, rng.random_range(0..KEYS - BATCH)][rng.random_range(0..3)];
         let chunk = &keys[from..from + BATCH];
         match rng.random_range(0..10) {

@@ -1,4 +1,4 @@
-//! Ids that a `fifo` stream has taken.
+//! Remembered ids of events of a `fifo` stream.
 
 use ordain_core::{IdStretch, TakenId};
 
@@ -8,7 +8,7 @@ fn taken(sequence: u64) -> TakenId {
     TakenId { sequence, id: sequence * 1_000_003, content: sequence as u32 ^ 0x5555 }
 }
 
-/// Loaded in order, from `ids_from` on and no earlier.
+/// A load returns ids in order, from `ids_from` on.
 pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");
@@ -28,7 +28,7 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
 
     let loaded = owner.load(fixture.store(), "a").await.expect("a job");
     assert_eq!(loaded.ids, (291..=300).map(taken).collect::<Vec<_>>());
-    // A window that is widened does not bring back what was removed.
+    // Widening the window does not restore removed ids.
     let mut write = next("a", 301);
     write.job.ids_from = 280;
     write.ids.push(taken(301));
@@ -46,8 +46,8 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     assert_eq!(owner.load(store, "ab").await.expect("a job").ids, [taken(1)]);
 }
 
-/// A load tells how old ids are, whatever happened since: a time that is left open when a job is
-/// written is that of the commit, and stays so.
+/// A load returns the age of ids, independent of later events: a time that is open when a job is written becomes the
+/// time of the commit, and does not change.
 pub async fn ids_grow_old_by_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");

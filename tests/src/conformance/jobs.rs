@@ -11,7 +11,7 @@ use ordain_store::KEY_SIZE_LIMIT;
 
 use super::{Fixture, Owner, absent, event, fresh, job, next};
 
-/// Nothing is there before the first commit.
+/// A key is absent before its first commit.
 pub async fn a_new_key_is_absent(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -22,7 +22,7 @@ pub async fn a_new_key_is_absent(fixture: &mut impl Fixture) {
     assert_eq!(store.key("s", "a").await.expect("a read"), None);
 }
 
-/// What was committed is loaded, with the commit's time in place of zeros.
+/// A load returns the committed job, with the commit's time in place of zeros.
 pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -44,7 +44,7 @@ pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     assert_eq!(loaded.trouble.expect("trouble").since, second.time);
 }
 
-/// A state lives beside its job.
+/// A state is stored beside its job.
 pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -71,7 +71,7 @@ pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
     }
 }
 
-/// A gap with every field at an extreme.
+/// Makes a gap with every field at an extreme.
 fn gap(number: u64) -> GapEntry {
     let answers = Answers {
         source: "http://archive:8080".into(),
@@ -93,7 +93,7 @@ fn gap(number: u64) -> GapEntry {
     }
 }
 
-/// Times that a commit fills in.
+/// A commit fills in the open times of gaps.
 pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -104,13 +104,13 @@ pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let applied = owner.write(store, fresh("a", Expect::Absent, job)).await;
     fixture.reopen().await;
     let loaded = owner.load(fixture.store(), "a").await.expect("a job").job;
-    let found: Vec<_> = loaded.gaps.iter().map(|it| (it.first, it.since, it.until)).collect();
+    let found: Vec<_> = loaded.gaps.iter().map(|gap| (gap.first, gap.since, gap.until)).collect();
     assert_eq!(found[..2], [(1, 5, 6), (3, applied.time, applied.time)]);
     assert_eq!((found[2].0, found[2].1), (4, applied.time));
     assert!(!loaded.gaps.is_new());
 }
 
-/// Every field of a job, at its extremes.
+/// A load returns every field of a job, at its extremes.
 pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -153,7 +153,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
     }
 }
 
-/// A write whose condition does not hold is refused; those beside it apply.
+/// The store refuses a write whose condition does not hold, and applies the other writes of the commit.
 pub async fn conditions_are_checked_key_by_key(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -178,7 +178,7 @@ pub async fn conditions_are_checked_key_by_key(fixture: &mut impl Fixture) {
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 }
 
-/// A load answers until it has so many bytes together, and always for the first key.
+/// A load returns jobs until their size reaches the limit, and always the first key's job.
 pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
     const SIZE: usize = 10_000;
     let store = fixture.store();
@@ -198,14 +198,14 @@ pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
             let job = job.expect("readable").expect("a job");
             assert_eq!((job.state.map_or(0, |state| state.len()), job.job.partition), (SIZE, 1));
         }
-        // What it did not answer for is not taken over.
+        // A load does not take over keys for which it returned nothing.
         if expected < keys.len() {
             owner.write(store, next(&keys[3], round)).await;
         }
     }
 }
 
-/// Any text is a key, up to the limit; a longer one is refused alone.
+/// Any text within the limit is a key; the store refuses only the longer one.
 pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "strøm", 0).await;
@@ -233,7 +233,7 @@ pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     assert!(loaded[0].is_err());
 }
 
-/// A job that cannot be read is named, and stops nobody else.
+/// The store reports an unreadable job, and returns the other jobs.
 pub async fn a_damaged_job_is_refused_alone(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let keys = owner.keys(3);

@@ -7,7 +7,7 @@ use ordain_store::Store;
 
 use super::{Fixture, Owner, absent, claim, event, number_of};
 
-/// Everything that a write can leave.
+/// Writes every kind of data that a write can leave.
 async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: &str) -> Owner {
     let mut owner = Owner::claim(store, stream, partition).await;
     let mut write = absent(key);
@@ -17,7 +17,9 @@ async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: 
     write.job.spilled.add(5);
     write.due_in = Some(0);
     let id = LetterId { key: key.into(), sequence: 1, tag: 0 };
-    let (cause, error, content) = (Cause::Gap, stream.to_owned(), LetterContent::Nothing);
+    let cause = Cause::Gap;
+    let error = stream.to_owned();
+    let content = LetterContent::Nothing;
     write.letters = vec![DeadLetter { id, cause, error, origin: None, version: None, content }];
     let message = Message::new(&MessageParts { sink: stream, ..MessageParts::default() });
     write.messages = vec![Emitted { sequence: 1, index: 0, event: 0, message }];
@@ -25,7 +27,7 @@ async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: 
     owner
 }
 
-/// That all of that, and only that, is there.
+/// Asserts that the store has exactly the data of [`leave_everything`].
 async fn find_everything(store: &dyn Store, owner: &Owner, key: &str) {
     let Owner { partition, .. } = owner;
     let stream = &*partition.stream;
@@ -45,7 +47,7 @@ async fn find_everything(store: &dyn Store, owner: &Owner, key: &str) {
     assert_eq!(number_of(owner, key), 1);
 }
 
-/// Names and keys that together read the same.
+/// Pairs of stream and key whose concatenations are equal do not collide.
 pub async fn streams_do_not_meet(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let long = "s".repeat(255);
@@ -81,7 +83,7 @@ pub async fn partitions_do_not_meet(fixture: &mut impl Fixture) {
     for (owner, key) in &owners {
         find_everything(store, owner, key).await;
     }
-    // A claim of one leaves the others alone.
+    // A claim of one partition does not affect the others.
     Owner::claim(store, "s", 1).await;
     let (owner, key) = &mut owners[2];
     let mut write = super::next(key, 2);

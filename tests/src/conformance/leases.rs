@@ -1,4 +1,4 @@
-//! Instances that come, go and are not heard of, and what they have.
+//! Instances that join, leave or stop their heartbeats, and their leases.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use ordain_store::{Beat, InstanceId, Leased, Partition, Store, Table};
 
 use super::Fixture;
 
-/// Long beside what a case takes.
+/// Long compared with the duration of a case.
 const LEASE: Duration = Duration::from_mins(1);
 
 async fn beat(store: &dyn Store, id: InstanceId, about: &str, seen: u64) -> Option<Table> {
     let beat = Beat { id, about, report: None, lease: LEASE, seen };
     let beaten = store.beat(beat).await.expect("a beat");
-    assert!(beaten.lasts.is_none_or(|it| it <= LEASE && it > LEASE / 2), "{beaten:?}");
+    assert!(beaten.lasts.is_none_or(|lasts| lasts <= LEASE && lasts > LEASE / 2), "{beaten:?}");
     beaten.table
 }
 
@@ -28,9 +28,10 @@ fn some() -> (Partition, [InstanceId; 2]) {
     (partition, [InstanceId::random(), InstanceId::random()])
 }
 
-/// One has a partition until it gives it back.
+/// One instance holds the lease of a partition until the instance releases it.
 pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
-    let (store, (partition, [one, other])) = (fixture.store(), some());
+    let store = fixture.store();
+    let (partition, [one, other]) = some();
     for id in [one, other] {
         beat(store, id, "an instance", 0).await;
     }
@@ -38,10 +39,10 @@ pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
     assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
     let claimed = store.claim(&partition, first).await.expect("a claim");
     assert_eq!(claimed.claim.epoch, first);
-    // It may ask again, whose answer was lost.
+    // An instance may repeat its request, because the reply may be lost.
     let second = given(store, &partition, one).await;
     assert!(second > first);
-    // An epoch that it has no more gives nothing back.
+    // A release with an old epoch has no effect.
     store.release(&partition, one, first).await.expect("an answer");
     store.release(&partition, other, second).await.expect("an answer");
     assert_eq!(store.table().await.expect("a table").holder(&partition), Some(one));
@@ -52,9 +53,10 @@ pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
     assert!(given(store, &partition, other).await > second);
 }
 
-/// The epoch is above that of any claim, and one that is not the newest claims nothing.
+/// The epoch is above the epoch of any claim, and a claim with an older epoch is rejected.
 pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
-    let (store, (partition, [one, other])) = (fixture.store(), some());
+    let store = fixture.store();
+    let (partition, [one, other]) = some();
     assert_eq!(store.lease(&partition, one).await.expect("an answer"), Leased::Unheard);
     beat(store, one, "one", 0).await;
     let late = given(store, &partition, one).await;
@@ -71,9 +73,10 @@ pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
     assert!(given(fixture.store(), &partition, one).await > newer);
 }
 
-/// Whoever looks learns of a change once, and then not again.
+/// Each heartbeat returns a change once.
 pub async fn changes_are_told_once(fixture: &mut impl Fixture) {
-    let (store, (partition, [one, other])) = (fixture.store(), some());
+    let store = fixture.store();
+    let (partition, [one, other]) = some();
     let table = beat(store, one, "{\"one\":1}", 0).await.expect("it is new");
     assert_eq!(table.members[&one].about, "{\"one\":1}");
     let seen = table.generation;
@@ -87,7 +90,8 @@ pub async fn changes_are_told_once(fixture: &mut impl Fixture) {
         let table = beat(store, one, "{\"one\":1}", generations[step]).await.expect("a change");
         assert!(!generations.contains(&table.generation));
         assert_eq!(table.members[&one].report.as_deref(), Some("well"));
-        let (members, holder) = (table.members.len(), table.holder(&partition));
+        let members = table.members.len();
+        let holder = table.holder(&partition);
         match step {
             0 | 3 => assert_eq!((members, holder), (2, None)),
             1 => assert_eq!((members, holder), (2, Some(other))),
@@ -104,9 +108,10 @@ pub async fn changes_are_told_once(fixture: &mut impl Fixture) {
     }
 }
 
-/// What a forgotten one had is free.
+/// The partitions of a forgotten instance are free.
 pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
-    let (store, (partition, [one, other])) = (fixture.store(), some());
+    let store = fixture.store();
+    let (partition, [one, other]) = some();
     let second = Partition { number: 7, ..partition.clone() };
     beat(store, one, "one", 0).await;
     beat(store, other, "other", 0).await;
@@ -117,12 +122,12 @@ pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
     assert_eq!((table.holder(&partition), table.holder(&second)), (None, Some(other)));
     assert_eq!(table.members.keys().copied().collect::<Vec<_>>(), [other]);
     store.forget(one).await.expect("there is nothing to forget");
-    // It was not dead after all.
+    // The instance was alive.
     let table = beat(store, one, "one", table.generation).await.expect("a change");
     assert_eq!((table.members.len(), table.holder(&partition)), (2, None));
 }
 
-/// One that is not heard of in time has nothing any more; in a store of one process there is none.
+/// An instance without a heartbeat in time loses its leases; a store of one process has no such time limit.
 pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
@@ -134,7 +139,7 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let seen = beat(store, other, "other", 0).await.expect("it is new").generation;
     assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
-    // Heard of in time.
+    // A heartbeat in time.
     assert!(beat(store, one, "one", seen).await.is_none());
     fixture.pass(lease - 10_000).await;
     let store = fixture.store();
@@ -155,8 +160,8 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     assert_eq!(table.holder(&partition), Some(other));
 }
 
-/// Where nobody was heard of for long, it was the store that could not be reached, or its clock has
-/// jumped: all have a moment to say that they live.
+/// If no instance sent a heartbeat for long, the store was unreachable, or its clock jumped: all instances get a moment
+/// for a heartbeat.
 pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
@@ -170,7 +175,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     beat(store, one, "one", seen).await;
     assert_eq!(store.table().await.expect("a table").members.len(), 2);
 
-    // Nor from one whose time would run out right after it.
+    // An instance whose time would end right after the outage keeps its leases too.
     fixture.pass(58_000).await;
     beat(fixture.store(), other, "other", seen).await;
     fixture.pass(2_500).await;
@@ -180,7 +185,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     beat(store, one, "one", seen).await;
     assert_eq!(store.table().await.expect("a table").members.len(), 2);
 
-    // One that has died is forgotten all the same.
+    // The store still forgets a dead instance.
     for seconds in [30, 27, 4] {
         fixture.pass(1_000 * seconds).await;
         beat(fixture.store(), other, "other", seen).await;
@@ -193,7 +198,8 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     }
 }
 
-/// One that is back before anybody has missed it: others, and it too, may have a table without it.
+/// An instance returns before any other has noticed its absence: others, and the instance itself, may have a table
+/// without it.
 pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
     let (_, [one, other]) = some();
     let seen = beat(fixture.store(), one, "one", 0).await.expect("it is new").generation;
@@ -213,7 +219,7 @@ pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
     assert_eq!(table.members.len(), 2, "the other one may live");
 }
 
-/// Instances that die again and again, each soon after its start, are not taken for those who could
+/// The store does not confuse instances that die again and again, each soon after its start, with instances that could
 /// not reach the store.
 pub async fn the_dead_stay_dead(fixture: &mut impl Fixture) {
     let ids: [InstanceId; 5] = std::array::from_fn(|_| InstanceId::random());
@@ -222,7 +228,7 @@ pub async fn the_dead_stay_dead(fixture: &mut impl Fixture) {
         fixture.pass(55_000).await;
     }
     let members = fixture.store().table().await.expect("a table").members;
-    if members.values().all(|it| it.lasts.is_some()) {
+    if members.values().all(|member| member.lasts.is_some()) {
         assert_eq!(members.len(), 1, "{members:?}");
     }
 }

@@ -26,9 +26,10 @@ fn names(rows: &[StoredLetter]) -> Vec<(String, u64, u64)> {
     ids.map(|id| (id.key.to_string(), id.sequence, id.tag)).collect()
 }
 
-/// All of a stream, page by page.
+/// Returns all letters of a stream, page by page.
 async fn all(store: &dyn Store, key: Option<&str>, limit: usize) -> Vec<StoredLetter> {
-    let (mut rows, mut cursor) = (Vec::new(), None);
+    let mut rows = Vec::new();
+    let mut cursor = None;
     loop {
         let page = store.letters("s", key, cursor.as_deref(), limit).await.expect("a page");
         assert!(page.rows.len() <= limit);
@@ -40,7 +41,7 @@ async fn all(store: &dyn Store, key: Option<&str>, limit: usize) -> Vec<StoredLe
     }
 }
 
-/// By key and sequence, with all their content.
+/// Letters are listed by key and sequence, with all their content.
 pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -53,7 +54,7 @@ pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     ];
     let expected = write.letters.clone();
     let applied = owner.write(store, write).await;
-    // Those without a job of their own.
+    // Letters without a job of their own.
     let mut batch = Arc::unwrap_or_clone(owner.batch(vec![absent("x")]));
     batch.writes.clear();
     batch.letters =
@@ -75,7 +76,7 @@ pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     assert_eq!(other.rows, []);
 }
 
-/// One identity, one letter: the newest.
+/// A letter replaces an earlier letter with the same identity.
 pub async fn a_letter_replaces_its_like(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -92,7 +93,7 @@ pub async fn a_letter_replaces_its_like(fixture: &mut impl Fixture) {
     assert_eq!(rows[0].letter, second);
 }
 
-/// A redriven event leaves none, unless it fails again.
+/// A redriven event leaves no letter unless it fails again.
 pub async fn consumed_letters_are_gone(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -114,7 +115,7 @@ pub async fn consumed_letters_are_gone(fixture: &mut impl Fixture) {
     assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
 }
 
-/// Events that came too far ahead are a replay source; other letters are none.
+/// Letters of events that came too far ahead are a replay source; other letters are not.
 pub async fn far_ahead_letters_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -134,7 +135,7 @@ pub async fn far_ahead_letters_are_found(fixture: &mut impl Fixture) {
     let found = find(store, &owner, &[4..=u64::MAX], DEAD_TTL).await;
     assert_eq!(found, [(5, "far".to_owned())]);
 
-    // What was put long ago may be of another life of the key.
+    // An old letter may belong to an earlier incarnation of the key.
     fixture.pass(DEAD_TTL / 2).await;
     let store = fixture.store();
     assert_eq!(find(store, &owner, &[2..=3], DEAD_TTL / 4).await, [(3, "spilled".to_owned())]);
@@ -153,7 +154,7 @@ async fn find(
     found.iter().map(|(sequence, event)| (*sequence, text(event))).collect()
 }
 
-/// After their time they are gone, one by one.
+/// Letters expire one by one.
 pub async fn letters_grow_old(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");

@@ -1,13 +1,14 @@
-//! What people list.
+//! Listings for operators.
 
 use ordain_core::{Cause, Change, DeadLetter, Expect, Job, LetterContent, LetterId, Status};
 use ordain_store::{KeyFilter, KeyRow, Store, StoreError};
 
 use super::{Fixture, Owner, absent, fresh, job};
 
-/// All rows, page by page.
+/// Returns all rows, page by page.
 async fn all<F: Fixture>(store: &dyn Store, stream: &str, filter: &KeyFilter) -> Vec<KeyRow> {
-    let (mut rows, mut filter) = (Vec::new(), filter.clone());
+    let mut rows = Vec::new();
+    let mut filter = filter.clone();
     loop {
         let page = store.keys(stream, &filter).await.expect("a page");
         assert!(page.rows.len() <= filter.limit || !F::PAGES_ARE_EXACT);
@@ -29,7 +30,7 @@ fn names(mut rows: Vec<KeyRow>) -> Vec<String> {
     rows.into_iter().map(|row| row.key.to_string()).collect()
 }
 
-/// Each key on exactly one page.
+/// Each key is on exactly one page.
 pub async fn keys_are_listed_by_page<F: Fixture>(fixture: &mut F) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -54,7 +55,7 @@ pub async fn keys_are_listed_by_page<F: Fixture>(fixture: &mut F) {
     assert_eq!(all::<F>(store, "none", &KeyFilter { limit: 5, ..KeyFilter::default() }).await, []);
 }
 
-/// By status and by beginning, also together.
+/// Filters by status and by prefix, also together.
 pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -85,7 +86,7 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// With the reason, rather than left out.
+/// Unreadable jobs are listed with the reason instead of left out.
 pub async fn a_damaged_job_is_listed<F: Fixture>(fixture: &mut F) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for key in ["a", "b"] {
@@ -101,7 +102,7 @@ pub async fn a_damaged_job_is_listed<F: Fixture>(fixture: &mut F) {
     assert!(row.job.is_err());
 }
 
-/// Those that hold anything, if only a letter.
+/// Lists the streams that hold any data, even if only a letter.
 pub async fn streams_are_listed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert!(store.streams().await.expect("none").is_empty());
@@ -113,7 +114,8 @@ pub async fn streams_are_listed(fixture: &mut impl Fixture) {
     }
     let mut owner = Owner::claim(store, "letters", 0).await;
     let id = LetterId { key: "".into(), sequence: 0, tag: 1 };
-    let (cause, error) = (Cause::Unreadable, String::new());
+    let cause = Cause::Unreadable;
+    let error = String::new();
     let content = LetterContent::Raw("?".into());
     let letter = DeadLetter { id, cause, error, origin: None, version: None, content };
     let mut batch = std::sync::Arc::unwrap_or_clone(owner.batch(vec![absent("x")]));
@@ -124,7 +126,7 @@ pub async fn streams_are_listed(fixture: &mut impl Fixture) {
     assert_eq!(streams, ["a", "ab", "b", "letters", "ü"]);
 }
 
-/// A cursor is only good where it comes from.
+/// A cursor is valid only for the listing that returned it.
 pub async fn foreign_cursors_are_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
     for cursor in ["", "nonsense", "k", "d1:x:1:a", "d1:1", "d1:18446744073709551616:0:"] {

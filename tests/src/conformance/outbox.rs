@@ -31,9 +31,10 @@ fn emitting(mut write: JobWrite, messages: &[(u64, u32)]) -> JobWrite {
     write
 }
 
-/// Reads everything of the key's shard, so many commits at a time.
+/// Reads the whole outbox of the key's shard, with a limit of commits per call.
 async fn all(store: &dyn Store, owner: &Owner, key: &str, limit: usize) -> Vec<OutboxEntry> {
-    let (mut entries, mut after) = (Vec::new(), 0);
+    let mut entries = Vec::new();
+    let mut after = 0;
     loop {
         let shard = owner.shard(key);
         let read = store.outbox(&owner.partition, shard, after, limit).await.expect("the outbox");
@@ -48,7 +49,7 @@ fn numbers(entries: &[OutboxEntry]) -> Vec<u64> {
     entries.iter().map(|entry| entry.number).collect()
 }
 
-/// Commit by commit, in the order of the batch, with all that a message's id is made of.
+/// The outbox returns commits in order, entries in the order of the batch, with every part of a message's id.
 pub async fn entries_come_in_order(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -90,7 +91,7 @@ pub async fn entries_come_in_order(fixture: &mut impl Fixture) {
     }
 }
 
-/// Only what was applied is published.
+/// The outbox holds only messages of applied writes.
 pub async fn refused_writes_publish_nothing(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -106,13 +107,13 @@ pub async fn refused_writes_publish_nothing(fixture: &mut impl Fixture) {
     assert_eq!(entries[0].messages[0].key, keys[1]);
 }
 
-/// What is noted with what is done, where that can be.
+/// Returns the marks that go with the progress of the outbox, if the store supports them.
 fn noted<F: Fixture>(_: &F) -> Vec<Mark> {
     let mark = Mark { name: "sink/receipts".to_owned(), value: Bytes::from_static(b"\0\xff12") };
     if F::MARKS_WITH_OUTBOX { vec![mark] } else { Vec::new() }
 }
 
-/// What is done goes, in one step with what is noted about it.
+/// Entries that are done are removed, in one step with the marks about them.
 pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -129,7 +130,7 @@ pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) 
     for mark in &marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value.clone()));
     }
-    // Again, and less than that, changes nothing.
+    // The same progress again, or less, changes nothing.
     store.outbox_done(&owner.partition, owner.claim, shard, 2, &[]).await.expect("done");
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
 
@@ -139,19 +140,20 @@ pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) 
     for mark in marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value));
     }
-    // Nor does what another claim says: after the store went back, these may be other commits.
+    // Progress from another claim changes nothing either: after a rollback of the store these numbers may be other
+    // commits.
     let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
     let done = store.outbox_done(&owner.partition, other, shard, 5, &[]).await;
     assert_eq!(done.expect("an answer"), None);
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
-    // More than was committed does not reach into the future.
+    // Progress beyond the last commit does not affect later commits.
     store.outbox_done(&owner.partition, owner.claim, shard, 1_000, &[]).await.expect("done");
     assert_eq!(all(store, &owner, "a", 10).await, []);
     owner.write(store, emitting(next("a", 6), &[(6, 0)])).await;
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [6]);
 }
 
-/// Marks by themselves.
+/// The store writes marks alone.
 pub async fn marks_are_put_and_read(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert_eq!(store.mark("source/orders").await.expect("none"), None);
@@ -167,7 +169,7 @@ pub async fn marks_are_put_and_read(fixture: &mut impl Fixture) {
     }
 }
 
-/// A checkpoint speaks of its owner's commits: another claim's leaves it as it is.
+/// A checkpoint refers to its owner's commits: with another claim the store does not change it.
 pub async fn a_checkpoint_names_its_claim(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let owner = Owner::claim(store, "s", 0).await;
@@ -193,8 +195,8 @@ fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
     }
 }
 
-/// Where they are forwarded, letters are in the outbox of the commit that puts them: those of
-/// applied writes always, free ones only if they are new.
+/// If letters are forwarded, they are in the outbox of the commit that puts them: letters of applied writes always,
+/// free letters only if they are new.
 pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();
@@ -203,7 +205,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
         let batch = Batch { forward: true, letters: free, ..(*owner.batch(writes)).clone() };
         Arc::new(batch)
     };
-    // Not forwarded: only put.
+    // Without forwarding, the store only puts letters.
     let mut quiet = emitting(absent(&keys[0]), &[(1, 0)]);
     quiet.letters = vec![letter(&keys[0], 1, 9)];
     owner.write(store, quiet).await;
@@ -229,7 +231,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
         let CommitReply::Applied(applied) = reply else { panic!("applied") };
         assert_eq!(applied.known, [0]);
     }
-    // Nothing new: nothing to publish.
+    // No new letter: nothing to publish.
     let nothing = forwarding(&mut owner, vec![next(&keys[2], 2)], vec![free[0].clone()]);
     owner.send(store, &nothing).await;
 
@@ -240,7 +242,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     assert_eq!((entries[1].messages.len(), &entries[1].letters[..]), (1, &expected[..]));
     assert_eq!(entries[2].letters, [letter(&keys[2], 8, 1)]);
 
-    // What has been forgotten is new.
+    // A letter that was forgotten is new.
     fixture.pass(2 * super::DEAD_TTL).await;
     let late = forwarding(&mut owner, vec![next(&keys[2], 3)], vec![free[0].clone()]);
     let reply = owner.send(fixture.store(), &late).await;

@@ -1,4 +1,4 @@
-//! What an owner of a partition does, in few words, and the parts of a write.
+//! The operations of a partition's owner in short form, and the parts of a write.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use ordain_core::{
 };
 use ordain_store::{Beat, Claim, Claimed, InstanceId, Leased, Partition, Store, StoreError};
 
-/// Owns a partition of a stream.
+/// An owner of a partition of a stream.
 #[derive(Debug, Clone)]
 pub struct Owner {
     /// The partition.
@@ -29,7 +29,7 @@ impl Owner {
         Self { partition, claim: claimed.claim, numbers: claimed.commits }
     }
 
-    /// The next batch of the shard that the first write's key is in.
+    /// Makes the next batch of the shard of the first write's key.
     pub fn batch(&mut self, writes: Vec<JobWrite>) -> Arc<Batch> {
         let shard = self.shard(&writes[0].key);
         assert!(writes.iter().all(|write| self.shard(&write.key) == shard), "keys of one shard");
@@ -67,14 +67,14 @@ impl Owner {
         loaded.remove(0).expect("a job that can be read")
     }
 
-    /// Keys that are due, and the time to the next.
+    /// Returns the keys that are due, and the time to the next one.
     pub async fn due(&self, store: &dyn Store, limit: usize) -> (Vec<String>, Option<u64>) {
         let read = store.due(&self.partition, None, limit, false).await;
         let (entries, next) = read.expect("the due index");
         (entries.iter().map(|(_, key)| key.to_string()).collect(), next)
     }
 
-    /// Spilled events from a sequence on.
+    /// Returns the sequences of spilled events from a sequence on.
     pub async fn spilled(&self, store: &dyn Store, key: &str, from: u64) -> Vec<u64> {
         let read = store.read_spill(&self.partition, &key.into(), from, 1_000, 1 << 20).await;
         let (events, end) = read.expect("an answer").expect("spilled events");
@@ -82,12 +82,12 @@ impl Owner {
         events.into_iter().map(|(sequence, _)| sequence).collect()
     }
 
-    /// The shard of a key.
+    /// Returns the shard of a key.
     pub fn shard(&self, key: &str) -> u32 {
         shard_of(key, self.numbers.len() as u32)
     }
 
-    /// So many keys of one shard.
+    /// Returns `count` keys of one shard.
     pub fn keys(&self, count: usize) -> Vec<Key> {
         let names = (0..).map(|number| format!("key-{number}"));
         let shard = self.shard("key-0");
@@ -95,10 +95,11 @@ impl Owner {
     }
 }
 
-/// Leases a partition for an instance that is forgotten at once, so that the next one can have it; its
-/// epoch.
+/// Leases a partition for an instance that is then forgotten, so that the next instance can lease the partition.
+/// Returns the epoch.
 pub async fn lease(store: &dyn Store, partition: &Partition) -> Result<u64, StoreError> {
-    let (id, lease) = (InstanceId::random(), Duration::from_mins(1));
+    let id = InstanceId::random();
+    let lease = Duration::from_mins(1);
     store.beat(Beat { id, about: "a test", report: None, lease, seen: 0 }).await?;
     let leased = store.lease(partition, id).await?;
     store.forget(id).await?;
@@ -108,23 +109,23 @@ pub async fn lease(store: &dyn Store, partition: &Partition) -> Result<u64, Stor
     }
 }
 
-/// Leases a partition in that way and claims it.
+/// Leases a partition in the same way and claims it.
 pub async fn claim(store: &dyn Store, partition: &Partition) -> Result<Claimed, StoreError> {
     let epoch = lease(store, partition).await?;
     store.claim(partition, epoch).await
 }
 
-/// The number of the last commit of a key's shard.
+/// Returns the number of the last commit of a key's shard.
 pub fn number_of(owner: &Owner, key: &str) -> u64 {
     owner.numbers[owner.shard(key) as usize]
 }
 
-/// A job of partition 0.
+/// Makes a job of partition 0.
 pub fn job(next: u64) -> Job {
     Job::new(next, 0)
 }
 
-/// A write with nothing but a job.
+/// Makes a write with only a job.
 pub fn fresh(key: &str, expect: Expect, job: Job) -> JobWrite {
     JobWrite {
         key: key.into(),
@@ -141,17 +142,17 @@ pub fn fresh(key: &str, expect: Expect, job: Job) -> JobWrite {
     }
 }
 
-/// The first write of a key of partition 0, which settles its first event.
+/// Makes the first write of a key of partition 0, which settles its first event.
 pub fn absent(key: &str) -> JobWrite {
     fresh(key, Expect::Absent, job(2))
 }
 
-/// The write that settles the event `next` of a key of partition 0.
+/// Makes the write that settles the event `next` of a key of partition 0.
 pub fn next(key: &str, next: u64) -> JobWrite {
     fresh(key, Expect::Next(next), job(next + 1))
 }
 
-/// An event.
+/// Makes an event.
 pub fn event(key: &str, sequence: u64, data: &str) -> Arc<Event> {
     Arc::new(Event::new(&EventParts {
         key,

@@ -1,4 +1,4 @@
-//! Queues of a store that goes back in time: a place is that of one entry in one history.
+//! Queues of a store that goes back in time: a place identifies one entry in one history.
 
 use std::sync::Arc;
 
@@ -27,17 +27,17 @@ impl Queue {
         Self { giver, partition: owner.partition, claim: owner.claim }
     }
 
-    /// Puts events with these data by one call, and returns where.
+    /// Puts events with these data in one call. Returns their places.
     async fn put(&self, store: &dyn Store, all: &[&str]) -> QueueRun {
-        let items: Vec<Arc<Event>> = all.iter().map(|it| message("key-0", it)).collect();
+        let items: Vec<Arc<Event>> = all.iter().map(|data| message("key-0", data)).collect();
         let reply = self.giver.send(store, vec![part(0, 0, &items)]).await;
         let AssignReply::Lots(_, runs) = reply else { panic!("not put: {reply:?}") };
-        let [(0, run)] = runs[..] else { panic!("one run is put: {runs:?}") };
+        let [(0, run)] = runs[..] else { panic!("one run was expected: {runs:?}") };
         assert_eq!(run.last + 1 - run.first, all.len() as u64);
         run
     }
 
-    /// Reads all behind a place; `None` if the store went back in time.
+    /// Reads all entries behind a place; `None` if the store went back in time.
     async fn read(
         &self,
         store: &dyn Store,
@@ -53,7 +53,7 @@ impl Queue {
         }
     }
 
-    /// Removes all through a place; false if the place is not in the history of the store.
+    /// Removes all entries through a place. Returns false if the place is not in the history of the store.
     async fn remove(&self, store: &dyn Store, through: QueuePlace) -> bool {
         match self.remove_after(store, 0, through).await {
             Err(StoreError::WentBack) => false,
@@ -64,7 +64,7 @@ impl Queue {
         }
     }
 
-    /// Removes all through a place, which rests on a commit.
+    /// Removes all entries through a place, in dependence on a commit.
     async fn remove_after(
         &self,
         store: &dyn Store,
@@ -75,7 +75,7 @@ impl Queue {
     }
 }
 
-/// A number that was given again is not taken for what had it before.
+/// The store does not confuse an entry whose number was assigned again with the earlier entry of that number.
 pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     let start = QueuePlace::default();
     let queue = Queue::new(fixture.store(), "next").await;
@@ -85,7 +85,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     fixture.remember().await;
     let lost = queue.put(fixture.store(), &["lost 4", "lost 5"]).await;
     let all = queue.read(fixture.store(), start).await.expect("all");
-    assert_eq!(all.iter().map(|it| it.0.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert_eq!(all.iter().map(|row| row.0.number).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     assert_eq!((all[2].0, all[4].0), (third, lost.end()));
     let second = all[1].0;
     assert!(queue.remove(fixture.store(), second).await);
@@ -96,16 +96,16 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert!(!queue.remove(store, lost.end()).await);
     assert_eq!(queue.read(store, start).await.expect("all"), all[..3]);
     assert_eq!(queue.read(store, third).await, Some(Vec::new()));
-    // Others get the numbers of those that are lost.
+    // Other entries get the numbers of the lost ones.
     let new = queue.put(store, &["4", "5", "6"]).await;
     assert_eq!((new.first, new.last), (4, 6));
     assert_eq!(queue.read(store, lost.end()).await, None);
     assert!(!queue.remove(store, lost.end()).await);
     let after = queue.read(store, third).await.expect("what is new");
-    assert_eq!(after.iter().map(|it| &*it.1).collect::<Vec<_>>(), ["4", "5", "6"]);
+    assert_eq!(after.iter().map(|row| &*row.1).collect::<Vec<_>>(), ["4", "5", "6"]);
     assert_eq!(store.waiting(&queue.partition).await.expect("a number"), 6);
 
-    // What the same reader removed before may be removed once more.
+    // The same reader may remove the same entries again.
     assert!(queue.remove(store, second).await);
     assert!(queue.remove(store, after[0].0).await);
     fixture.reopen().await;
@@ -113,7 +113,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert_eq!(queue.read(store, lost.end()).await, None);
     assert_eq!(queue.read(store, second).await.expect("the rest"), after[1..]);
     assert!(queue.remove(store, new.end()).await);
-    // All is removed: the last place still tells.
+    // The queue is empty: its last place still identifies the history.
     assert_eq!(queue.read(store, new.end()).await, Some(Vec::new()));
     let other = QueuePlace { history: new.history ^ 1, ..new.end() };
     assert_eq!(queue.read(store, other).await, None);
@@ -122,7 +122,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert_eq!((ends.first, ends.last, ends.is_empty()), (7, new.end(), true));
 }
 
-/// An event whose commit is lost must stay in the queue, because it exists nowhere else.
+/// An event whose commit is lost must stay in the queue, because no other copy exists.
 pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let queue = Queue::new(store, "next").await;
@@ -143,7 +143,7 @@ pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixt
     let refused = queue.remove_after(store, last, other).await;
     assert!(matches!(refused, Err(StoreError::WentBack)), "{refused:?}");
     assert_eq!(queue.read(store, QueuePlace::default()).await.expect("all").len(), 2);
-    // The commit is made again.
+    // The owner repeats the commit.
     owner.numbers[shard as usize] -= 1;
     owner.write(store, next("key-0", 2)).await;
     let removal = queue.remove_after(store, last, through).await;
@@ -151,13 +151,13 @@ pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixt
     assert_eq!(queue.read(store, QueuePlace::default()).await, Some(Vec::new()));
 }
 
-/// Over many histories a place is accepted exactly if the entry that it named is, or was, there.
+/// Over many histories the store accepts a place exactly if the queue holds, or held, the entry of that place.
 pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
     for seed in 0..3_u64 {
         let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        // What the queue is to hold: the number of the first entry that waits, and all entries ever, each
-        // with its place; and the same at the time that is remembered.
+        // The expected content of the queue: the number of the first waiting entry, and all entries ever with their
+        // places; and the same at the saved time.
         let mut now = (1_u64, vec![(QueuePlace::default(), String::new())]);
         let mut then = now.clone();
         fixture.remember().await;
@@ -165,10 +165,10 @@ pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
         for step in 0..60 {
             let place = places[random.random_range(0..places.len())];
             let (first, all) = &mut now;
-            // The places of entries that wait, and of the one before them.
+            // The places of waiting entries, and of the entry before them.
             let told = place.number == 0
                 || place.number + 1 < *first
-                || all.get(place.number as usize).is_some_and(|it| it.0 == place);
+                || all.get(place.number as usize).is_some_and(|entry| entry.0 == place);
             let words = format!("seed {seed}, step {step}, {place:?} in {first} {all:?}");
             match random.random_range(0..12) {
                 0..5 => {

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, event, fresh, job};
 
-/// A write that leaves `next` at 1 and spills events; the first of a key or a later one.
+/// Makes a write that leaves `next` at 1 and spills events: the first write of a key or a later one.
 fn spilling(expect: Expect, sequences: &[u64], all: &[u64]) -> JobWrite {
     let mut write = fresh("a", expect, job(1));
     write.spill = sequences.iter().map(|n| (*n, event("a", *n, &n.to_string()))).collect();
@@ -20,7 +20,7 @@ fn spilling(expect: Expect, sequences: &[u64], all: &[u64]) -> JobWrite {
     write
 }
 
-/// What is there stays, and is reported with whether it is the same.
+/// The store keeps events that are already spilled, and reports for each whether the new one is equal.
 pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -40,7 +40,7 @@ pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
     assert_eq!(*events[0].1, *event("a", 3, "3"), "the whole event");
 }
 
-/// Also where numbers are too large for whoever counts in floating point.
+/// The store distinguishes sequences that are too large for floating point.
 pub async fn large_sequences_are_told_apart(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -56,17 +56,19 @@ pub async fn large_sequences_are_told_apart(fixture: &mut impl Fixture) {
     assert_eq!(owner.spilled(store, "a", 0).await, all);
 }
 
-/// Whatever is put, settled and asked for: what is read is what is left, in order, without end or repeat.
+/// After any puts, settled events and reads, a read returns exactly the remaining events, in order, each once.
 pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
     let store = fixture.store();
     for (seed, base) in (0..).zip([1, 15, 16, 240, 255, 1 << 32, (1 << 53) - 8, 1 << 62]) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut owner = Owner::claim(store, &format!("s{seed}"), 0).await;
-        let (mut left, mut next, key) = (BTreeSet::new(), 1, "a".into());
+        let mut left = BTreeSet::new();
+        let mut next = 1;
+        let key = "a".into();
         for round in 0..20 {
             let put: BTreeSet<u64> =
                 (0..rng.random_range(1..20)).map(|_| base + rng.random_range(1..80)).collect();
-            let put: Vec<u64> = put.into_iter().filter(|it| *it >= next).collect();
+            let put: Vec<u64> = put.into_iter().filter(|sequence| *sequence >= next).collect();
             let settled =
                 if rng.random_ratio(1, 3) { base + rng.random_range(0..40) } else { next };
             let before = next;
@@ -78,7 +80,8 @@ pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
             let mut write = spilling(expect, &put, &all);
             write.job.next = next;
             owner.write(store, write).await;
-            let (mut from, mut read) = (0, Vec::new());
+            let mut from = 0;
+            let mut read = Vec::new();
             loop {
                 let limit = rng.random_range(1..20);
                 let page = store.read_spill(&owner.partition, &key, from, limit, 1 << 20);
@@ -94,7 +97,7 @@ pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
     }
 }
 
-/// Reading goes on from any sequence, within limits of number and memory.
+/// A read starts at any sequence and obeys limits of number and memory.
 pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -115,26 +118,26 @@ pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
     assert_eq!(read(100, 10, two).await, (vec![100, 101], false));
 }
 
-/// A write removes what lies below its `next`, and the rest only where it says that nothing is left.
+/// A write removes the events below its `next`, and all others only if it declares the spill empty.
 pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     owner.write(store, spilling(Expect::Absent, &[2, 3, 4, 9], &[2, 3, 4, 9])).await;
     let mut write = fresh("a", Expect::Next(1), job(4));
     write.job.spilled = Spilled { count: 2, first: 4, last: 9 };
-    // One that this very write settles is not put at all.
+    // The store does not put an event that the same write settles.
     write.spill = vec![(3, event("a", 3, "3")), (7, event("a", 7, "7"))];
     owner.write(store, write).await;
     assert_eq!(owner.spilled(store, "a", 0).await, [4, 7, 9]);
 
-    // All of them, where it says that nothing is left: the key has ended.
+    // A write that declares the spill empty removes all events: the key has ended.
     let mut write = fresh("a", Expect::Next(4), job(5));
     write.job.spilled = Spilled::default();
     owner.write(store, write).await;
     assert!(owner.spilled(store, "a", 0).await.is_empty());
 }
 
-/// Missing events are found where they are spilled, and only those asked for.
+/// The store finds spilled events that are missing, and returns only the requested ones.
 pub async fn missing_events_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

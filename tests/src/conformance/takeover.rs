@@ -1,10 +1,10 @@
-//! Keys that change their partition.
+//! Keys that move to another partition.
 
 use ordain_core::{Change, Expect, Job, Refusal};
 
 use super::{Fixture, Owner, absent, event, fresh, next};
 
-/// The loader becomes the one writer; the other is refused.
+/// The loading partition becomes the only writer; the store refuses the other one.
 pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut zero = Owner::claim(store, "s", 0).await;
@@ -15,7 +15,7 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
         write.state = Change::Put("state".into());
         zero.write(store, write).await;
     }
-    // A commit without a load before it is refused.
+    // The store refuses a commit without a load before it.
     let mut blind = fresh(&keys[0], Expect::Next(2), Job::new(3, 1));
     assert_eq!(one.commit(store, vec![blind.clone()]).await.refused, [(0, Refusal::Partition(2))]);
 
@@ -43,7 +43,7 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     assert_eq!(refused, [(0, Refusal::Partition(3))]);
     let refused = zero.commit(store, vec![absent(&keys[1])]).await.refused;
     assert_eq!(refused, [(0, Refusal::Partition(2))]);
-    // And back.
+    // And the key moves back.
     let back = zero.load(store, &keys[0]).await.expect("a job").job;
     assert_eq!((back.partition, back.takeovers), (0, 2));
     let mut write = next(&keys[0], 3);
@@ -51,8 +51,8 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     zero.write(store, write).await;
 }
 
-/// A spill moves `next` as little as a load does. A lane that has seen neither must not write over
-/// what another partition has spilled in the meantime.
+/// A spill, like a load, does not change `next`. A lane that missed both must not overwrite events that another
+/// partition has spilled in the meantime.
 pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut zero = Owner::claim(store, "s", 0).await;
@@ -65,7 +65,7 @@ pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     let mut spilling = fresh("a", Expect::Next(2), job);
     spilling.spill = vec![(7, event("a", 7, "seven"))];
     one.write(store, spilling).await;
-    // A load that nobody waits for any more.
+    // A load whose result no lane uses any more.
     let back = zero.load(store, "a").await.expect("a job").job;
 
     let refused = zero.commit(store, vec![old]).await.refused;
@@ -75,7 +75,7 @@ pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     assert_eq!(zero.spilled(store, "a", 0).await, [7]);
 }
 
-/// What is due stays due, for the new owner alone.
+/// A due entry stays due, and only for the new owner.
 pub async fn a_due_entry_moves_along(fixture: &mut impl Fixture) {
     let mut zero = Owner::claim(fixture.store(), "s", 0).await;
     let one = Owner::claim(fixture.store(), "s", 1).await;

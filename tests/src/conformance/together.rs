@@ -7,7 +7,7 @@ use super::{Fixture, Owner, fresh};
 
 const COMMITS: u64 = 40;
 
-/// Each finds its own commits and nobody else's.
+/// Each owner finds its own commits and no others.
 pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
     async fn one(store: &dyn Store, partition: u32) -> Owner {
         let mut owner = Owner::claim(store, "s", partition).await;
@@ -31,7 +31,7 @@ pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
     }
 }
 
-/// However its partition changes, a key moves on once for each commit that applied.
+/// A key advances once for each applied commit, however often its partition changes.
 pub async fn a_key_has_one_writer_at_a_time(fixture: &mut impl Fixture) {
     async fn one(store: &dyn Store, partition: u32) -> u64 {
         let mut owner = Owner::claim(store, "s", partition).await;

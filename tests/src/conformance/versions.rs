@@ -1,4 +1,4 @@
-//! What is decided about versions of handlers, and what that keeps from being committed.
+//! Rollouts of handler versions, and the commits that they prevent.
 
 use std::sync::Arc;
 
@@ -16,24 +16,25 @@ async fn decide(store: &dyn Store, stream: &str, before: u64, decided: &Decided)
     store.decide(stream, before, decided).await.expect("an answer")
 }
 
-/// Whoever has not heard of the last decision decides nothing.
+/// An instance that has not seen the last decision cannot decide.
 pub async fn one_decides_at_a_time(fixture: &mut impl Fixture) {
     let store = fixture.store();
-    let (first, second) = (decided(1, "orders@1.0.0"), decided(2, "orders@2.0.0"));
-    assert!(!decide(store, "s", 1, &second).await, "there was none of generation 1");
+    let first = decided(1, "orders@1.0.0");
+    let second = decided(2, "orders@2.0.0");
+    assert!(!decide(store, "s", 1, &second).await, "no decision of generation 1 exists");
     assert!(decide(store, "s", 0, &first).await);
     assert!(decide(store, "s", 0, &first).await, "its answer was lost");
     assert!(!decide(store, "s", 0, &decided(1, "orders@1.5.0")).await);
     assert!(decide(store, "s", 1, &second).await);
     assert!(!decide(store, "s", 1, &decided(3, "orders@3.0.0")).await);
-    // Of another stream.
+    // Decisions of another stream.
     assert!(decide(store, "a:b 1", 0, &decided(9, "orders@9.0.0")).await);
     let versions = store.table().await.expect("a table").versions;
     assert_eq!(versions.len(), 2);
     assert_eq!((&*versions["s"], &*versions["a:b 1"]), (&second, &decided(9, "orders@9.0.0")));
 }
 
-/// Others are told, and so is whoever comes after all have gone.
+/// Other instances learn of a decision, and so does an instance that starts after all have left.
 pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     let id = InstanceId::random();
     let lease = std::time::Duration::from_mins(1);
@@ -53,7 +54,7 @@ pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     assert!(decide(fixture.store(), "s", 1, &decided(2, "orders@2.0.0")).await);
 }
 
-/// A key that was executed under a decision goes on under that or a newer one.
+/// A key that was executed under a decision continues under the same decision or a newer one.
 pub async fn an_older_decision_commits_nothing(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

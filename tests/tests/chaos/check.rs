@@ -1,5 +1,5 @@
-//! Whether all that was sent took effect once and in order, or is held, or is dead: from what came
-//! out of the host and what its store has.
+//! Checks from the host's output and from the store that every sent event took effect once and in order, is held, or is
+//! a dead letter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
@@ -15,16 +15,16 @@ use serde_json::Value;
 use super::plan::Plan;
 use super::world::World;
 
-/// For all to come out after the last disturbance.
+/// How long all messages may take after the last disturbance.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// For the gaps to end: longer than their rounds take.
+/// How long the gaps may take to end: longer than their replay rounds.
 const GAPS: Duration = Duration::from_secs(8);
-/// Events that an error names.
+/// The number of events that an error names.
 const FEW: usize = 5;
 
-/// Waits until nothing more happens, and counts.
+/// Waits until no more messages arrive, and counts.
 pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
-    // Up to the event that was never sent.
+    // The expected events of a key end before its event that was never sent.
     let mut expected = by_key(&plan.lines)?;
     for (name, key) in &plan.keys {
         if let Some(events) = expected.get_mut(name) {
@@ -34,26 +34,27 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     expected.retain(|_, events| !events.is_empty());
     let settled: usize = expected.values().map(BTreeMap::len).sum();
 
-    let (mut out, mut repeats) = (BTreeMap::new(), 0);
+    let mut out = BTreeMap::new();
+    let mut repeats = 0;
     let started = Instant::now();
     while out.len() < settled {
         world.look_after_hosts()?;
         repeats += take(world, &mut out)?;
         if started.elapsed() >= PATIENCE {
             let missing = missing(&expected, &out);
-            bail!("{} of {settled} messages came out, not those of {missing:?}", out.len());
+            bail!("{} of {settled} messages arrived, without those of {missing:?}", out.len());
         }
     }
     sleep(GAPS);
-    wait_until("the queues are empty", || {
+    wait_until("empty queues", || {
         let queues = world.rabbit().queues()?;
         Ok(queues.values().all(|left| *left == (0, 0)))
     })?;
     world.until_shared()?;
     world.stop_hosts()?;
     repeats += take(world, &mut out)?;
-    // Refused ones may have been published again behind later ones: what counts is that each was
-    // made behind the one before, which the hash in it shows.
+    // The host may have published rejected messages again behind later ones. Each message must have been made after its
+    // predecessor, which the hash in the message shows.
     let mut lines: Vec<(u64, &String)> =
         out.values().map(|message| (message.sequence, &message.line)).collect();
     lines.sort();
@@ -73,14 +74,14 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     ))
 }
 
-/// One that came out.
+/// A published message.
 struct Message {
     key: String,
     sequence: u64,
     line: String,
 }
 
-/// The first few events of which nothing came out, as `key/sequence`.
+/// Returns the first few events without a message, as `key/sequence`.
 fn missing(
     expected: &BTreeMap<String, BTreeMap<u64, Line>>,
     out: &BTreeMap<String, Message>,
@@ -94,7 +95,7 @@ fn missing(
     missing.map(|(key, sequence)| format!("{key}/{sequence}")).collect()
 }
 
-/// Takes what has come out, by id; how many came again.
+/// Receives published messages, by id. Returns how many arrived again.
 fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize> {
     let mut repeats = 0;
     for delivery in world.take()? {
@@ -103,7 +104,7 @@ fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize>
         let id = message["id"].as_str().context("an id")?.to_owned();
         let key = message["data"]["key"].as_str().context("a key")?.to_owned();
         let sequence = message["data"]["sequence"].as_u64().context("a sequence")?;
-        // Each event gives one message, under the same key: its number is the event's.
+        // Each event results in one message under the same key, with the event's number.
         let number = header(&delivery, "X-Sequence-ID").context("a number")?;
         ensure!(number == sequence.to_string(), "number {number} of {line}");
         let message = Message { key, sequence, line: line.clone() };
@@ -115,7 +116,7 @@ fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize>
     Ok(repeats)
 }
 
-/// Each key of the round has ended, or stands where it must, with what came beyond held.
+/// Checks that each key of the round has completed, or waits at the expected sequence with all later events held.
 fn keys(world: &World, plan: &Plan) -> Result<()> {
     let listed = ["keys", "list", "cases", "--json", "--limit", "1000000"];
     let rows = world.home().rows(&listed)?;
@@ -127,7 +128,7 @@ fn keys(world: &World, plan: &Plan) -> Result<()> {
             continue;
         };
         let (status, held) = match (key.lost, key.is_ended) {
-            // What came beyond, if anything did.
+            // Later events exist only if the lost event is not the last one.
             (Some(lost), _) if lost < key.events => ("parked", key.events - lost),
             (Some(_), _) | (None, false) => ("active", 0),
             (None, true) => ("completed", 0),
@@ -140,18 +141,18 @@ fn keys(world: &World, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Each message that was no event is a dead letter once, and nothing else is.
+/// Checks that each message that was not an event is a dead letter once, and that no other dead letters exist.
 fn letters(world: &World, plan: &Plan) -> Result<()> {
     let listed = ["dead", "list", "cases", "--json", "--limit", "1000000"];
     let mut bodies = BTreeSet::new();
     for row in world.home().rows(&listed)? {
-        // Of what could not be read there is the whole message, and no event.
+        // The dead letter of an unreadable message holds the whole message instead of an event.
         let raw = row["raw"]["body"].as_str().map(str::to_owned);
         let body = raw.unwrap_or_else(|| row["event"]["data"].to_string());
-        ensure!(body.contains("broken"), "a dead letter of an event: {row}");
-        ensure!(bodies.insert(body), "two dead letters of one message: {row}");
+        ensure!(body.contains("broken"), "an event is a dead letter: {row}");
+        ensure!(bodies.insert(body), "one message has two dead letters: {row}");
     }
     let missing: Vec<_> = plan.broken.keys().filter(|body| !bodies.contains(*body)).collect();
-    ensure!(missing.is_empty(), "no dead letters of {missing:?}");
+    ensure!(missing.is_empty(), "{missing:?} have no dead letters");
     Ok(())
 }

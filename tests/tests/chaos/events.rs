@@ -1,4 +1,5 @@
-//! Events that a producer sends over HTTP, in order within each key, and what the messages of the handler show of them.
+//! Events that a producer sends over HTTP, in order within each key, and the effects that the messages of the handler
+//! show.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,43 +17,43 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 const KEYS: usize = 40;
-/// Events of a request.
+/// The number of events per request.
 const BATCH: usize = 60;
-/// Events of a request when all are sent again.
+/// The number of events per request when a round sends all again.
 const LARGE_BATCH: usize = 500;
-/// How long a producer tries.
+/// How long a producer retries.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Between two tries.
+/// The delay between two tries.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// An event that was accepted.
+/// An accepted event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Accepted {
     pub(crate) number: u64,
-    /// Whether nothing got lost meanwhile.
+    /// Whether no events were lost meanwhile.
     pub(crate) is_safe: bool,
 }
 
 /// The accepted events of each key, in order.
 pub(crate) type Sent = BTreeMap<String, Vec<Accepted>>;
 
-/// The messages of each key: how many events it had counted, and their hash.
+/// The messages of each key: the number of events that the job had counted, and their hash.
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
 
 /// A producer that sends events of some keys until its round is over.
 pub(crate) struct Producer<'a> {
     pub(crate) addresses: &'a [SocketAddr],
-    /// Odd while events may get lost.
+    /// Odd while the servers may lose events.
     pub(crate) phase: &'a AtomicU32,
     pub(crate) is_over: &'a AtomicBool,
-    /// Whether events come fast while they may get lost.
+    /// Whether the producer sends at a high rate while events may be lost.
     pub(crate) has_bursts: bool,
-    /// Whether some events come later than those behind them.
+    /// Whether some events arrive later than their successors.
     pub(crate) has_gaps: bool,
 }
 
 impl Producer<'_> {
-    /// Sends events until the end, in order within each key but for those that are held back. Adds the accepted ones.
+    /// Sends events until the end, in order within each key except for held-back events. Adds the accepted events.
     pub(crate) fn run(&self, sent: &mut Sent, random: &mut ChaCha8Rng) -> Result<()> {
         let mut held = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
@@ -61,7 +62,7 @@ impl Producer<'_> {
                 let key = format!("k{}", random.random_range(0..KEYS));
                 let events = sent.entry(key.clone()).or_default();
                 let number = events.len() as u64 + 1;
-                // Until it is accepted.
+                // Repeats the request until a host accepts it.
                 events.push(Accepted { number, is_safe: false });
                 batch.push((key, number));
             }
@@ -72,7 +73,7 @@ impl Producer<'_> {
             };
             batch.extend(std::mem::replace(&mut held, late));
             self.send(sent, batch)?;
-            // Events that are to pile up and get lost come fast.
+            // Events that are to accumulate and be lost are sent at a high rate.
             let is_fast = self.has_bursts && !self.phase.load(Ordering::SeqCst).is_multiple_of(2);
             sleep(Duration::from_millis(random.random_range(0..if is_fast { 2 } else { 60 })));
         }
@@ -86,12 +87,12 @@ impl Producer<'_> {
         let is_safe = self.post_until_accepted(&batch)?;
         for (key, number) in batch {
             let event = sent.get_mut(&key).and_then(|events| events.get_mut(number as usize - 1));
-            event.context("it was added before")?.is_safe = is_safe;
+            event.context("the event was added before")?.is_safe = is_safe;
         }
         Ok(())
     }
 
-    /// Posts events until a host accepts them. Returns whether nothing got lost meanwhile.
+    /// Posts events until a host accepts them. Returns whether no events were lost meanwhile.
     fn post_until_accepted(&self, batch: &[(String, u64)]) -> Result<bool> {
         let lines: Vec<String> = batch.iter().map(|(key, number)| event(key, *number)).collect();
         let body = text(&lines);
@@ -106,9 +107,9 @@ impl Producer<'_> {
                 Ok(Answer { status: 429 | 500..=599, .. }) | Err(_) => sleep(RETRY_DELAY),
                 Ok(other) => bail!("{other:?}"),
             }
-            ensure!(started.elapsed() < PATIENCE, "nothing is accepted any more");
+            ensure!(started.elapsed() < PATIENCE, "the hosts accept no events");
         }
-        bail!("there is no host")
+        bail!("the producer has no host")
     }
 }
 
@@ -129,20 +130,21 @@ pub(crate) fn post(address: SocketAddr, body: &str) -> Result<Answer> {
 /// Sends all events once more, as the producer of a `sequenced` stream would.
 pub(crate) fn send_again(address: SocketAddr, sent: &Sent) -> Result<()> {
     let of_key = |(key, events): (&String, &Vec<Accepted>)| {
-        events.iter().map(|it| event(key, it.number)).collect::<Vec<_>>()
+        events.iter().map(|accepted| event(key, accepted.number)).collect::<Vec<_>>()
     };
     let all: Vec<String> = sent.iter().flat_map(of_key).collect();
     for chunk in all.chunks(LARGE_BATCH) {
         wait_until("an answer to the events that are sent again", || {
-            Ok(post(address, &text(chunk)).is_ok_and(|it| it.status == 202))
+            Ok(post(address, &text(chunk)).is_ok_and(|response| response.status == 202))
         })?;
     }
     Ok(())
 }
 
-/// Reads the messages that hosts have written. No two of them with other content have one id.
+/// Reads the messages of the hosts. Messages with the same id must have the same content.
 pub(crate) fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<Effects> {
-    let (mut effects, mut ids) = (Effects::new(), BTreeMap::new());
+    let mut effects = Effects::new();
+    let mut ids = BTreeMap::new();
     for out in outputs {
         for line in out.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             let message: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
@@ -161,18 +163,18 @@ pub(crate) fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<
     Ok(effects)
 }
 
-/// What must be true of a round.
+/// The requirements on the effects of a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demands {
-    /// Whether every event must have taken effect, also those that are not safe.
+    /// Whether every event must have taken effect, also unsafe ones.
     pub(crate) wants_all: bool,
-    /// How often a key may have lost its job, and begun anew.
+    /// How often a key may have lost its job and started again.
     pub(crate) resets: u32,
-    /// Whether there may be no message beside those of the events, since no effect was lost.
+    /// Whether the output must contain only the messages of the events, since no effect was lost.
     pub(crate) is_exact: bool,
 }
 
-/// How many events took effect: each at most once, in the order of its key, and all that must.
+/// Returns how many events took effect: each at most once, in the order of its key, and every event that must.
 pub(crate) fn count_taken(sent: &Sent, effects: &Effects, demands: Demands) -> Result<usize> {
     let mut all = 0;
     for (key, events) in sent {
@@ -188,8 +190,8 @@ pub(crate) fn count_taken(sent: &Sent, effects: &Effects, demands: Demands) -> R
     Ok(all)
 }
 
-/// How many of a key's events took effect. The messages have a chain of hashes that shows it. Beside it there may be
-/// messages of effects that were lost.
+/// Returns how many of a key's events took effect, which a chain of hashes in the messages shows. Messages of lost
+/// effects may exist beside the chain.
 fn chain(
     key: &str,
     events: &[Accepted],
@@ -201,9 +203,10 @@ fn chain(
     let must = |event: &Accepted| event.is_safe || demands.wants_all;
     let mut lines: Vec<Line> = events.iter().map(|event| line_of(key, event.number)).collect();
     let start = Link { taken: 0, count: 0, hash: FIRST_HASH, seen: 0, resets: 0 };
-    // The longest ones are on top.
+    // The longest chains are on top.
     let mut open = vec![start];
-    let (mut best, mut whole) = ((0, 0), None);
+    let mut best = (0, 0);
+    let mut whole = None;
     while let Some(link) = open.pop() {
         let rest = &events[link.seen..];
         if whole.is_some_and(|taken| link.taken + rest.len() <= taken) {
@@ -222,7 +225,8 @@ fn chain(
         let mut found = Vec::new();
         for (seen, line) in (link.seen + 1..).zip(&mut lines[link.seen..until]) {
             line.sequence = link.count + 1;
-            let (hash, taken) = (hash(link.hash, line), link.taken + 1);
+            let hash = hash(link.hash, line);
+            let taken = link.taken + 1;
             if hashes.contains(&hash) {
                 found.push(Link { taken, count: link.count + 1, hash, seen, ..link });
             }
@@ -233,9 +237,7 @@ fn chain(
         open.extend(found.into_iter().rev());
     }
     let (seen, count) = best;
-    whole.with_context(|| {
-        format!("key {key}: {count} took effect, and then not {:?}", events.get(seen))
-    })
+    whole.with_context(|| format!("key {key}: {count} took effect, but not {:?}", events.get(seen)))
 }
 
 fn line_of(key: &str, number: u64) -> Line {
@@ -248,15 +250,15 @@ fn line_of(key: &str, number: u64) -> Line {
     }
 }
 
-/// A beginning of a chain.
+/// The beginning of a chain.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     /// How many events took effect.
     taken: usize,
-    /// How many of them the job had counted, and their hash.
+    /// How many of them the job had counted. `hash` is their hash.
     count: u64,
     hash: u64,
-    /// How many events were looked at.
+    /// How many events were examined.
     seen: usize,
     resets: u32,
 }

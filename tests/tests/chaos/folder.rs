@@ -1,8 +1,8 @@
-//! A round in which something happens to the folder of an embedded store, while events come over HTTP.
+//! A round that disturbs the folder of an embedded store, while events arrive over HTTP.
 //!
-//! The folder is copied while the host is paused and put back later, moved away under the running host, absent at a start, or
-//! lacks a file. Events that were accepted between a copy and its return may be lost, since the store is at an earlier
-//! time then; all others take effect once and in order. No line of the sink's file is ever removed.
+//! The folder is copied while the host is paused and restored later, moved away under the running host, absent at a
+//! start, or lacks a file. Events that were accepted between a copy and its return may be lost, since the store is at
+//! an earlier time then; all others take effect once and in order. The host never removes a line of the sink's file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,30 +28,30 @@ use super::rewinds::{Counts, explain, taken, until_taken};
 
 /// The folder of the store.
 const STORE: &str = "store";
-/// Where the folder is while it is not at its place.
+/// The folder of the store while it is away from its place.
 const ASIDE: &str = "aside";
 /// The file of the sink.
 const OUT: &str = "out.ndjson";
-/// How long a host may run without its folder. It looks three times a second; the rest is for a busy machine.
+/// How long a host may run without its folder. The host checks three times a second; the rest is for a busy machine.
 const NOTICED_LIMIT: Duration = Duration::from_secs(3);
-/// Between two looks at a host that is to end.
+/// The interval between two checks of a host that is expected to end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What a round is like.
+/// The settings of a round.
 #[derive(Debug)]
 struct Settings {
     is_fifo: bool,
     has_backlog: bool,
 }
 
-/// What happens to the folder.
+/// A disturbance of the folder.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// It is copied while the host is paused, and the copy takes its place later.
+    /// The folder is copied while the host is paused, and the copy replaces it later.
     Restored,
-    /// It is moved away while the host runs, and comes back.
+    /// The folder is moved away while the host runs, and comes back.
     Moved,
-    /// It is not there at a start, and comes back.
+    /// The folder is absent at a start, and comes back.
     Absent,
     /// A table lacks its first file at a start.
     Incomplete,
@@ -63,7 +63,7 @@ struct Round {
     host: Receiver,
     settings: Settings,
     sent: Sent,
-    /// Whether the store was at an earlier time.
+    /// Whether the store has returned to an earlier time.
     went_back: bool,
     done: Vec<String>,
 }
@@ -93,7 +93,8 @@ impl Round {
     fn disturb(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let mut time = |most: u64| Duration::from_millis(random.random_range(100..most));
         let times = [time(1_500), time(1_000), time(1_000)];
-        let (is_killed, seed) = (random.random_bool(0.5), random.random());
+        let is_killed = random.random_bool(0.5);
+        let seed = random.random();
         let step = *STEPS.choose(random).context("a step")?;
         let table = random.random_range(0..1_000);
         self.produce(seed, |round, phase| {
@@ -115,13 +116,14 @@ impl Round {
         Ok(())
     }
 
-    /// Sends events while something else happens.
+    /// Sends events while `meanwhile` runs.
     fn produce(
         &mut self,
         seed: u64,
         meanwhile: impl FnOnce(&mut Self, &AtomicU32) -> Result<()>,
     ) -> Result<()> {
-        let (phase, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+        let phase = AtomicU32::new(0);
+        let is_over = AtomicBool::new(false);
         let addresses: [SocketAddr; 1] = [self.host.address];
         let producer = Producer {
             addresses: &addresses,
@@ -136,7 +138,7 @@ impl Round {
             let producing = scope.spawn(produce);
             let done = meanwhile(self, &phase);
             is_over.store(true, Ordering::SeqCst);
-            let outcome = producing.join().unwrap_or_else(|it| std::panic::resume_unwind(it));
+            let outcome = producing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             done.and(outcome)
         });
         self.sent = sent;
@@ -152,7 +154,7 @@ impl Round {
             .with_context(|| format!("cannot rename {from} to {to}"))
     }
 
-    /// Puts a copy that was made while the host was paused into the place of the folder.
+    /// Replaces the folder with a copy that was made while the host was paused.
     fn restore(&mut self, phase: &AtomicU32, later: Duration, is_killed: bool) -> Result<()> {
         phase.fetch_add(1, Ordering::SeqCst);
         let [store, copy] = [STORE, "copy"].map(|name| self.host.home.path(name));
@@ -169,34 +171,43 @@ impl Round {
         self.keep_lines(Receiver::start_again)
     }
 
-    /// Moves the folder away under the running host, which ends.
+    /// Moves the folder away under the running host, which must end.
     fn move_away(&mut self) -> Result<()> {
         self.rename(STORE, ASIDE)?;
         let started = Instant::now();
         while self.host.service.is_running()? {
-            ensure!(started.elapsed() < NOTICED_LIMIT, "the host still runs without its folder");
+            ensure!(
+                started.elapsed() < NOTICED_LIMIT,
+                "the host is still running without its folder"
+            );
             sleep(LOOK_INTERVAL);
         }
         self.done.push(format!("noticed after {:.1?}", started.elapsed()));
         let log = self.host.service.stderr();
         ensure!(log.contains("is missing or was replaced"), "{log}");
-        ensure!(!self.host.home.path(STORE).exists(), "a folder was made in the old one's place");
+        ensure!(
+            !self.host.home.path(STORE).exists(),
+            "the host made another folder at the place of the old folder"
+        );
         self.rename(ASIDE, STORE)?;
         self.keep_lines(Receiver::start_again)
     }
 
-    /// Starts once without the folder, which makes a new store and says so.
+    /// Starts once without the folder: the host must make a new store and log that.
     fn start_without(&mut self, is_killed: bool) -> Result<()> {
         self.end(is_killed)?;
         self.rename(STORE, ASIDE)?;
-        // Events of the producer must not get into this store.
+        // The producer's events must not reach this store.
         let config = self.host.home.read("ordain.toml");
         let other = config.replace(&format!(":{}\"", self.host.address.port()), ":0\"");
         self.host.home.write("ordain.toml", &other)?;
         self.keep_lines(Receiver::start_again)?;
         let log = self.host.service.stderr();
         let store = self.host.home.path(STORE);
-        ensure!(log.contains("created a new store in "), "no word of the new store: {log}");
+        ensure!(
+            log.contains("created a new store in "),
+            "the log does not mention the new store: {log}"
+        );
         let said = log.split_once("ingress listening on http://").context("a listener")?.1;
         let address = said.split_whitespace().next().context("an address")?.parse()?;
         let lines = self.host.home.lines(OUT);
@@ -211,7 +222,7 @@ impl Round {
         self.keep_lines(Receiver::start_again)
     }
 
-    /// Starts with a table that lacks its first file, which is refused, and with the file again.
+    /// Starts with a table that lacks its first file, which the host must refuse, and then with the file.
     fn start_incomplete(&mut self, is_killed: bool, table: usize) -> Result<()> {
         self.end(is_killed)?;
         let tables = fs::read_dir(self.host.home.path(STORE).join("data/keyspaces"))?;
@@ -235,24 +246,26 @@ impl Round {
         self.keep_lines(Receiver::start_again)
     }
 
-    /// Does something with the host that must leave the lines of the sink's file. Lines that the store does not know of
-    /// may come in another order behind the others, since each partition publishes them again.
+    /// Calls `what`, which must keep the lines of the sink's file. Lines that the store does not know may follow the
+    /// others in another order, since each partition publishes them again.
     fn keep_lines(&mut self, what: impl FnOnce(&mut Receiver) -> Result<()>) -> Result<()> {
         let before = self.host.output();
         what(&mut self.host)?;
-        wait_until("the lines that were there", || {
+        wait_until("the earlier lines of the file", || {
             let after = self.host.output();
             let same = before.bytes().zip(after.bytes()).take_while(|(one, other)| one == other);
             let from = before[..same.count()].rfind('\n').map_or(0, |at| at + 1);
-            let (before, after) = (before.get(from..), after.get(from..));
+            let before = before.get(from..);
+            let after = after.get(from..);
             let after: BTreeSet<&str> = after.unwrap_or_default().lines().collect();
             Ok(before.unwrap_or_default().lines().all(|line| after.contains(line)))
         })
-        .context("lines of the file are gone")
+        .context("the file lacks earlier lines")
     }
 
     fn check(&mut self) -> Result<Counts> {
-        let (host, is_fifo) = (std::slice::from_ref(&self.host), self.settings.is_fifo);
+        let host = std::slice::from_ref(&self.host);
+        let is_fifo = self.settings.is_fifo;
         if !is_fifo && self.went_back {
             send_again(self.host.address, &self.sent)?;
         }

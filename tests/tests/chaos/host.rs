@@ -1,4 +1,4 @@
-//! A host with its own ways to the servers, and what befalls it.
+//! A host with its own links to the servers, and its disturbances.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,32 +10,31 @@ use ordain_tests::host::Home;
 use ordain_tests::plugins::noted;
 use ordain_tests::service::Service;
 
-/// How the host says that something it needs was not there in time: whoever runs it starts it
-/// again.
+/// The exit code of a host that lacked a required service in time: a supervisor restarts the host.
 const TEMPFAIL: i32 = 75;
 
-/// What befalls a host for a while.
+/// A disturbance of a host for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It is stopped, with all that it has open.
+    /// The host is stopped by a signal, with all connections open.
     Paused,
-    /// It was killed.
+    /// The host was killed.
     Killed,
-    /// It has ended in order.
+    /// The host has ended in order.
     Left,
-    /// Its way to the store.
+    /// The link to the store is disturbed.
     Store(Mode),
-    /// Its way to the broker.
+    /// The link to the broker is disturbed.
     Broker(Mode),
 }
 
 pub(crate) struct Host {
     home: Home,
     service: Service,
-    /// Where the store is in a folder of its own there is no way to it.
+    /// `None` if the store is in a folder of the host.
     to_store: Option<Proxy>,
     to_broker: Proxy,
-    /// What is the matter with it, and until when.
+    /// The present disturbance, and its end.
     trouble: Option<(Trouble, Instant)>,
 }
 
@@ -49,7 +48,7 @@ impl Host {
         &self.home
     }
 
-    /// Puts a version of the handler into its folder, if that has none of it.
+    /// Puts a version of the handler into the host's folder, unless the folder has that version.
     pub(crate) fn put(&self, version: u32) -> Result<()> {
         let path = self.file(version);
         if version > 0 && !path.exists() {
@@ -58,7 +57,7 @@ impl Host {
         Ok(())
     }
 
-    /// Removes a version, if it has that.
+    /// Removes a version, if the folder has that version.
     pub(crate) fn remove(&self, version: u32) -> Result<()> {
         let path = self.file(version);
         if version > 0 && path.exists() {
@@ -75,7 +74,7 @@ impl Host {
         self.trouble.is_none()
     }
 
-    /// Lets something befall it for so long. Tells whether it could.
+    /// Disturbs the host for a time. Returns whether that was possible.
     pub(crate) fn trouble(&mut self, trouble: Trouble, lasts: Duration) -> Result<bool> {
         match trouble {
             Trouble::Paused => self.service.signal("STOP")?,
@@ -91,7 +90,7 @@ impl Host {
         Ok(true)
     }
 
-    /// Ends what is the matter with it, if its time has come.
+    /// Ends the disturbance, if its time is over.
     pub(crate) fn look_after(&mut self, now: Instant) -> Result<()> {
         let Some((trouble, _)) = self.trouble.take_if(|(_, until)| *until <= now) else {
             return Ok(());
@@ -104,7 +103,7 @@ impl Host {
         }
     }
 
-    /// Does something while it stands still, which then goes on with what has piled up.
+    /// Runs `work` while the host is paused. Afterwards the host continues with the accumulated events.
     pub(crate) fn while_paused(&self, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
         self.service.signal("STOP")?;
         let done = meanwhile();
@@ -112,7 +111,8 @@ impl Host {
         done
     }
 
-    /// Starts it again where it gave up because a server was away for too long; whether it did.
+    /// Restarts a host that ended because a server was unavailable for too long. Returns whether the host was
+    /// restarted.
     pub(crate) fn revive(&mut self) -> Result<bool> {
         if matches!(self.trouble, Some((Trouble::Killed | Trouble::Left, _))) {
             return Ok(false);
@@ -131,16 +131,16 @@ impl Host {
         Ok(())
     }
 
-    /// Ends it in order.
+    /// Stops the host in order.
     pub(crate) fn end(&mut self) -> Result<()> {
-        // Before its first word it does not listen for signals.
+        // Before its first log line the host does not handle signals.
         let log = self.service.stderr_path();
-        let has_begun = || fs::metadata(&log).is_ok_and(|it| it.len() > 0);
+        let has_begun = || fs::metadata(&log).is_ok_and(|file| file.len() > 0);
         self.service.until("its first word", has_begun)?;
         self.service.end()
     }
 
-    /// What it said last.
+    /// Returns the last log lines of the host.
     pub(crate) fn log(&self) -> String {
         let log = self.service.stderr();
         let lines: Vec<&str> = log.lines().collect();

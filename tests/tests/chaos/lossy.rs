@@ -1,4 +1,4 @@
-//! Servers that lose what they were told last.
+//! Servers that lose their last writes.
 
 use anyhow::Result;
 use ordain_servers::{Cluster, Redis, Sentinel, Snapshot, Takeover};
@@ -7,13 +7,13 @@ use rand_chacha::ChaCha8Rng;
 
 const MASTERS: usize = 3;
 
-/// Servers, and what they are to go back to.
+/// Servers, and the earlier state to which they return.
 pub(crate) enum Servers {
-    /// One server, whose data of an earlier time is put back.
+    /// One server, whose data of an earlier time is restored.
     Alone(Box<Redis>, Option<Snapshot>),
-    /// A master that dies, and a replica that has less.
+    /// A master that dies, and a replica with fewer writes.
     Watched(Box<Sentinel>),
-    /// Masters of a Cluster that are replaced while they run; those that are about to be.
+    /// Masters of a Cluster that are replaced while they run, and the numbers of those that are about to be replaced.
     Shared(Cluster, Vec<usize>),
 }
 
@@ -40,7 +40,7 @@ impl Servers {
         }
     }
 
-    /// From now on something is going to be lost.
+    /// Begins a period whose writes the servers may lose.
     pub(crate) fn begin(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         match self {
             Self::Alone(redis, early) => *early = Some(redis.snapshot()?),
@@ -53,10 +53,12 @@ impl Servers {
         Ok(())
     }
 
-    /// Loses all since then.
+    /// Loses all writes since [`begin`](Self::begin).
     pub(crate) fn lose(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         match self {
-            Self::Alone(redis, early) => early.take().map_or(Ok(()), |it| redis.go_back(&it)),
+            Self::Alone(redis, early) => {
+                early.take().map_or(Ok(()), |snapshot| redis.go_back(&snapshot))
+            }
             Self::Watched(group) => {
                 group.failover()?;
                 group.rejoin()

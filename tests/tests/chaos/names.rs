@@ -1,5 +1,5 @@
-//! A round in which the name of the servers stops resolving for ten seconds while all connections break, and then leads
-//! to another address.
+//! A round in which the name of the servers stops resolving for ten seconds while all connections break, and then
+//! resolves to another address.
 //!
 //! The host runs in a mount namespace with an `/etc/hosts` of its own. The servers listen at two addresses.
 
@@ -26,13 +26,14 @@ const NAME: &str = "store.test";
 const FIRST_ADDRESS: &str = "127.0.0.1";
 /// How long the name does not resolve.
 const OUTAGE: Duration = Duration::from_secs(10);
-/// How long the host may take to come back: a part of a Cluster is looked for anew after 15 seconds at the latest.
+/// How long the host may take to reconnect: the client of a Cluster looks a lost part up again after 15 seconds at the
+/// latest.
 const RETURN_LIMIT: Duration = Duration::from_secs(30);
-/// Puts files of the home over those of the system, and becomes the host.
+/// Mounts files of the home over the system's files, and executes the host.
 const SCRIPT: &str =
     "mount --bind hosts /etc/hosts && mount --bind nsswitch /etc/nsswitch.conf && exec \"$@\"";
 
-/// What the name leads to.
+/// The servers behind the name.
 #[derive(Debug)]
 enum Servers {
     Alone(Redis),
@@ -71,7 +72,7 @@ impl Servers {
         url.replace(FIRST_ADDRESS, NAME)
     }
 
-    /// The servers to which the host stays connected.
+    /// Returns the servers to which the host stays connected.
     fn masters(&self) -> &[Redis] {
         match self {
             Self::Alone(server) => std::slice::from_ref(server),
@@ -88,7 +89,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Whether the host has come to the second address. A Sentinel still names the first one as that of the master.
+    /// Returns whether the host has connected to the second address. A Sentinel still names the first address as the
+    /// master's.
     fn are_reached_elsewhere(&self) -> Result<bool> {
         if matches!(self, Self::Watched(_)) {
             return Ok(true);
@@ -105,7 +107,7 @@ impl Servers {
 /// Plays a round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let Some(unshare) = unshare()? else {
-        return Ok("nothing was tested: a process cannot have a mount namespace here".to_owned());
+        return Ok("nothing was tested: the system does not allow a mount namespace".to_owned());
     };
     let servers = Servers::start(random)?;
     let is_fifo = random.random_bool(0.5);
@@ -123,7 +125,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     Ok(format!("{}: {told}", servers.name()))
 }
 
-/// The command that starts a program in a mount namespace of its own; `None` if that is not allowed here.
+/// Returns the command that starts a program in a mount namespace of its own, or `None` if the system does not allow
+/// one.
 fn unshare() -> Result<Option<Vec<String>>> {
     for flags in ["-m", "-rm"] {
         let mut command = Command::new("unshare");
@@ -141,13 +144,13 @@ fn unshare() -> Result<Option<Vec<String>>> {
     Ok(None)
 }
 
-/// Lets the name lead to an address or nowhere.
+/// Resolves the name to an address or to nothing.
 fn resolve(home: &Home, to: Option<&str>) -> Result<()> {
     let mut text = format!("{FIRST_ADDRESS} localhost\n");
     if let Some(address) = to {
         writeln!(text, "{address} {NAME}")?;
     }
-    // The same file: another one would not be seen where this one is mounted.
+    // Writes to the same file: a new file would not be visible at the mount point.
     Ok(fs::write(home.path("hosts"), text)?)
 }
 
@@ -156,7 +159,8 @@ fn outages(
     hosts: &mut [Receiver; 1],
     random: &mut ChaCha8Rng,
 ) -> Result<String> {
-    let (phase, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let phase = AtomicU32::new(0);
+    let is_over = AtomicBool::new(false);
     let addresses: [SocketAddr; 1] = [hosts[0].address];
     let producer = Producer {
         addresses: &addresses,
@@ -165,7 +169,8 @@ fn outages(
         has_bursts: false,
         has_gaps: false,
     };
-    let (mut sent, seed) = (Sent::new(), random.random());
+    let mut sent = Sent::new();
+    let seed = random.random();
     let took = std::thread::scope(|scope| {
         let produce = || producer.run(&mut sent, &mut ChaCha8Rng::seed_from_u64(seed));
         let producing = scope.spawn(produce);
@@ -180,10 +185,10 @@ fn outages(
     sleep(SETTLES);
     let counts = Counts::of(&sent, taken(hosts, &sent, demands)?);
     ensure!(hosts[0].lost()? == 0, "events were counted as lost");
-    Ok(format!("{counts}; the host was back after {took:.1?}"))
+    Ok(format!("{counts}; the host reconnected after {took:.1?}"))
 }
 
-/// Lets the name resolve to nothing for a while. Returns how long the host took to come back after that.
+/// Makes the name resolve to nothing for a while. Returns how long the host took to reconnect after that.
 fn outage(servers: &Servers, host: &mut Receiver) -> Result<Duration> {
     sleep(Duration::from_secs(1));
     resolve(&host.home, None)?;
@@ -196,14 +201,14 @@ fn outage(servers: &Servers, host: &mut Receiver) -> Result<Duration> {
     resolve(&host.home, Some(SECOND_ADDRESS))?;
     let started = Instant::now();
     while !is_taken(host) || !servers.are_reached_elsewhere()? {
-        ensure!(host.service.is_running()?, "the host has ended");
-        ensure!(started.elapsed() < RETURN_LIMIT, "the host does not come back");
+        ensure!(host.service.is_running()?, "the host ended");
+        ensure!(started.elapsed() < RETURN_LIMIT, "the host does not reconnect");
         sleep(Duration::from_millis(100));
     }
     Ok(started.elapsed())
 }
 
-/// Whether an event of a key of its own in each shard is accepted.
+/// Returns whether the host accepts an event of a separate key in each shard.
 fn is_taken(host: &Receiver) -> bool {
     let events: String = (0..16)
         .map(|key| {

@@ -1,4 +1,4 @@
-//! What a round sends, and what must come of it.
+//! The events that a round sends, and the expected results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,35 +11,35 @@ use serde_json::json;
 
 const KEYS: Range<usize> = 20..300;
 const EVENTS: Range<u64> = 1..60;
-/// Of all events: sent behind all others.
+/// The share of events that are sent behind all others.
 const LATE: f64 = 0.02;
-/// Of all keys: one event is never sent.
+/// The share of keys with an event that is never sent.
 const LOST: f64 = 0.03;
-/// Of all events: the producer drops them, and keeps them where they can be asked for.
+/// The share of events that the producer drops, and keeps in an archive for replay.
 const DROPPED: f64 = 0.01;
-/// Of all keys: the last event is marked.
+/// The share of keys whose last event is marked.
 const ENDED: f64 = 0.7;
-/// One of so many is sent twice.
+/// One of this many events is sent twice.
 const NTH: usize = 20;
-/// They are shuffled within so many.
+/// The number of events within which the order is random.
 const WINDOW: usize = 100;
 const BURST: Range<usize> = 1..400;
 const PAUSE: Range<u64> = 0..400;
-/// Messages that are no events: one of each kind at least.
+/// The number of messages that are not events: at least one of each kind.
 const BROKEN: Range<usize> = 2..20;
 
-/// A key, as it must be at the end.
+/// The expected final state of a key.
 pub(crate) struct Key {
-    /// How many events it has.
+    /// The number of events of the key.
     pub(crate) events: u64,
-    /// Which of them is never sent.
+    /// The sequence of the event that is never sent.
     pub(crate) lost: Option<u64>,
-    /// Whether the last is marked.
+    /// Whether the last event is marked.
     pub(crate) is_ended: bool,
 }
 
 impl Key {
-    /// The next sequence at the end.
+    /// Returns the next sequence at the end.
     pub(crate) fn next(&self) -> u64 {
         self.lost.unwrap_or(self.events + 1)
     }
@@ -47,32 +47,35 @@ impl Key {
 
 pub(crate) struct Plan {
     pub(crate) keys: BTreeMap<String, Key>,
-    /// Each event that there is, once, in order.
+    /// All events, each once, in order.
     pub(crate) lines: Vec<String>,
-    /// Those of them that are not sent: replay finds them.
+    /// The events of `lines` that are not sent: replay finds them.
     pub(crate) dropped: BTreeSet<String>,
-    /// What is sent, in bursts with the time to wait before each.
+    /// The sent messages, in bursts with the pause before each.
     pub(crate) bursts: Vec<(Duration, Vec<String>)>,
-    /// The bodies of messages that are no events and are sent as well, and whether their headers
-    /// can be read: then they lack a sequence.
+    /// The bodies of sent messages that are not events, and whether their headers are readable: readable ones lack a
+    /// sequence.
     pub(crate) broken: BTreeMap<String, bool>,
 }
 
 impl Plan {
     pub(crate) fn new(round: u32, random: &mut ChaCha8Rng) -> Self {
-        let (mut keys, mut lines, mut late) = (BTreeMap::new(), Vec::new(), Vec::new());
-        let (mut events, mut dropped): (Vec<(u64, String)>, _) = (Vec::new(), BTreeSet::new());
+        let mut keys = BTreeMap::new();
+        let mut lines = Vec::new();
+        let mut late = Vec::new();
+        let mut events: Vec<(u64, String)> = Vec::new();
+        let mut dropped = BTreeSet::new();
         for number in 0..random.random_range(KEYS) {
             let name = format!("{round}-{number}");
             let count = random.random_range(EVENTS);
             let lost = random.random_bool(LOST).then(|| random.random_range(1..=count));
             let key = Key { events: count, lost, is_ended: random.random_bool(ENDED) };
             let begins = random.random_range(0..EVENTS.end);
-            for sequence in (1..=count).filter(|it| Some(*it) != lost) {
+            for sequence in (1..=count).filter(|sequence| Some(*sequence) != lost) {
                 let text = line(&name, sequence, &json!({ "n": random.random::<u32>() }));
                 let end = key.is_ended && sequence == count;
                 let text = text.replacen('{', &format!("{{\"endofsequence\":{end},"), 1);
-                // Behind the last one of a key nothing would show that it is missing.
+                // Behind the last event of a key, nothing would show that an event is missing.
                 if sequence + 1 < key.next() && random.random_bool(DROPPED) {
                     dropped.insert(text.clone());
                 }
@@ -80,11 +83,11 @@ impl Plan {
             }
             keys.insert(name, key);
         }
-        // Keys side by side, each in order.
+        // Keys alternate, each in order.
         events.sort_by_key(|(at, _)| *at);
         lines.extend(events.into_iter().map(|(_, line)| line));
         let mut sent = Vec::new();
-        for line in lines.iter().filter(|it| !dropped.contains(*it)) {
+        for line in lines.iter().filter(|line| !dropped.contains(*line)) {
             if random.random_bool(LATE) { &mut late } else { &mut sent }.push(line.clone());
         }
         sent.extend(late);

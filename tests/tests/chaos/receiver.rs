@@ -1,4 +1,4 @@
-//! A host that takes events over HTTP, at a port that stays the same when it starts again.
+//! A host that receives events over HTTP, at a port that stays the same after a restart.
 
 use std::net::SocketAddr;
 
@@ -8,31 +8,31 @@ use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::service::Service;
 
-/// A host, and where its events come in.
+/// A host and the address for its events.
 pub(crate) struct Receiver {
     pub(crate) home: Home,
     pub(crate) service: Service,
     pub(crate) address: SocketAddr,
-    /// The program that starts it, with its arguments; none if it is started directly.
+    /// The program that starts the host, with its arguments; empty if the host is started directly.
     by: Vec<String>,
-    /// The file of its sink; none if that is standard output.
+    /// The file of the sink; `None` for standard output.
     file: Option<&'static str>,
-    /// What came out on standard output before it was started again.
+    /// The standard output before the last restart.
     earlier: String,
     _port: Port,
 }
 
-/// What a host is like.
+/// The properties of a host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kind {
     pub(crate) is_fifo: bool,
-    /// Whether it takes few events at a time, so that many wait in the store.
+    /// Whether the host takes few events at a time, so that many wait in the store.
     pub(crate) has_backlog: bool,
     /// The section of the store.
     pub(crate) store: String,
     /// More settings of the stream.
     pub(crate) stream: String,
-    /// The file of the sink; standard output if there is none.
+    /// The file of the sink; `None` for standard output.
     pub(crate) file: Option<&'static str>,
 }
 
@@ -42,7 +42,8 @@ impl Receiver {
         Self::start_by(kind, |_| Ok(Vec::new()))
     }
 
-    /// The same by another program, which gets the host's command behind its arguments.
+    /// Starts a host by another program, which gets the host's command behind its own arguments, and waits until the
+    /// host is ready.
     pub(crate) fn start_by(
         kind: &Kind,
         by: impl FnOnce(&Home) -> Result<Vec<String>>,
@@ -53,24 +54,25 @@ impl Receiver {
         let mut service = Service::start_by(&home, &by, &["run"])?;
         http::ready(&mut service)?;
         let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
-        let (file, earlier) = (kind.file, String::new());
+        let file = kind.file;
+        let earlier = String::new();
         Ok(Self { home, service, address, by, file, earlier, _port: port })
     }
 
-    /// Starts it again after its end, and waits until it is ready.
+    /// Starts the host again after its end, and waits until it is ready.
     pub(crate) fn start_again(&mut self) -> Result<()> {
         self.begin_again()?;
         http::ready(&mut self.service).map(drop)
     }
 
-    /// Starts it again after its end.
+    /// Starts the host again after its end.
     pub(crate) fn begin_again(&mut self) -> Result<()> {
         self.earlier = self.output();
         self.service = Service::start_by(&self.home, &self.by, &["run"])?;
         Ok(())
     }
 
-    /// The messages that came out, in whole lines.
+    /// Returns the published messages, in whole lines.
     pub(crate) fn output(&self) -> String {
         let out = self.file.map_or_else(|| self.service.stdout(), |file| self.home.read(file));
         let whole = out.rfind('\n').map_or(0, |at| at + 1);
@@ -80,7 +82,7 @@ impl Receiver {
         }
     }
 
-    /// How many events it has counted as lost since it was started.
+    /// Returns how many events the host has counted as lost since its start.
     pub(crate) fn lost(&mut self) -> Result<u64> {
         let metrics = http::get(http::admin(&mut self.service)?, "/metrics")?.body;
         let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));

@@ -1,10 +1,11 @@
-//! A round in which keys of a Redis are removed one by one, as an operator or an eviction would, while events come over
-//! HTTP.
+//! A round in which keys of a Redis are removed one by one, as an operator or an eviction would, while events arrive
+//! over HTTP.
 //!
-//! What a removal may do depends on what the key holds (`docs/guide/redis.md`). A queue takes the events with it that
-//! wait there, and the host counts them as lost. The records of a shard take the jobs with them: the stream stops with
-//! an error, and the keys of the shard begin anew after the next start. Without `store`, the next start is refused.
-//! Everything else is made again, and costs nothing. Whatever is accepted afterwards takes effect once and in order.
+//! The consequences of a removal depend on the data of the key (`docs/guide/redis.md`). If a queue is removed, its
+//! waiting events are lost, and the host counts them. If the records of a shard are removed, their jobs are lost: the
+//! stream stops with an error, and the keys of the shard start again after the next start. Without `store`, the next
+//! start is refused. The hosts restore all other keys without a loss. All events that are accepted afterwards take
+//! effect once and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,16 +26,16 @@ use super::rewinds::{Counts, SETTLES, explain, redis, taken};
 
 /// The key of the record of the store's shape.
 const SHAPE: &str = "ordain:{0}:store";
-/// What a start says without the record of the store's shape.
+/// The error of a start without the record of the store's shape.
 const REFUSED: &str = "which says how many shards there are, is not there";
-/// What a host says that finds no claim any more.
+/// The error of a host that no longer finds its claim.
 const WENT_BACK: &str = "the store went back in time";
 /// How long the effects may take.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Between two looks at hosts that may end.
+/// The interval between two checks of hosts that may end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a round is like.
+/// The settings of a round.
 #[derive(Debug)]
 struct Settings {
     is_fifo: bool,
@@ -42,16 +43,16 @@ struct Settings {
     hosts: usize,
 }
 
-/// What may follow from what was removed so far.
+/// The possible consequences of the removals so far.
 #[derive(Debug, Default)]
 struct Consequences {
-    /// Removed keys of records, each of which may reset each key once.
+    /// The number of removed keys with records, each of which may reset each key once.
     resets: u32,
-    /// Whether hosts may have ended and been started again, so that their counters are incomplete.
+    /// Whether hosts may have ended and restarted, so that their counters are incomplete.
     was_restarted: bool,
-    /// Whether events that waited may be lost.
+    /// Whether waiting events may be lost.
     is_lossy: bool,
-    /// The removed keys, in words.
+    /// The removed keys, with the circumstances.
     removed: Vec<String>,
 }
 
@@ -77,15 +78,16 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         is_fifo: settings.is_fifo,
         has_backlog: settings.has_backlog,
         store: redis(&server.url()),
-        // So that all kinds of keys are there.
+        // These settings produce keys of all kinds.
         stream: "spill_after = \"1ms\"\nkey_ttl = \"1h\"".to_owned(),
         ..Kind::default()
     };
     let hosts = (0..settings.hosts).map(|_| Receiver::start(&kind)).collect::<Result<_>>()?;
     let found = server.command(&["HMGET", SHAPE, "schema", "shards"])?;
     let [schema, shards] = found.parts() else { bail!("no shape: {found:?}") };
-    let shape = [schema, shards].map(|it| it.text().unwrap_or_default().to_owned());
-    let (sent, done) = (Sent::new(), Consequences::default());
+    let shape = [schema, shards].map(|value| value.text().unwrap_or_default().to_owned());
+    let sent = Sent::new();
+    let done = Consequences::default();
     let mut round = Round { redis: server, shape, hosts, settings, sent, done };
     let played = (0..random.random_range(1..5)).try_for_each(|_| round.remove_one(random));
     let counted = played.and_then(|()| round.check());
@@ -109,8 +111,8 @@ impl Round {
         self.done.removed.push(format!("{name} {words}"));
         let is_lossy = kind == "data" || kind == "log";
         let takes_waiting = is_lossy && !is_quiet;
-        let (before, after) = (random.random_range(0..1_000), random.random_range(200..2_000));
-        let (before, after) = (Duration::from_millis(before), Duration::from_millis(after));
+        let before = Duration::from_millis(random.random_range(0..1_000));
+        let after = Duration::from_millis(random.random_range(200..2_000));
         self.produce(u32::from(is_lossy), random.random(), |round| {
             if !is_quiet {
                 round.watch(before)?;
@@ -121,7 +123,7 @@ impl Round {
             round.watch(after)
         })?;
         if takes_waiting {
-            // They may have waited, or their messages.
+            // These events, or their messages, may have been waiting.
             self.sent.values_mut().flatten().for_each(|event| event.is_safe = false);
         }
         if kind == "store" {
@@ -130,14 +132,15 @@ impl Round {
         Ok(())
     }
 
-    /// Sends events while something else happens. With an odd phase they may get lost.
+    /// Sends events while `meanwhile` runs. With an odd phase the events may be lost.
     fn produce(
         &mut self,
         phase: u32,
         seed: u64,
         meanwhile: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let (phase, is_over) = (AtomicU32::new(phase), AtomicBool::new(false));
+        let phase = AtomicU32::new(phase);
+        let is_over = AtomicBool::new(false);
         let addresses: Vec<SocketAddr> = self.hosts.iter().map(|host| host.address).collect();
         let producer = Producer {
             addresses: &addresses,
@@ -152,18 +155,18 @@ impl Round {
             let producing = scope.spawn(produce);
             let done = meanwhile(self);
             is_over.store(true, Ordering::SeqCst);
-            // A host that has ended meanwhile would let the producer wait.
+            // The producer would wait for a host that has ended meanwhile.
             while !producing.is_finished() {
                 self.watch(LOOK_INTERVAL)?;
             }
-            let outcome = producing.join().unwrap_or_else(|it| std::panic::resume_unwind(it));
+            let outcome = producing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             done.and(outcome)
         });
         self.sent = sent;
         done
     }
 
-    /// A key of a random kind.
+    /// Returns a key of a random kind.
     fn choose(&self, random: &mut ChaCha8Rng) -> Result<(String, String)> {
         let reply = self.redis.command(&["KEYS", "*"])?;
         let mut kinds: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -177,7 +180,7 @@ impl Round {
         Ok((kind.clone(), names.choose(random).context("a key")?.clone()))
     }
 
-    /// Looks after the hosts for a while. Those that end with the error of a store that went back are started again.
+    /// Watches the hosts for a while. Restarts hosts that end with the error of a store that went back.
     fn watch(&mut self, time: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -186,7 +189,7 @@ impl Round {
                     continue;
                 }
                 let log = host.service.stderr();
-                ensure!(self.done.resets > 0 && log.contains(WENT_BACK), "a host has ended: {log}");
+                ensure!(self.done.resets > 0 && log.contains(WENT_BACK), "a host ended: {log}");
                 self.done.was_restarted = true;
                 host.begin_again()?;
                 if let Err(error) = http::ready(&mut host.service) {
@@ -202,7 +205,7 @@ impl Round {
         }
     }
 
-    /// Without the record of its shape, the store is refused by the next start, until the record is there again.
+    /// Checks that the next start without the record of the store's shape is refused until the record exists again.
     fn refuse_start(&mut self) -> Result<()> {
         let host = &mut self.hosts[0];
         if host.service.is_running()? {
@@ -211,7 +214,7 @@ impl Round {
         self.done.was_restarted = true;
         host.begin_again()?;
         if self.redis.command(&["EXISTS", "ordain:{0}:partitions"])?.int() == Some(0) {
-            // Nothing shows any more that the store was used.
+            // No remaining key shows that the store was used.
             return http::ready(&mut host.service).map(drop);
         }
         let status = host.service.wait()?;
@@ -221,7 +224,7 @@ impl Round {
         host.start_again()
     }
 
-    /// Waits until all that must has taken effect, and looks after the hosts.
+    /// Waits until every event that must take effect has done so, and watches the hosts.
     fn until_settled(&mut self) -> Result<()> {
         if !self.settings.is_fifo && self.done.is_lossy {
             self.send_again()?;
@@ -242,9 +245,10 @@ impl Round {
         Demands { wants_all: !self.settings.is_fifo, resets, is_exact: !is_lossy }
     }
 
-    /// Sends all events once more, and looks after the hosts.
+    /// Sends all events once more, and watches the hosts.
     fn send_again(&mut self) -> Result<()> {
-        let (sent, address) = (std::mem::take(&mut self.sent), self.hosts[0].address);
+        let sent = std::mem::take(&mut self.sent);
+        let address = self.hosts[0].address;
         let done = std::thread::scope(|scope| {
             let sending = scope.spawn(|| send_again(address, &sent));
             while !sending.is_finished() {
@@ -259,7 +263,7 @@ impl Round {
     fn check(&mut self) -> Result<Counts> {
         self.until_settled()?;
         let mut before = None;
-        // Events that still wait must not count as lost.
+        // Waiting events must not count as lost.
         let taken = loop {
             self.watch(SETTLES)?;
             let count = taken(&self.hosts, &self.sent, self.demands())?;
@@ -272,7 +276,7 @@ impl Round {
             let counted = self.hosts[0].lost()?;
             ensure!(
                 counted == counts.lost as u64,
-                "{} are lost, and {counted} were counted",
+                "{} events are lost, but the host counted {counted}",
                 counts.lost
             );
         }
@@ -280,7 +284,7 @@ impl Round {
     }
 }
 
-/// Writes the record as the error of the start says.
+/// Writes the record as the error of the start advises.
 fn mend_shape(redis: &Redis, [schema, shards]: &[String; 2]) -> Result<()> {
     redis.command(&["HSET", SHAPE, "schema", schema, "shards", shards]).map(drop)
 }

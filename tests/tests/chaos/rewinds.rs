@@ -1,7 +1,7 @@
-//! A round in which the servers lose their last seconds again and again, while events come over HTTP.
+//! A round in which the servers lose their last seconds repeatedly, while events arrive over HTTP.
 //!
-//! Each event that was accepted while nothing got lost must take effect once, and those of a key in order. Of what
-//! was accepted in between, what did not take effect must be what the host counted as lost. The events of a
+//! Each event that was accepted while no writes were lost must take effect once, and those events of a key in order.
+//! The number of other accepted events without an effect must equal the host's count of lost events. The events of a
 //! `sequenced` stream are sent once more at the end, as their producer would, and then all must have taken effect.
 
 use std::fmt;
@@ -22,19 +22,20 @@ use super::receiver::{Kind, Receiver};
 /// How long the round waits for late effects before it counts the lost events: longer than any poll or retry of the host.
 pub(crate) const SETTLES: Duration = Duration::from_secs(4);
 
-/// What a round is like.
+/// The settings of a round.
 #[derive(Debug)]
 struct Settings {
     is_fifo: bool,
-    /// Whether the host is slow, and events come fast until they get lost, so that many wait in the store.
+    /// Whether the host is slow and the producer sends at a high rate until a loss, so that many events wait in the
+    /// store.
     has_backlog: bool,
-    /// Whether the host is killed in between.
+    /// Whether the host is killed between losses.
     is_killed: bool,
     hosts: usize,
     losses: usize,
 }
 
-/// What came of a round.
+/// The event counts of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) accepted: usize,
@@ -59,7 +60,8 @@ pub(crate) fn play(mut servers: Servers, random: &mut ChaCha8Rng) -> Result<Stri
     };
     let hosts = (0..settings.hosts).map(|_| Receiver::start(&kind));
     let mut hosts: Vec<Receiver> = hosts.collect::<Result<_>>()?;
-    let (phase, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let phase = AtomicU32::new(0);
+    let is_over = AtomicBool::new(false);
     let addresses: Vec<SocketAddr> = hosts.iter().map(|host| host.address).collect();
     let producer = Producer {
         addresses: &addresses,
@@ -85,18 +87,18 @@ pub(crate) fn play(mut servers: Servers, random: &mut ChaCha8Rng) -> Result<Stri
     Ok(format!("{counts}; {settings:?}"))
 }
 
-/// The section of a store in Redis.
+/// Returns the section of a store in Redis.
 pub(crate) fn redis(url: &str) -> String {
     format!("kind = \"redis\"\nurl = \"{url}\"\nshards = 4")
 }
 
-/// The settings of a round, and the logs of its hosts.
+/// Formats the settings of a round and the logs of its hosts.
 pub(crate) fn explain(settings: &impl fmt::Debug, hosts: &[Receiver]) -> String {
     let logs: Vec<String> = hosts.iter().map(|host| host.service.stderr()).collect();
     format!("{settings:?}\n{}", logs.join("\n----\n"))
 }
 
-/// Lets the servers lose something again and again.
+/// Makes the servers lose writes repeatedly.
 fn disturb(
     servers: &mut Servers,
     hosts: &mut [Receiver],
@@ -125,7 +127,7 @@ fn disturb(
     Ok(())
 }
 
-/// Waits until all that was accepted has taken effect or is lost, and counts.
+/// Waits until every accepted event has taken effect or is lost, and counts.
 fn check(hosts: &mut [Receiver], settings: &Settings, sent: &Sent) -> Result<Counts> {
     if !settings.is_fifo {
         send_again(hosts[0].address, sent)?;
@@ -134,28 +136,29 @@ fn check(hosts: &mut [Receiver], settings: &Settings, sent: &Sent) -> Result<Cou
     until_taken(hosts, sent, demands)?;
     sleep(SETTLES);
     let counts = Counts::of(sent, taken(hosts, sent, demands)?);
-    // Only the process that accepted an event counts its loss, and a killed process forgets what it accepted.
+    // Only the process that accepted an event counts its loss, and a killed process forgets the events that it
+    // accepted.
     if settings.hosts == 1 && !settings.is_killed && settings.is_fifo {
         let counted = hosts[0].lost()?;
         ensure!(
             counted == counts.lost as u64,
-            "{} are lost, and {counted} were counted",
+            "{} events are lost, but the host counted {counted}",
             counts.lost
         );
     }
     Ok(counts)
 }
 
-/// How many events took effect, if all that must did.
+/// Returns how many events took effect, or an error if an event that must has not.
 pub(crate) fn taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> Result<usize> {
     let outputs: Vec<String> = hosts.iter().map(Receiver::output).collect();
     count_taken(sent, &effects(outputs.iter().map(String::as_str))?, demands)
 }
 
-/// Waits until all events that must have taken effect.
+/// Waits until every event that must take effect has done so.
 pub(crate) fn until_taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> Result<()> {
     let mut last = None;
-    let arrived = wait_until("all that is safe takes effect", || {
+    let arrived = wait_until("effects of all safe events", || {
         last = Some(taken(hosts, sent, demands));
         Ok(matches!(last, Some(Ok(_))))
     });
@@ -163,7 +166,7 @@ pub(crate) fn until_taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> 
 }
 
 impl Counts {
-    /// The counts where so many took effect.
+    /// Makes the counts of a round with this number of effects.
     pub(crate) fn of(sent: &Sent, taken: usize) -> Self {
         let all = sent.values().flatten();
         let accepted = all.clone().count();
@@ -174,6 +177,9 @@ impl Counts {
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { accepted, safe, lost } = self;
-        write!(f, "{accepted} events accepted, {safe} of them while nothing got lost, {lost} lost")
+        write!(
+            f,
+            "{accepted} events accepted, {safe} of them while no writes were lost, {lost} lost"
+        )
     }
 }

@@ -1,4 +1,4 @@
-//! The broker, the store, the hosts, and what befalls them.
+//! The broker, the store, the hosts, and their disturbances.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -19,31 +19,31 @@ use rand_chacha::ChaCha8Rng;
 use super::host::{Host, Trouble};
 use super::plan::Plan;
 
-/// For the broker to come back and to take what is sent.
+/// How long the broker may take to return and accept messages.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// How long a partition belongs to a host that is not heard of.
+/// How long a host without heartbeats keeps its partitions.
 const LEASE: Duration = Duration::from_secs(2);
-/// Hosts, where several can share a store; and the most that there are at one time.
+/// The number of hosts if several can share a store, and the largest number at one time.
 const HOSTS: usize = 3;
 const MOST: usize = 5;
-/// Of a thousand questions to who keeps what the producer drops: how many fail. So many rounds find each
-/// event all the same.
+/// How many of 1,000 requests to the archive of dropped events fail. The number of replay rounds is large enough to
+/// find each event nevertheless.
 const FAILING: u32 = 333;
 const ROUNDS: u32 = 20;
 
 pub(crate) struct World {
     redis: Option<Redis>,
-    /// Keeps what the producer drops.
+    /// Holds the events that the producer drops.
     archive: Archive,
-    /// With the configuration of commands.
+    /// Its home has the configuration for commands.
     rig: Rig,
     /// Settings of hosts: `[runtime]`, of the stream, of its source.
     settings: [String; 3],
     hosts: Vec<Host>,
     partitions: usize,
-    /// The highest version of the handler that there was; 0 is the one without a version.
+    /// The highest version of the handler so far; 0 is the handler without a version.
     version: u32,
-    /// How often what has happened.
+    /// The number of occurrences of each disturbance.
     told: BTreeMap<&'static str, u32>,
 }
 
@@ -73,7 +73,8 @@ impl World {
         ];
         let [runtime, stream, source] = &settings;
         let rig = Rig::alone(&format!("{store}{runtime}"), stream, source)?;
-        let (hosts, told) = (Vec::new(), BTreeMap::new());
+        let hosts = Vec::new();
+        let told = BTreeMap::new();
         let mut world = Self { redis, archive, rig, settings, hosts, partitions, version: 0, told };
         for _ in 0..if with_redis { HOSTS } else { 1 } {
             world.join()?;
@@ -82,7 +83,7 @@ impl World {
         Ok(world)
     }
 
-    /// Starts one more host.
+    /// Starts another host.
     fn join(&mut self) -> Result<()> {
         let to_broker = Proxy::start(self.rig.rabbit.port())?;
         let to_store = self.redis.as_ref().map(|redis| Proxy::start(redis.port())).transpose()?;
@@ -92,14 +93,13 @@ impl World {
         let [runtime, stream, source] = &self.settings;
         let url = self.rig.rabbit.url_at(to_broker.port());
         let text = config(&url, &format!("{store}{runtime}"), stream, source);
-        // The table of the sink stands at the end.
+        // The table of the sink is at the end.
         let home = Home::new(&["tally"], &format!("{text}sequenced = true\n"))?;
         self.hosts.push(Host::start(home, to_store, to_broker)?);
         Ok(())
     }
 
-    /// Sends what is planned, and disturbs all as long as something is to be sent, and a while
-    /// beyond.
+    /// Sends the planned events, and disturbs the system as long as the producer sends, and a while longer.
     pub(crate) fn play(&mut self, plan: &Plan, random: &mut ChaCha8Rng) -> Result<()> {
         self.told.clear();
         self.archive.keep(&plan.dropped)?;
@@ -127,7 +127,7 @@ impl World {
         *self.told.entry(what).or_default() += times;
     }
 
-    /// Waits for a moment, and lets something befall somebody.
+    /// Waits for a moment, and then causes a random disturbance.
     fn disturb(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         sleep(Duration::from_millis(random.random_range(0..1_500)));
         self.look_after_hosts()?;
@@ -146,8 +146,8 @@ impl World {
             sleep(Duration::from_millis(random.random_range(0..500)));
             self.rig.rabbit.kill()
         };
-        // One that is nearly always done is hardly ever met between a commit and what follows it:
-        // what piles up here is committed, and cannot be published.
+        // A host that keeps up is rarely interrupted between a commit and its publication. During the pause events
+        // accumulate, which the host then commits without being able to publish their messages.
         match self.hosts.iter().find(|host| host.is_well()) {
             Some(host) => host.while_paused(kill)?,
             None => kill()?,
@@ -187,8 +187,8 @@ impl World {
         Ok(())
     }
 
-    /// Puts a new version of the handler into the folder of a host, or removes the newest there. Others
-    /// have it when all ends.
+    /// Puts a new version of the handler into the folder of a host, or removes the newest one from it. The other hosts
+    /// get the version at the end of the round.
     fn swap(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let at = random.random_range(0..self.hosts.len());
         if random.random_bool(0.3) {
@@ -200,7 +200,7 @@ impl World {
         self.hosts[at].put(self.version)
     }
 
-    /// Lets something befall a host, from a moment to longer than its lease.
+    /// Disturbs a host, from a moment to longer than its lease.
     fn trouble_host(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let at = random.random_range(0..self.hosts.len());
         let longest = if random.random_bool(0.3) { 2 * LEASE } else { LEASE / 4 };
@@ -214,29 +214,29 @@ impl World {
         let (trouble, what) = match random.random_range(0..100) {
             0..35 => (Trouble::Killed, "kills of a host"),
             35..60 => (Trouble::Paused, "pauses of a host"),
-            60..75 => (Trouble::Store(mode), "ways to the store disturbed"),
-            75..90 => (Trouble::Broker(mode), "ways to the broker disturbed"),
+            60..75 => (Trouble::Store(mode), "links to the store disturbed"),
+            75..90 => (Trouble::Broker(mode), "links to the broker disturbed"),
             _ => (Trouble::Left, "restarts in order"),
         };
         let host = &mut self.hosts[at];
         if host.is_well() && host.trouble(trouble, lasts)? {
             self.count(what, 1);
             if lasts > LEASE {
-                self.count("of these longer than the lease", 1);
+                self.count("disturbances longer than the lease", 1);
             }
         }
         Ok(())
     }
 
-    /// Ends all that is the matter with hosts.
+    /// Ends all disturbances of hosts.
     fn restore(&mut self) -> Result<()> {
         let whenever = Instant::now() + 10 * LEASE;
         self.hosts.iter().try_for_each(|host| host.put(self.version))?;
         self.hosts.iter_mut().try_for_each(|host| host.look_after(whenever))
     }
 
-    /// Ends what has lasted long enough, and starts those again that gave up because a server was
-    /// away for too long.
+    /// Ends the disturbances whose time is over, and restarts hosts that ended because a server was unavailable for too
+    /// long.
     pub(crate) fn look_after_hosts(&mut self) -> Result<()> {
         let now = Instant::now();
         let mut revived = 0;
@@ -245,12 +245,12 @@ impl World {
             revived += u32::from(host.revive()?);
         }
         if revived > 0 {
-            self.count("ends for want of a server", revived);
+            self.count("ends because a server was unavailable", revived);
         }
         Ok(())
     }
 
-    /// Waits until all partitions are shared evenly by the hosts that there are.
+    /// Waits until the running hosts share all partitions evenly.
     pub(crate) fn until_shared(&self) -> Result<()> {
         if self.redis.is_none() {
             return Ok(());
@@ -264,7 +264,7 @@ impl World {
                 .filter_map(|row| row["owns"].as_u64()?.try_into().ok())
                 .collect();
             let even = self.partitions / self.hosts.len();
-            let is_even = |it: &usize| *it == even || *it == even + 1;
+            let is_even = |share: &usize| *share == even || *share == even + 1;
             Ok(shares.len() == self.hosts.len()
                 && shares.iter().sum::<usize>() == self.partitions
                 && shares.iter().all(is_even))
@@ -272,24 +272,24 @@ impl World {
         shared.with_context(|| format!("{rows:?}"))
     }
 
-    /// Ends the hosts in order.
+    /// Stops the hosts in order.
     pub(crate) fn stop_hosts(&mut self) -> Result<()> {
         self.hosts.iter_mut().try_for_each(Host::end)
     }
 
-    /// Goes on behind [`Self::stop_hosts`].
+    /// Restarts the hosts after [`Self::stop_hosts`].
     pub(crate) fn go_on(&mut self) -> Result<()> {
         self.hosts.iter_mut().try_for_each(Host::start_again)
     }
 
-    /// The messages that have come to the queue behind the sink, until none comes for a while.
+    /// Receives the messages of the queue behind the sink, until none arrives for a while.
     pub(crate) fn take(&mut self) -> Result<Vec<Delivery>> {
-        // A kill of the broker has cut off the client before.
+        // A kill of the broker has closed the client's connection.
         self.rig.reconnect()?;
         self.rig.client.take_all("out")
     }
 
-    /// Where commands see the store.
+    /// Returns the home in which commands use the store.
     pub(crate) fn home(&self) -> &Home {
         match &self.hosts[..] {
             [host] if self.redis.is_none() => host.home(),
@@ -307,7 +307,7 @@ impl World {
         told.join(", ")
     }
 
-    /// What the hosts and the broker said last.
+    /// Returns the last log lines of the hosts and the broker.
     pub(crate) fn logs(&self) -> String {
         let logs: Vec<String> = self.hosts.iter().map(Host::log).collect();
         let logs = logs.join("\n----\n");
@@ -315,20 +315,21 @@ impl World {
     }
 }
 
-/// Publishes all bursts, each until it is confirmed; how often that took another try.
+/// Publishes each burst until the broker confirms it. Returns the number of retries.
 fn produce(url: &str, plan: &Plan) -> Result<u32> {
-    let (mut client, mut again) = (Client::connect(url), 0);
+    let mut client = Client::connect(url);
+    let mut again = 0;
     for (pause, burst) in &plan.bursts {
         sleep(*pause);
         let messages: Vec<Outgoing> =
-            burst.iter().map(|it| message(plan, it)).collect::<Result<_>>()?;
+            burst.iter().map(|line| message(plan, line)).collect::<Result<_>>()?;
         let started = Instant::now();
         loop {
-            let published = client.as_ref().ok().map(|it| it.publish("cases", &messages));
+            let published = client.as_ref().ok().map(|client| client.publish("cases", &messages));
             if let Some(Ok(())) = published {
                 break;
             }
-            ensure!(started.elapsed() < PATIENCE, "nothing can be published: {published:?}");
+            ensure!(started.elapsed() < PATIENCE, "the broker accepts no message: {published:?}");
             again += 1;
             sleep(Duration::from_millis(200));
             client = Client::connect(url);

@@ -1,4 +1,4 @@
-//! Connections that are left, and made anew elsewhere.
+//! Connections that the store leaves and opens again elsewhere.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ async fn put(store: &Redis, value: &str) -> bool {
     store.put_marks(&[mark]).await.is_ok()
 }
 
-/// A server that closes connections without a word brings no false alarm: those that only wait for replicas now
-/// and then are kept in use.
+/// A server that closes idle connections without notice causes no false alarm: the store keeps connections in use that
+/// only wait for replicas now and then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_wait_outlive_the_timeout_of_the_server() {
     let server = Server::start(&["timeout 4"]).expect("a server");
@@ -32,7 +32,7 @@ async fn connections_that_wait_outlive_the_timeout_of_the_server() {
     assert_eq!(store.breaks(), 0);
 }
 
-/// Nodes that have moved all at once are found at the configured address.
+/// The store finds nodes that have all moved at once, at the configured address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_moved_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
@@ -44,14 +44,14 @@ async fn a_cluster_that_moved_is_found_again() {
     }
     let started = Instant::now();
     while !put(&store, "after").await {
-        assert!(started.elapsed() < Duration::from_mins(1), "it never comes back");
+        assert!(started.elapsed() < Duration::from_mins(1), "the store never reconnects");
         sleep(Duration::from_millis(200)).await;
     }
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 
-/// The library, once it looks for slots, asks only the nodes that it remembers. Nodes that have left all these addresses
-/// meanwhile are found at the configured one.
+/// During a search for slots, the library queries only the nodes that it remembers. If the nodes leave all these
+/// addresses meanwhile, the store finds them at the configured address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_moved_while_slots_are_looked_for_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
@@ -61,7 +61,7 @@ async fn a_cluster_that_moved_while_slots_are_looked_for_is_found_again() {
     for proxy in cluster.proxies() {
         proxy.lose_requests(u64::MAX, "SLOTS");
     }
-    // The next call for a mark is redirected, and the library looks for the slots.
+    // The next call for a mark is redirected, and the library searches for the slots.
     let slot = cluster.slot("{0}").expect("a slot");
     let from = cluster.owner(slot).expect("an owner");
     cluster.migrate(slot, (from + 1) % 3).expect("a migration").finish().expect("an end");
@@ -79,13 +79,13 @@ async fn a_cluster_that_moved_while_slots_are_looked_for_is_found_again() {
             sleep(Duration::from_millis(200)).await;
         }
     };
-    // Without its own means, no call would ever end.
-    timeout(Duration::from_mins(1), comes_back).await.expect("it comes back");
-    println!("it was back after {:?}", started.elapsed());
+    // Without the store's own search, no call would ever end.
+    timeout(Duration::from_mins(1), comes_back).await.expect("the store reconnects");
+    println!("the store reconnected after {:?}", started.elapsed());
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 
-/// A master that the Sentinel does not reach and has replaced, while this process still reaches it, is left.
+/// The store leaves a master that the Sentinel does not reach and has replaced, even if this process still reaches it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_was_replaced_is_left_though_it_answers() {
     let group = Sentinel::start().expect("a group");
@@ -95,24 +95,24 @@ async fn a_master_that_was_replaced_is_left_though_it_answers() {
     assert!(put(&store, "before").await);
     let [old, new] = group.servers();
     let mut master = old.connect().expect("a connection");
-    // From now on only those who are connected are served.
+    // From now on the master serves only connected clients.
     master.command(&["CONFIG", "SET", "requirepass", "secret"]).expect("a password");
     let clients = master.command(&["CLIENT", "LIST", "TYPE", "normal"]).expect("clients");
     let of_sentinel =
-        clients.text().unwrap_or_default().lines().filter(|it| it.contains("name=sentinel"));
+        clients.text().unwrap_or_default().lines().filter(|line| line.contains("name=sentinel"));
     for client in of_sentinel {
-        let id = client.split(' ').find_map(|it| it.strip_prefix("id=")).expect("an id");
+        let id = client.split(' ').find_map(|field| field.strip_prefix("id=")).expect("an id");
         master.command(&["CLIENT", "KILL", "ID", id]).expect("killed");
     }
     group.down_after(Duration::from_secs(1)).expect("a setting");
     wait_until("another master", || Ok(group.named()? == new.port())).expect("another master");
-    assert!(put(&store, "between").await, "the old one answers");
+    assert!(put(&store, "between").await, "the old master replies");
     let started = Instant::now();
     let has = |server: &Server| server.command(&["HGET", &marks, "m"]).expect("an answer");
     while has(new).text() != Some("after") {
-        assert!(started.elapsed() < Duration::from_secs(30), "it never follows");
+        assert!(started.elapsed() < Duration::from_secs(30), "the store never follows");
         put(&store, "after").await;
         sleep(Duration::from_millis(200)).await;
     }
-    println!("it followed after {:?}", started.elapsed());
+    println!("the store followed after {:?}", started.elapsed());
 }

@@ -1,5 +1,5 @@
-//! A slot on its way from one node to another, in steps, so that a test can act between them. It
-//! does what an operator's tool does, in the same order, and never more of it than is asked.
+//! A slot on its way from one node to another, in steps, so that a test can act between them. The steps are those of an
+//! operator's tool, in the same order, and each call performs only the requested ones.
 
 use anyhow::{Context, Result, ensure};
 
@@ -7,12 +7,12 @@ use crate::cluster::Cluster;
 use crate::redis::Redis;
 use crate::resp::Reply;
 
-/// Keys that are moved at a time by [`Migration::finish`].
+/// The number of keys that [`Migration::finish`] moves at a time.
 const KEYS: usize = 100;
-/// How long a move of keys may stand still, in milliseconds.
+/// How long a move of keys may make no progress, in milliseconds.
 const TIMEOUT_MS: &str = "10000";
 
-/// A slot that is being moved. Dropping it leaves the slot between the nodes.
+/// A slot that is being moved. Dropping the value leaves the slot between the nodes.
 #[derive(Debug)]
 #[must_use = "the slot stays between two nodes until the migration is finished"]
 pub struct Migration<'a> {
@@ -20,14 +20,14 @@ pub struct Migration<'a> {
     slot: String,
     from: usize,
     to: usize,
-    /// What the Cluster calls the node that the slot goes to.
+    /// The Cluster's id of the slot's new node.
     target: String,
 }
 
 impl<'a> Migration<'a> {
     pub(crate) fn begin(cluster: &'a Cluster, slot: u16, to: usize) -> Result<Self> {
         let from = cluster.owner(slot)?;
-        ensure!(from != to, "the node {to} has the slot {slot} already");
+        ensure!(from != to, "the node {to} already owns the slot {slot}");
         let source = id(&cluster.nodes()[from])?;
         let target = id(&cluster.nodes()[to])?;
         let migration = Self { cluster, slot: slot.to_string(), from, to, target };
@@ -36,18 +36,18 @@ impl<'a> Migration<'a> {
         Ok(migration)
     }
 
-    /// The node that the slot comes from.
+    /// Returns the number of the slot's old node.
     pub fn from(&self) -> &'a Redis {
         &self.cluster.nodes()[self.from]
     }
 
-    /// The node that the slot goes to.
+    /// Returns the number of the slot's new node.
     pub fn to(&self) -> &'a Redis {
         &self.cluster.nodes()[self.to]
     }
 
-    /// Moves keys, at most so many; returns how many. While some are here and some there, a
-    /// command on both is answered `TRYAGAIN`.
+    /// Moves at most `count` keys; returns how many. While a command's keys are on both nodes, the nodes reply
+    /// `TRYAGAIN`.
     pub fn move_keys(&self, limit: usize) -> Result<usize> {
         let count = limit.to_string();
         let keys = self.from().command(&["CLUSTER", "GETKEYSINSLOT", &self.slot, &count])?;
@@ -63,10 +63,10 @@ impl<'a> Migration<'a> {
         Ok(keys.len())
     }
 
-    /// Moves the keys that are left, and gives the slot to its new owner at every node that runs.
+    /// Moves the remaining keys, and assigns the slot to its new owner at every running node.
     pub fn finish(self) -> Result<()> {
         while self.move_keys(KEYS)? > 0 {}
-        // The new owner first: were it to fail now, the old one would still have the slot.
+        // The new owner comes first: if that call failed, the old owner would still have the slot.
         self.set(self.to(), &["NODE", &self.target])?;
         for (number, node) in self.cluster.nodes().iter().enumerate() {
             if number != self.to && node.is_running() {
@@ -83,7 +83,7 @@ impl<'a> Migration<'a> {
     }
 }
 
-/// What the Cluster calls a node.
+/// Returns the Cluster's id of a node.
 fn id(node: &Redis) -> Result<String> {
     let reply = node.command(&["CLUSTER", "MYID"])?;
     Ok(reply.text().context("an id is a text")?.to_owned())

@@ -8,17 +8,17 @@ use super::Cluster;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
 
-/// How a replica becomes the master: without asking its master, which may have more.
+/// How a replica becomes the master, without consent of its master, which may have more writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takeover {
-    /// The other masters agree.
+    /// The other masters vote.
     Force,
-    /// It does not ask them either.
+    /// The replica takes over without votes.
     Takeover,
 }
 
 impl Cluster {
-    /// Gives each node a replica, and waits until all are in step.
+    /// Gives each node a replica, and waits until all replicas are in step.
     pub fn add_replicas(&mut self) -> Result<()> {
         let options = Options::new().cluster();
         for node in &self.nodes {
@@ -39,35 +39,35 @@ impl Cluster {
         self.until_ready()
     }
 
-    /// The master of the slots that a node had first.
+    /// Returns the present master of the slots that a node had at the start.
     pub fn master(&self, number: usize) -> &Redis {
         if self.is_swapped(number) { &self.replicas[number] } else { &self.nodes[number] }
     }
 
-    /// The replica of [`master`](Self::master).
+    /// Returns the replica of [`master`](Self::master).
     pub fn replica(&self, number: usize) -> &Redis {
         if self.is_swapped(number) { &self.nodes[number] } else { &self.replicas[number] }
     }
 
-    /// Lets a replica fall behind: until [`take_over`](Self::take_over) it gets nothing of what its master is
-    /// told.
+    /// Makes a replica lag: until [`take_over`](Self::take_over) it receives none of its master's writes.
     pub fn let_replica_lag(&self, number: usize) -> Result<()> {
         self.replica(number).fall_behind(self.master(number))
     }
 
     /// Makes the lagging replica the master, and waits until the old master follows it. Writes that only the old master
-    /// had are lost then.
+    /// had are lost.
     pub fn take_over(&self, number: usize, how: Takeover) -> Result<()> {
-        let (old, new) = (self.master(number), self.replica(number));
+        let old = self.master(number);
+        let new = self.replica(number);
         let how = if how == Takeover::Force { "FORCE" } else { "TAKEOVER" };
-        // The command waits there while it stands still, so that it comes before the old master does.
+        // The command waits in the paused replica, so that it arrives before the old master reconnects.
         let mut connection = new.connect()?;
         connection.send(&["CLUSTER", "FAILOVER", how])?;
         new.resume()?;
         connection.receive()?;
         let has_role = |node: &Redis, role: &str| {
             let info = node.info("replication").unwrap_or_default();
-            info.get("role").is_some_and(|it| it == role)
+            info.get("role").is_some_and(|name| name == role)
         };
         wait_until("another master", || Ok(has_role(new, "master") && has_role(old, "slave")))?;
         old.until_in_step()?;

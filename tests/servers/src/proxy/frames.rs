@@ -1,21 +1,21 @@
-//! Where requests and answers of the Redis protocol (versions 2 and 3) end. It looks only as far
-//! as that needs, and never changes a byte.
+//! Finds the ends of requests and replies of the Redis protocol (versions 2 and 3). The module parses only what that
+//! needs, and never changes a byte.
 
-/// What stands at the beginning of some bytes.
+/// The frame at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Scan {
-    /// One whole request or answer, of so many bytes.
+    /// A whole request or reply of this many bytes.
     Whole(usize),
     /// More bytes are needed.
     Part,
-    /// This is not the Redis protocol.
+    /// The bytes do not follow the Redis protocol.
     Strange,
 }
 
-/// The first request or answer of some bytes.
+/// Finds the first request or reply of some bytes.
 pub(crate) fn scan(bytes: &[u8]) -> Scan {
     let mut at = 0;
-    // What is still to come: an answer, and for each array that it opens as many more.
+    // The number of outstanding values: one at first, and for each array the number of its elements.
     let mut open: usize = 1;
     while open > 0 {
         let Some(kind) = bytes.get(at) else { return Scan::Part };
@@ -33,7 +33,7 @@ pub(crate) fn scan(bytes: &[u8]) -> Scan {
                 match kind {
                     b'$' | b'=' | b'!' => at += length + 2,
                     b'%' => open += 2 * length,
-                    // Attributes, and then what they belong to.
+                    // Attributes precede the value that they describe.
                     b'|' => open += 2 * length + 1,
                     _ => open += length,
                 }
@@ -44,7 +44,7 @@ pub(crate) fn scan(bytes: &[u8]) -> Scan {
     if at <= bytes.len() { Scan::Whole(at) } else { Scan::Part }
 }
 
-/// Whether an answer is one that nobody asked for.
+/// Returns whether a reply is a push message, which answers no request.
 pub(crate) fn is_push(answer: &[u8]) -> bool {
     answer.first() == Some(&b'>')
 }

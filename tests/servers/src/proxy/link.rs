@@ -1,6 +1,5 @@
-//! One connection through a proxy: a thread for each direction. Whole requests and whole answers
-//! pass, so that the answer to a request can be told from the others; what does not speak the
-//! Redis protocol passes as it comes.
+//! One connection through a proxy: a thread for each direction. Whole requests and whole replies pass, so that the
+//! proxy can match each reply with its request; bytes of other protocols pass as they arrive.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -13,20 +12,20 @@ use crate::proxy::Mode;
 use crate::proxy::frames::{Scan, is_push, scan};
 use crate::proxy::state::{Fate, State};
 
-/// Bytes that are read at a time.
+/// The number of bytes that a thread reads at a time.
 const CHUNK: usize = 64 << 10;
 
-/// What both directions know.
+/// The shared state of both directions.
 struct Link {
     number: u64,
     state: Arc<State>,
-    /// Known with the first byte of the client.
+    /// Set with the first byte of the client.
     speaks_redis: OnceLock<bool>,
-    /// Of each request that has been passed on and has no answer yet: whether that is to be lost.
+    /// For each request without a reply: whether its reply is to be lost.
     waiting: Mutex<VecDeque<bool>>,
 }
 
-/// Passes between a client and the server until one of them, or the proxy, ends it.
+/// Passes bytes between a client and the server until one of them, or the proxy, closes the connection.
 pub(crate) fn start(state: &Arc<State>, client: TcpStream, server: TcpStream) -> Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -34,7 +33,7 @@ pub(crate) fn start(state: &Arc<State>, client: TcpStream, server: TcpStream) ->
     let [to_client, from_server] = both()?;
     let number = {
         let mut inner = state.lock();
-        // It may have changed while the server was connected to.
+        // The mode may have changed during the connection to the server.
         if inner.is_shut() {
             return Ok(());
         }
@@ -49,13 +48,13 @@ pub(crate) fn start(state: &Arc<State>, client: TcpStream, server: TcpStream) ->
     Ok(())
 }
 
-/// How many bytes pass, and whether the connection goes on.
+/// How many bytes pass, and whether the connection continues.
 type Passed = (usize, bool);
 
 impl Link {
-    /// Reads on one side, and writes to the other what `pass` lets through.
+    /// Reads from one side, and writes to the other side the bytes that `pass` admits.
     fn run(&self, from: &TcpStream, to: &TcpStream, pass: fn(&Self, &[u8], Mode) -> Passed) {
-        // An end in whatever way closes both sides.
+        // The end of one side, for any reason, closes both sides.
         let _ = self.pump(from, to, pass);
         self.state.change(|inner| inner.close(self.number));
     }
@@ -86,7 +85,7 @@ impl Link {
             std::thread::sleep(by);
         }
         let mut at = 0;
-        // Clients send arrays of texts, and other protocols do not begin so.
+        // Clients send arrays of texts, and other protocols do not begin with `*`.
         if let Some(first) = bytes.first() {
             self.speaks_redis.get_or_init(|| *first == b'*');
         }
@@ -100,7 +99,7 @@ impl Link {
             if fate == Fate::LoseRequest {
                 return (at, false);
             }
-            // Before it is written, and so before its answer.
+            // The entry precedes the write of the request, and therefore the reply.
             self.waiting().push_back(fate == Fate::LoseReply);
             at += length;
         }
@@ -132,7 +131,7 @@ impl Link {
         self.speaks_redis.get() == Some(&true)
     }
 
-    /// An answer has been lost.
+    /// Counts a lost reply.
     fn lose(&self) {
         self.state.change(|inner| inner.counts.replies_lost += 1);
     }

@@ -1,5 +1,5 @@
-//! What the threads of a proxy share: the mode, what is to be lost, the open connections, and the
-//! counts. It never touches a byte that passes.
+//! The shared state of a proxy's threads: the mode, the requested losses, the open connections, and the counts. The
+//! module never touches a byte that passes.
 
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
@@ -7,20 +7,20 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::proxy::Mode;
 
-/// What a proxy has done so far.
+/// The counts of a proxy since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Connections that it accepted.
+    /// Accepted connections.
     pub accepted: u64,
-    /// Of these, closed by [`cut`](crate::Proxy::cut) or by [`Mode::Refuse`].
+    /// Accepted connections that [`cut`](crate::Proxy::cut) or [`Mode::Refuse`] closed.
     pub cut: u64,
     /// Requests that did not reach the server. Each closed its connection.
     pub requests_lost: u64,
-    /// Answers that did not reach the client. Each closed its connection.
+    /// Replies that did not reach the client. Each closed its connection.
     pub replies_lost: u64,
 }
 
-/// Requests or answers that shall be lost.
+/// A number of requests or replies to lose.
 #[derive(Debug)]
 struct Losses {
     left: u64,
@@ -28,17 +28,18 @@ struct Losses {
 }
 
 impl Losses {
-    /// Takes one, where there is one left and the request is meant.
+    /// Counts one loss if one is left and the request contains the bytes. Returns whether the request is lost.
     fn take(&mut self, request: &[u8]) -> bool {
         let wanted = &self.containing;
-        let is_meant = wanted.is_empty() || request.windows(wanted.len()).any(|it| it == wanted);
+        let is_meant =
+            wanted.is_empty() || request.windows(wanted.len()).any(|part| part == wanted);
         let takes = self.left > 0 && is_meant;
         self.left -= u64::from(takes);
         takes
     }
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Pass,
@@ -69,22 +70,21 @@ impl State {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes something that others may wait for.
+    /// Changes the state, and wakes the threads that wait for a change.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
         let result = change(&mut self.lock());
         self.changed.notify_all();
         result
     }
 
-    /// Waits until clients may connect. `false` where the proxy has ended.
+    /// Waits until clients may connect. Returns `false` if the proxy has ended.
     pub(crate) fn until_open(&self) -> bool {
         let shut = |inner: &mut Inner| inner.mode == Mode::Refuse && !inner.ended;
         let waited = self.changed.wait_while(self.lock(), shut);
         !waited.unwrap_or_else(PoisonError::into_inner).ended
     }
 
-    /// Waits until bytes of a connection may pass, and returns the mode. Nothing where the
-    /// connection has been closed.
+    /// Waits until bytes of a connection may pass, and returns the mode; `None` if the connection has been closed.
     pub(crate) fn until_passing(&self, link: u64) -> Option<Mode> {
         let holds = |inner: &mut Inner| {
             inner.mode == Mode::HalfOpen && !inner.ended && inner.links.contains_key(&link)
@@ -104,13 +104,15 @@ impl Inner {
         self.replies = Some(Losses { left, containing: containing.to_vec() });
     }
 
-    /// Whether clients may not connect.
+    /// Returns whether clients must not connect.
     pub(crate) fn is_shut(&self) -> bool {
         self.ended || self.mode == Mode::Refuse
     }
 
     pub(crate) fn fate(&mut self, request: &[u8]) -> Fate {
-        let takes = |it: &mut Option<Losses>| it.as_mut().is_some_and(|it| it.take(request));
+        let takes = |losses: &mut Option<Losses>| {
+            losses.as_mut().is_some_and(|losses| losses.take(request))
+        };
         if takes(&mut self.requests) {
             self.counts.requests_lost += 1;
             Fate::LoseRequest
@@ -121,14 +123,14 @@ impl Inner {
         }
     }
 
-    /// Notes a connection; its number.
+    /// Registers a connection. Returns its number.
     pub(crate) fn open(&mut self, streams: [TcpStream; 2]) -> u64 {
         self.counts.accepted += 1;
         self.links.insert(self.counts.accepted, streams);
         self.counts.accepted
     }
 
-    /// Closes a connection. `false` where it was closed before.
+    /// Closes a connection. Returns `false` if it was closed before.
     pub(crate) fn close(&mut self, link: u64) -> bool {
         let streams = self.links.remove(&link);
         streams.iter().flatten().for_each(shut);
@@ -145,6 +147,6 @@ impl Inner {
 }
 
 fn shut(stream: &TcpStream) {
-    // It may have been closed by the other side.
+    // The other side may have closed the connection.
     let _ = stream.shutdown(Shutdown::Both);
 }

@@ -1,8 +1,7 @@
-//! Erlang that a broker evaluates inside itself, over a port that it opens at its start.
+//! Erlang expressions that a broker evaluates, over a port that the broker opens at its start.
 //!
-//! `rabbitmqctl` starts another Erlang for each command, which costs a second of a processor; here
-//! a command takes some milliseconds. The port is open a moment after the broker says that it has
-//! started.
+//! `rabbitmqctl` starts another Erlang for each command, which costs a second of a processor; a command over this port
+//! takes some milliseconds. The port opens a moment after the broker logs the end of its start.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,12 +13,12 @@ use anyhow::{Context, Result, ensure};
 
 use crate::port::Port;
 
-/// How long a command may take: a paused broker answers none.
+/// The time limit of a command: a paused broker does not reply.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Serves the port. A request is the text of expressions, an answer is a byte (0, or 1 for an error)
-/// and the value of the last expression: a binary as it is, anything else as it would be typed. Each
-/// has its length before it, in four bytes.
+/// Serves the port. A request is the text of expressions. A reply is a byte (0, or 1 for an error) and the value of the
+/// last expression: a binary unchanged, another term in Erlang's notation. The length precedes each of them, in four
+/// bytes.
 const SCRIPT: &str = r#"
 Evaluate = fun(Text) ->
     try
@@ -76,7 +75,7 @@ impl Console {
 
     /// Evaluates expressions, which end with a full stop, and returns the value of the last one.
     pub(super) fn evaluate(&self, expressions: &str) -> Result<String> {
-        let answer = self.send(expressions).context("the broker evaluates nothing")?;
+        let answer = self.send(expressions).context("the broker does not evaluate expressions")?;
         let (failed, text) = answer.split_first().context("an empty answer")?;
         let text = String::from_utf8_lossy(text).into_owned();
         ensure!(*failed == 0, "{expressions}: {text}");

@@ -10,7 +10,7 @@ pub struct RabbitOptions {
 }
 
 impl RabbitOptions {
-    /// A broker with `rabbitmq_sharding`, user `guest`, without TLS.
+    /// Returns the options of a broker with `rabbitmq_sharding`, user `guest`, without TLS.
     pub fn new() -> Self {
         Self::default()
     }
@@ -22,21 +22,22 @@ impl RabbitOptions {
         self
     }
 
-    /// Sets a parameter of the broker's own application that has no line, to a value as Erlang has it.
+    /// Sets a parameter of the broker's own application without a line in `rabbitmq.conf`, to a value in Erlang's
+    /// notation.
     #[must_use]
     pub fn parameter(mut self, name: &str, value: &str) -> Self {
         self.parameters.push([name.to_owned(), value.to_owned()]);
         self
     }
 
-    /// It speaks TLS as well, on another port.
+    /// Adds a port with TLS.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
     }
 
-    /// It has no plugins.
+    /// Disables all plugins.
     #[must_use]
     pub fn without_plugins(mut self) -> Self {
         self.plain = true;

@@ -1,4 +1,4 @@
-//! Where the programs of RabbitMQ and Erlang are.
+//! Locations of the programs of RabbitMQ and Erlang.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 
 use crate::process::find;
 
-/// Where packages put RabbitMQ: those in the PATH may change the user, and want to be root for it.
+/// The folder of RabbitMQ's programs in packages: the scripts in the PATH may change the user, and require root for it.
 const PLACES: [&str; 2] = ["/usr/lib/rabbitmq/lib", "/opt/homebrew/opt/rabbitmq"];
 
-/// What a broker is run by.
+/// The programs that a broker needs.
 #[derive(Debug)]
 pub(super) struct Programs {
     pub(super) server: PathBuf,
@@ -19,14 +19,15 @@ pub(super) struct Programs {
 
 impl Programs {
     pub(super) fn find() -> Result<Self> {
-        let folder = scripts()
-            .context("there is no `rabbitmq-server`: run `cargo xtask test`, which installs it")?;
+        let folder = scripts().context(
+            "`rabbitmq-server` is not installed: run `cargo xtask test`, which installs it",
+        )?;
         Ok(Self { server: folder.join("rabbitmq-server"), epmd: find("epmd")? })
     }
 }
 
-/// The version of the RabbitMQ that is installed, such as `3.10.8`; none where it or Erlang is
-/// missing. It is told by the name of a folder: in Debian `rabbitmqctl version` is for root alone.
+/// Returns the version of the installed RabbitMQ, such as `3.10.8`, or `None` if RabbitMQ or Erlang is missing. The
+/// version comes from the name of a folder, because `rabbitmqctl version` in Debian requires root.
 pub fn rabbit_version() -> Option<String> {
     find("erl").and(find("epmd")).ok()?;
     let plugins = fs::read_dir(scripts()?.parent()?.join("plugins")).ok()?.flatten();
@@ -37,15 +38,15 @@ pub fn rabbit_version() -> Option<String> {
     })
 }
 
-/// The folder of scripts.
+/// Returns the folder of scripts.
 fn scripts() -> Option<PathBuf> {
     let packaged = PLACES.iter().find_map(|place| folder(Path::new(place)));
-    // A link in the PATH leads to a script that has the rest beside it.
+    // A link in the PATH leads to a script in the folder of the other scripts.
     let linked = || fs::canonicalize(find("rabbitmq-server").ok()?).ok();
     packaged.or_else(|| Some(linked()?.parent()?.to_owned()))
 }
 
-/// The folder of scripts in a package, whose version is in its path.
+/// Returns the folder of scripts of a package, whose version is in its path.
 fn folder(place: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(place).ok()?.flatten().map(|entry| entry.path().join("sbin"));
     let mut folders: Vec<PathBuf> = versions.chain([place.join("sbin")]).collect();

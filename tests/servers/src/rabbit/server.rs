@@ -16,22 +16,22 @@ use crate::running::Running;
 use crate::tls::Certificates;
 use crate::wait::wait_within;
 
-/// A start takes ten seconds on an idle machine.
+/// The time limit of a start. A start takes ten seconds on an idle machine.
 const START: Duration = Duration::from_mins(2);
-/// For the elections of all queues.
+/// The time limit of the elections of all queues.
 const LEADERS: Duration = Duration::from_mins(1);
-/// The words of its log that end a start.
+/// The words in the broker's log that end a start.
 const STARTED: &str = "Server startup complete";
 const CONFIG: &str = "rabbitmq.conf";
-/// Lines of the log that an error shows.
+/// The number of log lines in an error.
 const TAIL: usize = 30;
 
 /// A broker in a private folder on private ports of 127.0.0.1. Dropping it kills it.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// Before the folder, so that it ends first.
+    /// Declared before the folder, so that the process ends first.
     pub(super) process: Running,
-    /// The name service that Erlang needs; the machine's own is not touched.
+    /// The name service that Erlang needs; tests do not touch the machine's own.
     names: Running,
     programs: Programs,
     pub(super) options: RabbitOptions,
@@ -44,7 +44,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a broker, and waits until it takes connections.
+    /// Starts a broker, and waits until it accepts connections.
     pub(super) fn start(options: &RabbitOptions) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("ordain-rabbit-").tempdir()?;
         let tls = if options.tls {
@@ -80,7 +80,7 @@ impl Server {
             format!("listeners.tcp.1 = 127.0.0.1:{}", self.port.number()),
             "log.console = true".to_owned(),
             "log.file = false".to_owned(),
-            // Of the log that all quorum queues share: the default writes half a gigabyte of zeros.
+            // A limit of the log that all quorum queues share: the default writes half a gigabyte of zeros.
             "raft.wal_max_size_bytes = 32000000".to_owned(),
         ];
         if let Some((port, certificates)) = &self.tls {
@@ -99,8 +99,8 @@ impl Server {
         Ok(fs::write(self.folder.path().join(CONFIG), lines.join("\n") + "\n")?)
     }
 
-    /// Starts it in the same folder on the same port, and waits until its queues have leaders. One
-    /// that runs is killed before.
+    /// Starts the broker in the same folder on the same port, and waits until its queues have leaders. Kills a running
+    /// broker before.
     pub(super) fn restart(&self) -> Result<()> {
         self.process.kill()?;
         self.launch()?;
@@ -112,7 +112,7 @@ impl Server {
         self.console.evaluate(expressions)
     }
 
-    /// The end of its log.
+    /// Returns the end of the broker's log.
     pub(super) fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -130,7 +130,8 @@ impl Server {
 
     fn start_names(&self) -> Result<()> {
         let port = self.epmd.number().to_string();
-        let (folder, log) = (self.folder.path(), self.folder.path().join("epmd.log"));
+        let folder = self.folder.path();
+        let log = folder.join("epmd.log");
         let args = ["-port", &port, "-address", "127.0.0.1"];
         self.names.set(Process::start(&self.programs.epmd, &args, &[], folder, &log)?);
         Ok(())
@@ -138,10 +139,11 @@ impl Server {
 
     fn launch(&self) -> Result<()> {
         let before = self.log().matches(STARTED).count();
-        let (folder, log) = (self.folder.path(), self.log_file());
+        let folder = self.folder.path();
+        let log = self.log_file();
         let server = &self.programs.server;
         let console = self.console.arguments(folder)?;
-        // With input allowed the script becomes the broker, and starts none beside itself.
+        // With input allowed, the script becomes the broker instead of starting a second process.
         let mut args = vec!["-noinput"];
         args.extend(console.iter().map(String::as_str));
         for [name, value] in &self.options.parameters {
@@ -155,11 +157,11 @@ impl Server {
             let is_started = self.log().matches(STARTED).count() > before;
             Ok((is_started && self.evaluate("ok.").is_ok()).then_some(()))
         })
-        .with_context(|| format!("its log ends:\n{}", self.log_tail()))
+        .with_context(|| format!("the server's log ends:\n{}", self.log_tail()))
     }
 
-    /// Waits until each quorum queue has a leader that answers. A queue that was declared shortly
-    /// before a kill holds no election by itself, however often the broker is started again.
+    /// Waits until each quorum queue has a leader that replies. A queue that was declared shortly before a kill holds
+    /// no election by itself, however often the broker restarts.
     fn until_led(&self) -> Result<()> {
         let ask = "lists:all(fun(Queue) -> Leader = amqqueue:get_pid(Queue), \
                    case ra:members(Leader, 1000) of {ok, _, _} -> true; \
@@ -175,7 +177,7 @@ impl Server {
         let given = [
             ("PATH", std::env::var("PATH").unwrap_or_default()),
             ("LANG", "C.UTF-8".to_owned()),
-            // The cookie lies there.
+            // The folder of the cookie.
             ("HOME", place("")),
             ("ERL_EPMD_PORT", self.epmd.number().to_string()),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),

@@ -1,5 +1,5 @@
-//! The life of a server's process: started, paused, stopped, killed. It never touches what the
-//! server has written.
+//! The life of a server's process: started, paused, stopped, killed. The module never touches files that the server has
+//! written.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::redis::{CONFIG, Redis};
 use crate::wait::wait_until;
 
 impl Redis {
-    /// Starts the process and waits until it answers.
+    /// Starts the process and waits until the server replies.
     pub(crate) fn launch(&self) -> Result<()> {
         let mut args = vec![CONFIG];
         args.extend((self.options.kind() == Kind::Sentinel).then_some("--sentinel"));
@@ -19,52 +19,54 @@ impl Redis {
         let process = Process::start(&program, &args, &[], self.folder.path(), &self.log_file())?;
         let id = process.id().to_string();
         self.process.set(process);
-        wait_until("an answer of redis-server", || {
+        wait_until("a reply of redis-server", || {
             if let Some(Some(status)) = self.process.ended().transpose()? {
                 bail!("redis-server ended ({status})");
             }
-            // Not there yet, or still loading. The id, as somebody else may listen there.
+            // The server may not listen yet, or still load its data. The check compares process ids, because another
+            // server may listen on the port.
             Ok(self.command(&["PING"]).is_ok()
                 && self.info("server").is_ok_and(|info| info.get("process_id") == Some(&id)))
         })
-        .with_context(|| format!("its log ends:\n{}", self.log_tail()))
+        .with_context(|| format!("the server's log ends:\n{}", self.log_tail()))
     }
 
-    /// Whether it runs, or stands still.
+    /// Returns whether the process is running or paused.
     pub fn is_running(&self) -> bool {
         self.process.is_running()
     }
 
-    /// Ends it at once by SIGKILL. Nothing where it does not run.
+    /// Ends the process at once by SIGKILL. Does nothing if it is not running.
     pub fn kill(&self) -> Result<()> {
         self.process.kill()
     }
 
-    /// Ends it in order by SIGTERM, and waits for that.
+    /// Ends the process in order by SIGTERM, and waits for its end.
     pub fn stop(&self) -> Result<()> {
         let status = self.process.stop()?;
-        ensure!(status.success(), "it ended with {status}:\n{}", self.log_tail());
+        ensure!(status.success(), "redis-server ended with {status}:\n{}", self.log_tail());
         Ok(())
     }
 
-    /// Starts it in the same folder on the same port, and waits until it has loaded its data. One
-    /// that runs is killed before.
+    /// Starts the server in the same folder on the same port, and waits until it has loaded its data. Kills a running
+    /// process before.
     pub fn restart(&self) -> Result<()> {
         self.kill()?;
         self.launch()
     }
 
-    /// Lets it stand still by SIGSTOP: connections are accepted by the system, and nothing answers.
+    /// Pauses the server by SIGSTOP: the system accepts connections, and the server does not reply.
     pub fn pause(&self) -> Result<()> {
         self.process.set_paused(true)
     }
 
-    /// Lets it go on by SIGCONT.
+    /// Resumes the server by SIGCONT.
     pub fn resume(&self) -> Result<()> {
         self.process.set_paused(false)
     }
 
-    /// Stops this replica when it is in step with its master, and cuts it off: it receives none of the later writes.
+    /// Pauses this replica when it is in step with its master, and closes its link to the master: it receives none of
+    /// the later writes.
     pub(crate) fn fall_behind(&self, master: &Self) -> Result<()> {
         let offset = |server: &Self, name: &str| -> Result<u64> {
             Ok(server.info("replication")?.get(name).context("an offset")?.parse()?)
@@ -75,7 +77,7 @@ impl Redis {
         master.command(&["CLIENT", "KILL", "TYPE", "replica"]).map(drop)
     }
 
-    /// Does something while the server does nothing.
+    /// Runs `work` while the server is paused or down.
     pub(crate) fn still<T>(&self, work: impl FnOnce() -> io::Result<T>) -> Result<T> {
         let pause = self.is_running() && !self.process.is_paused();
         if pause {

@@ -1,16 +1,16 @@
-//! How a server is set up: the default is what Ordain asks of a Redis, every write on disk before
-//! its answer.
+//! Options of a server: the defaults are the settings that Ordain requires of a Redis, with every write on disk before
+//! its reply.
 
 use std::path::Path;
 
 use crate::redis::Redis;
 use crate::tls::Certificates;
 
-/// A second address at which every server here listens, for a name that leads elsewhere later. Not the one that
-/// reserves ports.
+/// A second address at which every server of the tests listens, for a name that later leads elsewhere. It differs from
+/// the address that reserves ports.
 pub const SECOND_ADDRESS: &str = "127.0.0.3";
 
-/// Defaults of every server here, in the language of `redis.conf`. A later line overrides.
+/// Defaults of every server of the tests, in the language of `redis.conf`. A later line overrides an earlier one.
 const DEFAULTS: &[&str] = &[
     "bind 127.0.0.1 127.0.0.3",
     "protected-mode no",
@@ -24,13 +24,13 @@ const DEFAULTS: &[&str] = &[
 const DATA: &[&str] = &[
     "save \"\"",
     "maxmemory-policy noeviction",
-    // A rewrite would change files under a snapshot's hands.
+    // A rewrite would change files while a snapshot copies them.
     "auto-aof-rewrite-percentage 0",
     "repl-diskless-sync-delay 0",
 ];
 const DURABLE: &[&str] = &["appendonly yes", "appendfsync always"];
 
-/// What a server shall be.
+/// The options of a server.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     lines: Vec<String>,
@@ -41,7 +41,7 @@ pub struct Options {
     follower: bool,
 }
 
-/// What kind of server it is.
+/// The kind of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     #[default]
@@ -51,19 +51,20 @@ pub(crate) enum Kind {
 }
 
 impl Options {
-    /// A durable server alone: `appendonly yes`, `appendfsync always`, `noeviction`, no password.
+    /// Returns the options of a durable server alone: `appendonly yes`, `appendfsync always`, `noeviction`, no
+    /// password.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a line of `redis.conf`, which overrides what is before it.
+    /// Adds a line of `redis.conf`, which overrides earlier lines.
     #[must_use]
     pub fn line(mut self, line: &str) -> Self {
         self.lines.push(line.to_owned());
         self
     }
 
-    /// Asks for a password of the user `default`.
+    /// Requires a password of the user `default`.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
@@ -76,21 +77,22 @@ impl Options {
         self.line(&format!("user {name} on >{password} {rules}"))
     }
 
-    /// Speaks TLS on a port of its own; the plain port stays, for the test's own questions.
+    /// Adds a port with TLS; the plain port stays, for the commands of tests.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
     }
 
-    /// Keeps everything in memory only.
+    /// Keeps all data in memory only.
     #[must_use]
     pub fn without_persistence(mut self) -> Self {
         self.volatile = true;
         self
     }
 
-    /// Follows another server, with its password where it has one; ready when it is in step.
+    /// Makes a replica of another server, with the server's password if it has one. The replica is ready when it is in
+    /// step with its master.
     #[must_use]
     pub fn replica_of(mut self, master: &Redis) -> Self {
         self.follower = true;
@@ -99,14 +101,14 @@ impl Options {
         self.line(&format!("replicaof 127.0.0.1 {}", master.port()))
     }
 
-    /// A node of a Cluster, which still must be told of the others and of its slots.
+    /// Makes a node of a Cluster, without other nodes and slots.
     #[must_use]
     pub(crate) fn cluster(mut self) -> Self {
         self.kind = Kind::Node;
         self
     }
 
-    /// A Sentinel, which still must be told what to watch.
+    /// Makes a Sentinel, without servers to watch.
     pub(crate) fn sentinel() -> Self {
         Self { kind: Kind::Sentinel, ..Self::default() }
     }
@@ -127,7 +129,7 @@ impl Options {
         self.password.as_deref()
     }
 
-    /// The whole configuration.
+    /// Returns the whole configuration.
     pub(crate) fn config(&self, ports: &Ports, certificates: Option<&Certificates>) -> String {
         let mut lines: Vec<String> = vec![format!("port {}", ports.plain)];
         let mut add = |some: &[&str]| lines.extend(some.iter().map(|line| (*line).to_owned()));
@@ -159,11 +161,11 @@ impl Options {
     }
 }
 
-/// Where a server listens.
+/// The ports of a server.
 #[derive(Debug)]
 pub(crate) struct Ports {
     pub(crate) plain: u16,
     pub(crate) tls: Option<u16>,
-    /// Between the nodes of a Cluster.
+    /// The port between the nodes of a Cluster.
     pub(crate) bus: Option<u16>,
 }

@@ -1,5 +1,5 @@
-//! A server's data at an earlier time, to make a store that went back in time. It never changes
-//! the configuration or the log.
+//! A copy of a server's data, with which tests return a store to an earlier time. The module never changes the
+//! configuration or the log.
 
 use std::fs;
 use std::io;
@@ -10,16 +10,15 @@ use tempfile::TempDir;
 
 use crate::redis::Redis;
 
-/// The files of a server as they were.
+/// The saved files of a server.
 #[derive(Debug)]
 pub struct Snapshot {
     folder: TempDir,
 }
 
 impl Redis {
-    /// Copies the data aside, of a server that runs or not. A running one stands still meanwhile,
-    /// so that the copy holds every write that was answered before, where writes go to disk at
-    /// once.
+    /// Copies the data of the server, whether it is running or not. A running server is paused meanwhile, so that the
+    /// copy holds every write with an earlier reply, if the server writes to the disk before each reply.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let snapshot = Snapshot { folder: tempfile::tempdir()? };
         self.still(|| copy(&self.data(), snapshot.folder.path()))
@@ -27,18 +26,17 @@ impl Redis {
         Ok(snapshot)
     }
 
-    /// Kills the server, puts the data of that time back, and starts it: what was written since is
-    /// lost.
+    /// Kills the server, restores the copied data, and starts the server: later writes are lost.
     pub fn go_back(&self, to: &Snapshot) -> Result<()> {
         self.kill()?;
         fs::remove_dir_all(self.data())?;
         fs::create_dir(self.data())?;
-        copy(to.folder.path(), &self.data()).context("cannot put the server's data back")?;
+        copy(to.folder.path(), &self.data()).context("cannot restore the server's data")?;
         self.restart()
     }
 }
 
-/// Copies what is in a folder, with the folders in it.
+/// Copies the content of a folder and of the folders in it.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;

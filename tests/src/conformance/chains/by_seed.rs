@@ -11,8 +11,8 @@ use rand_chacha::ChaCha8Rng;
 use super::giver::{Giver, NUMBERS, data, event, keys, message, part};
 use super::{Fixture, giver};
 
-/// Whatever is lost, given again, or gone on with by another owner in other groups: each message has one
-/// number, and none is missing.
+/// Each message has exactly one number, and no number is missing, after lost replies, repeated calls, and owners that
+/// continue with other groups.
 pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
     let [a, b] = keys(fixture.store());
     let message_of = |at: u64| message(if at.is_multiple_of(3) { &b } else { &a }, &at.to_string());
@@ -21,7 +21,10 @@ pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
     for seed in 0..4_u64 {
         let mut random = random(seed);
         let to = Destination::Exchange(format!("next-{seed}").into());
-        let (mut epoch, mut sent, mut done, mut before) = (1, 0_usize, 0_usize, None);
+        let mut epoch = 1;
+        let mut sent = 0_usize;
+        let mut done = 0_usize;
+        let mut before = None;
         while sent < parts.len() {
             let end = (sent + 1 + random(7) as usize).min(parts.len());
             let giver = Giver { to: to.clone(), ..Giver::exchange(fixture.store(), epoch) };
@@ -33,7 +36,7 @@ pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
             (sent, before) = (end, Some(parts[end - 1].place));
             done += random((sent - done) as u64 + 1) as usize;
             if random(4) == 0 {
-                // Another owner begins with all that is not marked done.
+                // Another owner begins with all messages that are not marked done.
                 (epoch, sent, before) = (epoch + 1, done, None);
             }
         }
@@ -49,7 +52,7 @@ pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
     }
 }
 
-/// What a plain model of numbers says, over random calls of owners and producers and time that passes.
+/// The store agrees with a plain model of numbers, over random calls of owners and producers at random times.
 pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
     for seed in 0..6 {
         let mut random = random(seed);
@@ -57,7 +60,10 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
         let to = Destination::Exchange(format!("model-{seed}").into());
         let numbers = Numbers { first: seed % 2, retain_events: 6, ..NUMBERS };
         let mut model = Model { numbers, ..Model::default() };
-        let (mut epoch, mut commit, mut done, mut made) = (1, 0, 0, 0);
+        let mut epoch = 1;
+        let mut commit = 0;
+        let mut done = 0;
+        let mut made = 0;
         let mut history: Vec<(Part, Vec<u64>)> = Vec::new();
         for step in 0..60 {
             let giver = Giver {
@@ -71,21 +77,23 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
                 event(key, &made.to_string(), None, &made.to_string(), below.is_multiple_of(5))
             };
             let (found, expected) = match random(8) {
-                // An owner goes on.
+                // The owner continues.
                 0..3 => {
                     let giver = giver.with(|origin| origin.done = done);
-                    let (mut parts, mut expected) = (Vec::new(), Vec::new());
+                    let mut parts = Vec::new();
+                    let mut expected = Vec::new();
                     for _ in 0..=random(3) {
                         let items: Vec<_> = (0..=random(3)).map(|_| fresh(random(30))).collect();
                         commit += 1;
                         parts.push(part(commit, 0, &items));
-                        let sent: Vec<u64> = items.iter().map(|it| model.put(it, None)).collect();
-                        expected.extend(sent.iter().map(|it| Assigned::New(*it)));
+                        let sent: Vec<u64> =
+                            items.iter().map(|item| model.put(item, None)).collect();
+                        expected.extend(sent.iter().map(|number| Assigned::New(*number)));
                         history.push((part(commit, 0, &items), sent));
                     }
                     (giver::done(giver.send(fixture.store(), parts).await), expected)
                 }
-                // Another one begins with all that is not marked done.
+                // Another owner begins with all messages that are not marked done.
                 3 => {
                     epoch += 1;
                     done += random(commit - done + 1);
@@ -99,7 +107,8 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
                     let mut items = Vec::new();
                     for _ in 0..=random(4) {
                         let new = fresh(random(30));
-                        let (key, at) = (new.key(), random(80).to_string());
+                        let key = new.key();
+                        let at = random(80).to_string();
                         items.push(match random(6) {
                             0 => event(key, &at, None, &at, false),
                             2 => event(key, "other", None, &at, false),
@@ -128,21 +137,22 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
     }
 }
 
-/// Numbers as they should be.
+/// A model of the right numbers.
 #[derive(Default)]
 struct Model {
     numbers: Numbers,
     now: u64,
-    /// Of each key the next number, and when it is forgotten.
+    /// The next number of each key, and when it is forgotten.
     counts: HashMap<Key, (u64, Option<u64>)>,
-    /// By key and number, or by key and id: the number, the data, and until when.
+    /// By key and number, or by key and id: the number, the data, and the time of expiry.
     kept: BTreeMap<(Key, u64), (String, u64)>,
     ids: HashMap<(Key, String), (u64, String, u64)>,
 }
 
 impl Model {
     fn put(&mut self, event: &Event, own: Option<u64>) -> u64 {
-        let (key, now) = (Key::from(event.key()), self.now);
+        let key = Key::from(event.key());
+        let now = self.now;
         let count = self.counts.entry(key.clone()).or_insert((self.numbers.first, None));
         if count.1.is_some_and(|end| end <= now) {
             *count = (self.numbers.first, None);
@@ -161,7 +171,8 @@ impl Model {
     }
 
     fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Assigned> {
-        let (mut all, mut stops) = (Vec::new(), false);
+        let mut all = Vec::new();
+        let mut stops = false;
         for event in events {
             let assigned = if stops { Assigned::Behind } else { self.publish_one(event) };
             stops |= matches!(assigned, Assigned::Conflict(_));
@@ -171,7 +182,9 @@ impl Model {
     }
 
     fn publish_one(&mut self, event: &Event) -> Assigned {
-        let (key, id, now) = (Key::from(event.key()), event.id().to_owned(), self.now);
+        let key = Key::from(event.key());
+        let id = event.id().to_owned();
+        let now = self.now;
         let known = match event.sequence() {
             Some(own) => {
                 let kept = self.kept.get(&(key.clone(), own));
@@ -197,7 +210,7 @@ impl Model {
     }
 }
 
-/// Numbers below a bound, the same for the same seed.
+/// Returns a source of numbers below a bound, equal for equal seeds.
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     move |below| random.random_range(0..below)

@@ -1,4 +1,4 @@
-//! What gives messages, and messages to give.
+//! Origins that assign messages, and messages to assign.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use ordain_store::{
     Partition, Place, Rules, Store,
 };
 
-/// Times long beside what a case takes.
+/// Times that are long compared with the duration of a case, in ms.
 pub(in crate::conformance) const RETAIN: u64 = 100_000;
 pub(in crate::conformance) const COMPLETE: u64 = 400_000;
 
 pub(in crate::conformance) const NUMBERS: Numbers =
     Numbers { first: 1, retain: RETAIN, retain_events: 1_000, complete_ttl: COMPLETE };
 
-/// Gives messages for keys of one shard.
+/// An origin that assigns numbers to messages for keys of one shard.
 pub(in crate::conformance) struct Giver {
     pub(in crate::conformance) to: Destination,
     pub(in crate::conformance) rules: Rules,
@@ -24,7 +24,7 @@ pub(in crate::conformance) struct Giver {
 }
 
 impl Giver {
-    /// To an exchange, of an owner of this epoch.
+    /// Makes an origin to an exchange, for an owner of this epoch.
     pub(in crate::conformance) fn exchange(store: &dyn Store, epoch: u64) -> Self {
         Self {
             to: Destination::Exchange("next".into()),
@@ -41,7 +41,7 @@ impl Giver {
         }
     }
 
-    /// The same to a stream in which so many may wait.
+    /// Makes an origin to a stream whose queue has a limit of messages.
     pub(in crate::conformance) fn stream(
         store: &dyn Store,
         numbers: Option<Numbers>,
@@ -51,7 +51,7 @@ impl Giver {
         Self { to: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
     }
 
-    /// A producer, to an exchange.
+    /// Makes a producer to an exchange.
     pub(in crate::conformance) fn producer(store: &dyn Store) -> Self {
         Self { origin: None, ..Self::exchange(store, 1) }
     }
@@ -78,7 +78,7 @@ impl Giver {
         self.send_lots(store, vec![self.lot(parts)]).await
     }
 
-    /// Gives one part.
+    /// Assigns one part.
     pub(in crate::conformance) async fn give(
         &self,
         store: &dyn Store,
@@ -88,7 +88,7 @@ impl Giver {
         self.send(store, vec![part(commit, 0, items)]).await
     }
 
-    /// Gives one part that must be done; what became of it.
+    /// Assigns one part, which must be done. Returns the result for each message.
     pub(in crate::conformance) async fn done(
         &self,
         store: &dyn Store,
@@ -107,7 +107,7 @@ impl Giver {
     ) -> Vec<(u64, String)> {
         let wanted = [from..=to];
         let kept = store.retained(&self.to, &key.into(), &wanted, 1 << 20).await.expect("a read");
-        kept.iter().map(|it| (it.sequence().expect("a number"), data(it))).collect()
+        kept.iter().map(|event| (event.sequence().expect("a number"), data(event))).collect()
     }
 
     pub(in crate::conformance) fn with(mut self, change: impl FnOnce(&mut Origin)) -> Self {
@@ -129,7 +129,7 @@ pub(in crate::conformance) fn done(reply: AssignReply) -> Vec<Assigned> {
     }
 }
 
-/// One lot, with which nothing was done.
+/// Returns the reply to one lot that was refused.
 pub(in crate::conformance) fn refused(reply: LotReply) -> AssignReply {
     AssignReply::Lots(vec![reply], Vec::new())
 }
@@ -138,7 +138,7 @@ pub(in crate::conformance) fn data(event: &Event) -> String {
     String::from_utf8_lossy(event.data()).into_owned()
 }
 
-/// A message whose id is its key and its data.
+/// Makes a message whose id consists of its key and its data.
 pub(in crate::conformance) fn message(key: &str, data: &str) -> Arc<Event> {
     event(key, data, None, &format!("{key}/{data}"), false)
 }
@@ -167,10 +167,10 @@ pub(in crate::conformance) fn event(
     }))
 }
 
-/// Two keys of the shard in which all cases are.
+/// Returns two keys of the shard that all cases use.
 pub(in crate::conformance) fn keys(store: &dyn Store) -> [Key; 2] {
     let shard = shard_of("key-0", store.shards());
     let names = (0..).map(|at| format!("key-{at}"));
-    let mut found = names.filter(|it| shard_of(it, store.shards()) == shard).map(Key::from);
+    let mut found = names.filter(|name| shard_of(name, store.shards()) == shard).map(Key::from);
     [found.next().expect("a key"), found.next().expect("a key")]
 }

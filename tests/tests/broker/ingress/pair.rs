@@ -1,5 +1,5 @@
-//! Events over HTTP for a stream of the broker, in two processes with four partitions: each takes what is
-//! posted, whoever owns its key.
+//! Events over HTTP for a stream of the broker, in two processes with four partitions: each process accepts events of
+//! all keys, independent of the keys' owners.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::support::{ONE, SECTIONS, ingress, into_file, post, post_all, waits};
 
 /// Servers, and two hosts that print their messages.
 struct Pair {
-    /// What processes that died have printed.
+    /// The output of processes that have ended.
     earlier: String,
     rig: Rig,
     homes: [Home; 2],
@@ -27,7 +27,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// With more sections, and settings of the stream.
+    /// Starts the pair with additional sections and settings of the stream.
     fn start(sections: &str, stream: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
@@ -44,14 +44,14 @@ impl Pair {
         Ok(Self { earlier: String::new(), rig, homes, services, addresses, redis })
     }
 
-    /// All that was printed, in whole lines.
+    /// Returns the whole output, in complete lines.
     fn printed(&self) -> String {
         let whole = |text: String| text[..text.rfind('\n').map_or(0, |at| at + 1)].to_owned();
-        let now: String = self.services.iter().map(|it| whole(it.stdout())).collect();
+        let now: String = self.services.iter().map(|service| whole(service.stdout())).collect();
         format!("{}{now}", self.earlier)
     }
 
-    /// Waits until so many messages were printed, what a crash has printed twice counted once.
+    /// Waits until `count` different messages were printed: a crash may print messages twice.
     fn until(&self, count: usize) -> Result<()> {
         wait_until(&format!("{count} effects"), || {
             Ok(self.printed().lines().collect::<BTreeSet<_>>().len() >= count)
@@ -59,15 +59,15 @@ impl Pair {
     }
 
     /// Waits until the queues in the store are empty. A host removes published events a little later, and until then
-    /// they hold up later events of their keys.
+    /// the queues delay later events of their keys.
     fn until_removed(&self) -> Result<()> {
         wait_until("empty queues in the store", || {
             let waits = (0..16).map(|shard| {
                 let log = format!("ordain:{{{shard}}}:log:stream/cases");
                 let waits = self.redis.command(&["HGET", &log, "w"])?;
-                Ok(waits.text().is_none_or(|it| it == "0"))
+                Ok(waits.text().is_none_or(|count| count == "0"))
             });
-            Ok(waits.collect::<Result<Vec<bool>>>()?.into_iter().all(|it| it))
+            Ok(waits.collect::<Result<Vec<bool>>>()?.into_iter().all(|is_empty| is_empty))
         })
     }
 
@@ -75,7 +75,7 @@ impl Pair {
         self.services[0].kill()
     }
 
-    /// Starts it again.
+    /// Restarts the first process.
     fn start_one(&mut self) -> Result<()> {
         self.earlier = self.printed();
         self.services[0] = Service::start(&self.homes[0], &["run"])?;
@@ -83,19 +83,19 @@ impl Pair {
         Ok(())
     }
 
-    /// Ends all when nothing waits any more, and gives what was printed.
+    /// Stops all processes when no events wait any more. Returns the output.
     fn end(mut self) -> Result<String> {
         self.rig.until_empty()?;
         for service in &mut self.services {
-            wait_until("the inbox is empty", || waits(service).map(|it| it == 0))?;
+            wait_until("an empty inbox", || waits(service).map(|count| count == 0))?;
             service.end()?;
         }
         Ok(self.printed())
     }
 }
 
-/// Each key's messages in order, whoever had it when, without what was printed again after a crash, which is
-/// the same: the hash in each shows what it was made behind.
+/// Sorts each key's messages by sequence, whichever process printed them, and drops equal lines that a crash printed
+/// again: the hash in each message shows its predecessors.
 fn in_order(all: &str) -> Result<String> {
     let lines: BTreeSet<&str> = all.split_inclusive('\n').collect();
     let sequence = |line: &str| {
@@ -108,20 +108,20 @@ fn in_order(all: &str) -> Result<String> {
     Ok(lines.into_iter().map(|(_, line)| line).collect())
 }
 
-/// While the broker is away, events of keys that have a job are processed, and those of new keys wait.
+/// Checks that while the broker is down, the pair processes events of keys with a job, and events of new keys wait.
 fn any_process_takes_events(stream: &str) -> Result<()> {
     let pair = Pair::start("", stream)?;
     let known = in_turn(40, 20);
-    // Some hundred in each shard.
+    // Some hundred events in each shard.
     let new: Vec<String> =
-        in_turn(1_000, 10).into_iter().filter(|it| !known.contains(it)).collect();
+        in_turn(1_000, 10).into_iter().filter(|line| !known.contains(line)).collect();
     let (first, rest) = known.split_at(100);
     let (second, rest) = rest.split_at(200);
     let (third, fourth) = rest.split_at(200);
     for (at, line) in first.iter().enumerate() {
         ensure!(post(pair.addresses[at % 2], ONE, line)?.status == 202);
     }
-    // In a `fifo` stream the order is that in which events come: no copy may come before them.
+    // In a `fifo` stream the order of arrival counts: the originals must precede their copies.
     pair.until(first.len())?;
     pair.rig.publish(&first[50..])?;
     pair.rig.until_empty()?;
@@ -129,14 +129,15 @@ fn any_process_takes_events(stream: &str) -> Result<()> {
     pair.rig.rabbit.kill()?;
     post_all(pair.addresses[0], second)?;
     post_all(pair.addresses[1], &new)?;
-    // New keys that wait hold no others back.
+    // Waiting new keys do not delay other keys.
     post_all(pair.addresses[1], third)?;
     pair.until(first.len() + second.len() + third.len())?;
     pair.rig.rabbit.restart()?;
     post_all(pair.addresses[0], fourth)?;
     pair.until(known.len() + new.len())?;
     let all: Vec<String> = known.iter().chain(&new).cloned().collect();
-    // A key's messages may come from both: partitions move at the start, and if a process does not reach the broker.
+    // A key's messages may come from both processes: partitions move at the start, and if a process does not reach the
+    // broker.
     tally::check(&by_key(&all)?, &in_order(&pair.end()?)?)
 }
 
@@ -150,8 +151,8 @@ fn any_process_takes_fifo_events() -> Result<()> {
     any_process_takes_events("ordering = \"fifo\"")
 }
 
-/// The owner of half of the partitions dies while the broker is away: the other one takes over what is known
-/// of its keys. A process that starts meanwhile takes events, and does the rest when the broker is back.
+/// The owner of half of the partitions dies while the broker is down: the other process takes over the known events of
+/// its keys. A process that starts meanwhile accepts events, and processes the rest when the broker is up again.
 #[test]
 fn an_owner_dies_while_the_broker_is_away() -> Result<()> {
     let mut pair = Pair::start("[runtime]\nlease = \"2s\"\n", "")?;
@@ -164,7 +165,7 @@ fn an_owner_dies_while_the_broker_is_away() -> Result<()> {
     pair.rig.until_empty()?;
     pair.rig.rabbit.kill()?;
     post_all(pair.addresses[0], second)?;
-    // In the middle of it.
+    // The process is killed while it processes events.
     pair.kill_one()?;
     post_all(pair.addresses[1], third)?;
     pair.until(first.len() + second.len() + third.len())?;
