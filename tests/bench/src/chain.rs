@@ -34,7 +34,7 @@ struct Side {
     name: &'static str,
     redis: bool,
     stages: usize,
-    /// Whether what leaves the last stage is numbered.
+    /// True if what leaves the last stage is numbered.
     numbered: bool,
 }
 

@@ -56,7 +56,7 @@ enum Command {
     Instances(instances::InstancesArgs),
     /// Events over HTTP, and what becomes of more than may come.
     Ingress(ingress::IngressArgs),
-    /// Whether a key whose event is missing, with many behind it, slows down others.
+    /// True if a key whose event is missing, with many behind it, slows down others.
     Isolation(isolation::IsolationArgs),
     /// How long gaps last, beside what they must.
     Recovery(recovery::RecoveryArgs),

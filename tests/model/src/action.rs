@@ -1,4 +1,4 @@
-//! What may happen next.
+//! The steps of a run.
 
 use crate::lane::Load;
 use crate::owner::Phase;
@@ -6,46 +6,46 @@ use crate::store::Entry;
 use crate::world::{Place, World};
 use crate::{Fault, Part, Scope};
 
-/// One step. The first number is the owner.
+/// A step of a run. The first number is the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// It gets its lease.
+    /// The owner gets its lease.
     Lease(usize),
-    /// It writes its claim into the fence of a shard.
+    /// The owner writes its claim into the fence of a shard.
     Claim(usize, usize),
-    /// It is delivered what is in this place of the queue.
+    /// The broker delivers the event at this place of the queue to the owner.
     Deliver(usize, u8),
-    /// Its request to load a key is answered; it has not heard that yet.
+    /// The store answers the owner's request to load a key. The owner has not received the answer yet.
     Load(usize, u8),
-    /// It hears the answer.
+    /// The owner receives the answer to its load.
     Loaded(usize, u8),
-    /// It executes the next event of a key.
+    /// The owner executes the next event of a key.
     Run(usize, u8),
-    /// It sends a commit of a shard, with what was executed.
+    /// The owner sends a commit of a shard, with the executed events.
     Commit(usize, usize),
-    /// The same, and what is held is spilled.
+    /// The owner sends a commit of a shard that also spills the held events.
     Spill(usize, usize),
-    /// Its commit of a shard arrives, now or once more, and the answer is lost.
+    /// The owner's commit of a shard arrives, for the first time or again, and the answer is lost.
     Arrive(usize, usize),
-    /// Its commit of a shard arrives, now or once more, and it hears the answer.
+    /// The owner's commit of a shard arrives, for the first time or again, and the owner receives the answer.
     Answer(usize, usize),
-    /// It sends its commit once more; the first may arrive at any time.
+    /// The owner sends its commit again; the first copy may arrive at any time.
     Again(usize, usize),
     /// A lane leaves memory.
     Leave(usize, u8),
-    /// It publishes the next entry of a shard's outbox.
+    /// The owner publishes the next entry of a shard's outbox.
     Publish(usize, usize),
-    /// What it has published is removed from a shard's outbox.
+    /// The store removes the owner's published entries from a shard's outbox.
     Remove(usize, usize),
-    /// It gives its partition up in order: it closes its connection, then releases.
+    /// The owner releases its partition in order: the owner closes its connection, then releases the lease.
     Release(usize),
-    /// The broker takes back what it has; it does not know.
+    /// The broker takes back the owner's deliveries; the owner does not notice.
     Cut(usize),
-    /// A commit that was sent twice arrives when nobody waits for it.
+    /// A commit that was sent twice arrives when no owner waits for it.
     LateCommit(usize),
-    /// A request of this partition to load this key arrives when nobody waits for it.
+    /// A request of this partition to load this key arrives when no owner waits for it.
     LateLoad(u8, u8),
-    /// What is in the store now is what it may go back to.
+    /// The present state of the store becomes the state that the store may go back to.
     Keep,
     /// A part of the store goes back.
     GoBack(Part),
@@ -79,13 +79,13 @@ impl World {
         }
     }
 
-    /// Whether the leases of its partition before this one were given.
+    /// Returns whether the earlier leases of the owner's partition have been given.
     fn has_started_before(&self, scope: &Scope, id: usize) -> bool {
         let waits = |other: usize| self.owners[other].phase == Phase::Waiting;
         (0..id).all(|other| scope.leases[other] != scope.leases[id] || !waits(other))
     }
 
-    /// What an owner may do.
+    /// Adds the steps that an owner may take.
     pub(crate) fn actions_of(&self, scope: &Scope, id: usize, actions: &mut Vec<Action>) {
         let owner = &self.owners[id];
         let partition = scope.leases[id];
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// What would be removed from the outbox if an owner asked for it.
+    /// Returns the entries that the store would remove from the outbox at the owner's request.
     pub(crate) fn removable(&self, scope: &Scope, id: usize, shard: usize) -> Vec<Entry> {
         let owner = &self.owners[id];
         let partition = usize::from(scope.leases[id]);
@@ -178,14 +178,14 @@ impl World {
         self.store.shards[shard].outbox[partition].iter().filter(gone).copied().collect()
     }
 
-    /// Whether an owner has a reason to load a key.
+    /// Returns whether an owner has a reason to load a key.
     pub(crate) fn wants_load(&self, scope: &Scope, id: usize, key: u8) -> bool {
         let due = self.store.job(scope, key).and_then(|job| job.due);
         self.owners[id].wants_load(scope, key, due == Some(scope.leases[id]))
     }
 
-    /// Whether an owner gets on by a step of its own. Loading what is known already is no step, nor
-    /// is what only gives something up or repeats it.
+    /// Returns whether a step of its own moves an owner forward. A load of a known job does not, and neither does a
+    /// step that only releases or repeats something.
     pub(crate) fn gets_on(&self, scope: &Scope, action: Action) -> bool {
         match action {
             Action::Load(id, key) => {
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// Whether a load takes the job over; `None` where that would be once too often for the scope.
+    /// Returns whether a load takes the job over, or `None` if that would exceed the take-overs of the scope.
     pub(crate) fn would_take_over(&self, scope: &Scope, partition: u8, key: u8) -> Option<bool> {
         match self.store.job(scope, key) {
             Some(job) if job.partition != partition => {

@@ -1,7 +1,7 @@
-//! Numbered messages between two shards of a store that goes back in time: an outbox, its owner, and a shard of
-//! the destination that numbers the messages. All runs of small scopes are walked through, and the simulator plays long
-//! ones by seeds. What the owner remembers and gives again is the product's own
-//! ([`PublishHistory`](ordain_core::PublishHistory)); the rest is written from the protocol alone.
+//! Numbered messages between two shards of a store that goes back in time: an outbox, its owner, and a shard of the
+//! destination that numbers the messages. A checker walks through all runs of small scopes, and the simulator plays
+//! long runs by seeds. The owner's memory of its messages and the choice of messages to give again are the product's
+//! own ([`PublishHistory`](ordain_core::PublishHistory)); the rest is written from the protocol alone.
 
 mod destination;
 mod outcome;
@@ -13,28 +13,28 @@ use stateright::{Model, Property};
 pub use outcome::{ChainBroken, ChainSeen};
 pub use world::ChainWorld;
 
-/// The steps of a run, and how often the rare ones may happen.
+/// The steps of a run, and the limits of the rare steps.
 #[derive(Debug, Clone, Default)]
 pub struct ChainScope {
     /// Commits of the outbox. Each has one message, or two.
     pub commits: u64,
     /// Messages of another producer.
     pub others: usize,
-    /// What may go back.
+    /// Shards that may go back.
     pub places: Vec<ChainPlaces>,
-    /// Times that one of them goes back.
+    /// Times that shards go back.
     pub rewinds: u64,
-    /// Times that the process ends and another begins.
+    /// Times that the process ends and another process begins.
     pub restarts: u64,
     /// Parts that memory has no room for.
     pub forgotten: usize,
-    /// Whether answers are lost.
+    /// True if answers are lost.
     pub loses_answers: bool,
     /// A rule that is broken on purpose.
     pub fault: Option<ChainFault>,
 }
 
-/// What goes back in time.
+/// The shards that go back in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainPlaces {
     /// The shard with the outbox.
@@ -68,17 +68,17 @@ pub enum ChainFault {
     NumbersGoBack,
     /// A later call asks for such a number.
     LaterNumbersGoBack,
-    /// The destination does not remember what it has numbered.
+    /// The destination does not remember the messages that it has numbered.
     NothingIsKnown,
-    /// A mark counts as durable at once.
+    /// A mark counts as durable before the store has confirmed it.
     DoneBeforeDurable,
     /// The destination need not know messages that are given to it again.
     LostPartsAreDone,
     /// Commits that are repeated are not marked again.
     RepeatedCommitsAreNotMarked,
-    /// The destination does not forget what lost commits gave.
+    /// The destination does not forget messages of lost commits.
     LostCommitsStayKnown,
-    /// It forgets only whole calls.
+    /// The destination forgets messages of lost commits only where a whole call consists of them.
     LostCommitsStayInMixedBlocks,
     /// The destination takes late repeats for new messages.
     LateCallsAreNew,
@@ -87,7 +87,7 @@ pub enum ChainFault {
 }
 
 impl ChainFault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 18] = [
         Self::CommitsAreNotAwaited,
         Self::LostPartsAreDropped,
@@ -113,37 +113,37 @@ impl ChainFault {
 /// A step of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainStep {
-    /// The owner commits so many messages, after the commits that the store has lost.
+    /// The owner commits this number of messages, after the commits that the store has lost.
     Commit(u8),
     /// The owner finds that the store lacks commits, and repeats them.
     Repeat,
-    /// The owner gives so many parts at most.
+    /// The owner gives at most this number of parts.
     Give(usize),
     /// The owner gives all parts, and the answer is lost.
     GiveUnanswered,
     /// The call without an answer arrives once more.
     ArriveLate,
-    /// The owner checks that the destination has all that was given, if that is in doubt.
+    /// The owner checks that the destination has all given messages, if that is in doubt.
     Check,
-    /// The owner marks what is given in the outbox.
+    /// The owner marks the given messages in the outbox.
     Mark,
     /// Memory has no room for the oldest part.
     Forget,
-    /// So many ms pass.
+    /// This number of ms passes.
     Wait(u64),
     /// The other producer puts a new message.
     Other,
     /// The other producer puts its lost messages again, under their numbers.
     OtherAgain,
-    /// The shards may go back to where they are now.
+    /// The present state of the shards becomes a state that they may go back to.
     Remember,
     /// Shards go back.
     GoBack(ChainPlaces, usize),
-    /// The process ends; another begins.
+    /// The process ends; another process begins.
     Restart,
 }
 
-/// Moments that the shards may go back to, with the beginning.
+/// Number of moments that the shards may go back to, including the beginning.
 const REMEMBERED: usize = 2;
 
 impl Model for ChainScope {
@@ -216,5 +216,5 @@ impl Model for ChainScope {
     }
 }
 
-/// What a model must show, so that it is not empty.
+/// The property that a model must show, so that its scope is not empty.
 pub const GIVEN_AGAIN: &str = "a lost message is given again";

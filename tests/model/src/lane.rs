@@ -1,16 +1,16 @@
-//! What an owner holds of a key.
+//! The state that an owner holds of a key.
 
 use crate::set::Set;
 use crate::store::{Job, Known, Stamp, Write};
 
-/// Where the load of a job is.
+/// The progress of a job's load.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Load {
-    /// To be asked for.
+    /// The owner has to ask the store.
     Wanted,
-    /// The store has answered, and the owner has not heard it yet.
+    /// The store has answered, and the owner has not received the answer yet.
     Answered(Option<Job>),
-    /// Known, or assumed to be absent.
+    /// The job is known, or assumed to be absent.
     Done,
 }
 
@@ -18,11 +18,11 @@ pub(crate) enum Load {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Lane {
     pub(crate) load: Load,
-    /// Of the stored job; `None`: there is none, or that is assumed.
+    /// The stored job; `None` if there is none, or if that is assumed.
     pub(crate) known: Option<Known>,
-    /// Everything before it was executed.
+    /// The next sequence to execute: every event before it was executed.
     pub(crate) done: u8,
-    /// Events that are not durable, as far as is known.
+    /// Events that are not durable, as far as the owner knows.
     pub(crate) held: Set,
     /// Events in the store.
     pub(crate) spilled: Set,
@@ -37,12 +37,12 @@ impl Lane {
         self.load == Load::Done
     }
 
-    /// The stored `next`.
+    /// Returns the stored `next`.
     fn next(&self) -> u8 {
         self.known.map_or(1, |known| known.next)
     }
 
-    /// Events executed ahead of what is durable.
+    /// Returns the number of events executed ahead of the durable ones.
     pub(crate) fn ahead(&self) -> u8 {
         self.done - self.next()
     }
@@ -51,22 +51,22 @@ impl Lane {
         self.is_live() && self.held.with_all(self.spilled).has(self.done)
     }
 
-    /// Whether the store knows all that it does.
+    /// Returns whether the store knows all of the lane's state.
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_live() && self.ahead() == 0 && self.held.is_empty()
     }
 
-    /// Whether it has nothing to do, as far as it knows.
+    /// Returns whether the lane has nothing to do, as far as it knows.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_quiet() && !self.is_runnable()
     }
 
-    /// Whether it waits for an event that may have come to another partition.
+    /// Returns whether the lane waits for an event that another partition may have.
     pub(crate) fn waits(&self) -> bool {
         self.is_live() && !self.is_runnable() && self.ahead() == 0 && !self.held.is_empty()
     }
 
-    /// Whether the event is durable, as far as it knows.
+    /// Returns whether the event is durable, as far as the lane knows.
     pub(crate) fn has(&self, sequence: u8) -> bool {
         self.is_live() && (sequence < self.next() || self.spilled.has(sequence))
     }
@@ -77,7 +77,7 @@ impl Lane {
         }
     }
 
-    /// Whether it would learn anything from a load.
+    /// Returns whether a load would change the lane's knowledge.
     pub(crate) fn would_learn(&self, job: Option<&Job>) -> bool {
         let spilled = job.map_or(Set::default(), |job| job.spilled);
         match self.load {
@@ -87,7 +87,7 @@ impl Lane {
         }
     }
 
-    /// The answer to its load is heard.
+    /// Accepts the answer to the lane's load.
     pub(crate) fn loaded(&mut self) {
         let Load::Answered(job) = std::mem::replace(&mut self.load, Load::Done) else { return };
         self.known = job.as_ref().map(Job::known);
@@ -96,7 +96,7 @@ impl Lane {
         self.held = self.held.without(self.spilled).from(self.done);
     }
 
-    /// What it has to write; with `spill` also what it holds.
+    /// Returns the lane's next write; with `spill` the write includes the held events.
     pub(crate) fn write(&self, key: u8, spill: bool) -> Option<Write> {
         let loose = if spill { self.held.from(self.done) } else { Set::default() };
         let spilled = self.spilled.with_all(loose).from(self.done);
@@ -104,7 +104,7 @@ impl Lane {
         (self.is_live() && (self.ahead() > 0 || !loose.is_empty())).then_some(write)
     }
 
-    /// Its write was applied.
+    /// Records that the store applied the lane's write.
     pub(crate) fn written(&mut self, write: &Write, by: Stamp) {
         let take_overs = self.known.map_or(0, |known| known.take_overs);
         self.known = Some(Known { next: write.next, take_overs, by });
@@ -112,7 +112,8 @@ impl Lane {
         self.held = self.held.without(write.spilled).from(write.next);
     }
 
-    /// Its write was refused: it drops what it executed, and starts again from the stored job.
+    /// Records that the store refused the lane's write: drops the executed events, and starts again from the stored
+    /// job.
     pub(crate) fn refused(&mut self) {
         *self = Self { held: self.held, ..Self::new(Load::Wanted) };
     }

@@ -1,10 +1,9 @@
-//! The protocol between owners of partitions and a store that they share, as a model of a few
-//! owners, keys and events, all of whose runs are walked through. `docs/internals/protocol.md` has the rules,
-//! and says what is covered and what not.
+//! The protocol between owners of partitions and a store that they share: a model of a few owners, keys and events. A
+//! checker walks through all runs of the model. `docs/internals/protocol.md` has the rules, and states what the model
+//! covers and what not.
 //!
-//! A process that is killed is an owner that does nothing any more. Any owner may do nothing for
-//! as long as it likes, and what it asked for may arrive while it does: so killing, pausing and
-//! slow networks need no steps of their own.
+//! A killed process is an owner that takes no more steps. Any owner may pause for any time, and its requests may
+//! arrive in the meantime. Therefore killed processes, paused processes and slow networks need no steps of their own.
 
 mod action;
 mod chain;
@@ -34,53 +33,52 @@ pub use world::World;
 /// An event as the broker has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// Its key.
+    /// The event's key.
     pub key: u8,
-    /// Its number in the key, from 1.
+    /// The event's number in the key, from 1.
     pub sequence: u8,
-    /// The partition whose queue it is in.
+    /// The partition whose queue has the event.
     pub partition: u8,
 }
 
-/// What may go back to an earlier state.
+/// A part of the store that may go back to an earlier state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The leases and every shard.
     All,
-    /// The leases, which may lie on another server than the shards.
+    /// The leases, which may be on another server than the shards.
     Leases,
     /// One shard.
     Shard(u8),
 }
 
-/// What there is, what may happen, and how often what is rare.
+/// The size of a model, the possible steps, and the limits of the rare steps.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
-    /// Keys; each is in the shard that is its number, modulo their number.
+    /// Number of keys. A key is in the shard whose number is the key modulo the number of shards.
     pub keys: u8,
-    /// Shards.
+    /// Number of shards.
     pub shards: u8,
-    /// Leases in the order in which those of one partition are given: the partition of each. Every
-    /// lease makes another owner, and all but the first of a partition may be taken from one that
-    /// lives on.
+    /// The partition of each lease. Leases of one partition are given in this order. Every lease makes another owner.
+    /// All leases but the first of a partition may be given while the owner before is alive.
     pub leases: Vec<u8>,
-    /// What comes from the broker, in this order.
+    /// Events from the broker, in this order.
     pub queue: Vec<Event>,
-    /// Events of a key executed ahead of what is durable.
+    /// Events of a key that may be executed ahead of the durable ones.
     pub run_ahead: u8,
     /// Times that a job may be taken over.
     pub take_overs: u8,
-    /// Requests to load that arrive once more, when nobody waits for them.
+    /// Requests to load that arrive once more, when no owner waits for them.
     pub late_loads: u8,
-    /// Commits that arrive once more, when nobody waits for them.
+    /// Commits that arrive once more, when no owner waits for them.
     pub late_commits: u8,
-    /// What may go back, each once in a run.
+    /// Parts that may go back, each once in a run.
     pub goes_back: Vec<Part>,
-    /// Whether events are spilled.
+    /// True if events are spilled.
     pub spills: bool,
-    /// Whether lanes leave.
+    /// True if lanes leave memory.
     pub leaves: bool,
-    /// Whether settled events have messages to publish.
+    /// True if settled events have messages to publish.
     pub publishes: bool,
     /// A rule that is broken on purpose.
     pub fault: Option<Fault>,
@@ -91,41 +89,41 @@ pub struct Scope {
 pub enum Fault {
     /// The store does not compare the claims of commits.
     CommitWithoutClaim,
-    /// A claim has nothing but its epoch.
+    /// A claim consists of its epoch alone.
     ClaimWithoutRandom,
-    /// The epoch is made of the fence when the claim is written, not with the lease.
+    /// The epoch is derived from the fence when the claim is written, not with the lease.
     EpochFromFence,
-    /// The epoch is above that of the last lease, and nobody looks at the fences.
+    /// The epoch is above that of the last lease, and the fences are ignored.
     EpochFromLease,
-    /// What only spills is not compared with the fence, and has no number.
+    /// A commit that only spills is not compared with the fence, and has no number.
     SpillWithoutFence,
     /// A delivery is finished when its event was executed.
     AcknowledgeBeforeCommit,
     /// Everything before the last finished delivery is acknowledged with it.
     AcknowledgeBeyondPrefix,
-    /// A write is applied whatever its job looks like.
+    /// A write is applied without comparing its job.
     WriteWithoutCondition,
-    /// The last number again is applied again.
+    /// A commit with the last number again is applied again.
     AnswerForgotten,
-    /// The last number again is refused as any other.
+    /// A commit with the last number again is refused like any other number.
     RepeatRefused,
-    /// Any number is applied.
+    /// A commit with any number is applied.
     NumberIgnored,
     /// A spilled event that can run is not due.
     SpilledNotDue,
     /// A due entry stays where it is when its job is taken over.
     DueStays,
-    /// What is due is not looked at where the key has a lane in memory.
+    /// Due events of a key that has a lane in memory are ignored.
     DueLeftToLane,
-    /// A lane may leave with what only it has.
+    /// A lane may leave memory with state that the store lacks.
     LeaveTooEarly,
     /// A write is not conditional on the number of take-overs.
     TakeOversNotCounted,
     /// Messages are published when their event was executed.
     PublishBeforeCommit,
-    /// An entry leaves the outbox whether it is published or not.
+    /// An entry leaves the outbox even if it is not published.
     RemoveUnpublished,
-    /// What removes entries from the outbox does not name its owner's claim.
+    /// A removal from the outbox does not name its owner's claim.
     RemoveWithoutClaim,
 }
 
@@ -146,7 +144,7 @@ impl Scope {
         self.queue[usize::from(place)]
     }
 
-    /// Whether another lease of its partition follows.
+    /// Returns whether another lease of the owner's partition follows.
     pub(crate) fn has_successor(&self, owner: usize) -> bool {
         self.leases[owner + 1..].contains(&self.leases[owner])
     }

@@ -1,56 +1,56 @@
-//! An owner of a partition: what it has in memory, and what it learns from answers.
+//! An owner of a partition: its memory, and the effect of answers on it.
 
 use crate::lane::{Lane, Load};
 use crate::set::Set;
 use crate::store::{Batch, Claim, Entry, Fence, Stamp};
 use crate::{Fault, Scope};
 
-/// How an owner fares.
+/// The phase of an owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
-    /// It has no lease yet.
+    /// The owner has no lease yet.
     #[default]
     Waiting,
-    /// It has one, which it may have lost meanwhile.
+    /// The owner has a lease, which it may have lost meanwhile.
     Alive,
-    /// It has given its partition up in order.
+    /// The owner has released its partition in order.
     Released,
-    /// It was told that a newer owner is there.
+    /// The owner has learned that a newer owner exists.
     Fenced,
-    /// It was told that the store went back in time.
+    /// The owner has learned that the store went back in time.
     Stopped,
 }
 
-/// One holder of one lease.
+/// The holder of one lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     pub(crate) phase: Phase,
     pub(crate) claim: Claim,
-    /// Its connection to the broker is lost, and it does not know.
+    /// True if the connection to the broker is lost, and the owner does not know.
     pub(crate) cut: bool,
-    /// Of each shard.
+    /// The state of each shard.
     pub(crate) sides: Vec<Side>,
-    /// Of each key.
+    /// The lane of each key.
     pub(crate) lanes: Vec<Option<Lane>>,
     /// Deliveries that are not acknowledged, as places in the queue.
     pub(crate) taken: Set,
-    /// Those of them whose event is durable.
+    /// The unacknowledged deliveries whose event is durable.
     pub(crate) finished: Set,
 }
 
-/// What it has to do with one shard.
+/// An owner's state for one shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Side {
     pub(crate) claimed: bool,
-    /// Of its last commit.
+    /// The number of the last commit.
     pub(crate) number: u8,
-    /// Sent, and not answered.
+    /// The commit that was sent and not answered.
     pub(crate) in_flight: Option<Batch>,
-    /// Committed, and to be published.
+    /// Committed entries to publish.
     pub(crate) outbox: Vec<Entry>,
-    /// Published up to this commit.
+    /// The last commit whose entries are published.
     pub(crate) published: u8,
-    /// For the properties: its last commit.
+    /// The last commit, for the properties.
     last: Stamp,
 }
 
@@ -65,7 +65,7 @@ impl Owner {
         };
     }
 
-    /// It is gone with all that it had.
+    /// Ends the owner, and drops all of its state.
     pub(crate) fn end(&mut self, phase: Phase) {
         *self = Self { phase, ..Self::default() };
     }
@@ -74,7 +74,8 @@ impl Owner {
         self.phase == Phase::Alive && self.sides.iter().all(|side| side.claimed)
     }
 
-    /// Its claim is in the fence. What an earlier owner has left in the outbox is to be published.
+    /// Records that the fence has the owner's claim. The entries that an earlier owner left in the outbox are
+    /// published.
     pub(crate) fn claimed(&mut self, shard: usize, fence: &Fence, outbox: Vec<Entry>) {
         let side = &mut self.sides[shard];
         *side = Side {
@@ -93,13 +94,13 @@ impl Owner {
     pub(crate) fn deliver(&mut self, scope: &Scope, place: u8) {
         self.taken = self.taken.with(place);
         let event = scope.event(place);
-        // The first event may run before it is known that there is no job.
+        // The first event may run before the absence of the job is known.
         let load = if event.sequence == 1 { Load::Done } else { Load::Wanted };
         let lane = &mut self.lanes[usize::from(event.key)];
         lane.get_or_insert_with(|| Lane::new(load)).take(event.sequence);
     }
 
-    /// The next event of a key is executed.
+    /// Executes the next event of a key.
     pub(crate) fn run(&mut self, scope: &Scope, key: u8) {
         let Some(lane) = &mut self.lanes[usize::from(key)] else { return };
         lane.done += 1;
@@ -113,7 +114,7 @@ impl Owner {
         }
     }
 
-    /// The next commit of a shard: what was executed, and with `spill` also what is held.
+    /// Returns the next commit of a shard: the executed events, and with `spill` also the held ones.
     pub(crate) fn batch(&self, scope: &Scope, shard: usize, spill: bool) -> Option<Batch> {
         let side = &self.sides[shard];
         let lanes = (0..).zip(&self.lanes).filter(|(key, _)| scope.shard_of(*key) == shard);
@@ -128,7 +129,7 @@ impl Owner {
         Some(Batch { claim: self.claim, number, writes, after: side.last })
     }
 
-    /// Its commit was applied, except for these keys.
+    /// Records that the store applied the owner's commit, except for these keys.
     pub(crate) fn applied(&mut self, scope: &Scope, shard: usize, refused: Set) {
         let side = &mut self.sides[shard];
         let Some(batch) = side.in_flight.take() else { return };
@@ -148,7 +149,7 @@ impl Owner {
         }
     }
 
-    /// Acknowledges what is finished: the places, which are a prefix of those taken.
+    /// Acknowledges finished deliveries and returns their places, which are a prefix of the unacknowledged ones.
     pub(crate) fn acknowledge(&mut self, scope: &Scope) -> Set {
         let durable = |place: &u8| {
             let event = scope.event(*place);
@@ -167,21 +168,20 @@ impl Owner {
         places
     }
 
-    /// Whether a lane may leave: the store knows all that it does, and no write is under way.
+    /// Returns whether a lane may leave: the store knows all of its state, and no write is under way.
     pub(crate) fn may_leave(&self, scope: &Scope, key: u8) -> bool {
         let lane = |lane: &Lane| lane.is_quiet() || scope.is(Fault::LeaveTooEarly);
         self.sides[scope.shard_of(key)].in_flight.is_none() && self.lane(key).is_some_and(lane)
     }
 
-    /// Whether it can release its partition: nothing is under way or executed in vain.
+    /// Returns whether the owner can release its partition: nothing is under way or executed in vain.
     pub(crate) fn may_release(&self) -> bool {
         self.sides.iter().all(|side| side.in_flight.is_none())
             && self.lanes.iter().flatten().all(|lane| lane.ahead() == 0)
     }
 
-    /// Whether a job is to be loaded: for events that wait for it, because an answer was lost,
-    /// because its next event may have come to another partition, or because it is due and its
-    /// lane, if there is one, does not know of anything to do.
+    /// Returns whether a job must be loaded: events wait for it, an answer was lost, its next event may have come to
+    /// another partition, or the job is due and its lane, if any, does not know of anything to do.
     pub(crate) fn wants_load(&self, scope: &Scope, key: u8, is_due: bool) -> bool {
         let side = &self.sides[scope.shard_of(key)];
         let due = |lane: &Lane| is_due && lane.is_idle() && !scope.is(Fault::DueLeftToLane);

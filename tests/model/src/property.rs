@@ -1,4 +1,4 @@
-//! What must always hold, and what must be seen at least once.
+//! The properties that must always hold, and the properties that a run must show at least once.
 
 use stateright::Property;
 
@@ -7,7 +7,7 @@ use crate::store::{Job, Shard};
 use crate::world::{Place, World};
 use crate::{Event, Scope};
 
-/// What must never be, found in the step that does it.
+/// A broken rule, found in the step that breaks it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
     Order,
@@ -24,20 +24,20 @@ pub(crate) enum Broken {
     RemovedUnpublished,
 }
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Found {
     /// The leases went back.
     pub(crate) lost_leases: bool,
     /// A shard went back.
     pub(crate) lost_commits: bool,
-    /// The first thing that must never be.
+    /// The first broken rule.
     pub(crate) broken: Option<Broken>,
 }
 
 impl Found {
-    /// Notes what must never be, where it is asked for: of what is lost when the store goes back
-    /// nobody can know what was read or published before.
+    /// Notes a broken rule, unless the scope cannot judge it: when the store has gone back, lost commits may have
+    /// been read or published before.
     pub(crate) fn note(&mut self, broken: Broken) {
         let asked = match broken {
             Broken::NotKnown | Broken::PublishedUncommitted => !self.lost_commits,
@@ -119,8 +119,8 @@ impl World {
         self.owners.iter().any(|owner| owner.phase == phase)
     }
 
-    /// Whether an event is acknowledged, and neither settled nor in the store. What a shard that
-    /// went back has lost is not asked for.
+    /// Returns whether an event is acknowledged, and neither settled nor in the store. Events that a shard lost by
+    /// going back do not count.
     fn has_lost(&self, scope: &Scope) -> bool {
         let lost = |(place, event): (&Place, &Event)| {
             let sequence = event.sequence;
@@ -137,8 +137,8 @@ impl World {
             && self.store.shards.iter().all(empty)
     }
 
-    /// Whether the newest owner of a partition has something to do and can do nothing. It must get
-    /// on without another owner, and without waiting for an event that is not there.
+    /// Returns whether the newest owner of a partition has work and no possible step. The owner must progress without
+    /// another owner, and without waiting for an event that does not exist.
     fn is_stuck(&self, scope: &Scope, partition: u8) -> bool {
         let started =
             |id: &usize| scope.leases[*id] == partition && self.owners[*id].phase != Phase::Waiting;
@@ -151,7 +151,7 @@ impl World {
         {
             return false;
         }
-        // The scope ends here, not the protocol.
+        // The limit is one of the scope, not of the protocol.
         let barred = |key: u8| {
             self.wants_load(scope, id, key) && self.would_take_over(scope, partition, key).is_none()
         };
@@ -161,7 +161,7 @@ impl World {
         !gets_on && !(0..scope.keys).any(barred)
     }
 
-    /// Whether there is something that nobody but this owner would do.
+    /// Returns whether some work can be done by this owner alone.
     fn has_work(&self, scope: &Scope, id: usize) -> bool {
         let partition = scope.leases[id];
         let runnable = |job: &Job| job.partition == partition && job.is_runnable();
@@ -169,7 +169,7 @@ impl World {
             shard.jobs.iter().flatten().any(runnable)
                 || !shard.outbox[usize::from(partition)].is_empty()
         };
-        // Without spilling, an event may have to wait for one that another owner has.
+        // Without spilling, an event may have to wait for an event that another owner has.
         let next = |key: u8| self.store.job(scope, key).map_or(1, |job| job.next);
         let taken = self.owners[id].taken.iter().map(|place| scope.event(place));
         let mut runnable = taken.filter(|event| scope.spills || event.sequence <= next(event.key));

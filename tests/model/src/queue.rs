@@ -1,6 +1,7 @@
-//! A queue in a store that goes back in time, with its reader, writers and the owner whose commits settle what
-//! was read: as a model all of whose runs are walked through, and to be played by seeds. The reader's decisions are
-//! the product's own ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the protocol alone.
+//! A queue in a store that goes back in time, with its reader, its writers and the owner whose commits settle the
+//! read entries. A checker walks through all runs of the model, and the simulator plays long runs by seeds. The
+//! reader's decisions are the product's own ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the
+//! protocol alone.
 
 mod world;
 
@@ -8,16 +9,16 @@ use stateright::{Model, Property};
 
 pub use world::{Broken, QueueSeen, QueueWorld};
 
-/// The steps of a run, and how often the rare ones may happen.
+/// The steps of a run, and the limits of the rare steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueScope {
-    /// Calls of writers. Each puts one entry, or two.
+    /// Calls of writers. Each call puts one entry or two.
     pub calls: u8,
-    /// Whether writers of other processes put something, too.
+    /// True if writers of other processes put entries, too.
     pub has_others: bool,
     /// Times that the store goes back.
     pub rewinds: u8,
-    /// Times that the process ends and another begins.
+    /// Times that the process ends and another process begins.
     pub restarts: u8,
     /// A rule that is broken on purpose.
     pub fault: Option<QueueFault>,
@@ -30,18 +31,18 @@ pub enum QueueFault {
     ReadsByNumber,
     /// A removal names a number, and not a place.
     RemovesByNumber,
-    /// A removal does not name the commit that it rests on.
+    /// A removal does not name the commit that it depends on.
     RemovesWithoutCommit,
-    /// A reader that begins again has forgotten what it delivered.
+    /// A reader that begins again has forgotten its deliveries.
     ForgetsWhatItDelivered,
-    /// All calls give the same history.
+    /// All calls have the same history number.
     HistoriesAreAlike,
-    /// A reader does not look for what writers of its process have put.
+    /// A reader does not check for entries that writers of its process have put.
     ExpectsNothing,
 }
 
 impl QueueFault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 6] = [
         Self::ReadsByNumber,
         Self::RemovesByNumber,
@@ -55,11 +56,11 @@ impl QueueFault {
 /// A step of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueStep {
-    /// A writer puts entries: how many, and whether it is of the reader's process.
+    /// A writer puts entries: their number, and true if the writer belongs to the reader's process.
     Put(u8, bool),
     /// Writers report their entries to the reader.
     Tell,
-    /// The reader reads this many entries at most.
+    /// The reader reads at most this number of entries.
     Read(usize),
     /// The owner commits the first open entry, and repeats the commits that the store has lost.
     Settle,
@@ -67,19 +68,19 @@ pub enum QueueStep {
     Finish,
     /// The reader removes the finished entries.
     Remove,
-    /// The same, and the reply is lost.
+    /// The reader removes the finished entries, and the reply is lost.
     RemoveUnanswered,
     /// The owner finds that the store lacks commits.
     MakeAgain,
-    /// The store may go back to where it is now.
+    /// The present state of the store becomes a state that it may go back to.
     Remember,
     /// The store goes back.
     GoBack(usize),
-    /// The process ends; another begins.
+    /// The process ends; another process begins.
     Restart,
 }
 
-/// Places that the store may go back to at one time, with the beginning.
+/// Number of states that the store may go back to at one time, including the beginning.
 const REMEMBERED: usize = 2;
 
 impl Model for QueueScope {
@@ -143,5 +144,5 @@ impl Model for QueueScope {
     }
 }
 
-/// What a model must show, so that it is not empty.
+/// The property that a model must show, so that its scope is not empty.
 pub const LOST: &str = "an entry is lost unread and counted";

@@ -1,4 +1,4 @@
-//! The scopes that are walked through: each small, and together everything that the rules name.
+//! The scopes of the model. Each scope is small, and together they cover everything that the rules name.
 
 use crate::{Event, Part, Scope};
 
@@ -6,7 +6,7 @@ fn event(key: u8, sequence: u8, partition: u8) -> Event {
     Event { key, sequence, partition }
 }
 
-/// Events of key 0 in the queue of partition 0.
+/// Returns events of key 0 in the queue of partition 0.
 fn events(sequences: &[u8]) -> Vec<Event> {
     sequences.iter().map(|sequence| event(0, *sequence, 0)).collect()
 }
@@ -28,7 +28,7 @@ impl Scope {
         }
     }
 
-    /// Three events, so that one owner may spill what another does not know.
+    /// Three events, so that one owner may spill an event that another owner does not know.
     pub fn three_events() -> Self {
         Self { queue: events(&[1, 2, 3]), late_commits: 0, leaves: false, ..Self::one_partition() }
     }
@@ -76,7 +76,7 @@ impl Scope {
         }
     }
 
-    /// Two owners of one of the partitions; the older one may load as late as it likes.
+    /// Two owners of one of the partitions; the older owner may load at any later time.
     pub fn older_owner() -> Self {
         Self {
             leases: vec![0, 0, 1],
@@ -112,9 +112,9 @@ impl Scope {
     }
 }
 
-/// A store that goes back.
+/// A store that goes back in time.
 impl Scope {
-    /// All of it, the leases alone, the shard alone; each once, in any order.
+    /// The whole store, only the leases, and only the shard go back, each once and in any order.
     pub fn goes_back() -> Self {
         Self {
             keys: 1,
@@ -137,7 +137,7 @@ impl Scope {
         }
     }
 
-    /// The leases or one shard of two.
+    /// The leases or one of two shards go back.
     pub fn goes_back_in_part() -> Self {
         Self {
             keys: 2,
@@ -161,7 +161,7 @@ impl Scope {
     }
 }
 
-/// Larger ones, for `ORDAIN_MODEL=large`.
+/// Larger scopes, for `ORDAIN_MODEL=large`.
 impl Scope {
     /// [`Scope::one_partition`] with three events.
     pub fn one_partition_large() -> Self {
@@ -185,7 +185,7 @@ impl Scope {
         Self { publishes: true, ..Self::goes_back() }
     }
 
-    /// [`Scope::goes_back`] with everything at once.
+    /// [`Scope::goes_back`] with all features at once.
     pub fn goes_back_large() -> Self {
         Self { late_commits: 1, spills: true, goes_back: vec![Part::Shard(0)], ..Self::goes_back() }
     }

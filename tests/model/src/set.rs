@@ -5,7 +5,7 @@
 pub(crate) struct Set(u16);
 
 impl Set {
-    /// The numbers from one to before another.
+    /// Returns the numbers from `from` up to, and without, `to`.
     pub(crate) fn range(from: u8, to: u8) -> Self {
         Self((1 << to) - 1).from(from)
     }
@@ -22,7 +22,7 @@ impl Set {
         Self(self.0 | 1 << number)
     }
 
-    /// What is in one of them.
+    /// Returns the numbers that are in one set or both.
     pub(crate) fn with_all(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -31,7 +31,7 @@ impl Set {
         Self(self.0 & !other.0)
     }
 
-    /// Without the numbers below.
+    /// Returns the set without the numbers below `first`.
     pub(crate) fn from(self, first: u8) -> Self {
         Self(self.0 & !((1 << first) - 1))
     }
@@ -40,7 +40,7 @@ impl Set {
         self.0 == 0
     }
 
-    /// Ascending.
+    /// Returns the numbers in ascending order.
     pub(crate) fn iter(self) -> impl Iterator<Item = u8> {
         (0..16).filter(move |number| self.has(*number))
     }

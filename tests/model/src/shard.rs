@@ -6,7 +6,7 @@ use crate::store::{Batch, Claim, Fence, Job, Known, Reply, Shard, Write};
 use crate::{Fault, Scope};
 
 impl Shard {
-    /// Writes a claim into the fence; answers what the fence has of the last commit.
+    /// Writes a claim into the fence; returns the fence with the last commit.
     pub(crate) fn claim(&mut self, scope: &Scope, partition: usize, claim: Claim) -> Reply<Fence> {
         let fence = &mut self.fences[partition];
         if fence.claim.epoch > claim.epoch {
@@ -19,7 +19,7 @@ impl Shard {
         Reply::Done(fence.clone())
     }
 
-    /// A job, which from now on is the partition's.
+    /// Returns a job, and assigns it to the partition.
     pub(crate) fn load(&mut self, scope: &Scope, partition: u8, key: u8) -> Option<Job> {
         let job = self.jobs[usize::from(key)].as_mut()?;
         if job.partition != partition {
@@ -32,7 +32,7 @@ impl Shard {
         Some(job.clone())
     }
 
-    /// A commit: all of it, except for writes whose condition does not hold; answers their keys.
+    /// Applies a commit except for writes whose condition does not hold; returns their keys.
     pub(crate) fn commit(
         &mut self,
         scope: &Scope,
@@ -102,7 +102,7 @@ impl Shard {
 }
 
 impl Fence {
-    /// What must be so whenever a commit is applied, whatever the rules are.
+    /// Checks what must hold whenever a commit is applied, independently of the rules.
     fn check(&self, batch: &Batch, found: &mut Found) {
         if self.last == batch.stamp() {
             found.note(Broken::AppliedTwice);
@@ -118,7 +118,7 @@ fn same(scope: &Scope, one: Claim, other: Claim) -> bool {
     one == other || (scope.is(Fault::ClaimWithoutRandom) && one.epoch == other.epoch)
 }
 
-/// Whether the condition of a write holds.
+/// Returns whether the condition of a write holds.
 fn holds(scope: &Scope, job: Option<&Job>, partition: u8, known: Option<Known>) -> bool {
     if scope.is(Fault::WriteWithoutCondition) {
         return true;

@@ -1,9 +1,7 @@
-//! How instances share partitions: membership, leases and who is to have what, as a model all of whose
-//! runs are walked through. What an owner may do with a partition is the other model's; here it is
-//! driven or not.
-//!
-//! An instance that stands still is one that does nothing for as long as it likes. Time is not in it:
-//! a lease may run out whenever that is in the scope.
+//! How instances share partitions: membership, leases and the assignment of partitions. A checker walks through all
+//! runs of the model. The steps of an owner within a partition belong to the other model; here a partition is driven
+//! or not. A paused instance takes no steps for any time. The model has no time: a lease may expire at any moment
+//! that the scope allows.
 
 mod action;
 mod instance;
@@ -15,22 +13,22 @@ use stateright::{Model, Property};
 pub use action::Move;
 pub use world::Sharing;
 
-/// What there is, and how often what is rare may happen.
+/// The size of a fleet, and the limits of the rare steps.
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
-    /// Instances, each of which may join once, whenever it likes.
+    /// Instances, each of which may join once, at any time.
     pub instances: u8,
     /// Partitions of the one stream.
     pub partitions: u8,
-    /// Times that an instance is not heard of in time, although it lives.
+    /// Times that the heartbeat of a live instance is late.
     pub silences: u8,
     /// Instances that are killed.
     pub kills: u8,
-    /// Instances that end in order.
+    /// Instances that shut down in order.
     pub leaves: u8,
-    /// Instances that do not reach the store any more.
+    /// Instances that lose their connection to the store for good.
     pub cuts: u8,
-    /// Times that the broker takes the channels of an instance back.
+    /// Times that the broker closes the channels of an instance.
     pub disconnects: u8,
     /// A rule that is broken on purpose.
     pub fault: Option<SharingFault>,
@@ -39,19 +37,19 @@ pub struct Fleet {
 /// A rule that is broken on purpose, to show that the properties notice it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SharingFault {
-    /// A lease is given whoever has it.
+    /// The store gives a lease that another instance has.
     LeaseTaken,
-    /// A lease is given to one that is not heard of.
+    /// The store gives a lease to an instance without a heartbeat.
     LeaseToSilent,
     /// A release does not name the epoch of its lease.
     ReleaseWithoutEpoch,
     /// A claim makes its own epoch, above that of the fence.
     ClaimWithoutLease,
-    /// Whoever runs out of its lease keeps its channels.
+    /// An instance whose lease expired keeps its channels.
     ChannelsKept,
-    /// An instance that is forgotten keeps what it had for ever.
+    /// A forgotten instance keeps its leases for ever.
     ForgottenHolds,
-    /// A partition is given away without its channel being closed.
+    /// An instance releases a partition without closing its channel.
     ReleaseWithoutClose,
 }
 
@@ -60,8 +58,8 @@ impl Fleet {
         self.fault == Some(fault)
     }
 
-    /// Leases that may be given, at most: each partition once, and again for each thing that changes
-    /// who is there, with one more for whoever acts on an older table.
+    /// Returns the upper limit of leases: one for each partition, again for each change of the membership, and one
+    /// more for an instance that acts on an older table.
     fn most_leases(&self) -> u8 {
         let changes = 2 * (self.instances + self.silences + self.leaves + self.cuts) + self.kills;
         self.partitions * (1 + changes)

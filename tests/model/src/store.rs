@@ -1,34 +1,34 @@
-//! What the store has: leases, fences, jobs with their spilled events and due entries, outbox.
+//! The content of the store: leases, fences, jobs with their spilled events and due entries, outbox.
 
 use crate::property::{Broken, Found};
 use crate::set::Set;
 use crate::{Fault, Part, Scope};
 
-/// What an owner writes into a fence.
+/// The claim that an owner writes into a fence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
-    /// Comes with the lease.
+    /// The epoch that comes with the lease.
     pub(crate) epoch: u8,
-    /// Its random part, for which the owner's number stands: no two owners have the same.
+    /// The random part. The model uses the owner's number, since no two owners have the same random part.
     pub(crate) random: u8,
 }
 
-/// For the properties: which commit it is. No two have the same claim and number.
+/// The identity of a commit, for the properties. No two commits have the same claim and number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp {
     pub(crate) claim: Claim,
     pub(crate) number: u8,
 }
 
-/// Who owns a partition's part of a shard, and how far it has come.
+/// The owner of a partition's part of a shard, with the last commit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Fence {
     pub(crate) claim: Claim,
-    /// Of the last commit.
+    /// The number of the last commit.
     pub(crate) number: u8,
-    /// What that commit answered: the keys whose write was refused.
+    /// The answer of that commit: the keys whose write was refused.
     pub(crate) refused: Set,
-    /// For the properties: that commit.
+    /// The last commit, for the properties.
     pub(crate) last: Stamp,
 }
 
@@ -38,13 +38,13 @@ pub(crate) struct Job {
     /// The next sequence to settle.
     pub(crate) next: u8,
     pub(crate) partition: u8,
-    /// How often it was taken over.
+    /// Number of take-overs.
     pub(crate) take_overs: u8,
     /// Events in the store.
     pub(crate) spilled: Set,
-    /// The partition in whose due index it is.
+    /// The partition whose due index has the job.
     pub(crate) due: Option<u8>,
-    /// For the properties: the commit that wrote it last.
+    /// The commit that last wrote the job, for the properties.
     pub(crate) by: Stamp,
 }
 
@@ -53,40 +53,40 @@ impl Job {
         Known { next: self.next, take_overs: self.take_overs, by: self.by }
     }
 
-    /// Whether its next event waits in the store.
+    /// Returns whether the job's next event waits in the store.
     pub(crate) fn is_runnable(&self) -> bool {
         self.spilled.has(self.next)
     }
 }
 
-/// What a lane knows of its job, and what a write is conditional on.
+/// A lane's knowledge of its job, which is the condition of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Known {
     pub(crate) next: u8,
     pub(crate) take_overs: u8,
-    /// For the properties, and no part of the condition: the commit that wrote it last.
+    /// The commit that last wrote the job, for the properties; no part of the condition.
     pub(crate) by: Stamp,
 }
 
-/// What a commit writes of one key.
+/// The write of a commit for one key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Write {
     pub(crate) key: u8,
-    /// The condition; `None`: there is no job.
+    /// The condition; `None` if no job exists.
     pub(crate) known: Option<Known>,
-    /// The new `next`: everything before it was executed.
+    /// The new `next`: every event before it was executed.
     pub(crate) next: u8,
-    /// What is in the store from now on.
+    /// The events in the store after the write.
     pub(crate) spilled: Set,
 }
 
 impl Write {
-    /// The first sequence that it settles, if it settles any.
+    /// Returns the first sequence that the write settles, if it settles any.
     pub(crate) fn first(&self) -> u8 {
         self.known.map_or(1, |known| known.next)
     }
 
-    /// What it has to publish, if it settles anything.
+    /// Returns the entry to publish, if the write settles anything.
     pub(crate) fn entry(&self, number: u8) -> Option<Entry> {
         let events = Set::range(self.first(), self.next);
         (!events.is_empty()).then_some(Entry { number, key: self.key, events })
@@ -97,10 +97,10 @@ impl Write {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Batch {
     pub(crate) claim: Claim,
-    /// One more than that of the last; 0: none, with [`Fault::SpillWithoutFence`].
+    /// One more than the number of the last commit; 0 for none, with [`Fault::SpillWithoutFence`].
     pub(crate) number: u8,
     pub(crate) writes: Vec<Write>,
-    /// For the properties: what its owner knows as the last commit.
+    /// The last commit that the owner knows, for the properties.
     pub(crate) after: Stamp,
 }
 
@@ -113,38 +113,38 @@ impl Batch {
 /// The answer to a claim or a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Reply<T> {
-    /// Done, now or before.
+    /// The call took effect, now or before.
     Done(T),
-    /// A newer owner is there.
+    /// A newer owner exists.
     Fenced,
-    /// The store is not where this owner left it.
+    /// The store has gone back since this owner's last commit.
     Rewound,
 }
 
 /// Settled events whose messages are to be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
-    /// Of the commit.
+    /// The number of the commit.
     pub(crate) number: u8,
     pub(crate) key: u8,
     pub(crate) events: Set,
 }
 
-/// What is changed by one atomic write.
+/// The state that one atomic write changes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Shard {
-    /// Of each partition.
+    /// The fence of each partition.
     pub(crate) fences: Vec<Fence>,
-    /// Of each key, those of other shards left out.
+    /// The job of each key; keys of other shards have none.
     pub(crate) jobs: Vec<Option<Job>>,
-    /// Of each partition.
+    /// The outbox of each partition.
     pub(crate) outbox: Vec<Vec<Entry>>,
 }
 
 /// The store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Store {
-    /// Of each partition: the epoch of its last lease.
+    /// The epoch of the last lease of each partition.
     leases: Vec<u8>,
     pub(crate) shards: Vec<Shard>,
 }
@@ -164,7 +164,7 @@ impl Store {
         self.shards[scope.shard_of(key)].jobs[usize::from(key)].as_ref()
     }
 
-    /// A lease: an epoch above that of the last one and of every fence.
+    /// Gives a lease: an epoch above that of the last lease and of every fence.
     pub(crate) fn lease(&mut self, scope: &Scope, partition: usize, found: &mut Found) -> u8 {
         let fences = self.shards.iter().map(|shard| shard.fences[partition].claim.epoch);
         let highest = fences.max().unwrap_or(0);
@@ -177,7 +177,7 @@ impl Store {
         epoch
     }
 
-    /// Goes back, in part or whole, to what it was.
+    /// Goes back, in part or whole, to an earlier state.
     pub(crate) fn go_back(&mut self, part: Part, earlier: Self) {
         match part {
             Part::All => *self = earlier,

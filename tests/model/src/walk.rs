@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// A model that can be walked through.
+/// A model whose runs can all be walked through.
 pub trait Walked:
     Model<State: Value + Hash, Action: Value> + Clone + Send + Sync + 'static
 {
@@ -17,13 +17,12 @@ impl<M> Walked for M where
 {
 }
 
-/// What its states and steps are.
+/// The requirements for the states and steps of a model.
 pub trait Value: Clone + Debug + PartialEq + Send + Sync {}
 
 impl<T: Clone + Debug + PartialEq + Send + Sync> Value for T {}
 
-/// Walks through all runs, and panics unless exactly these properties are found: what is to be shown,
-/// and nothing that must never be.
+/// Walks through all runs, and panics unless exactly the expected properties are found and no rule is broken.
 pub fn walk<M: Walked>(name: &str, model: &M, expected: &[&'static str]) {
     let start = Instant::now();
     let checker = model.clone().checker().spawn_bfs().join();
@@ -39,15 +38,15 @@ pub fn walk<M: Walked>(name: &str, model: &M, expected: &[&'static str]) {
     assert_eq!(found, expected, "in {name}");
 }
 
-/// Panics unless a fault, which the model has, breaks a property.
+/// Panics unless a model with a fault breaks a property.
 pub fn breaks<M: Walked>(fault: impl Debug, model: &M, property: &'static str) {
     let path = shortest(model, property);
     let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
     println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
 }
 
-/// The shortest run that shows a property. The checker keeps the last one it finds, so it is asked
-/// again for a shorter one.
+/// Returns the shortest run that shows a property. The checker keeps the last run that it finds, so the function
+/// repeats the search with a lower limit.
 fn shortest<M: Walked>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
     let mut found: Option<Vec<M::Action>> = None;
     loop {

@@ -1,4 +1,4 @@
-//! Everything at one moment, and what each step makes of it.
+//! The state of the model, and the effect of each step.
 
 use crate::lane::{Lane, Load};
 use crate::owner::{Owner, Phase};
@@ -7,26 +7,26 @@ use crate::set::Set;
 use crate::store::{Batch, Claim, Reply, Store};
 use crate::{Action, Fault, Part, Scope};
 
-/// Everything at one moment.
+/// The state of the model at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct World {
     pub(crate) store: Store,
-    /// What the store may go back to.
+    /// The state that the store may go back to.
     pub(crate) earlier: Option<Store>,
     pub(crate) owners: Vec<Owner>,
-    /// Of each place in the queue.
+    /// The place of each delivery in the queue.
     pub(crate) queue: Vec<Place>,
-    /// Commits that may arrive when nobody waits for them: owner, shard, commit.
+    /// Commits that may arrive when no owner waits for them: owner, shard, commit.
     pub(crate) late_commits: Vec<(usize, usize, Batch)>,
-    /// Of each partition: keys whose load may arrive when nobody waits for it.
+    /// For each partition, the keys whose load may arrive when no owner waits for it.
     pub(crate) asked: Vec<Set>,
-    /// Of each key: events whose messages are published.
+    /// For each key, the events whose messages are published.
     pub(crate) published: Vec<Set>,
     pub(crate) left: Left,
     pub(crate) found: Found,
 }
 
-/// What may still happen of what is rare.
+/// The numbers of rare steps that may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Left {
     pub(crate) late_loads: u8,
@@ -34,7 +34,7 @@ pub(crate) struct Left {
     pub(crate) goes_back: Vec<Part>,
 }
 
-/// Where a delivery is.
+/// The place of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     /// With the broker.
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// A newer owner has the partition.
+    /// Ends an owner because a newer owner has the partition.
     fn fenced(&mut self, scope: &Scope, id: usize) {
         let newer = |other: usize| {
             scope.leases[other] == scope.leases[id] && self.owners[other].phase != Phase::Waiting
@@ -240,7 +240,8 @@ impl World {
         }
     }
 
-    /// Owners acknowledge what they may, at once: whoever does it later only has more repeated.
+    /// Lets owners acknowledge their finished deliveries at once. A later acknowledgement would only repeat more
+    /// events.
     fn acknowledge(&mut self, scope: &Scope) {
         for owner in &mut self.owners {
             for place in owner.acknowledge(scope).iter() {

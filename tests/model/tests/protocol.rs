@@ -1,9 +1,9 @@
-//! Walks through all runs of small scopes. `docs/internals/protocol.md` says what they are.
-//! `ORDAIN_MODEL=large` adds larger ones.
+//! Walks through all runs of small scopes. `docs/internals/protocol.md` describes them. `ORDAIN_MODEL=large` adds
+//! larger scopes.
 
 use ordain_model::{Fault, Scope, breaks, walk};
 
-// What a scope must show, so that it is not empty.
+// The properties that a scope must show, so that it is not empty.
 const DONE: &str = "everything is done";
 const SPILLED: &str = "an event waits in the store";
 const AND_BACK: &str = "a job is taken over and back";
@@ -12,7 +12,7 @@ const OVER: &str = "an owner hands over";
 const LATE: &str = "an owner is fenced";
 const STOPPED: &str = "an owner stops";
 
-// What a fault must break.
+// The properties that a fault must break.
 const LOST: &str = "nothing is lost";
 const STUCK: &str = "nothing gets stuck";
 const ORDER: &str = "events of a key settle in order, each once";
@@ -28,7 +28,7 @@ const COMMITTED: &str = "only what is committed is published";
 const PUBLISHED: &str = "what leaves the outbox was published";
 const IN_ORDER: &str = "messages of a key are published in order";
 
-/// A scope, and all that is to be found in it.
+/// A scope, and all properties that its runs show.
 type Case = (&'static str, fn() -> Scope, &'static [&'static str]);
 /// A fault, a scope, and the property that it breaks there.
 type Break = (Fault, fn() -> Scope, &'static str);
@@ -45,7 +45,7 @@ const TWO_PARTITIONS: &[Case] = &[
     ("two_partitions", Scope::two_partitions, &[DONE, SPILLED, AND_BACK, REFUSED]),
     ("older_owner", Scope::older_owner, &[DONE, SPILLED, AND_BACK, REFUSED, OVER, LATE]),
     ("two_keys", Scope::two_keys, &[DONE, SPILLED, AND_BACK, REFUSED]),
-    // The limit that the page names.
+    // The limit that `docs/internals/protocol.md` names.
     ("moved_outbox", Scope::moved_outbox, &[DONE, IN_ORDER]),
 ];
 

@@ -1,13 +1,13 @@
-//! Walks through all runs of small fleets. `docs/internals/protocol.md` says what they are.
+//! Walks through all runs of small fleets. `docs/internals/protocol.md` describes them.
 
 use ordain_model::{Fleet, SharingFault, breaks, walk};
 
-// What a fleet must show, so that it is not empty.
+// The properties that a fleet must show, so that it is not empty.
 const BY_ALL: &str = "all is shared by all";
 const BOTH: &str = "two believe that they have a partition";
 const BEHIND: &str = "one waits behind another's channel";
 
-// What a fault must break.
+// The properties that a fault must break.
 const HEARD: &str = "nobody who is heard of loses a partition";
 const FENCES: &str = "only who has the lease fences others";
 const GIVES: &str = "nobody gives back what is another's";
@@ -42,7 +42,7 @@ fn all_at_once() -> Fleet {
     Fleet { instances: 2, partitions: 1, silences: 1, kills: 1, leaves: 1, cuts: 1, ..joins() }
 }
 
-/// A fleet, and all that is to be found in it.
+/// A fleet, and all properties that its runs show.
 type Case = (&'static str, fn() -> Fleet, &'static [&'static str]);
 
 const CASES: &[Case] = &[

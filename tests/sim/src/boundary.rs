@@ -25,12 +25,12 @@ use early::EarlyAcks;
 pub(crate) struct FaultySequencer {
     sequencer: Sequencer,
     fault: Option<BoundaryFault>,
-    /// Changed and added effects that the world has not taken yet.
+    /// Changed and added effects that the world has not received yet.
     effects: VecDeque<Effect>,
     early_acks: EarlyAcks,
-    /// By shard: how far the numbers of its batches are ahead of the sequencer's.
+    /// By shard, the difference between the numbers of its batches and the sequencer's.
     shifts: BTreeMap<u32, u64>,
-    /// By shard: the batch without an answer, as the sequencer asked for it first.
+    /// By shard, the unanswered batch in the form that the sequencer requested first.
     unanswered: BTreeMap<u32, Arc<Batch>>,
 }
 
@@ -52,7 +52,7 @@ impl FaultySequencer {
         }
     }
 
-    /// Switches a fault of the sequencer's decisions on.
+    /// Switches on a fault of the sequencer's decisions.
     #[cfg(feature = "faults")]
     pub(crate) fn inject(&mut self, fault: ordain_core::Fault) {
         self.sequencer.inject(fault);

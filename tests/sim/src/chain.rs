@@ -6,9 +6,9 @@ use ordain_model::{ChainFault, ChainPlaces, ChainSeen, ChainStep, ChainWorld};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Moments that the shards may go back to.
+/// Number of states that the shards may go back to.
 const REMEMBERED: u64 = 6;
-/// Commits and messages of others in a run: an event has a number below 100.
+/// Commits, and messages of the other producer, in a run: an event has a number below 100.
 const COMMITS: u64 = 30;
 const OTHERS: usize = 60;
 
@@ -16,11 +16,14 @@ const OTHERS: usize = 60;
 pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainSeen, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x63]));
     let mut world = ChainWorld::new(rng.between(1, 2) as u8, fault);
-    let (restarts, has_others) = (rng.permille(300), rng.permille(600));
-    let (loses_answers, forgets) = (rng.permille(400), rng.permille(150));
+    let restarts = rng.permille(300);
+    let has_others = rng.permille(600);
+    let loses_answers = rng.permille(400);
+    let forgets = rng.permille(150);
     let places = [ChainPlaces::Source, ChainPlaces::Destination, ChainPlaces::Both];
-    // What goes back in this run, and how rarely: it takes some steps until a loss is made good.
-    let (place, rare) = (rng.below(4) as usize, rng.between(1, 8));
+    // The shards that go back in this run, and how rarely: the owner needs some steps to recover from a loss.
+    let place = rng.below(4) as usize;
+    let rare = rng.between(1, 8);
     let mut steps = Vec::new();
     for _ in 0..rng.between(10, 80) {
         let step = match rng.below(20) {

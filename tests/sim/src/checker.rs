@@ -1,6 +1,6 @@
-//! Watches a run from outside and says which invariant broke. It is told of everything that is
-//! delivered, asked for, applied, acknowledged and published, and works out for itself what may
-//! be: per key one list of settled sequences, and nothing clever. It must never influence a run.
+//! Watches a run from outside and reports which invariant broke. The world notifies the checker of everything that is
+//! delivered, requested, applied, acknowledged and published. The checker derives the allowed states itself from one
+//! list of settled sequences per key. It must never influence a run.
 
 mod acks;
 mod alarms;
@@ -32,12 +32,12 @@ use publishing::Publishing;
 use tries::Tries;
 use watch::Watch;
 
-/// What broke, in which words.
+/// A broken invariant, with a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// `I1` to `I8`, or another name of what was promised.
+    /// The broken invariant: `I1` to `I8`, or the name of another promise.
     pub invariant: &'static str,
-    /// What was seen.
+    /// The observation.
     pub detail: String,
 }
 
@@ -51,31 +51,31 @@ impl fmt::Display for Violation {
 #[derive(Debug)]
 pub(crate) struct Checker {
     plan: Plan,
-    /// The first thing that broke.
+    /// The first broken invariant.
     violation: Option<Violation>,
     now: u64,
     keys: BTreeMap<Key, KeyModel>,
     known: Known,
-    /// What the store's dead letters must be.
+    /// The expected dead letters of the store.
     letters: BTreeMap<LetterId, DeadLetter>,
-    /// Where the letters that hold events of (key, content) are.
+    /// The letters that hold events of (key, content).
     letter_index: BTreeMap<(Key, u64), BTreeSet<LetterId>>,
     publishing: Publishing,
     tries: Tries,
     watches: BTreeMap<u64, Watch>,
     /// Keys whose job was made unreadable.
     corrupt: BTreeSet<Key>,
-    /// Keys of which spilled events could not be read; whether they can be now.
+    /// Keys whose spilled events could not be read; true if they can be read now.
     unread: BTreeSet<Key>,
     mended: bool,
-    /// Where each id stands first in the queue of a stream that numbers itself.
+    /// The first place of each id in the queue of a stream that numbers its events itself.
     places: BTreeMap<(Key, u64), usize>,
     deaths: u32,
-    /// How often the store went back.
+    /// Number of times that the store went back.
     times_back: u32,
-    /// The store has gone back, and not all that it lost is made again.
+    /// True if the store has gone back, and some lost commits are not repeated yet.
     pub(crate) incomplete: bool,
-    /// (key, content) of events of which a delivery was acknowledged.
+    /// (key, content) of events whose delivery was acknowledged.
     acknowledged_events: BTreeSet<(Key, u64)>,
     alarms: Alarms,
 }
@@ -105,12 +105,12 @@ impl Checker {
         }
     }
 
-    /// The first thing that broke, if something did.
+    /// Returns the first broken invariant, if any.
     pub(crate) fn violation(&self) -> Option<&Violation> {
         self.violation.as_ref()
     }
 
-    /// Notes that something broke. Only the first counts: the rest may follow from it.
+    /// Notes a broken invariant. Only the first counts: the others may follow from it.
     pub(crate) fn broke(&mut self, invariant: &'static str, detail: String) {
         self.violation.get_or_insert(Violation { invariant, detail });
     }
@@ -119,27 +119,27 @@ impl Checker {
         self.now = now;
     }
 
-    /// A job was made unreadable on purpose.
+    /// Notes that a job was made unreadable on purpose.
     pub(crate) fn corrupted(&mut self, key: &Key) {
         self.corrupt.insert(key.clone());
     }
 
-    /// Whether a key may stand still because its spilled events cannot be read.
+    /// Returns whether a key may fail to progress because its spilled events cannot be read.
     fn is_unread(&self, key: &str) -> bool {
         !self.mended && self.unread.contains(key)
     }
 
-    /// A read of spilled events fails on purpose.
+    /// Notes that a read of spilled events failed on purpose.
     pub(crate) fn unread(&mut self, key: &Key) {
         self.unread.insert(key.clone());
     }
 
-    /// From now on none does: whatever stood still because of that has to go on.
+    /// Notes that reads succeed from now on: every key that waited for a read must progress.
     pub(crate) fn mended(&mut self) {
         self.mended = true;
     }
 
-    /// Whether jobs are forgotten while the run lasts.
+    /// Returns whether jobs expire during the run.
     fn jobs_expire(&self) -> bool {
         let settings = &self.plan.settings;
         settings.complete_ttl < 1_000_000 || settings.key_ttl.is_some()
@@ -150,18 +150,18 @@ impl Checker {
         self.keys.entry(key.clone()).or_insert_with(|| KeyModel::new(first))
     }
 
-    /// The next sequence of a key to settle, durably.
+    /// Returns the next sequence of a key to settle, durably.
     fn next(&self, key: &Key) -> u64 {
         self.keys.get(key).map_or(self.plan.settings.first, |model| model.next)
     }
 
-    /// Bytes that are no event were delivered.
+    /// Notes a delivery of bytes that are no event.
     pub(crate) fn delivered_raw(&mut self, bytes: &Bytes) {
         self.known.raw.insert(bytes.clone());
     }
 }
 
-/// For people: a sequence of a key.
+/// Returns a readable name for a sequence of a key.
 fn at(key: &str, sequence: u64) -> String {
     format!("{key:?} #{sequence}")
 }

@@ -1,5 +1,5 @@
-//! The simulated handler: what it does depends only on the event, the state and the version, so
-//! that anybody can work out again what must have happened.
+//! The simulated handler. Its result depends only on the event, the state and the version, so that the checker can
+//! compute every result again.
 
 use bytes::Bytes;
 use ordain_core::{Change, Event, FailureKind, Message, MessageParts, digest};
@@ -8,10 +8,10 @@ use crate::plan::{Blocked, Plan};
 use crate::producer::BLOCKED_KEY;
 use crate::rng::mix;
 
-/// Messages of an event, at most.
+/// Largest number of messages of an event.
 pub(crate) const MESSAGES: u64 = 3;
 
-/// What a handler made of an event.
+/// The handler's result for an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Effect {
     pub(crate) state: Change,
@@ -19,20 +19,20 @@ pub(crate) struct Effect {
     pub(crate) complete: bool,
 }
 
-/// What is decided about an event before anybody executes it.
+/// The decisions about an event that precede its execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nature {
     Fine,
     Rejected,
-    /// It fails so many times.
+    /// The event fails this number of times.
     Fails(FailureKind, u32),
-    /// It fails until another version than the first has it.
+    /// The event fails until a version other than the first executes it.
     FailsUntilMended(FailureKind),
     FailsForEver(FailureKind),
 }
 
 impl Nature {
-    /// How try number `tries` (from 0) fails under this version, if it does.
+    /// Returns the failure of try number `tries` (from 0) under this version, if the try fails.
     pub(crate) fn failure(self, tries: u32, mended: bool) -> Option<FailureKind> {
         match self {
             Self::Fails(kind, times) if tries < times => Some(kind),
@@ -42,7 +42,7 @@ impl Nature {
         }
     }
 
-    /// The kind of failure that may be the end of it.
+    /// Returns the kind of failure that may end the event.
     pub(crate) fn kind(self) -> Option<FailureKind> {
         match self {
             Self::Fails(kind, _) | Self::FailsUntilMended(kind) | Self::FailsForEver(kind) => {
@@ -62,7 +62,7 @@ const KINDS: [FailureKind; 6] = [
     FailureKind::Error,
 ];
 
-/// The nature of an event.
+/// Returns the nature of an event.
 pub(crate) fn nature(plan: &Plan, event: &Event) -> Nature {
     if plan.handler.blocked == Some(Blocked::Failing) && event.key() == BLOCKED_KEY {
         return Nature::FailsForEver(FailureKind::Retry);
@@ -84,7 +84,7 @@ pub(crate) fn nature(plan: &Plan, event: &Event) -> Nature {
     Nature::Fine
 }
 
-/// What an event does where it succeeds.
+/// Returns the effect of a successful event.
 pub(crate) fn handle(
     plan: &Plan,
     version: &str,
@@ -122,7 +122,7 @@ fn padded(plan: &Plan, hash: u64) -> Vec<u8> {
     bytes
 }
 
-/// The state after a change.
+/// Returns the state after a change.
 pub(crate) fn changed(state: Option<Bytes>, change: &Change) -> Option<Bytes> {
     match change {
         Change::Keep => state,
@@ -131,7 +131,7 @@ pub(crate) fn changed(state: Option<Bytes>, change: &Change) -> Option<Bytes> {
     }
 }
 
-/// One change that does what two do one after the other.
+/// Combines two changes into one that has the effect of both in order.
 pub(crate) fn then(first: Change, second: &Change) -> Change {
     match second {
         Change::Keep => first,

@@ -1,8 +1,8 @@
-//! A deterministic simulation of the world around sequencers, and a checker that was written
-//! from the design alone and knows nothing of how a sequencer works.
+//! A deterministic simulation of the world around sequencers, and a checker that was written from the design alone
+//! and knows nothing of a sequencer's implementation.
 //!
-//! A run is decided by its seed: the profile (what goes wrong, and how often), the producers'
-//! script, the settings, and every delay and choice. [`run`] plays it and says what broke.
+//! A seed decides a run: the profile (the kinds and rates of failures), the producers' script, the settings, and
+//! every delay and choice. [`run`] plays a run and reports a broken invariant.
 
 mod boundary;
 mod chain;
@@ -26,18 +26,18 @@ pub use checker::Violation;
 pub use profile::Profile;
 pub use queue::run_queue;
 
-/// How to play a run.
+/// Options for a run.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Instead of the profile that the seed chooses.
+    /// A profile that replaces the one that the seed chooses.
     pub profile: Option<Profile>,
-    /// Print everything that happens.
+    /// True to print every action.
     pub trace: bool,
-    /// Break a simulated part on purpose.
+    /// A fault in a simulated part.
     pub breakage: Option<Breakage>,
-    /// Break what passes between the sequencer and its world on purpose.
+    /// A fault between the sequencer and its world.
     pub boundary_fault: Option<BoundaryFault>,
-    /// Break the sequencer on purpose.
+    /// A fault in the sequencer.
     #[cfg(feature = "faults")]
     pub core_fault: Option<ordain_core::Fault>,
 }
@@ -47,16 +47,16 @@ pub struct Options {
 pub enum Breakage {
     /// The store applies commits under any claim.
     StoreIgnoresTheClaim,
-    /// The store applies writes whatever the job looks like.
+    /// The store applies writes without comparing the job.
     StoreIgnoresTheCondition,
     /// The store applies a repeated commit again.
     StoreForgetsItsLastReply,
-    /// The store forgets what is spilled.
+    /// The store forgets spilled events.
     StoreForgetsSpills,
 }
 
 impl Breakage {
-    /// All of them.
+    /// All breakages.
     pub const ALL: [Self; 4] = [
         Self::StoreIgnoresTheClaim,
         Self::StoreIgnoresTheCondition,
@@ -65,16 +65,16 @@ impl Breakage {
     ];
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Its profile.
+    /// The profile of the run.
     pub profile: Profile,
-    /// Its length.
+    /// The number of steps.
     pub steps: u64,
-    /// Its size, in words.
+    /// The size of the run, in words.
     pub summary: String,
-    /// What broke first, if something did. A panic counts.
+    /// The first broken invariant, if any. A panic counts.
     pub violation: Option<Violation>,
 }
 

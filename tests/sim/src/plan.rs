@@ -1,5 +1,4 @@
-//! The plan of one run: everything that is decided before it begins. Rates are in thousandths,
-//! times in ms of virtual time.
+//! The plan of one run: every decision that precedes the run. Rates are in thousandths, times in ms of virtual time.
 
 use ordain_core::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
 
@@ -11,7 +10,7 @@ use crate::rng::Rng;
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) profile: Profile,
-    /// The partition in it is replaced by each owner's own.
+    /// The sequencer's settings. Each owner replaces the partition by its own.
     pub(crate) settings: Settings,
     pub(crate) partitions: u32,
     pub(crate) producer: Producing,
@@ -19,51 +18,51 @@ pub(crate) struct Plan {
     pub(crate) store: Storing,
     pub(crate) replay: Replaying,
     pub(crate) disturb: Disturbing,
-    /// A publication takes up to so long.
+    /// The longest time that a publication takes.
     pub(crate) sink_stands: u64,
-    /// Whether the source is finite and says so when it is at its end.
+    /// True if the source is finite and reports its end.
     pub(crate) once: bool,
-    /// The source changes how many it delivers at a time.
+    /// True if the source changes the number of events that it delivers at a time.
     pub(crate) windows: bool,
 }
 
-/// What the producers do, and what becomes of it on the way.
+/// The producers' events, and the failures of their delivery.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Producing {
     pub(crate) keys: u64,
     /// Events of a key, from and to.
     pub(crate) events: (u64, u64),
-    /// The time over which all is produced.
+    /// The time over which all events are produced.
     pub(crate) spread: u64,
     /// Events that never reach the queue.
     pub(crate) lost: u32,
-    /// Lost ones that the remote replay source has.
+    /// Lost events that the remote replay source has.
     pub(crate) found: u32,
     pub(crate) repeated: u32,
     /// Events that have a second version with other content.
     pub(crate) corrupted: u32,
-    /// Every event is shifted by up to this much time.
+    /// The largest shift of an event's time.
     pub(crate) jitter: u64,
-    /// Events that are held up on the way, and for how long at most.
+    /// Events that are delayed, and the longest delay.
     pub(crate) late: u32,
     pub(crate) lateness: u64,
-    /// Keys whose last event has the end mark, and how many events come after it at most.
+    /// Keys whose last event has the end mark, and the largest number of events after it.
     pub(crate) ended: u32,
     pub(crate) after_end: u64,
-    /// Events far beyond anything that their key has.
+    /// Events far beyond all others of their key.
     pub(crate) far: u32,
     /// Deliveries without a key, sequence or id, or with an impossible one, or that are no event.
     pub(crate) unusable: u32,
     /// Events with a payload of kilobytes.
     pub(crate) big: u32,
-    /// Keys whose job was brought in from elsewhere and does not begin with the first sequence.
+    /// Keys whose job was imported from elsewhere and does not begin with the first sequence.
     pub(crate) imported: u32,
-    /// Keys that go over to another partition (events), and events that take the wrong one.
+    /// Keys that move to another partition (events), and events that go to the wrong one.
     pub(crate) moved: u32,
     pub(crate) astray: u32,
 }
 
-/// What the handlers do with events. What becomes of one depends on nothing but its content.
+/// The handlers' behaviour. The result of an event depends on nothing but its content.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Handling {
     pub(crate) rejects: u32,
@@ -72,70 +71,70 @@ pub(crate) struct Handling {
     /// Events that fail for ever, or until another version comes.
     pub(crate) fails_for_ever: u32,
     pub(crate) completes: u32,
-    /// Turns that take long, and how long at most.
+    /// Slow turns, and their longest duration.
     pub(crate) slow: u32,
     pub(crate) slowness: u64,
     /// Turns in which the worker stops early.
     pub(crate) stops_early: u32,
-    /// A state, and each message, has up to so many bytes more than it needs.
+    /// The largest number of surplus bytes of a state and of each message.
     pub(crate) padding: u64,
-    /// The one key that is in trouble for ever.
+    /// The one key that is blocked for ever.
     pub(crate) blocked: Option<Blocked>,
 }
 
-/// What is the matter with the blocked key.
+/// The reason why the blocked key is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocked {
-    /// Its handler takes an hour.
+    /// The key's handler takes an hour.
     Slow,
-    /// Its handler fails every time.
+    /// The key's handler fails every time.
     Failing,
-    /// Its second event never comes.
+    /// The key's second event never arrives.
     Gap,
 }
 
-/// How the store answers.
+/// The store's answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Storing {
-    /// Every answer takes up to this long.
+    /// The longest delay of an answer.
     pub(crate) latency: u64,
-    /// Commits that are not applied, and of which nothing is heard.
+    /// Commits that are not applied and get no reply.
     pub(crate) lost_before: u32,
-    /// Commits that are applied, and of which nothing is heard.
+    /// Commits that are applied and get no reply.
     pub(crate) lost_after: u32,
-    /// Whether one job becomes unreadable.
+    /// True if one job becomes unreadable.
     pub(crate) corrupts: bool,
     /// Reads of spilled events that fail, until everything is started anew.
     pub(crate) unreadable: u32,
 }
 
-/// How the remote replay source answers.
+/// The remote replay source's answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Replaying {
     pub(crate) latency: u64,
-    /// Answers that are "again", with only a part of what is there.
+    /// Answers that ask for another request, and have only a part of the events.
     pub(crate) again: u32,
-    /// Answers of any source that have no room for all that is there.
+    /// Answers of any source that have no room for all events.
     pub(crate) cut: u32,
 }
 
-/// How often what happens to the owners.
+/// The numbers of disturbances of the owners.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Disturbing {
     pub(crate) crashes: u64,
     pub(crate) takeovers: u64,
     pub(crate) resets: u64,
     pub(crate) versions: u64,
-    /// Orderly hand-overs: finish what runs, then let a successor claim.
+    /// Drains: the owner finishes its running events, then a successor claims.
     pub(crate) drains: u64,
     /// The store goes back under a live owner.
     pub(crate) steps_back: u64,
-    /// What comes while a connection is not there is offered meanwhile, and such a time lasts so long.
+    /// The duration of a time without a connection in which the source offers events.
     pub(crate) offers: Option<u64>,
 }
 
 impl Plan {
-    /// The plan that a seed stands for.
+    /// Returns the plan of a seed.
     pub(crate) fn new(seed: u64, profile: Option<Profile>) -> Self {
         let mut rng = Rng::new(seed);
         let chosen = rng.pick(&Profile::ALL);
@@ -146,7 +145,7 @@ impl Plan {
         plan
     }
 
-    /// A plan in which nothing goes wrong.
+    /// Returns a plan without failures.
     fn calm(seed: u64, profile: Profile, rng: &mut Rng) -> Self {
         Self {
             seed,
@@ -174,7 +173,7 @@ impl Plan {
     }
 }
 
-/// Roomy limits: a profile narrows those that it is about.
+/// Returns wide limits: a profile narrows the ones that it tests.
 fn settings(rng: &mut Rng) -> Settings {
     Settings {
         ordering: Ordering::Sequenced,

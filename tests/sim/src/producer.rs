@@ -1,5 +1,5 @@
-//! Writes the script of a run: what stands in each partition's queue, in which order and from
-//! when on, and what the remote replay source knows.
+//! Writes the script of a run: the entries of each partition's queue, their order and times, and the events of the
+//! remote replay source.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::rng::Rng;
 /// One place in a queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// From when on it can be delivered.
+    /// The time from which on the entry can be delivered.
     pub(crate) at: u64,
     pub(crate) item: Item,
 }
 
-/// What is delivered.
+/// The content of a delivery.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Event(Arc<Event>),
@@ -26,7 +26,7 @@ pub(crate) enum Item {
     Unreadable(Bytes),
 }
 
-/// Everything that was produced.
+/// All produced events.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     /// The queue of each partition, in the order of delivery.
@@ -35,11 +35,11 @@ pub(crate) struct Script {
     pub(crate) remote: BTreeMap<(Key, u64), Arc<Event>>,
     /// Jobs that are in the store from the beginning: the partition and `next`.
     pub(crate) imported: BTreeMap<Key, (u32, u64)>,
-    /// When the last one can be delivered.
+    /// The time at which the last entry can be delivered.
     pub(crate) end: u64,
 }
 
-/// The key of which [`Blocked`] tells.
+/// The key that [`Blocked`] concerns.
 pub(crate) const BLOCKED_KEY: &str = "key-0";
 
 /// Writes the script.
@@ -65,7 +65,7 @@ struct Writer<'a> {
     script: Script,
 }
 
-/// Where a key's events go: over to another partition at some time, perhaps.
+/// The partition of a key's events, with a possible later change to another partition.
 struct Route {
     home: usize,
     moves_at: u64,
@@ -112,7 +112,7 @@ impl Writer<'_> {
         }
     }
 
-    /// One proper event, with what happens to it on the way.
+    /// Adds one proper event, with its delivery failures.
     fn event(&mut self, key: &Key, route: &Route, sequence: u64, base: u64, end: bool) {
         let rates = &self.plan.producer;
         let event = self.make(key, sequence, "original", end);
@@ -144,7 +144,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Deliveries that are never executed, beside the proper event of this time.
+    /// Adds deliveries that are never executed, beside the proper event of this time.
     fn oddities(&mut self, key: &Key, route: &Route, end: u64, sequence: u64, at: u64) {
         let rates = &self.plan.producer;
         if self.rng.permille(rates.far) {
@@ -175,7 +175,7 @@ impl Writer<'_> {
                 return;
             }
         }
-        // Sequence 0 is an ordinary one where keys begin with it.
+        // Sequence 0 is an ordinary one where keys begin with 0.
         let usual = parts.sequence == Some(0) && self.plan.settings.first == 0;
         let unusable = !self.is_fifo() || parts.key.is_empty() || parts.id.is_empty();
         if unusable && !usual {

@@ -1,4 +1,4 @@
-//! The kinds of runs, each a plan that goes wrong in its own way.
+//! The kinds of runs. Each kind is a plan with its own failures.
 
 use ordain_core::{Exhausted, Ordering, Overflow};
 
@@ -43,7 +43,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// All of them.
+    /// All profiles.
     pub const ALL: [Self; 31] = [
         Self::Calm,
         Self::Disturbed,
@@ -177,7 +177,7 @@ impl Profile {
     }
 }
 
-/// Replay sources answer with a part of what they have.
+/// Replay sources answer with a part of their events.
 fn paged(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     plan.replay.cut = 500;
@@ -186,7 +186,7 @@ fn paged(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 2);
 }
 
-/// Losses, repeats, reordering, oddities: the ordinary troubles of the way.
+/// Losses, repeats, reordering, oddities: the ordinary failures of delivery.
 fn disturbed(plan: &mut Plan) {
     let producer = &mut plan.producer;
     producer.lost = 20;
@@ -255,13 +255,13 @@ fn fifo(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 2);
 }
 
-/// Ids grow old while their events can still be delivered again. Producers repeat nothing: what comes
-/// again is what a crash brings.
+/// Ids expire while the source can still deliver their events again. Producers repeat nothing: only a crash brings
+/// events again.
 fn fifo_forgets(plan: &mut Plan, rng: &mut Rng) {
     fifo(plan, rng);
     plan.producer.repeated = 0;
     plan.producer.corrupted = 0;
-    // Two events far ahead of a key may have one id.
+    // Two events that are far ahead of a key may have one id.
     plan.producer.far = 0;
     plan.producer.keys = rng.between(1, 4);
     plan.producer.events = (50, 200);
@@ -287,7 +287,7 @@ fn hot_key(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 3);
 }
 
-/// What is committed is not published for long, over many starts.
+/// The sink accepts committed messages only after a long time, over many restarts.
 fn standing_sink(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     tiny(plan, rng);
@@ -309,7 +309,7 @@ fn late(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 1);
 }
 
-/// Skips, and originals that come after them, while commits take long and are cut short.
+/// Skips, and originals that arrive after their skip, while commits take long and are cut short.
 fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.keys = rng.between(1, 3);
     plan.producer.spread = 1_000;
@@ -325,7 +325,7 @@ fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.crashes = rng.between(1, 8);
 }
 
-/// States and messages of which a few fill the memory.
+/// States and messages that are so large that a few of them fill the memory.
 fn large(plan: &mut Plan, rng: &mut Rng) {
     if rng.permille(300) {
         fifo(plan, rng);
@@ -345,14 +345,14 @@ fn large(plan: &mut Plan, rng: &mut Rng) {
     settings.memory_budget = 128 << 10;
     settings.gap.timeout = 10_000;
     settings.batch_bytes = 16 << 10;
-    // What is under way comes on top of the budget.
+    // Events under way come on top of the budget.
     settings.quantum = 1;
     settings.max_turns = 2;
     settings.max_loads = 2;
     crashes(plan, rng, 3);
 }
 
-/// The source delivers fewer at a time, and more again.
+/// The source lowers and raises the number of events that it delivers at a time.
 fn windows(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     failing(plan, rng);
@@ -367,7 +367,7 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.keys = rng.between(3, 10);
     plan.producer.events = (10, 60);
     plan.producer.spread = rng.pick(&[1_000, 20_000]);
-    // Sometimes so little memory that each turn fills it.
+    // Some runs have so little memory that each turn fills it.
     plan.handler.padding = rng.pick(&[0, 0, 2 << 10]);
     let settings = &mut plan.settings;
     if plan.handler.padding > 0 {
@@ -375,7 +375,7 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     }
     settings.prefetch = rng.pick(&[10, 30]);
     settings.lane_buffer = rng.pick(&[4, 64]);
-    // With one turn at a time a slow handler has the only worker, whatever the sequencer does.
+    // With one turn at a time, a slow handler holds the only worker, independently of the sequencer.
     settings.max_turns = settings.max_turns.max(2);
     settings.spill_after = 1_000;
     settings.overflow = Overflow::DeadLetter;
@@ -410,7 +410,7 @@ fn wild(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 6);
 }
 
-/// The store goes back by a few commits, which are all in memory.
+/// The store goes back by a few commits, which the owner has in memory.
 fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     failing(plan, rng);
     if rng.permille(300) {
@@ -424,7 +424,7 @@ fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.steps_back = rng.between(1, 16);
 }
 
-/// Much is spilled, and some or all of it cannot be read.
+/// Many events are spilled, and some or all of them cannot be read.
 fn damaged(plan: &mut Plan, rng: &mut Rng) {
     if rng.permille(300) {
         fifo(plan, rng);
@@ -466,7 +466,7 @@ fn offered_fifo(plan: &mut Plan, rng: &mut Rng) {
     offers(plan, rng);
 }
 
-/// While the source is away its events are seen all the same.
+/// While the source is away it still offers its events.
 fn offers(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.resets = rng.between(1, 8);
     plan.disturb.offers = Some(rng.pick(&[200, 2_000, 10_000]));

@@ -6,14 +6,15 @@ use ordain_model::{QueueFault, QueueSeen, QueueStep, QueueWorld};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Moments that the store may go back to.
+/// Number of states that the store may go back to.
 const REMEMBERED: u64 = 8;
 
 /// Plays the run of a seed.
 pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x71]));
     let mut world = QueueWorld::new(fault);
-    let (restarts, has_others) = (rng.permille(300), rng.permille(500));
+    let restarts = rng.permille(300);
+    let has_others = rng.permille(500);
     for _ in 0..rng.between(10, 80) {
         world.step(match rng.below(20) {
             0..5 => {

@@ -1,5 +1,5 @@
-//! The simulation's only source of chance. Written out here, so that a seed means the same run in
-//! every year and with every version of every library.
+//! The simulation's only source of chance. The module implements its own generator, so that a seed means the same run
+//! in every year and with every version of every library.
 
 /// `SplitMix64`: small, fast, and good enough to choose with.
 #[derive(Debug, Clone)]
@@ -15,17 +15,17 @@ impl Rng {
         scramble(self.0)
     }
 
-    /// A number below `limit`; 0 for a limit of 0.
+    /// Returns a number below `limit`; 0 for a limit of 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         if limit == 0 { 0 } else { self.next() % limit }
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True so many times out of a thousand.
+    /// Returns true with a probability of `chance` in a thousand.
     pub(crate) fn permille(&mut self, chance: u32) -> bool {
         self.below(1000) < u64::from(chance)
     }
@@ -35,7 +35,7 @@ impl Rng {
     }
 }
 
-/// One well mixed number out of several.
+/// Mixes several numbers into one.
 pub(crate) fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0x6f72_6461_696e, |hash, part| scramble(hash ^ part.wrapping_mul(3)))
 }

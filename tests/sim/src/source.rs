@@ -1,5 +1,5 @@
-//! One partition's queue as a broker or a file has it: in order, with a cumulative acknowledged
-//! prefix, and everything after that delivered again to whoever connects next.
+//! One partition's queue as a broker or a file has it: in order, with a cumulative acknowledged prefix. The next
+//! connection gets everything after that prefix again.
 
 use std::collections::VecDeque;
 
@@ -11,27 +11,27 @@ use crate::producer::{Entry, Item};
 #[derive(Debug)]
 pub(crate) struct Source {
     entries: Vec<Entry>,
-    /// How many are acknowledged, from the first on.
+    /// Number of acknowledged deliveries, from the first on.
     acknowledged: usize,
-    /// Which connection is the living one: acknowledgements over an older one are lost.
+    /// The number of the live connection: acknowledgements over an older one are lost.
     connection: u64,
 }
 
-/// One owner's side of it.
+/// One owner's side of the queue.
 #[derive(Debug)]
 pub(crate) struct Connection {
     number: u64,
     cursor: usize,
-    /// How far it was offered before it delivers.
+    /// The end of the entries that were offered before the connection delivers.
     offered: usize,
-    /// Virtual time from which on it delivers.
+    /// Virtual time from which on the connection delivers.
     pub(crate) open_at: u64,
-    /// Whether the owner was told that it is away.
+    /// True if the owner knows that the connection is away.
     pub(crate) away: bool,
     delivered: Delivery,
-    /// Deliveries not acknowledged, and where in the queue they stand.
+    /// Unacknowledged deliveries, and their places in the queue.
     outstanding: VecDeque<(Delivery, usize)>,
-    /// Whether the owner was told of the end.
+    /// True if the owner knows of the end.
     pub(crate) ended: bool,
 }
 
@@ -40,7 +40,7 @@ impl Source {
         Self { entries, acknowledged: 0, connection: 0 }
     }
 
-    /// A new connection, which ends the one before.
+    /// Opens a connection, which ends the one before.
     pub(crate) fn connect(&mut self, open_at: u64) -> Connection {
         self.connection += 1;
         Connection {
@@ -55,14 +55,15 @@ impl Source {
         }
     }
 
-    /// The same owner connects again: positions go on.
+    /// Opens a new connection for the same owner: positions continue.
     pub(crate) fn reconnect(&mut self, connection: &mut Connection, open_at: u64) {
-        let (delivered, away) = (connection.delivered, connection.away);
+        let delivered = connection.delivered;
+        let away = connection.away;
         *connection = self.connect(open_at);
         (connection.delivered, connection.away) = (delivered, away);
     }
 
-    /// The next delivery, if one is there.
+    /// Returns the next delivery, if one is due.
     pub(crate) fn deliver(
         &self,
         connection: &mut Connection,
@@ -78,7 +79,7 @@ impl Source {
         Some((connection.delivered, item))
     }
 
-    /// What its owner may see before the connection delivers: everything in order, once.
+    /// Returns the next entry that the owner may see before the connection delivers: everything in order, once.
     pub(crate) fn offer(&self, connection: &mut Connection, now: u64) -> Option<Item> {
         if self.next_offer_at(connection)? > now {
             return None;
@@ -88,19 +89,19 @@ impl Source {
         Some(item)
     }
 
-    /// Whether it delivers nothing yet.
+    /// Returns whether the connection delivers nothing yet.
     pub(crate) fn is_away(&self, connection: &Connection, now: u64) -> bool {
         connection.number == self.connection && now < connection.open_at
     }
 
-    /// When the next offer is there.
+    /// Returns the time of the next offer.
     pub(crate) fn next_offer_at(&self, connection: &Connection) -> Option<u64> {
         let entry = self.entries.get(connection.offered)?;
         let is_in_time = connection.number == self.connection && entry.at < connection.open_at;
         is_in_time.then_some(entry.at)
     }
 
-    /// When the next delivery is there.
+    /// Returns the time of the next delivery.
     pub(crate) fn next_at(&self, connection: &Connection) -> Option<u64> {
         if connection.number != self.connection {
             return None;
@@ -108,12 +109,12 @@ impl Source {
         Some(self.entries.get(connection.cursor)?.at.max(connection.open_at))
     }
 
-    /// Whether everything has been delivered over this connection.
+    /// Returns whether everything has been delivered over this connection.
     pub(crate) fn at_end(&self, connection: &Connection) -> bool {
         connection.number == self.connection && connection.cursor == self.entries.len()
     }
 
-    /// What an acknowledgement covers newly, as its owner sees it.
+    /// Returns the entries that an acknowledgement newly covers, as its owner sees them.
     pub(crate) fn acknowledge(
         &mut self,
         connection: &mut Connection,

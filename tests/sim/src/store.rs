@@ -1,5 +1,5 @@
-//! The simulated store: the semantics of the real ones, over plain maps, without I/O. It keeps
-//! and refuses; it decides nothing.
+//! The simulated store: the semantics of the real ones, over plain maps, without I/O. The store keeps and refuses; it
+//! decides nothing.
 
 mod commit;
 mod past;
@@ -18,10 +18,10 @@ pub(crate) use past::{Which, restore};
 
 use crate::Breakage;
 
-/// Store time at virtual time 0: its clock is another than the owners'.
+/// Store time at virtual time 0: the store's clock differs from the owners'.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
 
-/// What an owner writes into a fence.
+/// The claim that an owner writes into a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) epoch: u64,
@@ -35,18 +35,18 @@ struct Fence {
     reply: Applied,
 }
 
-/// Everything that is kept of one key.
+/// The content of the store for one key.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
     pub(crate) job: Job,
     pub(crate) state: Option<Bytes>,
     pub(crate) ids: BTreeMap<u64, TakenId>,
     pub(crate) spill: BTreeMap<u64, Arc<Event>>,
-    /// Store time of its entry in the due index.
+    /// Store time of the key's entry in the due index.
     pub(crate) due_at: Option<u64>,
-    /// Store time at which it is removed.
+    /// Store time at which the key is removed.
     pub(crate) expires_at: Option<u64>,
-    /// Set where it cannot be read any more.
+    /// True if the job cannot be read any more.
     pub(crate) corrupt: bool,
 }
 
@@ -72,7 +72,7 @@ type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Post>>>;
 pub(crate) struct Store {
     pub(crate) records: BTreeMap<Key, Record>,
     pub(crate) letters: BTreeMap<LetterId, DeadLetter>,
-    /// How it is broken on purpose.
+    /// The deliberate fault of the store.
     pub(crate) breakage: Option<Breakage>,
     shards: u32,
     epoch: u64,
@@ -93,7 +93,7 @@ impl Store {
         }
     }
 
-    /// The store's clock.
+    /// Returns the time of the store's clock.
     pub(crate) fn time(now: u64) -> u64 {
         STORE_EPOCH + now
     }
@@ -102,7 +102,7 @@ impl Store {
         self.breakage == Some(breakage)
     }
 
-    /// Takes a partition over; the numbers of the last commits of its shards.
+    /// Takes a partition over. Returns the claim and the numbers of the last commits of its shards.
     pub(crate) fn claim(&mut self, partition: u32, random: u64) -> (Claim, Vec<u64>) {
         self.epoch += 1;
         let claim = Claim { epoch: self.epoch, random };
@@ -120,14 +120,14 @@ impl Store {
         (claim, commits)
     }
 
-    /// Brings a job in from elsewhere.
+    /// Imports a job from elsewhere.
     pub(crate) fn import(&mut self, key: &Key, partition: u32, next: u64) {
         let mut job = Job::new(next, partition);
         job.incarnation = Self::time(0);
         self.records.insert(key.clone(), Record::new(job));
     }
 
-    /// Removes jobs whose time is over; their keys.
+    /// Removes expired jobs and returns them.
     pub(crate) fn expire(&mut self, now: u64) -> Vec<(Key, Record)> {
         let time = Self::time(now);
         self.records
@@ -182,7 +182,7 @@ impl Store {
         (events, true)
     }
 
-    /// Missing events that the store has, spilled or as `far-ahead` letters.
+    /// Returns missing events that the store has, spilled or as `far-ahead` letters.
     pub(crate) fn find(
         &self,
         key: &Key,
@@ -203,7 +203,7 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Entries of the due index, and the time to the next one after those.
+    /// Returns entries of the due index, and the time to the next one after those.
     pub(crate) fn due(
         &self,
         partition: u32,
@@ -231,7 +231,7 @@ impl Store {
         (entries, rest.next().map(|(at, _)| at.saturating_sub(time)))
     }
 
-    /// What is committed and not marked done, oldest first.
+    /// Returns the committed entries that are not marked done, oldest first.
     pub(crate) fn outbox(&self, partition: u32, shard: u32) -> Vec<(u64, Vec<Post>)> {
         let entries = self.outbox.get(&(partition, shard));
         entries.into_iter().flatten().map(|(number, list)| (*number, list.clone())).collect()
@@ -243,9 +243,9 @@ impl Store {
         }
     }
 
-    /// Messages and letters that are not marked done, of a partition or of all.
+    /// Returns the number of messages and letters that are not marked done, of a partition or of all.
     pub(crate) fn outbox_len(&self, partition: Option<u32>) -> usize {
-        let of = |it: &u32| partition.is_none_or(|partition| partition == *it);
+        let of = |other: &u32| partition.is_none_or(|partition| partition == *other);
         let entries = self.outbox.iter().filter(|((partition, _), _)| of(partition));
         entries.flat_map(|(_, entries)| entries.values()).map(Vec::len).sum()
     }

@@ -1,5 +1,5 @@
-//! What happened, line by line, for whoever replays one seed. Events are named by sequence only:
-//! their content is a function of key and sequence.
+//! A trace of a run, line by line, for a person who replays one seed. Events are named by sequence only: their
+//! content is a function of key and sequence.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ordain_core::{
     Batch, CommitReply, DeadLetter, Effect, Event, Input, Job, JobWrite, TurnDone, Verdict,
 };
 
-/// Prints, or does nothing.
+/// A trace that is printed, or discarded.
 #[derive(Debug)]
 pub(crate) struct Trace {
     on: bool,

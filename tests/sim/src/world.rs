@@ -1,5 +1,5 @@
-//! The simulated world: virtual time, an agenda of what will happen, and the parts around the
-//! sequencers. Everything that is left to chance comes from the seed.
+//! The simulated world: virtual time, an agenda of future actions, and the parts around the sequencers. All chance
+//! comes from the seed.
 
 mod back;
 mod disturb;
@@ -28,66 +28,66 @@ use owner::Owner;
 /// The handler version that is active first.
 pub(crate) const FIRST_VERSION: &str = "sim@1.0.0";
 
-/// Steps of an owner after which a run is taken for one that never ends.
+/// Steps of an owner after which a run counts as endless.
 const STEPS: u64 = 300_000;
 /// Virtual time of an owner beside a newer one, in ms.
 const DOUBLE_MS: u64 = 60_000;
 
-/// What will happen at some time.
+/// A future action on the agenda.
 #[derive(Debug)]
 enum What {
-    /// An owner is told something.
+    /// An owner receives an input.
     Tell(u64, Input),
-    /// The store does what an owner asked for; the owner may be gone by then.
+    /// The store performs an owner's commit; the owner may be gone by then.
     Commit {
         owner: u64,
         claim: Claim,
         batch: Arc<Batch>,
         reply: Reply,
     },
-    /// The store answers a question of an owner.
+    /// The store answers a request of an owner.
     Serve(u64, Effect),
-    /// Messages and letters go out.
+    /// Messages and letters are published.
     Publish {
         owner: u64,
         shard: u32,
         number: u64,
         posts: Vec<Post>,
     },
-    /// An owner looks at its clock and its source.
+    /// An owner checks its clock and its source.
     Wake(u64),
-    /// Owners of a partition.
+    /// A new owner of a partition starts.
     Start(u32),
     Crash(u32),
     Takeover(u32),
     Drain(u32),
     Reset(u32),
-    /// The end of an owner that goes on beside a newer one.
+    /// An owner that continues beside a newer one ends.
     Kill(u64),
     NewVersion,
-    /// An owner has what was decided on, or learns that it has not.
+    /// An owner gets the decided version, or learns that it lacks that version.
     Swap(u64, Arc<Decided>, bool),
     Corrupt,
-    /// What the store is now is what it will go back to, so much later.
+    /// The present state of the store becomes the state that it will go back to after this time.
     Remember(u64),
     GoBack,
 }
 
-/// What is heard of a commit.
+/// The reply to a commit, as the owner receives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
     Heard,
-    /// Not applied, nothing heard.
+    /// The commit is not applied, and the owner gets no reply.
     LostBefore,
-    /// Applied, nothing heard.
+    /// The commit is applied, and the owner gets no reply.
     LostAfter,
-    /// Given up by its owner, and applied later all the same.
+    /// The owner gives the commit up, and the store applies it later.
     Ghost,
-    /// Applied, nobody listens.
+    /// The commit is applied, and no owner waits for the reply.
     Unheard,
 }
 
-/// A run under way.
+/// A simulated run.
 pub(crate) struct World {
     plan: Plan,
     boundary_fault: Option<BoundaryFault>,
@@ -98,24 +98,24 @@ pub(crate) struct World {
     agenda: BTreeMap<(u64, u64), What>,
     tie: u64,
     steps: u64,
-    /// Virtual time at which something last happened that moves a key on.
+    /// The last virtual time at which something moved a key forward.
     progress: u64,
     store: Store,
-    /// What the store was, and what is known of that.
+    /// An earlier state of the store, with the checker's knowledge of it.
     past: Option<(Store, Past)>,
-    /// Newest commits that the store has lost, by shard, until they are made again.
+    /// Newest commits that the store has lost, by shard, until they are repeated.
     lost: BTreeMap<u32, u64>,
     sources: Vec<Source>,
-    /// When the last event can be delivered.
+    /// The time at which the last event can be delivered.
     produced: u64,
     remote: BTreeMap<(Key, u64), Arc<Event>>,
     owners: BTreeMap<u64, Owner>,
-    /// Partitions and claims of all owners there ever were.
+    /// Partitions and claims of all owners of the run.
     partitions_of: BTreeMap<u64, u32>,
     /// The newest owner of each partition.
     current: Vec<Option<u64>>,
     owners_born: u64,
-    /// What the store has decided on, and what before that.
+    /// The present decision, and the one before it.
     decided: Arc<Decided>,
     before: Arc<Decided>,
     /// Executions of an event, by key and content.
@@ -176,8 +176,8 @@ impl World {
         world
     }
 
-    /// Lets everything happen, then looks at what is left; then starts everything anew, and
-    /// nothing must change any more.
+    /// Runs the agenda to its end and checks the result. Then starts everything anew and checks that nothing changes
+    /// any more.
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
         self.settle_down()?;
         self.look()?;
@@ -197,7 +197,7 @@ impl World {
         self.look()
     }
 
-    /// Runs until nothing is left but waiting.
+    /// Runs until only waiting is left.
     fn settle_down(&mut self) -> Result<(), Violation> {
         let gap = &self.plan.settings.gap;
         let patience = 600_000
@@ -216,7 +216,7 @@ impl World {
             self.happen(what);
             self.steps += 1;
             if self.steps > STEPS {
-                self.checker.broke("livelock", format!("{STEPS} steps and no end"));
+                self.checker.broke("livelock", format!("the run does not end after {STEPS} steps"));
             }
             if let Some(violation) = self.checker.violation() {
                 return Err(violation.clone());
@@ -230,7 +230,7 @@ impl World {
             self.sources.iter().flat_map(Source::unacknowledged).cloned().collect();
         let left: Vec<&Item> = left.iter().collect();
         for (id, owner) in &self.owners {
-            // Keys that cannot be read, and have no lane each, are looked at again and again.
+            // Keys that cannot be read, and have no lane each, are loaded again and again.
             let rested = self.plan.store.unreadable > 0 && owner.rested_at > self.progress;
             if left.is_empty() && !owner.sequencer.quiescent() && !rested {
                 let stats = owner.sequencer.stats();
@@ -246,13 +246,13 @@ impl World {
         self.checker.violation().map_or(Ok(()), |violation| Err(violation.clone()))
     }
 
-    /// Puts something on the agenda.
+    /// Puts an action on the agenda.
     fn plan_at(&mut self, wait: u64, what: What) {
         self.tie += 1;
         self.agenda.insert((self.now + wait, self.tie), what);
     }
 
-    /// How long an answer of the store takes.
+    /// Returns the delay of an answer of the store.
     fn latency(&mut self) -> u64 {
         self.rng.below(self.plan.store.latency + 1)
     }
@@ -267,13 +267,13 @@ impl World {
         self.steps
     }
 
-    /// Numbers that describe the run, so that a test can see that it was not an empty one.
+    /// Returns numbers that describe the run, so that a test can see that the run was not empty.
     pub(crate) fn summary(&self) -> String {
         format!("{} steps, {} ms, {} owners", self.steps, self.now, self.owners_born)
     }
 }
 
-/// A decision. What decides about its digest is not simulated.
+/// Returns a decision. The parts of its digest are not simulated.
 fn decided(generation: u64, version: &str) -> Arc<Decided> {
     let build = Build { version: version.into(), digest: Digest([0; 32]) };
     Arc::new(Decided { generation, build })

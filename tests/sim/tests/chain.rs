@@ -13,10 +13,12 @@ const ONCE_FAILED: [u64; 1] = [138_227];
 
 #[test]
 fn each_committed_message_is_at_its_destination_once() {
-    let seeds = env::var("ORDAIN_SIM_SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(SEEDS);
+    let seeds =
+        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
     let mut all = ChainSeen::default();
     for seed in (0..seeds).chain(ONCE_FAILED) {
-        let seen = run_chain(seed, None).unwrap_or_else(|it| panic!("seed {seed}: {it:?}"));
+        let seen =
+            run_chain(seed, None).unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
         all.rewinds += seen.rewinds;
         all.refused += seen.refused;
         all.again += seen.again;
@@ -41,7 +43,7 @@ fn each_committed_message_is_at_its_destination_once() {
         ("lost", lost),
         ("orphans", orphans),
     ] {
-        assert!(count > seeds / 200, "too little is seen: {count} {what} in {seeds} seeds");
+        assert!(count > seeds / 200, "too few cases: {count} {what} in {seeds} seeds");
     }
 }
 

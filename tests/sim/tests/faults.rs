@@ -1,4 +1,4 @@
-//! Deliberate faults: a checker that does not find them would be worth nothing.
+//! Deliberate faults: the checker must find every one of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,12 +6,12 @@ use std::fmt::Write;
 use ordain_core::Fault;
 use ordain_sim::{BoundaryFault, Breakage, Options, run};
 
-/// Seeds within which every fault has to be found.
+/// Number of seeds within which every fault must be found.
 const SEEDS: u64 = 5_000;
-/// Seeds that show how often it is.
+/// Number of seeds that show how often a fault is found.
 const SAMPLE: u64 = 40;
 
-/// Tells what found a fault; complains if nothing did.
+/// Prints the first violation that a fault causes. Returns an error if no seed shows one.
 fn hunt(name: &str, options: &Options) -> Result<(), String> {
     let mut finds: BTreeMap<&str, u64> = BTreeMap::new();
     let mut first = None;
@@ -19,7 +19,7 @@ fn hunt(name: &str, options: &Options) -> Result<(), String> {
         if seed >= SAMPLE && first.is_some() {
             break;
         }
-        // What breaks without the fault as well does not prove that the fault is seen.
+        // A violation that happens without the fault as well does not prove that the checker sees the fault.
         if let Some(violation) = run(seed, options).violation
             && run(seed, &Options::default()).violation.is_none()
         {

@@ -10,11 +10,13 @@ use ordain_sim::run_queue;
 const SEEDS: u64 = 100_000;
 
 #[test]
-fn what_the_store_accepted_takes_effect_once() {
-    let seeds = env::var("ORDAIN_SIM_SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(SEEDS);
+fn each_accepted_entry_takes_effect_once() {
+    let seeds =
+        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
     let mut all = QueueSeen::default();
     for seed in 0..seeds {
-        let seen = run_queue(seed, None).unwrap_or_else(|it| panic!("seed {seed}: {it:?}"));
+        let seen =
+            run_queue(seed, None).unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
         all.rewinds += seen.rewinds;
         all.refused += seen.refused;
         all.lost += seen.lost;
@@ -30,7 +32,7 @@ fn what_the_store_accepted_takes_effect_once() {
         ("known", known),
         ("restarts", restarts),
     ] {
-        assert!(count > seeds / 10, "too little is seen: {count} {what} in {seeds} seeds");
+        assert!(count > seeds / 10, "too few cases: {count} {what} in {seeds} seeds");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Many seeds, each a whole run of a small world.
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays N seeds, `ORDAIN_SIM_SEED=K` only that one, with a trace.
-//! `ORDAIN_SIM_PROFILE=A,B` plays them under these profiles in turn, not those that they choose.
+//! `ORDAIN_SIM_PROFILE=A,B` plays these profiles in turn instead of those that the seeds choose.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -12,9 +12,9 @@ use std::thread;
 
 use ordain_sim::{Options, Outcome, Profile, run};
 
-/// Each profile is played some hundred times; ten seconds on two cores.
+/// Number of seeds: each profile is played some hundred times, in ten seconds on two cores.
 const SEEDS: u64 = 20_000;
-/// Failing seeds of each invariant that are told of.
+/// Number of failing seeds of each invariant that the test reports.
 const SHOWN: usize = 12;
 
 #[test]
@@ -31,37 +31,37 @@ fn the_invariants_hold() {
     assert!(failures.is_empty(), "{} of {seeds} seeds:\n{}", failures.len(), digest(&failures));
 }
 
-/// Runs that once broke something.
+/// Runs that once broke an invariant.
 const BROKEN_ONCE: [(Profile, u64); 19] = [
-    // Repeats that a dead owner counted: its record seemed to have no hole.
+    // A dead owner had counted repeats: its record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
-    // A lane with nothing but checks was taken for full, and loaded again without end.
+    // A lane that contained only checks counted as full, and was loaded again without end.
     (Profile::GoesBackTiny, 48_091),
-    // What another partition had in memory, and what was in memory until its key was full, was
-    // not asked for in each round.
+    // Events that another partition had in memory, or that were in memory until their key was full, were not asked
+    // for in each round.
     (Profile::Wild, 78_315),
     (Profile::Tiny, 962),
-    // A full key was loaded again without end for what a replay had found.
+    // A full key was loaded again without end for events that a replay had found.
     (Profile::TinyCrashy, 54_239),
-    // An event that trapped was taken for the one that stood under its number before a reload.
+    // An event that trapped was mistaken for the event that had its number before a reload.
     (Profile::GoesBackTiny, 39_627),
     // A lane that waited for a read of spilled events kept its state while memory was full.
     (Profile::Large, 45_343),
-    // The checker wanted the version of a job that had expired.
+    // The checker expected the version of a job that had expired.
     (Profile::Expiring, 53_105),
-    // The checker counted a last try that ended when its version was left and the next not there.
+    // The checker counted a last try that ended when its version was left and the next version was missing.
     (Profile::Versions, 96_525),
     // A gap that had become wider was listed as it was before.
     (Profile::Tiny, 93_297),
     // An offered event that a full key dropped was overtaken by the one offered after it.
     (Profile::OfferedFifo, 17_146),
-    // The checker counted what a key ran as its first life, whose job could then not be read.
+    // The checker counted the executions of a key's first life, whose job could then not be read.
     (Profile::Offered, 19_558),
-    // What an owner had skipped and not committed stood in the ledger, and was executed by the next one.
+    // The ledger contained events that an owner had skipped and not committed, and that the next owner executed.
     (Profile::Skipping, 19_499),
     (Profile::Skipping, 10_850),
-    // Nobody was warned of a gap that ended, or a key that parked, while a commit was under way.
+    // The driver logged no warning of a gap that ended, or a key that parked, while a commit was under way.
     (Profile::TinyCrashy, 17_293),
     (Profile::Gappy, 49_698),
     (Profile::Versions, 8_255),
@@ -69,7 +69,7 @@ const BROKEN_ONCE: [(Profile, u64); 19] = [
 ];
 
 #[test]
-fn what_once_broke_holds() {
+fn runs_that_once_failed_pass() {
     for (profile, seed) in BROKEN_ONCE {
         let outcome = run(seed, &Options { profile: Some(profile), ..Options::default() });
         assert!(outcome.violation.is_none(), "{}", tell(seed, &outcome));
@@ -85,7 +85,7 @@ fn a_seed_is_always_the_same_run() {
     }
 }
 
-/// Plays the seeds on every core; those that broke something.
+/// Plays the seeds on every core. Returns the runs that broke an invariant.
 fn play(seeds: u64) -> BTreeMap<u64, Outcome> {
     let next = AtomicU64::new(0);
     let failures = Mutex::new(BTreeMap::new());
@@ -111,7 +111,7 @@ fn play(seeds: u64) -> BTreeMap<u64, Outcome> {
     failures.into_inner().expect("no run panics")
 }
 
-/// How often which invariant broke, each with its shortest runs.
+/// Lists the number of violations of each invariant, each with its shortest runs.
 fn digest(failures: &BTreeMap<u64, Outcome>) -> String {
     let mut kinds: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for (seed, outcome) in failures {
@@ -139,12 +139,12 @@ fn tell(seed: u64, outcome: &Outcome) -> String {
     )
 }
 
-/// Instead of the profiles that the seeds choose.
+/// Returns the profiles that replace those of the seeds.
 fn profiles() -> Vec<Profile> {
     let names = env::var("ORDAIN_SIM_PROFILE").unwrap_or_default();
     let find = |name: &str| {
         let profile = Profile::ALL.into_iter().find(|profile| format!("{profile:?}") == name);
-        profile.unwrap_or_else(|| panic!("ORDAIN_SIM_PROFILE: there is no profile {name:?}"))
+        profile.unwrap_or_else(|| panic!("ORDAIN_SIM_PROFILE: no profile has the name {name:?}"))
     };
     names.split(',').filter(|name| !name.is_empty()).map(find).collect()
 }

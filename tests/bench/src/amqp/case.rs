@@ -165,7 +165,7 @@ impl Case {
         Ok(self.look(OUT).await?.message_count().into())
     }
 
-    /// Whether each queue has a consumer.
+    /// Returns whether each queue has a consumer.
     pub(crate) async fn is_consumed(&self) -> Result<bool> {
         for queue in &self.queues {
             if self.look(queue).await?.consumer_count() == 0 {

@@ -51,7 +51,7 @@ pub(crate) struct Load {
     kind: &'static str,
     /// But of these keys' events it is `emit`.
     emitting: Range<u32>,
-    /// Whether the data shows when an event was published: repeats of one could not.
+    /// True if the data shows when an event was published: repeats of one could not.
     stamped: bool,
 }
 

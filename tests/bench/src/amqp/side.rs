@@ -103,7 +103,7 @@ impl Running {
         }
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it has not ended.
     pub(crate) fn runs(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }

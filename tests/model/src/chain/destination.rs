@@ -11,16 +11,16 @@ use super::ChainFault;
 pub(super) struct Message {
     pub(super) event: u8,
     pub(super) key: u8,
-    /// The owner that executed the event: two executions may differ.
+    /// The owner that executed the event. Two executions may differ.
     pub(super) owner: u8,
 }
 
-/// The message of one place.
+/// The message at one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ChainPart {
     pub(super) place: Place,
     pub(super) message: Message,
-    /// The number that it asks for; 0 for a new one.
+    /// The number that the message asks for; 0 for a new number.
     pub(super) requested: u64,
 }
 
@@ -77,15 +77,15 @@ struct Known {
     number: u64,
 }
 
-/// What the destination holds.
+/// The content of the destination.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Destination {
-    /// The epoch of the last owner, and the last place under it.
+    /// The epoch of the last owner, and the last place under that epoch.
     epoch: u8,
     last: Place,
     /// The highest place that was ever given.
     highest: Place,
-    /// What each call brought.
+    /// The messages of each call.
     blocks: Vec<Vec<Known>>,
     pub(super) entries: Vec<Entry>,
     next: BTreeMap<u8, u64>,
@@ -96,9 +96,10 @@ impl Destination {
         self.entries.iter().any(|entry| entry.message == message)
     }
 
-    /// The message that has a number.
+    /// Returns the message that has a number.
     pub(super) fn at(&self, key: u8, number: u64) -> Option<Message> {
-        let entry = self.entries.iter().find(|it| it.number == number && it.message.key == key);
+        let entry =
+            self.entries.iter().find(|entry| entry.number == number && entry.message.key == key);
         entry.map(|entry| entry.message)
     }
 
@@ -120,8 +121,8 @@ impl Destination {
         }
         let known = |part: &ChainPart| {
             let all = self.blocks.iter().flatten();
-            let mut of = all.filter(|it| it.place.commit == part.place.commit);
-            of.rfind(|it| it.event == part.message.event).map(|it| it.number)
+            let mut of = all.filter(|known| known.place.commit == part.place.commit);
+            of.rfind(|known| known.event == part.message.event).map(|known| known.number)
         };
         let is_behind_all = call.parts.iter().all(|part| part.place > self.highest);
         let mut answers: Vec<Option<u64>> = Vec::new();
@@ -153,7 +154,7 @@ impl Destination {
             self.last = self.last.max(*place);
             self.highest = self.highest.max(*place);
         }
-        let is_open = |block: &Vec<Known>| block.iter().any(|it| it.place.commit > call.done);
+        let is_open = |block: &Vec<Known>| block.iter().any(|known| known.place.commit > call.done);
         let kept = self.blocks.iter().position(is_open).unwrap_or(self.blocks.len());
         self.blocks.drain(..kept);
         if !block.is_empty() && !is(ChainFault::NothingIsKnown) {
@@ -162,7 +163,7 @@ impl Destination {
         Reply::Done(numbers)
     }
 
-    /// Forgets what was given of commits that the outbox has lost.
+    /// Forgets the messages of commits that the outbox has lost.
     fn forget_lost(&mut self, found: u64, keeps_mixed: bool) {
         let is_kept = |known: &Known| known.place.commit <= found;
         if keeps_mixed {
@@ -176,7 +177,7 @@ impl Destination {
         self.highest = Place { commit: found, part: u32::MAX };
     }
 
-    /// Puts a message under the number that it asks for, if no other has it, otherwise under the next one.
+    /// Puts a message under the number that it asks for if that number is free, otherwise under the next one.
     pub(super) fn put(&mut self, message: Message, own: u64, takes_any: bool) -> u64 {
         let is_free = own > 0 && (takes_any || self.at(message.key, own).is_none());
         let next = self.next.entry(message.key).or_insert(1);

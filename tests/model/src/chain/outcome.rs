@@ -1,6 +1,7 @@
-//! What a run came to.
+//! The result of a run.
 
-/// What happened in a run, to see that runs reach all of it. It makes no difference between states.
+/// The counts of rare events in a run, which show that runs reach all of them. They make no difference between
+/// states.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChainSeen {
     /// Times that a shard went back.
@@ -9,13 +10,13 @@ pub struct ChainSeen {
     pub refused: u64,
     /// Messages that were given again.
     pub again: u64,
-    /// Messages that were known.
+    /// Messages that the destination knew already.
     pub known: u64,
-    /// Messages that got another number, because theirs was taken.
+    /// Messages that got another number because their own was taken.
     pub changed: u64,
     /// Commits that were repeated.
     pub commits: u64,
-    /// Times that the process ended and another began.
+    /// Times that the process ended and another process began.
     pub restarts: u64,
     /// Messages that were lost with a process.
     pub lost: u64,
@@ -23,20 +24,20 @@ pub struct ChainSeen {
     pub orphans: u64,
 }
 
-/// What must never be.
+/// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChainBroken {
     /// A committed message is not at its destination.
     Missing,
     /// A committed message has two numbers.
     Twice,
-    /// Messages have not the order of their outbox.
+    /// Messages are not in the order of their outbox.
     OutOfOrder,
     /// Two messages have one number.
     OneNumberTwice,
-    /// A message was taken for another one.
+    /// A message was mistaken for another message.
     AnotherMessage,
-    /// A message that was given again lost a number that was free.
+    /// A message that was given again lost its number although that number was free.
     NumberChanged,
     /// More or fewer messages are given again, or change their number, than the owner counts.
     WrongCount,
@@ -44,12 +45,12 @@ pub enum ChainBroken {
     WithoutCommit,
     /// The outbox has messages again that the destination need not know any more.
     DoneComesBack,
-    /// Messages wait for ever.
+    /// Messages never reach their destination.
     Stuck,
 }
 
 impl ChainBroken {
-    /// The rule that is broken.
+    /// Returns the rule that is broken.
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Missing => "a committed message is at its destination",

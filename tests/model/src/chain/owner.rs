@@ -19,7 +19,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The number of the last commit.
+    /// Returns the number of the last commit.
     pub(super) fn last(&self) -> u64 {
         self.commits.len() as u64
     }
@@ -34,26 +34,26 @@ impl Source {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Owner {
     pub(super) epoch: u8,
-    /// The last commit that its claim found.
+    /// The last commit that the owner's claim found.
     found: u64,
-    /// All commits that it knows, those before its claim too.
+    /// All commits that the owner knows, including those before its claim.
     pub(super) commits: Vec<Vec<Message>>,
     pub(super) history: PublishHistory<ChainPart>,
-    /// What was not given yet, in order.
+    /// Parts that were not given yet, in order.
     pub(super) waiting: Vec<ChainPart>,
-    /// Through which commit its outbox is marked.
+    /// The last commit through which the outbox is marked.
     marked: u64,
-    /// Marks that may not be durable: through which commit, and the last commit then.
+    /// Marks that may not be durable: the commit through which they mark, and the last commit at that time.
     marks: Vec<(u64, u64)>,
-    /// Through which commit all is done for good.
+    /// The last commit through which all messages are done for good.
     pub(super) done: u64,
-    /// What was answered to this owner, with the numbers.
+    /// Messages that were answered to this owner, with their numbers.
     pub(super) answered: BTreeMap<Place, (Message, u64)>,
-    /// What is to be given again.
+    /// Messages to give again.
     pub(super) again: BTreeSet<Message>,
 }
 
-/// The messages of a commit, each a part of its own.
+/// Returns the messages of a commit, each as a part of its own.
 fn parts(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainPart> {
     (0..).zip(messages).map(move |(part, message)| ChainPart {
         place: Place { commit: number, part },
@@ -63,7 +63,7 @@ fn parts(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainPart> {
 }
 
 impl Owner {
-    /// Claims the shard, and begins with what the outbox has.
+    /// Claims the shard, and begins with the messages of the outbox.
     pub(super) fn claim(epoch: u8, source: &mut Source) -> Self {
         source.epoch = epoch;
         let left =
@@ -83,7 +83,7 @@ impl Owner {
         }
     }
 
-    /// The number of its last commit.
+    /// Returns the number of the owner's last commit.
     pub(super) fn last(&self) -> u64 {
         self.commits.len() as u64
     }
@@ -115,7 +115,7 @@ impl Owner {
         for number in source.last()..self.last() {
             source.push(self.commits[number as usize].clone());
             if fault != Some(ChainFault::RepeatedCommitsAreNotMarked) {
-                // Their messages are in the outbox again.
+                // The messages of the repeated commits are in the outbox again.
                 self.marked = 0;
             }
         }
@@ -136,7 +136,7 @@ impl Owner {
         }
     }
 
-    /// The next call, with so many parts at most.
+    /// Returns the next call, with at most `limit` parts.
     pub(super) fn call(&self, limit: usize, fault: Option<ChainFault>) -> Call {
         let mut parts: Vec<_> =
             self.history.next_parts(&self.waiting).take(limit).copied().collect();
@@ -144,7 +144,8 @@ impl Owner {
             match fault {
                 Some(ChainFault::LostPartsGetNewNumbers) => part.requested = 0,
                 Some(ChainFault::LaterNumbersGoBack) => {
-                    part.requested = self.answered.get(&part.place).map_or(0, |it| it.1);
+                    part.requested =
+                        self.answered.get(&part.place).map_or(0, |answered| answered.1);
                 }
                 _ => {}
             }
@@ -155,10 +156,13 @@ impl Owner {
         Call { epoch: self.epoch, found: self.found, before, done, parts }
     }
 
-    /// Messages that memory does not have any more: the first ones, since a part counts as one byte.
+    /// Returns the messages that memory has forgotten: the first ones, since a part counts as one byte.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = Message> {
         let there = self.history.bytes() + self.again.len();
-        self.answered.values().take(self.answered.len().saturating_sub(there)).map(|it| it.0)
+        self.answered
+            .values()
+            .take(self.answered.len().saturating_sub(there))
+            .map(|answered| answered.0)
     }
 
     /// Forgets the newest part instead of the oldest.
@@ -173,14 +177,14 @@ impl Owner {
         self.history.answered(&parts, &numbers, true, now);
     }
 
-    /// Drops what is to be given again.
+    /// Drops the messages to give again.
     pub(super) fn drop_lost(&mut self) {
         let lost: Vec<_> = self.history.next_parts(&[]).copied().collect();
         let numbers: Vec<u64> = lost.iter().map(|part| part.requested).collect();
         self.history.answered(&lost, &numbers, true, 0);
     }
 
-    /// Messages of commits through which all is done for good.
+    /// Returns the messages of commits through which all is done for good.
     pub(super) fn done_messages(&self) -> impl Iterator<Item = &Message> {
         self.commits.iter().take(self.done as usize).flatten()
     }

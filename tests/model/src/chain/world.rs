@@ -13,9 +13,9 @@ use super::outcome::{ChainBroken, ChainSeen};
 use super::owner::{Owner, Source};
 use super::{ChainFault, ChainPlaces, ChainStep};
 
-/// Longer than the time between two checks, in ms.
+/// A time in ms that is longer than the interval between two checks.
 const CHECK_AFTER: u64 = 10_000;
-/// Events from this number on are those of the other producer.
+/// The first event number of the other producer.
 const OTHERS: u8 = 100;
 
 /// A moment of a run.
@@ -33,7 +33,7 @@ struct State {
     keys: u8,
     source: Source,
     destination: Destination,
-    /// What the shards may go back to, the beginning first.
+    /// States that the shards may go back to, the beginning first.
     past: Vec<(Source, Destination)>,
     owner: Owner,
     now: u64,
@@ -41,20 +41,21 @@ struct State {
     late: Option<Call>,
     /// The other producer's messages, with the numbers that were answered.
     others: Vec<(Message, u64)>,
-    /// Messages whose outbox entry was removed before the present owner's claim: nobody has them in memory.
+    /// Messages whose outbox entry was removed before the present owner's claim: no process has them in memory.
     only_there: BTreeSet<Message>,
-    /// Messages that were done for good, and that were in the outbox again at a claim: they may be there more than once.
+    /// Messages that were done for good, and that were in the outbox again at a claim: the destination may have them
+    /// twice.
     marked_again: BTreeSet<Message>,
     /// Messages that were new when an owner gave them that had lost its claim.
     unclaimed: BTreeSet<Message>,
-    /// Messages that were taken for those of a lost commit.
+    /// Messages that were mistaken for messages of a lost commit.
     mistaken: BTreeSet<Message>,
     /// Messages of lost commits whose owner ended before it repeated them.
     orphans: BTreeSet<Message>,
     /// Messages that the destination need not know any more.
     reported: BTreeSet<Message>,
     rewinds: u64,
-    /// Those of the shard with the outbox.
+    /// Times that the shard with the outbox went back.
     source_rewinds: u64,
     restarts: u64,
     broken: Option<ChainBroken>,
@@ -73,7 +74,7 @@ impl Hash for ChainWorld {
 }
 
 impl ChainWorld {
-    /// The beginning of a run, with so many keys.
+    /// Returns the beginning of a run with this number of keys.
     pub fn new(keys: u8, fault: Option<ChainFault>) -> Self {
         let mut source = Source::default();
         let owner = Owner::claim(1, &mut source);
@@ -102,7 +103,7 @@ impl ChainWorld {
         Self { state, seen: ChainSeen::default(), at_rest: OnceLock::new() }
     }
 
-    /// Does a step.
+    /// Performs a step.
     pub fn step(&mut self, step: ChainStep) {
         self.at_rest = OnceLock::new();
         match step {
@@ -143,32 +144,32 @@ impl ChainWorld {
         ChainSeen { rewinds, restarts, ..self.seen }
     }
 
-    /// How many commits there are.
+    /// Returns the number of commits.
     pub fn commits(&self) -> u64 {
         self.state.owner.last()
     }
 
-    /// How many messages the other producer has put.
+    /// Returns the number of messages that the other producer has put.
     pub fn others(&self) -> usize {
         self.state.others.len()
     }
 
-    /// Times that a shard went back.
+    /// Returns how often a shard went back.
     pub fn rewinds(&self) -> u64 {
         self.state.rewinds
     }
 
-    /// Times that the process ended.
+    /// Returns how often the process ended.
     pub fn restarts(&self) -> u64 {
         self.state.restarts
     }
 
-    /// How many moments the shards may go back to.
+    /// Returns the number of states that the shards may go back to.
     pub fn past(&self) -> usize {
         self.state.past.len()
     }
 
-    /// How many parts memory has forgotten.
+    /// Returns the number of parts that memory has forgotten.
     pub fn forgotten(&self) -> usize {
         self.state.owner.forgotten().count()
     }
@@ -186,8 +187,9 @@ impl ChainWorld {
             return;
         }
         let State { owner, source, keys, .. } = &mut self.state;
-        // What was lost with a process is delivered again.
-        let first = source.commits.iter().flatten().map(|it| it.event + 1).max().unwrap_or(0);
+        // The source delivers events again whose effects were lost with a process.
+        let first =
+            source.commits.iter().flatten().map(|message| message.event + 1).max().unwrap_or(0);
         let message = |event| Message { event, key: event % *keys, owner: owner.epoch };
         let messages = (first..first + count).map(message).collect();
         owner.commit(messages, source);
@@ -248,7 +250,7 @@ impl ChainWorld {
                 owner.history.checked(*rewinds, *now);
                 self.take(call, &answers, &before);
             }
-            // No other owner is there.
+            // No other owner exists.
             Reply::Fenced => self.breaks(ChainBroken::Stuck),
             Reply::WentBack(last) => {
                 self.seen.refused += 1;
@@ -257,17 +259,18 @@ impl ChainWorld {
         }
     }
 
-    /// Takes the numbers of a call's messages.
+    /// Records the numbers of a call's messages.
     fn take(&mut self, call: &Call, answers: &[(bool, u64)], before: &Destination) {
         let State { owner, now, fault, source, unclaimed, mistaken, .. } = &mut self.state;
         let has_claim = source.epoch == owner.epoch;
         let numbers: Vec<u64> = answers.iter().map(|(_, number)| *number).collect();
-        let (mut changed, mut broken) = (0, None);
+        let mut changed = 0;
+        let mut broken = None;
         for (part, (is_known, number)) in call.parts.iter().zip(answers) {
             let message = part.message;
             self.seen.known += u64::from(*is_known);
             if *is_known && before.at(message.key, *number) != Some(message) {
-                // The owner that made it never called the destination, which still knows what was lost before.
+                // The message's owner never called the destination, which still knows a message that was lost before.
                 mistaken.insert(message);
                 if message.owner == owner.epoch {
                     broken = Some(ChainBroken::AnotherMessage);
@@ -281,7 +284,9 @@ impl ChainWorld {
                 changed += 1;
                 let others = owner.answered.range(..part.place).map(|(_, other)| other);
                 let mut others = others.filter(|(other, _)| other.key == message.key);
-                if before.at(message.key, earlier).is_none() && others.all(|it| it.1 < earlier) {
+                if before.at(message.key, earlier).is_none()
+                    && others.all(|other| other.1 < earlier)
+                {
                     broken = Some(ChainBroken::NumberChanged);
                 }
             }
@@ -300,7 +305,7 @@ impl ChainWorld {
         }
     }
 
-    /// Gives again what the destination has lost behind a place, when all commits are there.
+    /// Gives the messages again that the destination has lost behind a place, when the store has all commits.
     fn give_again(&mut self, has: Option<Place>) {
         let is_hasty = self.is(ChainFault::CommitsAreNotAwaited);
         if !is_hasty && !self.repeat_commits() {
@@ -312,12 +317,12 @@ impl ChainWorld {
             !destination.has(*message) && !mistaken.contains(message)
         };
         let lost: BTreeSet<Message> =
-            owner.answered.values().filter(is_lost).map(|it| it.0).collect();
+            owner.answered.values().filter(is_lost).map(|answered| answered.0).collect();
         let behind = owner.answered.iter().filter(|(place, _)| Some(**place) > has);
         let behind: BTreeSet<Message> = behind.map(|(_, (message, _))| *message).collect();
         let is_forgotten = owner.forgotten().any(|message| behind.contains(&message));
         // An earlier owner may have given messages of its commits.
-        let mut others = behind.difference(&lost).filter(|it| it.owner == owner.epoch);
+        let mut others = behind.difference(&lost).filter(|message| message.owner == owner.epoch);
         let is_exact = lost.is_subset(&behind) && others.next().is_none();
         let new = behind.difference(&owner.again).count();
         owner.again = behind;
@@ -335,7 +340,7 @@ impl ChainWorld {
         }
     }
 
-    /// Another producer puts a new message.
+    /// Puts a new message of the other producer.
     fn put_other(&mut self) {
         let State { others, destination, keys, .. } = &mut self.state;
         let at = others.len() as u8;
@@ -343,7 +348,7 @@ impl ChainWorld {
         others.push((message, destination.put(message, 0, false)));
     }
 
-    /// Another owner gives its lost messages again, under their numbers.
+    /// Puts the other producer's lost messages again, under their numbers.
     fn put_others_again(&mut self) {
         let State { others, destination, .. } = &mut self.state;
         for (message, number) in others {
@@ -364,14 +369,14 @@ impl ChainWorld {
         let State { source, destination, past, rewinds, source_rewinds, late, .. } =
             &mut self.state;
         let (old_source, old_destination) = past[to].clone();
-        // Nothing goes forward again.
+        // A shard that went back never goes forward again.
         if places != ChainPlaces::Destination {
-            past[to..].iter_mut().for_each(|it| it.0.clone_from(&old_source));
+            past[to..].iter_mut().for_each(|state| state.0.clone_from(&old_source));
             *source = old_source;
             *source_rewinds += 1;
         }
         if places != ChainPlaces::Source {
-            past[to..].iter_mut().for_each(|it| it.1.clone_from(&old_destination));
+            past[to..].iter_mut().for_each(|state| state.1.clone_from(&old_destination));
             *destination = old_destination;
             // A call does not outlive the server that it was sent to.
             *late = None;
@@ -380,12 +385,13 @@ impl ChainWorld {
         *rewinds += 1;
     }
 
-    /// The process ends; another claims what the shard has.
+    /// Ends the process; the next process claims the content of the shard.
     fn restart(&mut self) {
         let State { owner, source, destination, reported, orphans, .. } = &mut self.state;
-        let lost = owner.commits.iter().filter(|it| !source.commits.contains(it)).flatten();
+        let lost = owner.commits.iter().filter(|commit| !source.commits.contains(commit)).flatten();
         let lost: BTreeSet<Message> = lost.copied().collect();
-        self.seen.orphans += lost.iter().filter(|it| destination.has(**it)).count() as u64;
+        self.seen.orphans +=
+            lost.iter().filter(|message| destination.has(**message)).count() as u64;
         orphans.extend(lost);
         let (mut again, mut done) = (Vec::new(), Vec::new());
         for (number, messages) in (1..).zip(&source.commits) {

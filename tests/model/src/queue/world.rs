@@ -7,25 +7,25 @@ use ordain_core::{QueueCursor, QueuePlace, QueueRun};
 
 use super::{QueueFault, QueueStep};
 
-/// What must never be.
+/// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Broken {
-    /// An entry was delivered while it was under way already.
+    /// The reader delivered an entry that was under way already.
     DeliveredTwice,
     /// An entry was removed before its effect was durable.
     RemovedTooEarly,
-    /// An entry that the store has never took effect.
+    /// An entry of the store never took effect.
     NoEffect,
-    /// An entry that is settled stays in the queue.
+    /// A settled entry stays in the queue.
     NotRemoved,
-    /// More or fewer entries were counted as lost than were.
+    /// The reader counted more or fewer lost entries than the store lost.
     WrongCount,
-    /// The reader reads for ever.
+    /// The reader never finishes reading.
     Stuck,
 }
 
 impl Broken {
-    /// The rule that is broken.
+    /// Returns the rule that is broken.
     pub const fn rule(self) -> &'static str {
         match self {
             Self::DeliveredTwice => "an entry is under way once",
@@ -38,18 +38,19 @@ impl Broken {
     }
 }
 
-/// What happened in a run, to see that runs reach all of it. It makes no difference between states.
+/// The counts of rare events in a run, which show that runs reach all of them. They make no difference between
+/// states.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueSeen {
     /// Times that the store went back.
     pub rewinds: u64,
     /// Reads or removals that the store refused.
     pub refused: u64,
-    /// Entries that the store lost before they were read, and that were counted.
+    /// Entries that the store lost before the reader read them, and that the reader counted.
     pub lost: u64,
-    /// Entries that were read again and not delivered again.
+    /// Entries that the reader read again and did not deliver again.
     pub known: u64,
-    /// Times that the process ended and another began.
+    /// Times that the process ended and another process began.
     pub restarts: u64,
 }
 
@@ -59,12 +60,12 @@ struct Entry {
     history: u64,
 }
 
-/// What the store holds.
+/// The content of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Store {
     /// All entries that were ever put; the first has number 1.
     entries: Vec<Entry>,
-    /// How many of them are removed.
+    /// Number of removed entries.
     removed: u64,
     commits: u64,
     effects: BTreeSet<u64>,
@@ -95,23 +96,23 @@ pub struct QueueWorld {
 struct State {
     fault: Option<QueueFault>,
     store: Store,
-    /// What the store may go back to, the beginning first.
+    /// States that the store may go back to, the beginning first.
     past: Vec<Store>,
     cursor: QueueCursor,
-    /// Delivered and not settled.
+    /// Entries that are delivered and not settled.
     open: VecDeque<(QueuePlace, u64)>,
-    /// Settled and not finished: a driver acknowledges a little later.
+    /// Entries that are settled and not finished: a driver acknowledges a little later.
     settled: VecDeque<(QueuePlace, u64)>,
     /// The commits and effects that the owner knows.
     commits: u64,
     effects: BTreeSet<u64>,
-    /// Delivered by the process that runs now, and not finished.
+    /// Entries that the present process has delivered and not finished.
     under_way: BTreeSet<u64>,
-    /// All that was ever delivered.
+    /// All entries that were ever delivered.
     ever: BTreeSet<u64>,
-    /// What this process put, and has not told its reader.
+    /// Runs of entries that this process put and has not reported to its reader.
     untold: VecDeque<QueueRun>,
-    /// Entries that this process put; the reader must count them if they are lost unread.
+    /// Entries that this process put. The reader must count them if they are lost unread.
     own: BTreeSet<u64>,
     calls: u64,
     lost: u64,
@@ -133,7 +134,7 @@ impl Hash for QueueWorld {
 }
 
 impl QueueWorld {
-    /// The beginning of a run.
+    /// Returns the beginning of a run.
     pub fn new(fault: Option<QueueFault>) -> Self {
         let state = State {
             fault,
@@ -157,7 +158,7 @@ impl QueueWorld {
         Self { state, seen: QueueSeen::default() }
     }
 
-    /// Does a step.
+    /// Performs a step.
     pub fn step(&mut self, step: QueueStep) {
         match step {
             QueueStep::Put(count, is_own) => self.put(count, is_own),
@@ -192,32 +193,32 @@ impl QueueWorld {
         QueueSeen { rewinds, lost, restarts, ..self.seen }
     }
 
-    /// Calls of writers up to now.
+    /// Returns the number of calls of writers up to now.
     pub fn calls(&self) -> u64 {
         self.state.calls
     }
 
-    /// Entries that were counted as lost.
+    /// Returns the number of entries that were counted as lost.
     pub fn lost(&self) -> u64 {
         self.state.lost
     }
 
-    /// Times that the store went back.
+    /// Returns how often the store went back.
     pub fn rewinds(&self) -> u64 {
         self.state.rewinds
     }
 
-    /// Times that the process ended.
+    /// Returns how often the process ended.
     pub fn restarts(&self) -> u64 {
         self.state.restarts
     }
 
-    /// How many moments the store may go back to.
+    /// Returns the number of states that the store may go back to.
     pub fn past(&self) -> usize {
         self.state.past.len()
     }
 
-    /// Reads, settles and removes all that there is, and checks what came of it.
+    /// Reads, settles and removes all entries, and checks the result.
     pub fn come_to_rest(&mut self) {
         for _ in 0..2 {
             self.make_again();
@@ -253,7 +254,7 @@ impl QueueWorld {
         let is_alike = self.is(QueueFault::HistoriesAreAlike);
         let State { store, untold, own, calls, .. } = &mut self.state;
         *calls += 1;
-        // Each call is another one, and so is its history, whatever was before it.
+        // Each call has a history of its own, independent of the calls before it.
         let history = if is_alike { 1 } else { *calls };
         let first = store.last() + 1;
         for at in 0..u64::from(count) {
@@ -276,10 +277,10 @@ impl QueueWorld {
         }
     }
 
-    /// Whether a look at the ends of the queue finds something to read.
+    /// Returns whether the ends of the queue show something to read.
     fn has_news(&self) -> bool {
         let State { store, cursor, .. } = &self.state;
-        let history = store.entries.last().map_or(0, |it| it.history);
+        let history = store.entries.last().map_or(0, |entry| entry.history);
         let (last, after) = (QueuePlace { number: store.last(), history }, cursor.after());
         last != after && (after.number > 0 || store.last() > store.removed)
     }
@@ -308,7 +309,7 @@ impl QueueWorld {
             ever.insert(*id);
             open.push_back((place, *id));
         }
-        self.state.lost += self.state.cursor.take_loss().map_or(0, |it| it.entries);
+        self.state.lost += self.state.cursor.take_loss().map_or(0, |loss| loss.entries);
         if is_twice {
             self.breaks(Broken::DeliveredTwice);
         }
@@ -381,7 +382,7 @@ impl QueueWorld {
         *rewinds += 1;
     }
 
-    /// The process ends; another begins with what the store has.
+    /// Ends the process and begins another one with the content of the store.
     fn restart(&mut self) {
         let State { store, .. } = &self.state;
         self.state = State {
@@ -407,7 +408,7 @@ impl QueueWorld {
         } else if *removed != entries.len() as u64 {
             self.breaks(Broken::NotRemoved);
         } else if *restarts == 0 && lost_unread != *lost {
-            // A new process does not expect the entries of the one before.
+            // A new process does not expect the entries of the process before it.
             self.breaks(Broken::WrongCount);
         }
     }

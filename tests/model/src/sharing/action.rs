@@ -1,45 +1,45 @@
-//! What may happen next.
+//! The steps of a run.
 
 use super::instance::{Has, Life, Table};
 use super::world::Sharing;
 use super::{Fleet, SharingFault};
 
-/// One step. The first number is the instance, the second the partition.
+/// A step of a run. The first number is the instance, the second the partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Move {
-    /// It joins.
+    /// The instance joins.
     Start(usize),
-    /// It says that it runs, and is told who else does.
+    /// The instance writes its heartbeat and receives the membership.
     Beat(usize),
-    /// It asks for a lease.
+    /// The instance asks for a lease.
     Lease(usize, usize),
-    /// It writes its claim.
+    /// The instance writes its claim.
     Claim(usize, usize),
-    /// It commits, and is refused.
+    /// The instance commits, and the store refuses the commit.
     Commit(usize, usize),
-    /// It begins to hand a partition over.
+    /// The instance begins to hand a partition over.
     HandOver(usize, usize),
-    /// It has finished what runs there.
+    /// The instance has finished the partition's running work.
     Finish(usize, usize),
-    /// It gives a lease back.
+    /// The instance releases a lease.
     Release(usize, usize),
-    /// It subscribes to a queue.
+    /// The instance subscribes to a queue.
     Subscribe(usize, usize),
-    /// Its own clock says that its lease has run out.
+    /// The instance's lease has expired by its own clock.
     Suspend(usize),
-    /// The store has not heard of it in time.
+    /// The store removes the instance because its heartbeat is late.
     Forget(usize),
-    /// It is asked to end.
+    /// The instance is asked to shut down.
     Leave(usize),
-    /// It has ended.
+    /// The instance has ended.
     End(usize),
-    /// It is killed.
+    /// The instance is killed.
     Kill(usize),
-    /// The broker notices that it is gone.
+    /// The broker notices that the instance is gone.
     Notice(usize),
-    /// From now on it does not reach the store.
+    /// The instance loses its connection to the store for good.
     CutOff(usize),
-    /// The broker takes its channels back.
+    /// The broker closes the instance's channels.
     Disconnect(usize),
 }
 
@@ -73,7 +73,7 @@ impl Sharing {
         }
     }
 
-    /// What happens by itself sooner or later, and changes something.
+    /// Adds the steps that happen by themselves sooner or later, and that change something.
     pub(super) fn progress(&self, fleet: &Fleet, moves: &mut Vec<Move>) {
         for (id, instance) in self.instances.iter().enumerate() {
             let is_heard = self.table.heard[id];
@@ -122,7 +122,7 @@ impl Sharing {
                 || fleet.is(SharingFault::LeaseTaken)
         };
         match instance.has[partition] {
-            // Asking for what another one has changes nothing.
+            // A request for a lease that another instance has changes nothing.
             Has::Nothing if is_to_have && is_running => {
                 let is_heard = self.table.heard[id] || fleet.is(SharingFault::LeaseToSilent);
                 if is_heard && is_free(&instance.table) && is_free(&self.table) {
@@ -138,7 +138,8 @@ impl Sharing {
                 moves.push(Move::HandOver(id, partition));
             }
             Has::Driven(_) => {
-                let is_there = self.channels[partition].iter().any(|it| usize::from(*it) == id);
+                let is_there =
+                    self.channels[partition].iter().any(|channel| usize::from(*channel) == id);
                 if instance.is_on && !is_there {
                     moves.push(Move::Subscribe(id, partition));
                 }
@@ -149,6 +150,6 @@ impl Sharing {
     }
 
     fn has_channel(&self, id: usize) -> bool {
-        self.channels.iter().flatten().any(|it| usize::from(*it) == id)
+        self.channels.iter().flatten().any(|channel| usize::from(*channel) == id)
     }
 }

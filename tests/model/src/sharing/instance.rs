@@ -1,31 +1,31 @@
-//! An instance: what it knows, and what it has.
+//! An instance: its knowledge, and its partitions.
 
 use super::{Fleet, SharingFault};
 
-/// Where an instance is.
+/// The life of an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) enum Life {
-    /// It was not started yet.
+    /// The instance has not started yet.
     #[default]
     Waiting,
     Running,
-    /// It gives back what it has, and takes no more.
+    /// The instance releases its partitions, and accepts no more.
     Leaving,
-    /// It has ended in order, or was killed.
+    /// The instance has ended in order, or was killed.
     Gone,
 }
 
-/// What an instance has of a partition, with the epoch of its lease.
+/// An instance's state for a partition, with the epoch of its lease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) enum Has {
     #[default]
     Nothing,
     Leased(u8),
-    /// It has claimed it, and takes its events.
+    /// The instance has claimed the partition, and receives its events.
     Driven(u8),
-    /// It takes no more, and finishes.
+    /// The instance accepts no more events, and finishes the running ones.
     Leaving(u8),
-    /// It has ended with it, and gives it back.
+    /// The instance has finished with the partition, and releases it.
     Over(u8),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Lease {
     pub(super) holder: Option<u8>,
 }
 
-/// Who is heard of and has what.
+/// The live instances and the holders of the partitions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Table {
     pub(super) heard: Vec<bool>,
@@ -45,7 +45,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Who has a partition.
+    /// Returns the holder of a partition.
     pub(super) fn holder(&self, fleet: &Fleet, partition: usize) -> Option<usize> {
         let holder = usize::from(self.leases[partition].holder?);
         (self.heard[holder] || fleet.is(SharingFault::ForgottenHolds)).then_some(holder)
@@ -55,13 +55,13 @@ impl Table {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Instance {
     pub(super) life: Life,
-    /// As it saw it last.
+    /// The table that the instance saw last.
     pub(super) table: Table,
-    /// Its lease has not run out, as far as it knows.
+    /// True while the instance's lease has not expired, as far as it knows.
     pub(super) is_on: bool,
-    /// It does not reach the store any more.
+    /// True if the instance cannot reach the store any more.
     pub(super) is_cut: bool,
-    /// Of each partition.
+    /// The state of each partition.
     pub(super) has: Vec<Has>,
 }
 
@@ -70,7 +70,7 @@ impl Instance {
         matches!(self.life, Life::Running | Life::Leaving)
     }
 
-    /// Whether it can ask the store.
+    /// Returns whether the instance can send requests to the store.
     pub(super) fn can_ask(&self) -> bool {
         self.lives() && !self.is_cut
     }

@@ -1,4 +1,4 @@
-//! What must always hold, and what must be seen at least once.
+//! The properties that must always hold, and the properties that a run must show at least once.
 
 use stateright::Property;
 
@@ -6,7 +6,7 @@ use super::Fleet;
 use super::instance::{Has, Life};
 use super::world::Sharing;
 
-/// What must never be, found in the step that does it.
+/// A broken rule, found in the step that breaks it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Broken {
     TakenFromOneHeardOf,
@@ -37,11 +37,16 @@ pub(super) fn all() -> Vec<Property<Fleet>> {
             world.given <= fleet.most_leases()
         }),
         Property::sometimes("all is shared by all", |_, world: &Sharing| {
-            world.instances.iter().all(|it| it.life == Life::Running) && world.is_shared()
+            world.instances.iter().all(|instance| instance.life == Life::Running)
+                && world.is_shared()
         }),
         Property::sometimes("two believe that they have a partition", |_, world: &Sharing| {
             let driven = |partition: usize| {
-                world.instances.iter().filter(|it| it.has[partition].is_driven()).count()
+                world
+                    .instances
+                    .iter()
+                    .filter(|instance| instance.has[partition].is_driven())
+                    .count()
             };
             (0..world.fences.len()).any(|partition| driven(partition) > 1)
         }),
@@ -52,11 +57,11 @@ pub(super) fn all() -> Vec<Property<Fleet>> {
 }
 
 impl Sharing {
-    /// Instances whose commits of a partition would be applied.
+    /// Returns the number of instances whose commits of a partition would be applied.
     fn committers(&self, partition: usize) -> usize {
         let fence = self.fences[partition];
         let may = |has: &Has| has.is_driven() && has.epoch() == Some(fence);
-        self.instances.iter().filter(|it| may(&it.has[partition])).count()
+        self.instances.iter().filter(|instance| may(&instance.has[partition])).count()
     }
 
     fn is_moving(&self, fleet: &Fleet) -> bool {
@@ -65,7 +70,7 @@ impl Sharing {
         self.broken.is_some() || !moves.is_empty()
     }
 
-    /// Whether those who are there have all partitions, evenly, and get their events.
+    /// Returns whether the running instances share all partitions evenly and receive their events.
     fn is_shared(&self) -> bool {
         let there: Vec<usize> = (0..self.instances.len())
             .filter(|id| self.instances[*id].life == Life::Running && !self.instances[*id].is_cut)
@@ -81,7 +86,7 @@ impl Sharing {
                 && self.channels[partition] == [id as u8]
         };
         let partitions = self.fences.len();
-        let owned = |id: &usize| (0..partitions).filter(|it| has(*id, *it)).count();
+        let owned = |id: &usize| (0..partitions).filter(|partition| has(*id, *partition)).count();
         let shares: Vec<usize> = there.iter().map(owned).collect();
         let (least, most) = (partitions / there.len(), partitions.div_ceil(there.len()));
         shares.iter().sum::<usize>() == partitions

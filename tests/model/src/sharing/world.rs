@@ -1,4 +1,4 @@
-//! Everything at one moment, and what each step makes of it.
+//! The state of the model, and the effect of each step.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use super::{Fleet, Move, SharingFault};
 /// The name of the stream.
 const STREAM: &str = "s";
 
-/// Everything at one moment.
+/// The state of the model at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sharing {
     pub(super) table: Table,
-    /// Of each partition: the epoch in its fence.
+    /// The epoch in the fence of each partition.
     pub(super) fences: Vec<u8>,
-    /// Of each partition: who has a channel, in the order in which they came. The first gets the
-    /// events.
+    /// The instances with a channel to each partition, in the order in which they subscribed. The first one receives
+    /// the events.
     pub(super) channels: Vec<Vec<u8>>,
     pub(super) instances: Vec<Instance>,
     pub(super) left: Left,
@@ -26,7 +26,7 @@ pub struct Sharing {
     pub(super) broken: Option<Broken>,
 }
 
-/// What may still happen of what is rare.
+/// The numbers of rare steps that may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Left {
     pub(super) silences: u8,
@@ -38,7 +38,8 @@ pub(super) struct Left {
 
 impl Sharing {
     pub(super) fn new(fleet: &Fleet) -> Self {
-        let (instances, partitions) = (usize::from(fleet.instances), usize::from(fleet.partitions));
+        let instances = usize::from(fleet.instances);
+        let partitions = usize::from(fleet.partitions);
         let table = Table {
             heard: vec![false; instances],
             leaving: vec![false; instances],
@@ -62,7 +63,7 @@ impl Sharing {
         }
     }
 
-    /// Who is to have each partition, by a table.
+    /// Returns the assigned owner of each partition, by a table.
     pub(super) fn owners(fleet: &Fleet, table: &Table) -> Vec<Option<usize>> {
         let streams = BTreeMap::from([(STREAM, u32::from(fleet.partitions))]);
         let there = (0..table.heard.len()).filter(|id| table.heard[*id] && !table.leaving[*id]);
@@ -144,7 +145,7 @@ impl Sharing {
         }
     }
 
-    /// An instance is told who is there and has what.
+    /// Gives an instance the present table.
     fn see(&mut self, id: usize) {
         let instance = &mut self.instances[id];
         instance.is_on = true;
@@ -152,7 +153,7 @@ impl Sharing {
         self.drop_lost(id);
     }
 
-    /// It drops what is another's, as far as it knows.
+    /// Drops the partitions that another instance has, as far as this instance knows.
     fn drop_lost(&mut self, id: usize) {
         for partition in 0..self.fences.len() {
             let lease = self.instances[id].table.leases[partition];
@@ -219,10 +220,10 @@ impl Sharing {
         self.instances[id].has[partition] = Has::Nothing;
     }
 
-    /// It has nothing to do with the partition any more.
+    /// Ends an instance's use of a partition.
     fn end(&mut self, id: usize, partition: usize) {
         self.over(id, partition);
-        self.channels[partition].retain(|it| usize::from(*it) != id);
+        self.channels[partition].retain(|channel| usize::from(*channel) != id);
     }
 
     fn over(&mut self, id: usize, partition: usize) {
@@ -234,7 +235,7 @@ impl Sharing {
 
     fn close_all(&mut self, id: usize) {
         for channels in &mut self.channels {
-            channels.retain(|it| usize::from(*it) != id);
+            channels.retain(|channel| usize::from(*channel) != id);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Faults that acknowledge deliveries too early. Acknowledgements stay cumulative and ascending, so
-//! that nothing but their time is wrong.
+//! Faults that acknowledge deliveries too early. Acknowledgements stay cumulative and ascending, so that only their
+//! time is wrong.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ordain_core::{Delivery, Effect, Event, Input, Token};
 
 use super::BoundaryFault;
 
-/// Deliveries that are not acknowledged, and which of them count as finished.
+/// Unacknowledged deliveries, with the finished ones marked.
 #[derive(Debug, Default)]
 pub(super) struct EarlyAcks {
     /// The last delivery that is acknowledged.
@@ -21,13 +21,13 @@ pub(super) struct EarlyAcks {
 
 #[derive(Debug)]
 struct OpenDelivery {
-    /// `None`: the delivery was no event.
+    /// The event; `None` if the delivery was not an event.
     event: Option<Arc<Event>>,
     is_finished: bool,
 }
 
 impl EarlyAcks {
-    /// Notes an input. Returns the acknowledgement that it leads to.
+    /// Notes an input. Returns the acknowledgement that it causes.
     pub(super) fn take_input(&mut self, fault: BoundaryFault, input: &Input) -> Option<Effect> {
         match input {
             Input::Arrived { event, .. } => {
@@ -50,7 +50,7 @@ impl EarlyAcks {
         self.acknowledge()
     }
 
-    /// Notes an effect. Returns the effects that take its place.
+    /// Notes an effect. Returns the effects that replace it.
     pub(super) fn take_effect(&mut self, fault: BoundaryFault, effect: Effect) -> Vec<Effect> {
         match &effect {
             Effect::Ack { through } if *through <= self.acknowledged => return Vec::new(),

@@ -6,11 +6,11 @@ use ordain_core::{Batch, Effect, Token, Turn};
 
 use super::{BoundaryFault, FaultySequencer, writes};
 
-/// Added to a token's serial, for a turn that the sequencer did not ask for.
+/// A number added to a token's serial, for a turn that the sequencer did not request.
 const SECOND: u64 = 1 << 63;
 
 impl FaultySequencer {
-    /// Passes an effect on, as the fault leaves it.
+    /// Forwards an effect in the form that the fault gives it.
     pub(super) fn change_effect(&mut self, fault: BoundaryFault, effect: Effect) {
         use BoundaryFault as Fault;
         match (fault, effect) {
@@ -46,8 +46,7 @@ impl FaultySequencer {
         }
     }
 
-    /// Returns the batch that the sequencer asked for first under this number, as long as it has no
-    /// answer.
+    /// Returns the batch that the sequencer first requested under this number, until it has an answer.
     fn as_first_sent(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
         let first = self.unanswered.entry(batch.shard).or_insert_with(|| Arc::clone(&batch));
         if first.number == batch.number { Arc::clone(first) } else { batch }

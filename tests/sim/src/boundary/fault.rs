@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoundaryFault {
     // Settings.
-    /// `run_ahead` does not hold.
+    /// The sequencer ignores `run_ahead`.
     IgnoreRunAhead,
-    /// `max_turns` does not hold.
+    /// The sequencer ignores `max_turns`.
     IgnoreMaxTurns,
     /// Ids are forgotten although a crash can bring their events again.
     ForgetIdsTooSoon,
@@ -18,7 +18,7 @@ pub enum BoundaryFault {
     KeepRefusedResults,
     /// A commit without an answer counts as applied.
     TakeUnknownForApplied,
-    /// Turns run although the handler version is not here.
+    /// Turns run although the handler version is missing.
     RunWithoutVersion,
 
     // Acknowledgements.
@@ -26,7 +26,7 @@ pub enum BoundaryFault {
     AckBeforeCommit,
     /// A delivery counts as finished at its arrival.
     AckPastHeld,
-    /// A delivery counts as finished when its spill is asked for.
+    /// A delivery counts as finished when its spill is requested.
     AckBeforeSpill,
 
     // Turns.
@@ -36,7 +36,7 @@ pub enum BoundaryFault {
     // Batches as a whole.
     /// A commit without an answer is sent again under a new number.
     NewNumberAfterUnknown,
-    /// The batch in flight is sent as it is after those that the store had lost.
+    /// The batch in flight is sent unchanged after those that the store had lost.
     SendWhatRestsOnOldReads,
     /// Messages of refused writes are published.
     PublishRefused,
@@ -46,11 +46,11 @@ pub enum BoundaryFault {
     // Writes.
     /// A spill write leaves out its first event.
     DropASpilledEvent,
-    /// Failed tries are not written down.
+    /// Failed tries are not recorded.
     LoseTheRetryCount,
     /// A job records no handler version.
     ForgetTheVersion,
-    /// An id taken is not written down.
+    /// An accepted id is not recorded.
     ForgetTheId,
     /// Messages of one write are emitted in reverse.
     SwapMessages,
@@ -62,14 +62,14 @@ pub enum BoundaryFault {
     LoseALetter,
     /// A skipped sequence gets no letter.
     LoseAGapLetter,
-    /// The ledger of a key's gaps lacks those that were skipped.
+    /// The ledger of a key's gaps lacks the skipped ones.
     LoseAGapEnd,
     /// The late original of a skipped sequence counts as a duplicate.
     TakeLateForDuplicate,
 }
 
 impl BoundaryFault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 26] = [
         Self::IgnoreRunAhead,
         Self::IgnoreMaxTurns,

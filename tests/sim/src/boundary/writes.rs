@@ -60,7 +60,7 @@ fn lose_a_gap_end(write: &mut JobWrite) {
     write.job.gaps = gaps.filter(|gap| gap.end != GapEnd::Skipped).cloned().collect();
 }
 
-/// Leaves the empty letter of the skipped sequence where it is.
+/// Keeps the empty letter of the skipped sequence.
 fn take_late_for_duplicate(write: &mut JobWrite) {
     write.letters.retain(|letter| letter.cause != Cause::Late);
     write.consumed.retain(|id| id.tag != 0);

@@ -1,4 +1,4 @@
-//! I3: what is acknowledged is durable, in one form or another.
+//! I3: every acknowledged event is durable, in one form or another.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::producer::Item;
 use crate::store::Store;
 
 impl Checker {
-    /// A delivery was acknowledged.
+    /// Checks an acknowledged delivery.
     pub(crate) fn acknowledged(&mut self, item: &Item, store: &Store) {
         match item {
             Item::Event(event) => {
                 let index = (Key::from(event.key()), event.content());
                 self.acknowledged_events.insert(index);
-                // What a store has lost is made again: at the end it has to be there.
+                // A commit that the store has lost is repeated: at the end its events must be durable.
                 if !self.incomplete && !self.is_covered(event, store) {
                     let place = at(event.key(), event.sequence().unwrap_or(0));
                     self.broke("I3", format!("{place} ({event:?}) is acknowledged, not durable"));
@@ -30,7 +30,7 @@ impl Checker {
         }
     }
 
-    /// Whether the store has the event in any form that counts.
+    /// Returns whether the store has the event in any form that counts.
     pub(super) fn is_covered(&self, event: &Arc<Event>, store: &Store) -> bool {
         self.is_lettered(event, store)
             || self.is_settled(event, store)
@@ -41,7 +41,7 @@ impl Checker {
         self.letters_with(event).iter().any(|letter| store.letters.get(&letter.id) == Some(*letter))
     }
 
-    /// Whether it, or a version of it that nobody can tell from it any more, is settled.
+    /// Returns whether the event, or a version that can no longer be distinguished from it, is settled.
     fn is_settled(&self, event: &Event, store: &Store) -> bool {
         let key = Key::from(event.key());
         let Some(model) = self.keys.get(&key) else { return false };
@@ -55,7 +55,7 @@ impl Checker {
             || settled && self.is_forgotten(&key, model, sequence, event, store)
     }
 
-    /// Whether the store no longer remembers what was settled under the sequence, as it may.
+    /// Returns whether the store no longer remembers how the sequence was settled, as is allowed.
     fn is_forgotten(
         &self,
         key: &Key,
@@ -64,9 +64,9 @@ impl Checker {
         event: &Event,
         store: &Store,
     ) -> bool {
-        // Commits under way forget as well, and what an owner does not know it cannot tell.
+        // Commits under way forget as well, and an owner cannot distinguish events that it does not know.
         let ahead = self.watches.values().filter_map(|watch| watch.reach(key)).max();
-        // It may have been decided about before the store's going back was noticed.
+        // An owner may have decided about the event before it noticed that the store went back.
         let back = self.watches.values().filter(|_| self.times_back > 0);
         let before = back.filter_map(|watch| watch.reached(key)).max();
         let reach = ahead.max(before).unwrap_or(0).max(model.next);
@@ -84,7 +84,7 @@ impl Checker {
             .is_some_and(|held| held.content() == event.content())
     }
 
-    /// The sequence that an event has, or got.
+    /// Returns the sequence that an event has, or got.
     pub(super) fn number_of(&self, model: &KeyModel, event: &Event) -> Option<u64> {
         if self.plan.settings.ordering == Ordering::Sequenced {
             return event.sequence();
@@ -94,7 +94,7 @@ impl Checker {
     }
 }
 
-/// Whether the job in the store no longer says what the sequence was.
+/// Returns whether the job in the store no longer shows how the sequence was settled.
 fn is_unknown(key: &Key, sequence: u64, event: &Event, store: &Store) -> bool {
     store.records.get(key).is_none_or(|record| {
         record.job.digests.differs(record.job.next, sequence, event.content()).is_none()

@@ -29,7 +29,7 @@ impl Checker {
     pub(super) fn alarms(&mut self, write: &JobWrite) {
         let (key, job) = (&write.key, &write.job);
         let mut wrong = None;
-        if let Some(gap) = job.gaps.iter().next_back().filter(|it| it.end == GapEnd::Waiting) {
+        if let Some(gap) = job.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting) {
             let known = self.alarms.waiting.entry(key.clone()).or_default();
             if gap.until == 0 {
                 known.insert((gap.first, gap.last));

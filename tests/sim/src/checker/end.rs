@@ -1,5 +1,5 @@
-//! I5 and I6: what must hold when nothing is going on any more. Every event that was delivered is
-//! settled or held, has exactly one fate, and the store shows why a key stands still.
+//! I5 and I6: the rules for the end of a run. Every delivered event is settled or held and has exactly one fate, and
+//! the store shows why a key does not progress.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::plan::Blocked;
 use crate::producer::{BLOCKED_KEY, Item};
 use crate::store::{Record, Store};
 
-/// How long after the last arrival the last key may still be busy, beside a blocked one.
+/// Time in ms after the last arrival within which the last key must be done, beside a blocked one.
 const ISOLATION_MS: u64 = 60_000;
 
 impl Checker {
-    /// Nothing is going on any more. `unacknowledged` is what the sources still have.
+    /// Checks the end of a run. `unacknowledged` are the deliveries that the sources still have.
     pub(crate) fn ended(&mut self, unacknowledged: &[&Item], produced: u64, store: &Store) {
         if let Some(item) = unacknowledged.first()
             && !self.may_stall(item, store)
@@ -22,14 +22,14 @@ impl Checker {
             self.broke("I5", format!("stalled at {item:?} with {} more", unacknowledged.len() - 1));
         }
         if store.letters != self.letters {
-            self.broke("checker", "its letters are not the store's".into());
+            self.broke("checker", "the checker's letters differ from the store's".into());
         }
         let crowded = self.may_be_crowded(store);
         for (key, record) in &store.records {
             self.stands(key, record, crowded);
         }
         self.fates(unacknowledged, store);
-        // What is made again is in the outbox once more, until something after it is published.
+        // A repeated commit is in the outbox again, until something after it is published.
         if store.outbox_len(None) > 0 && self.times_back == 0 {
             self.broke("publishing", "the outbox is not empty".into());
         }
@@ -37,28 +37,28 @@ impl Checker {
         self.isolated(produced);
     }
 
-    /// Intake stops only where some key must not take more and holds what it cannot put aside:
-    /// in the end that is everything that may be outstanding.
+    /// Returns whether intake may have stopped. Intake stops only where some key cannot accept more events and holds
+    /// events that it cannot spill. Then all outstanding deliveries may be such events.
     fn may_stall(&self, item: &Item, store: &Store) -> bool {
         let Item::Event(event) = item else { return false };
         self.is_full(store) || self.corrupt.contains(event.key())
     }
 
-    /// Whether some key must not take more. The record may count repeats of spilled events until
-    /// it is written again.
+    /// Returns whether some key cannot accept more events. The record may count repeats of spilled events until it is
+    /// written again.
     fn is_full(&self, store: &Store) -> bool {
         let settings = &self.plan.settings;
         let mut counts = store.records.values().map(|record| record.job.spilled.count);
         settings.overflow == Overflow::Pause && counts.any(|count| count >= settings.spill_limit)
     }
 
-    /// Whether keys that must not take more may have all the lanes: only where there are fewer
-    /// lanes than deliveries that may be outstanding.
+    /// Returns whether keys that cannot accept more events may have all the lanes. This needs fewer lanes than
+    /// outstanding deliveries.
     fn may_be_crowded(&self, store: &Store) -> bool {
         self.plan.settings.max_lanes <= self.plan.settings.prefetch && self.is_full(store)
     }
 
-    /// Why a key that holds events does not go on.
+    /// Checks that a key that holds events has a reason not to progress.
     fn stands(&mut self, key: &Key, record: &Record, crowded: bool) {
         if self.corrupt.contains(key) || self.is_unread(key) {
             return;
@@ -79,20 +79,20 @@ impl Checker {
         }
         let Some((first, _)) = record.spill.first_key_value() else {
             if job.status == Status::Retrying {
-                self.broke("I5", format!("{place} retries no more"));
+                self.broke("I5", format!("{place} is not retried any more"));
             }
             return;
         };
         if job.status == Status::Completed {
             self.broke("end", format!("{} is held beyond the end", at(key, *first)));
         } else if crowded {
-            // It waits for a lane.
+            // The event waits for a lane.
         } else if *first == job.next {
             self.broke("I5", format!("{place} is held and could run"));
         } else if self.plan.settings.gap.on_exhausted != Exhausted::Wait {
-            self.broke("gap", format!("{place} is missing, and is still waited for"));
+            self.broke("gap", format!("{place} is missing, and the key still waits for it"));
         } else if job.status != Status::Waiting {
-            self.broke("I5", format!("{place} is missing, and the store says {:?}", job.status));
+            self.broke("I5", format!("{place} is missing, and its key is {:?}", job.status));
         }
     }
 
@@ -108,7 +108,7 @@ impl Checker {
         }
     }
 
-    /// Every event that was taken has one fate.
+    /// Checks that every delivered event has one fate.
     fn fates(&mut self, unacknowledged: &[&Item], store: &Store) {
         let all: Vec<Arc<Event>> = self.known.contents.values().flatten().cloned().collect();
         for event in all {
@@ -123,9 +123,9 @@ impl Checker {
                 && self.was_taken(&event)
                 && !self.was_forgotten_in_a_former_life(&event)
             {
-                self.broke("I5", format!("{place} ({event:?}) is nowhere"));
+                self.broke("I5", format!("{place} ({event:?}) is neither settled nor held"));
             }
-            // An ended key may have letters of all that it holds but what cannot be read.
+            // An ended key may have letters of all events that it holds except the unreadable ones.
             let unread = self.is_unread(event.key());
             if fates.len() > 1 && !unread && !self.may_have(&fates) {
                 self.broke("I5", format!("{place} ({event:?}) has several fates: {fates:?}"));
@@ -133,15 +133,15 @@ impl Checker {
         }
     }
 
-    /// Whether it may have been a repeat, in a life of its key that has expired, of what nobody
-    /// could tell from it any more.
+    /// Returns whether the event may have been a repeat, in an expired life of its key, of an event that could not be
+    /// distinguished from it any more.
     fn was_forgotten_in_a_former_life(&self, event: &Event) -> bool {
         let (model, number) = (self.keys.get(event.key()), event.sequence());
         let lives = model.into_iter().flat_map(|model| &model.former);
         number.is_some_and(|sequence| lives.into_iter().any(|life| life.contains_key(&sequence)))
     }
 
-    /// Whether a delivery was acknowledged: what a replay found may be found again.
+    /// Returns whether a delivery of the event was acknowledged: a replay may find its event again.
     fn was_taken(&self, event: &Event) -> bool {
         self.acknowledged_events.contains(&(Key::from(event.key()), event.content()))
     }
@@ -161,9 +161,9 @@ impl Checker {
         fates
     }
 
-    /// An event that was put aside, or came while its key could not be read, may come again and
-    /// has two fates then; so has one that differed from what was held, where that was lost and
-    /// this one came first the next time, or where it came again after its key's end.
+    /// Returns whether the event may have these fates. An event has two fates if it was dead-lettered, or arrived
+    /// while its key could not be read, and then arrived again. An event that differed from the held one has two fates
+    /// if the held one was lost and this one arrived first the next time, or if it arrived again after its key's end.
     fn may_have(&self, fates: &[String]) -> bool {
         let aside = |fate: &&String| {
             let early = [Cause::FarAhead, Cause::Overflow, Cause::Corrupt]
@@ -175,7 +175,7 @@ impl Checker {
         self.jobs_expire() || fates.iter().filter(|fate| !aside(fate)).count() <= 1
     }
 
-    /// A blocked key does not hold up the others.
+    /// Checks that a blocked key does not delay the others.
     fn isolated(&mut self, produced: u64) {
         let Some(blocked) = self.plan.handler.blocked else { return };
         let late = self.keys.iter().find(|(key, model)| {
@@ -189,7 +189,7 @@ impl Checker {
         if blocked == Blocked::Gap && self.next(&Key::from(BLOCKED_KEY)) > due {
             let gap = self.plan.settings.gap.on_exhausted;
             if gap != Exhausted::Skip {
-                self.broke("I1", format!("{BLOCKED_KEY} went on without #{due}"));
+                self.broke("I1", format!("{BLOCKED_KEY} continued without #{due}"));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Works out which events a write must have executed: the fold of the handler over them has to
-//! give exactly the write's state and messages.
+//! Determines which events a write must have executed: the fold of the handler over these events must give exactly
+//! the write's state and messages.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) sequence: u64,
-    /// What it may have been: more than one only where a producer contradicts itself.
+    /// The versions that the event may have had: more than one only where a producer contradicts itself.
     pub(super) candidates: Vec<Arc<Event>>,
     pub(super) messages: Vec<&'a Message>,
 }
 
-/// The versions of the events that lead from one state to the other, and whether the last of
-/// them ends the key. `None`: no choice of versions does.
+/// Returns the versions of the events that lead from one state to the other, and true if the last of them ends the
+/// key; `None` if no choice of versions does.
 pub(super) fn fold(
     plan: &Plan,
     version: &str,
@@ -52,7 +52,7 @@ pub(super) fn fold(
     None
 }
 
-/// Whether an event can succeed at all.
+/// Returns whether an event can succeed at all.
 fn succeeds(plan: &Plan, event: &Event, version: &str) -> bool {
     match handler::nature(plan, event) {
         Nature::Fine | Nature::Fails(..) => true,

@@ -1,4 +1,4 @@
-//! The reference model of one key: what is settled, in order, and what that left behind.
+//! The reference model of one key: the settled sequences, in order, and their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use ordain_core::{Event, Key, TakenId};
 use super::{Checker, at};
 use crate::store::Record;
 
-/// How a sequence was settled.
+/// The way in which a sequence was settled.
 #[derive(Debug, Clone)]
 pub(crate) enum Settled {
     Effect(Arc<Event>),
@@ -29,28 +29,28 @@ impl Settled {
     }
 }
 
-/// What must be in the store of one key.
+/// The expected content of the store for one key.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyModel {
-    /// Whether there is a job.
+    /// True if the key has a job.
     pub(super) live: bool,
     pub(super) next: u64,
     pub(super) incarnation: u64,
     pub(super) state: Option<Bytes>,
     pub(super) completed: bool,
     pub(super) settled: BTreeMap<u64, Settled>,
-    /// What was settled in lives whose job has expired.
+    /// The sequences that were settled in lives whose job has expired.
     pub(super) former: Vec<BTreeMap<u64, Settled>>,
-    /// Ids taken in this life, and the numbers they got.
+    /// Ids accepted in this life, and the numbers they got.
     pub(super) taken: BTreeMap<u64, TakenId>,
     pub(super) ids: BTreeSet<u64>,
-    /// Where the last one taken stands in the queue.
+    /// The place of the last accepted id in the queue.
     pub(super) place: Option<usize>,
-    /// Everything below was settled elsewhere.
+    /// The first sequence of this store: everything below was settled elsewhere.
     pub(super) imported: u64,
     /// Virtual time of the last settlement.
     pub(super) settled_at: u64,
-    /// Of the decision that it was executed under last, in this life.
+    /// The decision under which the key was last executed in this life.
     pub(super) generation: u64,
 }
 
@@ -73,21 +73,22 @@ impl KeyModel {
         }
     }
 
-    /// How a sequence was settled, in this life or an earlier one.
+    /// Returns how a sequence was settled, in this life or an earlier one.
     pub(super) fn settlements(&self, sequence: u64) -> impl Iterator<Item = &Settled> {
         self.former.iter().chain([&self.settled]).filter_map(move |life| life.get(&sequence))
     }
 }
 
 impl Checker {
-    /// A job was brought in from elsewhere.
+    /// Records a job that was imported from elsewhere.
     pub(crate) fn imported(&mut self, key: &Key, record: &Record) {
-        let (next, incarnation) = (record.job.next, record.job.incarnation);
+        let next = record.job.next;
+        let incarnation = record.job.incarnation;
         let model = KeyModel { live: true, incarnation, imported: next, ..KeyModel::new(next) };
         self.keys.insert(key.clone(), model);
     }
 
-    /// The store has removed a job whose time was over.
+    /// Checks and records that the store has removed an expired job.
     pub(crate) fn expired(&mut self, key: &Key, record: &Record) {
         if let Some((sequence, _)) = record.spill.first_key_value() {
             self.broke("I5", format!("{} expired with its job", at(key, *sequence)));
@@ -99,7 +100,8 @@ impl Checker {
         let model = self.model(key);
         let mut former = std::mem::take(&mut model.former);
         former.push(std::mem::take(&mut model.settled));
-        let (imported, settled_at) = (model.imported, model.settled_at);
+        let imported = model.imported;
+        let settled_at = model.settled_at;
         *model = KeyModel { former, imported, settled_at, ..KeyModel::new(first) };
     }
 }

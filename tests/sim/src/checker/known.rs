@@ -1,4 +1,4 @@
-//! Every event that an owner has ever been shown: only these can be settled, held or lettered.
+//! All events that an owner was ever shown: only these can be settled, held or lettered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use ordain_core::{Event, Key, Ordering};
 
 use super::Checker;
 
-/// What was shown.
+/// The shown events.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// By key and sequence, or by key and id where Ordain numbers: all versions.
     pub(super) named: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
     /// By key and content.
     pub(super) contents: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
-    /// The lowest durable `next` of its key at any time an event was shown, by its name.
+    /// The lowest durable `next` of the event's key at any time that the event was shown, by the event's name.
     lowest_next: BTreeMap<(Key, u64), u64>,
     pub(super) raw: BTreeSet<Bytes>,
 }
@@ -28,7 +28,7 @@ impl Known {
 }
 
 impl Checker {
-    /// An owner is about to be shown an event.
+    /// Notes that an owner is about to be shown an event.
     pub(crate) fn shown(&mut self, event: &Arc<Event>) {
         let key = Key::from(event.key());
         let next = self.next(&key);
@@ -46,12 +46,12 @@ impl Checker {
         }
     }
 
-    /// An event of a stream that numbers itself stands at this place of the queue.
+    /// Notes the place in the queue of an event whose stream numbers its events itself.
     pub(crate) fn stands_at(&mut self, event: &Event, place: usize) {
         self.places.entry((Key::from(event.key()), event.id_digest())).or_insert(place);
     }
 
-    /// By what an event is told from others of its key.
+    /// Returns the name that distinguishes an event from others of its key.
     pub(super) fn name(&self, event: &Event) -> Option<u64> {
         match self.plan.settings.ordering {
             Ordering::Sequenced => event.sequence(),
@@ -59,13 +59,13 @@ impl Checker {
         }
     }
 
-    /// All versions of an event that were shown.
+    /// Returns all versions of an event that were shown.
     pub(super) fn versions(&self, key: &Key, name: u64) -> &[Arc<Event>] {
         self.known.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether it ever was further ahead than allowed. Where a job may move, expire or go back behind the
-    /// back of its lane, the lane may be as far back as the key's beginning.
+    /// Returns whether the sequence ever was further ahead than allowed. Where a job may move, expire or go back
+    /// without notice to its lane, the lane may be as far back as the key's beginning.
     pub(super) fn was_far(&self, key: &Key, sequence: u64) -> bool {
         let unsure = self.plan.partitions > 1 || self.jobs_expire() || self.times_back > 0;
         let lowest = self.known.lowest_next.get(&(key.clone(), sequence));
@@ -74,15 +74,15 @@ impl Checker {
         lowest.is_some_and(|next| sequence > next.saturating_add(width))
     }
 
-    /// Whether so many events of the key were shown that its spill area may have seemed full. A
-    /// record counts repeats that may be new until the next write, which a dead owner never made.
+    /// Returns whether enough events of the key were shown for its spill area to seem full. A record counts repeats
+    /// that may be new until the next write, which a dead owner never made.
     pub(super) fn may_be_full(&self, key: &Key) -> bool {
         let shown = self.known.named.range((key.clone(), 0)..=(key.clone(), u64::MAX));
         let most = shown.count() as u64 * (1 + u64::from(self.deaths));
         self.plan.partitions > 1 || most >= self.plan.settings.spill_limit
     }
 
-    /// The furthest that the first missing sequence can be by now.
+    /// Returns the highest sequence that the first missing one can be by now.
     pub(super) fn first_unknown(&self, key: &Key) -> u64 {
         (self.next(key)..u64::MAX).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
     }

@@ -1,5 +1,4 @@
-//! The ledger of gaps: what is skipped or parked stands there, what is settled is not open, and it is in
-//! order.
+//! The ledger of gaps contains every skipped or parked range, contains no settled range as open, and is in order.
 
 use ordain_core::{Cause, GapEnd, JobWrite, LetterContent, Status};
 
@@ -12,17 +11,17 @@ impl Checker {
         let mut wrong = None;
         for pair in gaps.windows(2) {
             if pair[0].last >= pair[1].first || pair[0].end == GapEnd::Open {
-                wrong = Some(format!("{:?} stands before {:?}", pair[0], pair[1]));
+                wrong = Some(format!("{:?} precedes {:?}", pair[0], pair[1]));
             }
         }
         let last = gaps.last();
-        if let Some(open) = last.filter(|it| it.end.is_open() && it.last < job.next) {
+        if let Some(open) = last.filter(|gap| gap.end.is_open() && gap.last < job.next) {
             wrong = Some(format!("{open:?} is open, and {} is next", job.next));
         }
         for letter in &write.letters {
             let unseen = letter.cause == Cause::Gap && letter.content == LetterContent::Nothing;
             let sequence = letter.id.sequence;
-            let stands = |it: &&&_| is_there(it, GapEnd::Skipped, sequence);
+            let stands = |gap: &&&_| is_there(gap, GapEnd::Skipped, sequence);
             if unseen && gaps.iter().find(stands).is_none() {
                 wrong = Some(format!("{sequence} is skipped, and not in {gaps:?}"));
             }
@@ -35,12 +34,12 @@ impl Checker {
                 _ => false,
             };
             if let Some((sequence, _)) = settled.into_iter().find(untrue) {
-                wrong = Some(format!("{sequence} was settled otherwise than {gap:?} says"));
+                wrong = Some(format!("{sequence} was settled in contradiction to {gap:?}"));
             }
         }
         let parked = job.status == Status::Parked
-            && job.trouble.as_ref().is_some_and(|it| it.cause == Cause::Gap);
-        if parked && !last.is_some_and(|it| is_there(it, GapEnd::Parked, job.next)) {
+            && job.trouble.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap);
+        if parked && !last.is_some_and(|gap| is_there(gap, GapEnd::Parked, job.next)) {
             wrong = Some(format!("{} never came, and is not in {gaps:?}", job.next));
         }
         if let Some(words) = wrong {

@@ -1,4 +1,4 @@
-//! Dead letters: each has a reason that is true, keeps its whole event, and is never lost.
+//! Dead letters: each has a true cause, keeps its whole event, and is never lost.
 
 use ordain_core::{
     Cause, DeadLetter, Event, Exhausted, Key, LetterContent, LetterId, Ordering, Overflow,
@@ -9,7 +9,7 @@ use crate::handler::{self, Nature};
 use crate::store::Store;
 
 impl Checker {
-    /// A letter was put.
+    /// Checks a letter that the store has put.
     pub(super) fn lettered(&mut self, letter: &DeadLetter) {
         let place = at(&letter.id.key, letter.id.sequence);
         if let Err(why) = self.may_be(letter) {
@@ -30,12 +30,12 @@ impl Checker {
         }
     }
 
-    /// Whether the key had a job that expired: its sequences begin again, and so do its letters.
+    /// Returns whether the key had a job that expired: its sequences begin again, and so do its letters.
     fn was_reborn(&self, key: &Key) -> bool {
         self.keys.get(key).is_some_and(|model| !model.former.is_empty())
     }
 
-    /// The late original of a hole fills it.
+    /// Notes that the late original of a hole fills it.
     fn came_late(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
         if letter.cause == Cause::Late {
             let model = self.model(&letter.id.key);
@@ -47,7 +47,7 @@ impl Checker {
         }
     }
 
-    /// A letter was removed: its event must be settled or held in another way.
+    /// Checks a removed letter: its event must be settled or held in another way.
     pub(super) fn consumed(&mut self, id: &LetterId, store: &Store) {
         let Some(letter) = self.letters.remove(id) else { return };
         if let LetterContent::Event(event) = &letter.content {
@@ -60,7 +60,7 @@ impl Checker {
         }
     }
 
-    /// Letters that hold this very event.
+    /// Returns the letters that hold this very event.
     pub(super) fn letters_with(&self, event: &Event) -> Vec<&DeadLetter> {
         let index = (Key::from(event.key()), event.content());
         let ids = self.letter_index.get(&index).into_iter().flatten();
@@ -69,7 +69,7 @@ impl Checker {
             .collect()
     }
 
-    /// Whether some letter holds an event with this id.
+    /// Returns whether some letter holds an event with this id.
     pub(super) fn letters_of(&self, key: &Key, id: u64) -> bool {
         self.versions(key, id).iter().any(|event| !self.letters_with(event).is_empty())
     }
@@ -79,7 +79,7 @@ impl Checker {
             LetterContent::Nothing => return self.may_be_gap(letter),
             LetterContent::Raw(bytes) => {
                 let known = letter.cause == Cause::Unreadable && self.known.raw.contains(bytes);
-                return known.then_some(()).ok_or("nobody delivered that".into());
+                return known.then_some(()).ok_or("the bytes were never delivered".into());
             }
             LetterContent::Event(event) => event,
         };
@@ -87,24 +87,26 @@ impl Checker {
             return Err("the event was never shown".into());
         }
         if *event.key() != *letter.id.key {
-            return Err("it is filed under another key".into());
+            return Err("the letter has another key".into());
         }
-        self.is_true(letter, event).then_some(()).ok_or(format!("that is not so: {event:?}"))
+        self.is_true(letter, event)
+            .then_some(())
+            .ok_or(format!("the cause is not true of {event:?}"))
     }
 
     fn may_be_gap(&self, letter: &DeadLetter) -> Result<(), String> {
         let gap = &self.plan.settings.gap;
         let (key, sequence) = (&letter.id.key, letter.id.sequence);
         if letter.cause != Cause::Gap || letter.id.tag != 0 {
-            return Err("it has no event".into());
+            return Err("the letter has no event".into());
         }
         if gap.on_exhausted != Exhausted::Skip {
             return Err("gaps are not to be skipped".into());
         }
         let rounds = self.tries.asked_for(key, sequence);
-        // Rounds are counted for the first missing number. Another that a dead owner or another
-        // partition had in memory was not asked for then; it is a late original if it is slow.
-        // One that was in memory until its key was full has a letter already.
+        // Rounds are counted for the first missing number. A missing number that a dead owner or another partition
+        // had in memory was not asked for then; a slow event of this number is a late original. An event that was in
+        // memory until its key was full has a letter already.
         let alone = self.deaths == 0 && self.plan.partitions == 1;
         let id = |tag| LetterId { key: key.clone(), sequence, tag };
         let mut others = self.letters.range(id(0)..=id(u64::MAX));
@@ -116,12 +118,12 @@ impl Checker {
             1
         };
         if rounds < due {
-            return Err(format!("it was asked for {rounds} times"));
+            return Err(format!("its event was asked for {rounds} times"));
         }
         Ok(())
     }
 
-    /// Whether the cause is true of the event.
+    /// Returns whether the cause is true of the event.
     fn is_true(&self, letter: &DeadLetter, event: &Event) -> bool {
         let settings = &self.plan.settings;
         let sequenced = settings.ordering == Ordering::Sequenced;

@@ -1,5 +1,5 @@
-//! A store that goes back takes what is known of it along. What it has lost is to be committed
-//! again, and what was published of that under the same ids.
+//! The checker's knowledge goes back with the store. The owner must commit lost commits again, and messages of theirs
+//! that were published must get the same ids.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::publishing::Publishing;
 use super::{Checker, KeyModel};
 use crate::store::{Which, restore};
 
-/// What a store held at some time.
+/// The content of a store at some time.
 #[derive(Debug, Clone)]
 pub(crate) struct Past {
     keys: BTreeMap<Key, KeyModel>,
@@ -26,7 +26,7 @@ impl Checker {
         }
     }
 
-    /// The store went back; the newest commits of the shards that did are given.
+    /// Takes the checker back with the store. `lost` has the newest commits of the shards that went back.
     pub(crate) fn went_back(&mut self, then: &Past, which: Which, lost: &BTreeMap<u32, u64>) {
         restore(&mut self.keys, &then.keys, |key| which.key(key));
         restore(&mut self.letters, &then.letters, |id| which.letter(id));

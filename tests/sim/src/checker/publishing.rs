@@ -1,5 +1,5 @@
-//! What is published is what was committed: every message, in order per key, under one id, and
-//! every dead letter where they are forwarded.
+//! Exactly the committed messages are published: every message, in order per key, under one id, and every dead letter
+//! where letters are forwarded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,27 +8,27 @@ use ordain_core::{DeadLetter, JobWrite, Key, LetterId};
 use super::Checker;
 use crate::store::{Message, Post, Which, restore};
 
-/// What the id of a message is made of.
+/// The parts of a message's id.
 type Id = (Key, u64, u64, u32);
 
 #[derive(Debug, Clone)]
 struct Expected {
     message: ordain_core::Message,
-    /// Number among the messages of its key and partition.
+    /// The message's number among the messages of its key and partition.
     place: usize,
     partition: u32,
     published: bool,
 }
 
-/// What was committed and published.
+/// The committed and the published messages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Publishing {
     expected: BTreeMap<Id, Expected>,
-    /// Messages of a (partition, key), and how far they have been published.
+    /// Number of messages of a (partition, key), and number of published ones.
     counts: BTreeMap<(u32, Key), (usize, usize)>,
-    /// Committed letters, and whether each has been published.
+    /// Committed letters, and true for each that has been published.
     letters: BTreeMap<LetterId, Vec<(DeadLetter, bool)>>,
-    /// What the store has lost: where it was published it has to be committed again.
+    /// Messages that the store has lost. Each published one must be committed again.
     lost: BTreeMap<Id, Expected>,
     lost_letters: Vec<(DeadLetter, bool)>,
 }
@@ -53,8 +53,8 @@ impl Publishing {
         }
     }
 
-    /// The store has lost what was committed since, and the outbox is what it was. What is out is
-    /// out.
+    /// Goes back with the store: the store has lost all later commits, and the outbox is as it was. Published
+    /// messages stay published.
     pub(super) fn went_back(&mut self, then: &Self, which: Which) {
         let mut lost = self.expected.clone();
         restore(&mut self.expected, &then.expected, |(key, ..)| which.key(key));
@@ -79,8 +79,8 @@ impl Publishing {
 }
 
 impl Checker {
-    /// The store has applied a batch: its letters are to be published, where they are forwarded,
-    /// except those of repeated deliveries. To be called before the letters are noted.
+    /// Notes the letters of an applied batch that must be published where letters are forwarded, except those of
+    /// repeated deliveries. Call this method before the letters are noted.
     pub(super) fn forwards(&mut self, letters: &[&DeadLetter], free: &[DeadLetter]) {
         if !self.plan.settings.forward_letters {
             return;
@@ -98,7 +98,7 @@ impl Checker {
         }
     }
 
-    /// Something was published.
+    /// Checks a published message or letter.
     pub(crate) fn published(&mut self, post: &Post) {
         match post {
             Post::Message(message) => self.message_published(message),
@@ -132,7 +132,7 @@ impl Checker {
         }
         expected.published = true;
         let counts = self.publishing.counts.get_mut(&(expected.partition, message.key.clone()));
-        let counts = counts.expect("it is counted when it is committed");
+        let counts = counts.expect("every committed message is counted");
         if expected.place == counts.1 {
             counts.1 += 1;
         } else {
@@ -142,7 +142,7 @@ impl Checker {
         }
     }
 
-    /// At the end nothing is left.
+    /// Checks that everything was published at the end.
     pub(super) fn all_published(&mut self) {
         let left = self.publishing.expected.iter().find(|(_, expected)| !expected.published);
         if let Some((id, _)) = left {

@@ -1,4 +1,4 @@
-//! How often what was tried: retries and replay rounds have a limit that survives crashes.
+//! Counts of tries: the limits of retries and replay rounds survive crashes.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,26 +11,26 @@ use crate::handler::Nature;
 /// Counts over all owners.
 #[derive(Debug, Default)]
 pub(super) struct Tries {
-    /// Failures that an owner was told of, by key and content.
+    /// Failures that owners learned of, by key and content.
     failures: BTreeMap<(Key, u64), u32>,
-    /// Those of them that are bounded: not those on a guess, whose outcome is refused.
+    /// The failures that are bounded: failures of a guess are not, because its outcome is refused.
     counted: BTreeMap<(Key, u64), u32>,
-    /// What sources were asked to look for in each round, and by which owner.
+    /// Ranges that sources were asked for in each round, and the owner of the round.
     asked: BTreeMap<Key, Vec<Round>>,
-    /// Writes refused, by key: the lane starts again from what is durable.
+    /// Number of refused writes, by key: the lane starts again from what is durable.
     refused: BTreeMap<Key, u32>,
-    /// Owners that lost what was not durable.
+    /// Owners that lost state that was not durable.
     pub(super) crashes: u32,
-    /// Owners that went on beside a newer one.
+    /// Owners that continued beside a newer one.
     pub(super) doubles: u32,
     pub(super) versions: u32,
 }
 
-/// Who asked for what.
+/// The owner of a round, and the ranges that it asked for.
 type Round = (u64, Vec<RangeInclusive<u64>>);
 
 impl Tries {
-    /// Rounds in which a sequence was asked for.
+    /// Returns the number of rounds in which a sequence was asked for.
     pub(super) fn asked_for(&self, key: &Key, sequence: u64) -> u32 {
         let rounds = self.asked.get(key).into_iter().flatten();
         rounds.filter(|(_, ranges)| ranges.iter().any(|range| range.contains(&sequence))).count()
@@ -41,7 +41,7 @@ impl Tries {
         self.asked.entry(key.clone()).or_default().push((owner, missing.to_vec()));
     }
 
-    /// The newest round of an owner went so far.
+    /// Notes that the newest round of an owner reached only `until`.
     pub(super) fn cut(&mut self, owner: u64, key: &Key, until: u64) {
         let mut rounds = self.asked.get_mut(key).into_iter().flatten().rev();
         if let Some((_, ranges)) = rounds.find(|(by, _)| *by == owner) {
@@ -56,7 +56,7 @@ impl Tries {
         *self.refused.entry(key.clone()).or_default() += 1;
     }
 
-    /// Whether an event has used up its tries.
+    /// Returns whether an event has used up its tries.
     pub(super) fn exhausted(
         &self,
         key: &Key,
@@ -69,7 +69,7 @@ impl Tries {
     }
 }
 
-/// Failed tries that exhaust an event of this nature.
+/// Returns the number of failed tries that exhaust an event of this nature.
 fn needed(nature: Nature, settings: &Settings) -> u32 {
     match nature.kind() {
         Some(kind) if kind.may_pass() => settings.retry.attempts,
@@ -78,24 +78,25 @@ fn needed(nature: Nature, settings: &Settings) -> u32 {
 }
 
 impl Checker {
-    /// Rounds after which a gap is exhausted: where the source has ended, nothing can come, and
-    /// one that found nothing says all.
+    /// Returns the number of rounds that exhaust a gap. When the source has ended, no event can come, and one round
+    /// that found nothing is enough.
     pub(super) fn rounds_due(&self) -> u32 {
         if self.plan.once { 1 } else { self.plan.settings.gap.attempts }
     }
 
-    /// An owner was told of a failed try.
+    /// Notes that an owner learned of a failed try.
     pub(super) fn failed(&mut self, key: &Key, content: u64, nature: Nature, counts: bool) {
         *self.tries.failures.entry((key.clone(), content)).or_default() += 1;
         let count = self.tries.counted.entry((key.clone(), content)).or_default();
         *count += u32::from(counts);
-        let (count, tries) = (*count, &self.tries);
+        let count = *count;
+        let tries = &self.tries;
         let settings = &self.plan.settings;
         let refused = tries.refused.get(key).copied().unwrap_or(0);
         let versions = if settings.retry.on_new_version { tries.versions } else { 0 };
         // A crash loses the tries whose count was still on its way to the store.
         let starts = 1 + tries.doubles + tries.crashes + refused + versions;
-        // Two partitions that have events of one key try them without knowing of each other.
+        // Two partitions that have events of one key try them independently.
         let sides = if self.plan.partitions > 1 { 4 } else { 1 };
         let allowed = needed(nature, settings) * starts * sides;
         if count > allowed {

@@ -1,5 +1,5 @@
-//! What one owner asks for and is told. Each owner is watched by itself: a stale one has to keep
-//! to the rules as well.
+//! The effects and inputs of one owner. The checker watches each owner separately: a stale owner must follow the
+//! rules, too.
 
 mod bounds;
 mod commits;
@@ -12,36 +12,36 @@ use ordain_core::{Batch, Decided, Effect, Event, Input, Key, Token, Version};
 
 use super::{Checker, at};
 
-/// One owner, as seen from outside.
+/// An owner, as seen from outside.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     turns: BTreeMap<Token, Flight>,
     loads: BTreeMap<Token, Key>,
-    /// Dispatched and not durable, by key: from, to.
+    /// Events that are dispatched and not durable, by key: from, to.
     ahead: BTreeMap<Key, (u64, u64)>,
-    /// How far that went before a lane started again.
+    /// The end of that range before a lane started again.
     reached: BTreeMap<Key, u64>,
     /// Commits without an answer.
     commits: BTreeMap<u32, Arc<Batch>>,
-    /// Commits answered with `Unknown`: the same one has to come again.
+    /// Commits answered with `Unknown`: the owner must send the same commit again.
     unknown: BTreeMap<u32, Arc<Batch>>,
     numbers: Vec<u64>,
     acknowledged: u64,
-    /// Failed tries of the next event of a key that may pass, while nothing else happened to it.
+    /// Failed tries of the next event of a key that may still succeed, while nothing else happened to it.
     failures: BTreeMap<Key, (u64, u32)>,
-    /// Keys whose next try has to be on a fresh instance.
+    /// Keys whose next try must run on a fresh instance.
     fresh: BTreeMap<Key, u64>,
     /// Replay rounds by key and first missing sequence.
     rounds: BTreeMap<(Key, u64), u32>,
-    /// Told to start nothing more.
+    /// True if the owner was asked to start nothing more.
     draining: bool,
-    /// The decision that it executes, if it has what was decided on, and the version of that.
+    /// The decision that the owner executes and its version, if the owner has that version.
     generation: Option<u64>,
     version: Option<Version>,
-    /// Those that keys were executed under when they were loaded.
+    /// The decisions under which keys were executed when the owner loaded them.
     loaded: BTreeMap<Key, u64>,
-    /// Shards that went back, and their newest commit at that time. With its answer, or the one
-    /// after it, lanes start again.
+    /// Shards that went back, and their newest commit at that time. Lanes start again with the answer of that commit
+    /// or of the next one.
     pub(super) lost: BTreeMap<u32, u64>,
     stopped: bool,
 }
@@ -50,21 +50,21 @@ pub(super) struct Watch {
 struct Flight {
     key: Key,
     events: Vec<(u64, Arc<Event>)>,
-    /// Its lane has started again meanwhile: what comes of it does not count.
+    /// True if the turn's lane has started again since: the checker ignores the turn's results.
     stale: bool,
-    /// It may run although its job is there and not known: what comes of it is refused.
+    /// True if the turn may run although its job exists and is not known: the store refuses its results.
     guess: bool,
-    /// It runs on a fresh instance.
+    /// True if the turn runs on a fresh instance.
     fresh: bool,
 }
 
 impl Watch {
     fn hears(&mut self, decided: Option<&Decided>) {
-        self.generation = decided.map(|it| it.generation);
-        self.version = decided.map(|it| it.build.version.clone());
+        self.generation = decided.map(|decided| decided.generation);
+        self.version = decided.map(|decided| decided.build.version.clone());
     }
 
-    /// One past the last event of a key that it has dispatched, or settles by a commit under way.
+    /// Returns one past the last event of a key that the owner has dispatched, or settles by a commit under way.
     pub(super) fn reach(&self, key: &Key) -> Option<u64> {
         let sent = self.commits.values().chain(self.unknown.values());
         let writes = sent.flat_map(|batch| &batch.writes).filter(|write| write.key == *key);
@@ -72,12 +72,12 @@ impl Watch {
         writes.map(|write| write.job.next).max().max(dispatched)
     }
 
-    /// The same before its lane started again.
+    /// Returns the same before the lane of the key started again.
     pub(super) fn reached(&self, key: &Key) -> Option<u64> {
         self.reached.get(key).copied()
     }
 
-    /// The lanes of many keys begin anew.
+    /// Notes that the lanes of many keys begin anew.
     pub(super) fn all_reborn(&mut self, which: impl Fn(&Key) -> bool) {
         let turns = self.turns.values().map(|flight| &flight.key);
         let all = turns.chain(self.ahead.keys()).chain(self.failures.keys());
@@ -88,7 +88,7 @@ impl Watch {
         }
     }
 
-    /// A commit will not be applied as it is.
+    /// Notes that a commit will not be applied unchanged.
     fn all_reached(&mut self, batch: &Batch) {
         for write in &batch.writes {
             let reached = self.reached.entry(write.key.clone()).or_default();
@@ -96,7 +96,7 @@ impl Watch {
         }
     }
 
-    /// A key begins anew, or its lane does.
+    /// Notes that a key, or its lane, begins anew.
     pub(super) fn reborn(&mut self, key: &Key) {
         if let Some((_, to)) = self.ahead.remove(key) {
             let reached = self.reached.entry(key.clone()).or_default();
@@ -124,7 +124,7 @@ impl Checker {
         self.deaths += 1;
     }
 
-    /// Another owner has claimed while this one goes on.
+    /// Notes that another owner has claimed while this one continues.
     pub(crate) fn doubled(&mut self) {
         self.tries.doubles += 1;
     }
@@ -137,7 +137,7 @@ impl Checker {
         self.watches.entry(owner).or_default()
     }
 
-    /// An owner asks for something.
+    /// Checks an effect that an owner requests.
     pub(crate) fn asked(&mut self, owner: u64, effect: &Effect) {
         let settings = self.plan.settings.clone();
         if self.watch(owner).stopped {
@@ -148,7 +148,7 @@ impl Checker {
                 let back = self.times_back > 0;
                 let watch = self.watch(owner);
                 if back {
-                    // It may have been loaded before, and be another now.
+                    // The job may have been loaded before, and may have changed.
                     watch.reborn(key);
                 }
                 watch.loads.insert(*token, key.clone());
@@ -179,12 +179,12 @@ impl Checker {
         }
     }
 
-    /// An answer did not go to the end of the question.
+    /// Notes that an answer did not cover the whole question.
     pub(crate) fn cut(&mut self, owner: u64, key: &Key, until: u64) {
         self.tries.cut(owner, key, until);
     }
 
-    /// Nobody was asked for what is missing from this one on: the round does not count.
+    /// Notes that no source was asked for the missing events from this one on: the round does not count.
     pub(crate) fn unasked(&mut self, owner: u64, key: &Key, first: u64) {
         self.tries.cut(owner, key, first);
         if let Some(rounds) = self.watch(owner).rounds.get_mut(&(key.clone(), first)) {
@@ -197,16 +197,16 @@ impl Checker {
         let Some(first) = missing.first().map(|range| *range.start()) else {
             return self.broke("gap", format!("{key:?}: a round that asks for nothing"));
         };
-        // A hole behind the next event is asked for early; that counts when the key stands at it.
+        // A hole behind the next event is asked for early; the round counts when the key reaches the hole.
         if first != self.next(key) {
             return;
         }
         let rounds = self.watch(owner).rounds.entry((key.clone(), first)).or_default();
         *rounds += 1;
         let rounds = *rounds;
-        // Two more for the tail of a key: it may be asked for while a commit is under way, and once
-        // more when the key has been silent after that. A lane that is evicted in the midst of a round makes it
-        // again, and so does one whose key another partition takes away.
+        // The limit has two more rounds for the tail of a key: the owner may ask for it while a commit is under way,
+        // and again when the key has been silent after that. A lane that is evicted during a round repeats the round,
+        // and so does a lane whose key another partition takes over.
         let settings = &self.plan.settings;
         let disturbed = settings.max_lanes < 64 || self.plan.partitions > 1 || self.times_back > 0;
         let starts = if disturbed { 4 } else { 1 };
@@ -215,7 +215,7 @@ impl Checker {
         }
     }
 
-    /// An owner is about to be told something.
+    /// Notes an input that an owner is about to receive.
     pub(crate) fn told(&mut self, owner: u64, input: &Input) {
         match input {
             Input::Loaded { token, loaded } => {
@@ -226,24 +226,24 @@ impl Checker {
                     (Some(key), Ok(Some(loaded))) => {
                         watch.loaded.insert(key.clone(), loaded.job.version_generation());
                     }
-                    // What the key was executed under went with its job, as when that expires.
+                    // The decision of the key was removed with its job, as when a job expires.
                     (Some(key), Ok(None)) => {
                         watch.loaded.remove(key);
                     }
                     _ => {}
                 }
-                // What another owner has settled is durable, whoever executed it as well.
+                // Events that another owner has settled are durable, and so is the decision that executed them.
                 if let (Some(key), Ok(Some(loaded))) = (&key, loaded)
                     && let Some(range) = watch.ahead.get_mut(key)
                 {
                     range.0 = loaded.job.next.clamp(range.0, range.1);
                 }
-                // What of the key was executed as its first life counts for nothing.
+                // Results of the key's first life, executed on a guess, count for nothing.
                 if let (Some(key), Err(_)) = (&key, loaded) {
                     watch.reborn(key);
                 }
-                // Where another owner has had the key meanwhile, its lane starts again, and a
-                // try whose count could not be written is not counted.
+                // Where another owner has had the key meanwhile, its lane starts again, and a try whose count could
+                // not be written is not counted.
                 if let Some(key) = key.filter(|_| several) {
                     watch.failures.remove(&key);
                 }

@@ -1,5 +1,5 @@
-//! Commits as the store applied them: I1 (order), I4 (exactly once), I8 (one version), and that
-//! nothing is settled, spilled or lettered which was never shown.
+//! Commits as the store applied them: I1 (order), I4 (exactly once), I8 (one version). No event is settled, spilled
+//! or lettered that was never shown.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::handler;
 use crate::store::Store;
 
 impl Checker {
-    /// The store has applied a batch.
+    /// Checks a batch that the store has applied.
     pub(crate) fn applied(
         &mut self,
         partition: u32,
@@ -70,9 +70,10 @@ impl Checker {
         }
     }
 
-    /// Nothing is executed under an older decision than what came before it.
+    /// Checks that no event is executed under an older decision than the events before it.
     fn generation(&mut self, write: &JobWrite) {
-        let (now, model) = (write.job.version_generation(), self.model(&write.key));
+        let now = write.job.version_generation();
+        let model = self.model(&write.key);
         let before = std::mem::replace(&mut model.generation, now);
         if now < before {
             let key = &write.key;
@@ -80,10 +81,11 @@ impl Checker {
         }
     }
 
-    /// Moves `next`: everything that it passes must be settled by this very write.
+    /// Moves `next`: this very write must settle everything that `next` passes.
     fn settle(&mut self, write: &JobWrite) {
         let key = &write.key;
-        let (next, before) = (self.next(key), self.model(key).state.clone());
+        let next = self.next(key);
+        let before = self.model(key).state.clone();
         if write.job.next < next {
             self.broke("I1", format!("{} is expected again", at(key, write.job.next)));
             return;
@@ -126,7 +128,8 @@ impl Checker {
             return self.broke("publishing", format!("{key:?}: messages out of order"));
         }
         let after = handler::changed(before.clone(), &write.state);
-        let version = write.job.version.as_deref().map_or("no version", |it| &it.build.version);
+        let version =
+            write.job.version.as_deref().map_or("no version", |version| &version.build.version);
         let Some((events, ended)) =
             fold(&self.plan, version, &steps, before.as_ref(), after.as_ref())
         else {
@@ -159,7 +162,7 @@ impl Checker {
         }
     }
 
-    /// What may stand behind a sequence.
+    /// Returns the events that a sequence may name.
     fn candidates(&self, key: &Key, sequence: u64) -> &[Arc<Event>] {
         if self.plan.settings.ordering == Ordering::Sequenced {
             return self.versions(key, sequence);
@@ -168,14 +171,14 @@ impl Checker {
         taken.map_or(&[], |taken| self.versions(key, taken.id))
     }
 
-    /// A key is closed by the event that ends it, and by nothing else.
+    /// Checks that a key is closed by the event that ends it, and by nothing else.
     fn ends(&mut self, write: &JobWrite, settled: &[(u64, Settled)], ended: bool) {
         let key = &write.key;
         let marked = |s: &Settled| s.event().is_some_and(|event| event.end());
         let last = settled.iter().find(|(sequence, _)| *sequence + 1 == write.job.next);
         let completed = write.job.status == Status::Completed;
         let was = self.model(key).completed;
-        // Whether a refused or skipped event with the mark ends its key is left open.
+        // A refused or skipped event with the end mark may or may not end its key.
         let may = was || ended || last.is_some_and(|(_, settled)| marked(settled));
         if (ended || was) && !completed {
             self.broke("end", format!("{} has ended and is not closed", at(key, write.job.next)));
@@ -183,7 +186,7 @@ impl Checker {
         if completed && !may {
             self.broke("end", format!("{} is closed without an end", at(key, write.job.next)));
         }
-        // What is still held beyond the end has to be lettered first.
+        // Events that are held beyond the end must be lettered first.
         let ttl = self.plan.settings.complete_ttl;
         let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
         if completed && !expires && write.job.spilled.count == 0 {
@@ -192,7 +195,7 @@ impl Checker {
         self.model(key).completed = completed;
     }
 
-    /// What the ids of messages are made of never changes within a life.
+    /// Checks that the incarnation, which ids of messages contain, never changes within a life.
     fn incarnation(&mut self, write: &JobWrite, time: u64) {
         let model = self.model(&write.key);
         let written = if write.job.incarnation == 0 { time } else { write.job.incarnation };
@@ -204,7 +207,7 @@ impl Checker {
         }
     }
 
-    /// Where Ordain numbers: numbers follow the order of delivery, without holes, each id once.
+    /// Checks the numbers that Ordain gives: they follow the order of delivery, without holes, each id once.
     fn ids_taken(&mut self, write: &JobWrite) {
         let key = write.key.clone();
         let first = self.plan.settings.first;
@@ -227,7 +230,7 @@ impl Checker {
         }
     }
 
-    /// Spilled events are ones that were shown, and not settled.
+    /// Checks that spilled events were shown, and are not settled.
     fn spills(&mut self, write: &JobWrite, store: &Store) {
         let key = &write.key;
         let end = self.first_unknown(key).saturating_add(self.plan.settings.gap.max_width);
@@ -246,9 +249,10 @@ impl Checker {
             }
         }
         let Some(record) = store.records.get(key) else { return };
-        let (held, spilled) = (record.spill.len() as u64, write.job.spilled);
+        let held = record.spill.len() as u64;
+        let spilled = write.job.spilled;
         let outside = record.spill.keys().find(|sequence| !spilled.spans(**sequence));
-        // Of an ended key the job says what is not lettered yet; the rest goes with the last page.
+        // The job of an ended key counts the events that are not lettered yet; the rest leaves with the last page.
         let ended = write.job.status == Status::Completed;
         if !ended && (held > spilled.count || outside.is_some()) {
             self.broke("I5", format!("{key:?}: {spilled:?} for {held}, outside {outside:?}"));
@@ -259,9 +263,9 @@ impl Checker {
         }
     }
 
-    /// A record says how many events are spilled, and repeats that may be new are counted until the
-    /// next write. Who loads it between the two takes it that more of them are there: then the
-    /// first missing one seems to be further on, at most behind the last.
+    /// Returns whether a sequence may have seemed near. A record counts spilled events, and includes repeats that may
+    /// be new until the next write. An owner that loads the record before that write expects more events than exist:
+    /// the first missing one then seems to be further ahead, at most behind the last.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };
@@ -269,10 +273,11 @@ impl Checker {
         (self.deaths > 0 || self.plan.partitions > 1) && near.count() > 1
     }
 
-    /// Durable counts stay within their settings.
+    /// Checks that durable counts stay within their settings.
     fn counts(&mut self, write: &JobWrite) {
         let settings = &self.plan.settings;
-        let (attempts, rounds) = (write.job.attempts, write.job.rounds);
+        let attempts = write.job.attempts;
+        let rounds = write.job.rounds;
         if attempts > settings.retry.attempts.max(2) {
             self.broke("retry", format!("{:?}: {attempts} attempts", write.key));
         } else if rounds > settings.gap.attempts + 1 {
@@ -280,18 +285,18 @@ impl Checker {
         }
     }
 
-    /// A key that can go on with what is in the store must be found again.
+    /// Checks that the due index has a key that can progress with the events in the store.
     fn due(&mut self, write: &JobWrite, store: &Store) {
         let Some(record) = store.records.get(&write.key) else { return };
         let stopped = matches!(write.job.status, Status::Parked | Status::Completed);
         let runnable = record.spill.contains_key(&write.job.next);
         if runnable && !stopped && write.due_in.is_none() {
             let place = at(&write.key, write.job.next);
-            self.broke("due", format!("{place} is spilled and runnable, and nobody looks at it"));
+            self.broke("due", format!("{place} is spilled and runnable, and has no due entry"));
         }
     }
 
-    /// Whether every part of the event is one of those shown.
+    /// Returns whether every part of the event was shown.
     pub(super) fn is_known(&self, event: &Event) -> bool {
         self.known.has(event)
     }

@@ -1,4 +1,4 @@
-//! Commits into the simulated store: the fence, the conditions, and what a write does.
+//! Commits into the simulated store: the fence, the conditions, and the effects of a write.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::Breakage;
 
 use super::{Claim, Fence, Record, Store};
 
-/// A committed message with what its id is made of.
+/// A committed message with the parts of its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) key: Key,
@@ -18,7 +18,7 @@ pub(crate) struct Message {
     pub(crate) emitted: Emitted,
 }
 
-/// Something to publish.
+/// A message or letter to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Post {
     Message(Message),
@@ -27,7 +27,7 @@ pub(crate) enum Post {
 }
 
 impl Store {
-    /// Commits a batch. The second answer is whether this very call applied it.
+    /// Commits a batch. The second result is true if this very call applied it.
     pub(crate) fn commit(
         &mut self,
         partition: u32,
@@ -38,7 +38,7 @@ impl Store {
         let any_claim = self.is_broken(Breakage::StoreIgnoresTheClaim);
         let forgetful = self.is_broken(Breakage::StoreForgetsItsLastReply);
         let Some(fence) = self.fences.get_mut(&(partition, batch.shard)) else {
-            return (rewound("a shard that nobody has claimed", None), false);
+            return (rewound("a shard that no owner has claimed", None), false);
         };
         if any_claim {
             fence.claim = claim;
@@ -68,13 +68,14 @@ impl Store {
             let outbox = self.outbox.entry((partition, batch.shard)).or_default();
             outbox.insert(batch.number, posts);
         }
-        let fence = self.fences.get_mut(&(partition, batch.shard)).expect("it was just read");
+        let fence =
+            self.fences.get_mut(&(partition, batch.shard)).expect("the fence was just read");
         fence.last = batch.number;
         fence.reply = reply.clone();
         (CommitReply::Applied(reply), true)
     }
 
-    /// Free letters that are not forwarded, since they are there already.
+    /// Returns the orphan letters that are not forwarded, since the store has them already.
     fn known(&self, batch: &Batch) -> Vec<usize> {
         let mut seen = BTreeSet::new();
         let letters = batch.letters.iter().enumerate().filter(|_| batch.forward);

@@ -1,4 +1,4 @@
-//! A store that goes back to what it was: all of it, or one shard.
+//! A store that goes back to an earlier state: all of it, or one shard.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use ordain_core::{Key, LetterId, shard_of};
 
 use super::Store;
 
-/// What goes back.
+/// The part of the store that goes back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Which {
     pub(crate) shards: u32,
-    /// `None`: all.
+    /// The shard that goes back; `None` for all.
     pub(crate) only: Option<u32>,
 }
 
@@ -24,13 +24,13 @@ impl Which {
     }
 
     pub(crate) fn letter(self, id: &LetterId) -> bool {
-        // Those without a key are spread.
+        // Letters without a key are spread over the shards.
         let keyless = (id.tag % u64::from(self.shards)) as u32;
         self.shard(if id.key.is_empty() { keyless } else { shard_of(&id.key, self.shards) })
     }
 }
 
-/// Makes a part of a map what it was.
+/// Restores a part of a map.
 pub(crate) fn restore<K: Ord + Clone, V: Clone>(
     map: &mut BTreeMap<K, V>,
     then: &BTreeMap<K, V>,
@@ -42,14 +42,14 @@ pub(crate) fn restore<K: Ord + Clone, V: Clone>(
 }
 
 impl Store {
-    /// The number of the last commit.
+    /// Returns the number of the last commit.
     pub(crate) fn last(&self, partition: u32, shard: u32) -> u64 {
         self.fences.get(&(partition, shard)).map_or(0, |fence| fence.last)
     }
 
-    /// Everything of some shards is as it was. Owners must be the same as then.
+    /// Restores an earlier state of some shards. The owners must be the same as then.
     pub(crate) fn go_back(&mut self, then: &Self, which: Which) {
-        assert_eq!(self.epoch, then.epoch, "nobody has claimed since");
+        assert_eq!(self.epoch, then.epoch, "no owner has claimed since");
         restore(&mut self.records, &then.records, |key| which.key(key));
         restore(&mut self.letters, &then.letters, |id| which.letter(id));
         restore(&mut self.fences, &then.fences, |(_, shard)| which.shard(*shard));

@@ -1,4 +1,4 @@
-//! The simulated store keeps to the rules of the real ones.
+//! The simulated store follows the rules of the real ones.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ fn a_repeated_commit_is_answered_again_and_not_applied_again() {
 }
 
 #[test]
-fn fences() {
+fn commits_of_other_claims_are_refused() {
     let mut store = Store::new(1);
     let old = claimed(&mut store, 0);
     let new = claimed(&mut store, 0);
@@ -70,7 +70,7 @@ fn fences() {
 }
 
 #[test]
-fn conditions() {
+fn writes_whose_condition_fails_are_refused() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
     let (reply, _) = store.commit(0, claim, &batch(1, vec![write(Expect::Next(1), 2)]), 0);

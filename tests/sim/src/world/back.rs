@@ -1,11 +1,11 @@
-//! The store goes back in time by a few commits under a live owner, who has them in memory.
+//! The store goes back in time by a few commits under a live owner, which has them in memory.
 
 use ordain_core::Input;
 
 use super::{Reply, What, World};
 use crate::store::Which;
 
-/// How soon it may happen once more.
+/// The delay in ms until the store may go back again.
 const AGAIN_MS: u64 = 100;
 
 impl World {
@@ -38,20 +38,20 @@ impl World {
         self.store.go_back(&store, which);
         self.checker.went_back(&past, which, &self.lost);
         self.checker.incomplete = !self.lost.is_empty();
-        // What was on its way over an old connection does not arrive any more.
+        // Messages of an old connection do not arrive any more.
         self.agenda.retain(|_, what| !matches!(what, What::Commit { reply: Reply::Unheard, .. }));
         if self.lost.len() > count {
             if self.rng.permille(200) {
                 let wait = self.rng.below(AGAIN_MS);
                 self.plan_at(wait, What::GoBack);
             }
-            // Sooner or later the connection is made again, if no commit comes before.
+            // The owner connects again sooner or later, if no commit comes before.
             let wait = self.rng.pick(&[0, 20, 500, 10_000]);
             self.plan_at(wait, What::Tell(id, Input::StoreMayHaveGoneBack));
         }
     }
 
-    /// A commit was applied: what the store had lost may be complete again.
+    /// Notes that a commit was applied: it may complete the commits that the store had lost.
     pub(super) fn came_back(&mut self, shard: u32, number: u64) {
         self.lost.retain(|lost, newest| *lost != shard || number < *newest);
         self.checker.incomplete = !self.lost.is_empty();

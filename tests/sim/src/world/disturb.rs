@@ -1,21 +1,21 @@
-//! What happens to the owners: crashes at any step, successors beside them, lost connections, new
-//! handler versions, a job that becomes unreadable.
+//! Disturbances of the owners: crashes at any step, successors beside them, lost connections, new handler versions, a
+//! job that becomes unreadable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ordain_core::{Decided, Input, Key};
 
-/// How long an orderly end may take.
+/// Time limit of a drain, in ms.
 const GRACE_MS: u64 = 30_000;
 
 use super::{DOUBLE_MS, FIRST_VERSION, What, World, decided};
 
 impl World {
-    /// Decides when what will happen.
+    /// Schedules the disturbances.
     pub(super) fn schedule_disturbances(&mut self) {
         let disturb = self.plan.disturb.clone();
-        // A little longer than events come, so that what waits is disturbed as well.
+        // The span is a little longer than the time of the events, so that waiting events are disturbed as well.
         let span = self.produced + 2_000;
         for _ in 0..disturb.crashes {
             let partition = self.any_partition();
@@ -60,7 +60,7 @@ impl World {
     pub(super) fn disturbance(&mut self, what: What) {
         self.progress = self.now;
         match what {
-            // What only an owner has is not to go with it: nobody could make it again.
+            // State that only this owner has must not be lost with it: no other owner could restore it.
             What::Crash(_) | What::Takeover(_) | What::Drain(_) if !self.lost.is_empty() => {
                 self.plan_at(100, what);
             }
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Now, or between two of the next effects.
+    /// Ends an owner now, or between two of the next effects.
     fn crash_soon(&mut self, partition: u32) {
         let soon = self.rng.permille(700).then(|| self.rng.between(1, 12));
         let current = self.current[partition as usize].and_then(|id| self.owners.get_mut(&id));
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// An owner is gone. Another follows it, unless it was not the newest any more.
+    /// Removes an owner. A new owner follows, unless a newer one exists already.
     pub(super) fn bury(&mut self, id: u64, partition: u32) {
         self.trace.line(self.now, &format!("owner {id} is gone"));
         self.forget(id);
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// What an owner had asked for may still happen, but nobody hears of it.
+    /// Leaves an owner's requests on the agenda, without a receiver for their replies.
     fn forget(&mut self, id: u64) {
         self.checker.died(id);
         let mut orphans = Vec::new();
@@ -135,7 +135,7 @@ impl World {
         let mut cut = BTreeSet::new();
         for at in orphans {
             if let Some(What::Publish { shard, posts, .. }) = self.agenda.get(&at) {
-                // Publication stops anywhere: what is out is out, and is not marked done.
+                // Publication stops anywhere: published messages stay published, and are not marked done.
                 let all = posts.len();
                 let sent = self.rng.below(all as u64 + 1) as usize;
                 let sent = if cut.contains(shard) { 0 } else { sent };
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// A new owner claims while the old one goes on, unaware.
+    /// Starts a new owner that claims while the old one continues without notice.
     fn take_over(&mut self, partition: u32) {
         let Some(old) = self.current[partition as usize] else { return };
         self.checker.doubled();
@@ -162,7 +162,7 @@ impl World {
 
     fn reset(&mut self, partition: u32) {
         let Some(id) = self.current[partition as usize] else { return };
-        // The owner is told before anything comes over the new connection.
+        // The owner learns of the new connection before anything arrives over it.
         let wait = self.rng.between(1, self.plan.disturb.offers.unwrap_or(500));
         if let Some(owner) = self.owners.get_mut(&id) {
             let source = &mut self.sources[partition as usize];
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// An orderly hand-over.
+    /// Drains an owner for a hand-over.
     fn drain_owner(&mut self, partition: u32) {
         let Some(id) = self.current[partition as usize] else { return };
         if let Some(owner) = self.owners.get_mut(&id) {
@@ -184,8 +184,8 @@ impl World {
         }
     }
 
-    /// Up, and sometimes back again. Owners hear of it at different times, and some have not what was
-    /// decided on for a while.
+    /// Activates a newer version, or sometimes an older one. Owners learn of it at different times, and some lack the
+    /// decided version for a while.
     fn new_version(&mut self) {
         let generation = self.decided.generation + 1;
         let name = format!("sim@1.{generation}.0");
@@ -205,8 +205,8 @@ impl World {
         }
     }
 
-    /// The workers of an owner change at once, and its sequencer soon after. What it hears of an earlier
-    /// decision is no news.
+    /// Changes the version of an owner's workers at once, and of its sequencer soon after. The owner ignores an
+    /// earlier decision.
     fn swap(&mut self, id: u64, decided: Arc<Decided>, is_here: bool) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         if decided.generation < owner.decided.generation {
@@ -222,7 +222,7 @@ impl World {
         let keys: Vec<Key> = self.store.records.keys().cloned().collect();
         if !keys.is_empty() {
             let key = keys[self.rng.below(keys.len() as u64) as usize].clone();
-            self.store.records.get_mut(&key).expect("it is one of its keys").corrupt = true;
+            self.store.records.get_mut(&key).expect("the key is one of the store's").corrupt = true;
             self.trace.line(self.now, &format!("the job of {key:?} becomes unreadable"));
             self.checker.corrupted(&key);
         }

@@ -1,19 +1,19 @@
-//! The driver: feeds an owner's inputs in batches, drains its effects, and sleeps until something
-//! comes or its timeout. The real one does the same with tasks and sockets.
+//! The driver: feeds an owner's inputs in batches, drains its effects, and sleeps until an input arrives or its
+//! timeout passes. The real driver does the same with tasks and sockets.
 
 use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
 
 use super::{Owner, What, World};
 use crate::producer::Item;
 
-/// Effects in one go that no honest sequencer needs in these small worlds.
+/// Effects of one drain that no correct sequencer needs in these small worlds.
 const EFFECTS: usize = 20_000;
 
-/// Rounds with nothing but a timeout that has passed: each of a handful of keys may have had one.
+/// Rounds with nothing but a passed timeout: each of a handful of keys may have had one.
 const SPINS: u32 = 2_000;
 
 impl World {
-    /// Something on the agenda happens.
+    /// Performs an action of the agenda.
     pub(super) fn happen(&mut self, what: What) {
         match what {
             What::Tell(id, input) => self.step(id, Some(input)),
@@ -39,13 +39,13 @@ impl World {
         }
     }
 
-    /// Asks again whether something may be done: soon, unless it waits for a version.
+    /// Retries an effect later: soon, unless it waits for a version.
     fn serve_later(&mut self, owner: u64, effect: Effect) {
-        let has = self.owners.get(&owner).is_none_or(|it| it.version.is_some());
+        let has = self.owners.get(&owner).is_none_or(|owner| owner.version.is_some());
         self.plan_at(if has { 1 } else { 100 }, What::Serve(owner, effect));
     }
 
-    /// Whether something has to wait, since it would bring more into a full memory.
+    /// Returns whether an effect must wait, since it would bring more into a full memory.
     fn waits(&self, id: u64, effect: &Effect) -> bool {
         let Some(Owner { sequencer, version, .. }) = self.owners.get(&id) else { return false };
         match effect {
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// One round of an owner's driver.
+    /// Performs one round of an owner's driver.
     pub(super) fn step(&mut self, id: u64, input: Option<Input>) {
         let Some(mut owner) = self.owners.remove(&id) else { return };
         let now = owner.clock + self.now;
@@ -75,10 +75,10 @@ impl World {
             owner.rested_at = self.now;
         }
         if owner.connection.outstanding() > self.plan.settings.prefetch {
-            self.checker.broke("I7", "more deliveries taken than allowed".into());
+            self.checker.broke("I7", "the owner accepted more deliveries than allowed".into());
         }
         if owner.spins > SPINS {
-            self.checker.broke("livelock", format!("a timeout at {now} passes, and never goes"));
+            self.checker.broke("livelock", format!("the timeout at {now} has passed, and stays"));
         }
         let (stats, credit) = (owner.sequencer.stats(), owner.sequencer.credit());
         self.checker.drained(id, owner.partition, &stats, credit, &self.store);
@@ -90,7 +90,7 @@ impl World {
         self.owners.insert(id, owner);
     }
 
-    /// Inputs that are there at the same time: the driver takes some or all of them in one batch.
+    /// Returns inputs that arrive at the same time: the driver accepts some or all of them in one batch.
     fn more_inputs(&mut self, id: u64) -> Vec<Input> {
         let limit = self.rng.pick(&[0, 1, 100]);
         let mut taken = Vec::new();
@@ -117,7 +117,7 @@ impl World {
         owner.sequencer.handle(now, input);
     }
 
-    /// As many deliveries as the owner takes and the source has.
+    /// Delivers as many events as the owner accepts and the source has.
     fn deliveries(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let partition = owner.partition as usize;
         let away = self.plan.disturb.offers.is_some()
@@ -162,14 +162,14 @@ impl World {
         }
     }
 
-    /// Performs what the owner asks for; false if it died over it.
+    /// Performs the owner's effects. Returns false if the owner died during them.
     fn drain(&mut self, id: u64, owner: &mut Owner) -> bool {
         let mut effects = 0;
         while let Some(effect) = owner.sequencer.poll_effect() {
             effects += 1;
             owner.spins = 0;
             if effects > EFFECTS {
-                self.checker.broke("livelock", format!("{EFFECTS} effects in one go"));
+                self.checker.broke("livelock", format!("{EFFECTS} effects in one drain"));
                 return false;
             }
             self.trace.effect(self.now, id, &effect);
@@ -186,7 +186,7 @@ impl World {
         true
     }
 
-    /// An owner that has stopped asks for nothing more.
+    /// Checks that an owner that has stopped requests nothing more.
     fn after_stop(&mut self, id: u64, owner: &mut Owner, stopped: bool) {
         while stopped && let Some(effect) = owner.sequencer.poll_effect() {
             self.checker.asked(id, &effect);
@@ -212,12 +212,12 @@ impl World {
     }
 }
 
-/// What a decoder makes of bytes that are no event.
+/// Returns the letter that a decoder makes of bytes that are no event.
 fn unreadable(bytes: bytes::Bytes) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: Key::from(""), sequence: 0, tag: ordain_core::digest(&bytes) | 1 },
         cause: ordain_core::Cause::Unreadable,
-        error: "simulated: no event".into(),
+        error: "simulated: not an event".into(),
         origin: None,
         version: None,
         content: LetterContent::Raw(bytes),

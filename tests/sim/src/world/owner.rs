@@ -1,4 +1,4 @@
-//! One owner of a partition: a sequencer and what its driver remembers.
+//! An owner of a partition: a sequencer and the state of its driver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,28 +16,28 @@ pub(super) struct Owner {
     pub(super) claim: Claim,
     pub(super) sequencer: FaultySequencer,
     pub(super) connection: Connection,
-    /// What its clock shows at virtual time 0.
+    /// The owner's clock at virtual time 0.
     pub(super) clock: u64,
-    /// The newest decision that it has heard of.
+    /// The newest decision that the owner knows.
     pub(super) decided: Arc<Decided>,
-    /// What its workers execute; `None`: they have not what was decided on.
+    /// The version that the owner's workers execute; `None` if they lack the decided version.
     pub(super) version: Option<Arc<Decided>>,
-    /// When the last publication of a shard will be over: they are in order.
+    /// The end time of the last publication of each shard: publications are in order.
     pub(super) published_at: BTreeMap<u32, u64>,
-    /// Effects after which it is to die, if it is.
+    /// Number of effects after which the owner dies, if it must.
     pub(super) dies_after: Option<u64>,
-    /// Virtual time at which an orderly end is over, whatever still runs.
+    /// Virtual time at which a drain is over, even if something still runs.
     pub(super) drains_until: Option<u64>,
-    /// Rounds in which its timeout had passed and it asked for nothing.
+    /// Rounds in which the owner's timeout had passed and it requested nothing.
     pub(super) spins: u32,
-    /// Virtual time at which it was quiescent last.
+    /// The last virtual time at which the owner was quiescent.
     pub(super) rested_at: u64,
     /// The earliest wake on the agenda.
     pub(super) wakes_at: Option<u64>,
 }
 
 impl Owner {
-    /// Whether an orderly end is over: all that ran is committed and published, or time is up.
+    /// Returns whether a drain is over: all executed events are committed and published, or the time is up.
     pub(super) fn has_drained(&self, now: u64) -> bool {
         let stats = self.sequencer.stats();
         let busy = stats.turns + stats.ahead + stats.outbox > 0;
@@ -46,18 +46,19 @@ impl Owner {
 }
 
 impl World {
-    /// Claims a partition and starts a sequencer for it. Left-overs are published first.
+    /// Claims a partition and starts a sequencer for it. Messages that the earlier owner left are published first.
     pub(super) fn start(&mut self, partition: u32) {
         let (claim, commits) = self.store.claim(partition, self.rng.next());
-        // It goes back only as far as to the claim of its owner.
+        // The store goes back at most to the claim of its owner.
         self.past = None;
         self.owners_born += 1;
         let id = self.owners_born;
         self.trace.line(self.now, &format!("owner {id} claims {partition} at {commits:?}"));
         let mut settings = self.plan.settings.clone();
         settings.partition = partition;
-        // It may have heard of the last decision only, or not have what was decided on.
-        let (mut lacks, mut lags) = (false, false);
+        // The owner may know only the last decision, or lack the decided version.
+        let mut lacks = false;
+        let mut lags = false;
         if self.plan.disturb.versions > 0 {
             (lacks, lags) = (self.rng.permille(200), self.rng.permille(300));
         }
@@ -95,7 +96,7 @@ impl World {
         self.current[partition as usize] = Some(id);
         self.plan_at(0, What::Wake(id));
         if lags {
-            // From the last one but one to the last one.
+            // The version changes from the last but one to the last.
             self.checker.version_changed();
         }
         if lacks || lags {
@@ -104,8 +105,8 @@ impl World {
         }
     }
 
-    /// What an earlier owner committed is published, or left for later where the sink stands; until
-    /// when, by shard.
+    /// Publishes the messages that an earlier owner committed, or leaves them for later if the sink accepts nothing.
+    /// Returns the end times by shard.
     fn leave_over(
         &mut self,
         id: u64,

@@ -1,4 +1,4 @@
-//! Performs effects: each becomes something on the agenda.
+//! Performs effects: each becomes an action on the agenda.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::{Owner, Reply, What, World};
 use crate::store::{Message, Post};
 
 impl World {
-    /// Performs one effect; true if the owner is to stop.
+    /// Performs one effect. Returns true if the owner must stop.
     pub(super) fn perform(&mut self, id: u64, owner: &mut Owner, effect: Effect) -> bool {
         match effect {
             Effect::Run(turn) => {
@@ -44,7 +44,8 @@ impl World {
 
     fn reply(&mut self) -> Reply {
         let store = &self.plan.store;
-        let (before, after) = (store.lost_before, store.lost_after);
+        let before = store.lost_before;
+        let after = store.lost_after;
         match self.rng.below(1000) as u32 {
             chance if chance < before / 2 => Reply::Ghost,
             chance if chance < before => Reply::LostBefore,
@@ -64,13 +65,14 @@ impl World {
         }
     }
 
-    /// Publishes messages and letters of a batch. A deliberate fault may have removed all of them:
-    /// then the owner gets the answer alone.
+    /// Publishes messages and letters of a batch. A deliberate fault may have removed all of them: then the owner
+    /// gets only the answer.
     fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &Applied) {
         let letters = batch.forwarded(applied).cloned().map(Post::Letter);
         let messages = messages(batch, applied).into_iter().map(Post::Message);
         let posts: Vec<Post> = messages.chain(letters).collect();
-        let (shard, number) = (batch.shard, batch.number);
+        let shard = batch.shard;
+        let number = batch.number;
         let earliest = self.now + self.latency() + self.sink_latency();
         let last = owner.published_at.entry(shard).or_default();
         *last = earliest.max(*last);
@@ -78,7 +80,7 @@ impl World {
         self.plan_at(wait, What::Publish { owner: id, shard, number, posts });
     }
 
-    /// How long a sink stands before it takes something.
+    /// Returns the delay after which a sink accepts a message.
     pub(super) fn sink_latency(&mut self) -> u64 {
         match self.plan.sink_stands {
             0 => 0,
@@ -86,7 +88,7 @@ impl World {
         }
     }
 
-    /// An owner stops only where a newer one has claimed.
+    /// Checks that an owner stops only where a newer one has claimed.
     fn stops(&mut self, id: u64, owner: &Owner, stop: &Stop) {
         let newest = self.current[owner.partition as usize] == Some(id);
         if *stop != Stop::Fenced || newest {
@@ -95,7 +97,7 @@ impl World {
     }
 }
 
-/// The messages of the writes that applied.
+/// Returns the messages of the applied writes.
 fn messages(batch: &Batch, applied: &Applied) -> Vec<Message> {
     let refused = |index| applied.refused.iter().any(|(other, _)| *other == index);
     let writes = batch.writes.iter().enumerate().filter(|(index, _)| !refused(*index));

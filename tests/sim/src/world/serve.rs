@@ -1,4 +1,4 @@
-//! What the store, the remote replay source and the publisher do when it is their turn.
+//! The actions of the store, the remote replay source and the publisher.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ordain_core::{Batch, CommitReply, Effect, Event, Input, Key};
 use super::{Reply, What, World};
 use crate::store::{Claim, Post};
 
-/// How long nothing is heard before a commit is given up, in ms.
+/// Time in ms without a reply after which an owner gives a commit up.
 const SILENCE_MS: u64 = 100;
 
 impl World {
@@ -19,9 +19,10 @@ impl World {
         batch: &Arc<Batch>,
         reply: Reply,
     ) {
-        let (shard, number) = (batch.shard, batch.number);
+        let shard = batch.shard;
+        let number = batch.number;
         if reply == Reply::Ghost && self.lost.is_empty() {
-            // The owner hears nothing and asks again; this one arrives some time later.
+            // The owner gets no reply and sends the commit again; this copy arrives some time later.
             let wait = self.rng.below(3 * SILENCE_MS);
             let batch = batch.clone();
             self.plan_at(wait, What::Commit { owner, claim, batch, reply: Reply::Unheard });
@@ -57,7 +58,7 @@ impl World {
         self.plan_at(SILENCE_MS, What::Tell(owner, input));
     }
 
-    /// Answers a question. The owner may be gone by now; a load takes its job over all the same.
+    /// Answers a request. The owner may be gone by now; a load takes its job over regardless.
     pub(super) fn serve(&mut self, owner: u64, effect: &Effect) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
         if let Effect::Run(turn) = effect {
@@ -88,13 +89,13 @@ impl World {
                 let mut until = u64::MAX;
                 let rate = self.plan.replay.cut;
                 if rate > 0 && *source > 0 && self.rng.permille(rate / 2) {
-                    // There was no time to ask.
+                    // The source had no time to ask.
                     let first = missing.first().map_or(0, |range| *range.start());
                     (found, failed, until) = (Vec::new(), Some("busy".into()), first);
                     self.checker.unasked(owner, key, first);
                 }
                 if rate > 0 && found.len() > 1 && self.rng.permille(rate) {
-                    // As much as fits into one answer.
+                    // The answer has room for a part of the events.
                     found.truncate(1 + self.rng.below(found.len() as u64 - 1) as usize);
                     until = found[found.len() - 1].0 + 1;
                     self.checker.cut(owner, key, until);
@@ -119,7 +120,7 @@ impl World {
             self.checker.published(post);
         }
         self.store.outbox_done(partition, shard, number);
-        // One answer may stand for several publications.
+        // One answer may cover several publications.
         let more = self.agenda.values().any(|what| {
             matches!(what, What::Publish { owner: other, shard: s, .. } if (*other, *s) == (owner, shard))
         });
@@ -128,7 +129,7 @@ impl World {
         }
     }
 
-    /// What a replay source answers, and after how long.
+    /// Returns a replay source's answer, and its delay.
     fn look_for(
         &mut self,
         key: &Key,

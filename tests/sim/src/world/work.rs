@@ -9,11 +9,11 @@ use crate::handler::{self, Nature};
 use crate::plan::Blocked;
 use crate::producer::BLOCKED_KEY;
 
-/// How long the blocked key's handler takes, in ms.
+/// Duration of the blocked key's handler, in ms.
 const HOUR: u64 = 3_600_000;
 
 impl World {
-    /// Executes a turn: what comes of it is told after a while.
+    /// Executes a turn; its result follows after a delay.
     pub(super) fn execute(&mut self, owner: u64, version: &Arc<Decided>, turn: &Turn) {
         let mut done = TurnDone {
             token: turn.token,

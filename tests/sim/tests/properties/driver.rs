@@ -1,4 +1,4 @@
-//! A driver that answers with nonsense, and sees to it that what is asked for stays bounded.
+//! A driver that answers with nonsense, and checks that the open requests stay bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use proptest::prelude::prop;
 
 use crate::generate::Step;
 
-/// A driver that answers with nonsense, and counts what is open.
+/// A driver that answers with nonsense, and counts open requests.
 pub(crate) struct Driver {
     settings: Settings,
     sequencer: Sequencer,
     now: u64,
     delivered: u64,
-    /// Requests not answered, each kind with its tokens.
+    /// Unanswered requests, each kind with its tokens.
     loads: BTreeSet<Token>,
-    /// With the number of events in it.
+    /// Unanswered turns, with their number of events.
     turns: BTreeMap<Token, usize>,
     reads: BTreeSet<Token>,
     replays: BTreeSet<Token>,
@@ -57,10 +57,10 @@ impl Driver {
         }
     }
 
-    /// The input as a real answer to what is open, where it is to be one.
+    /// Returns the input as a real answer to an open request, if the case asks for one.
     fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
         let past = &mut self.past;
-        // An open one; else one that was answered before, or that never was.
+        // An open token; otherwise one that was answered before, or that never existed.
         let mut take = |open: &mut BTreeSet<Token>, token: Token| {
             let index = answers.filter(|_| !open.is_empty()).map(|index| index.index(open.len()));
             if let Some(taken) = index.and_then(|index| open.iter().nth(index).copied()) {
@@ -104,7 +104,7 @@ impl Driver {
         })
     }
 
-    /// The worker of a turn keeps to the contract: no more verdicts than events, and something.
+    /// Returns a worker's result within the contract: no more verdicts than events, and at least one.
     fn worked(
         &mut self,
         mut done: TurnDone,
@@ -112,7 +112,7 @@ impl Driver {
     ) -> Option<TurnDone> {
         let index = answers.filter(|_| !self.turns.is_empty());
         let Some(index) = index.map(|index| index.index(self.turns.len())) else {
-            // Nobody's turn, or one that is long over.
+            // The turn never existed, or is long over.
             return Some(done);
         };
         let (token, events) = self.turns.iter().nth(index).map(|(t, n)| (*t, *n))?;
@@ -139,7 +139,7 @@ impl Driver {
         let mut effects = 0;
         while let Some(effect) = self.sequencer.poll_effect() {
             effects += 1;
-            assert!(effects < 10_000, "no end of effects");
+            assert!(effects < 10_000, "the effects do not end");
             self.take(effect);
         }
         let stats = self.sequencer.stats();
@@ -180,7 +180,7 @@ impl Driver {
     }
 }
 
-/// An answer to this very batch: it names only what is in it.
+/// Returns an answer to this very batch: it names only parts of the batch.
 fn possible(reply: CommitReply, batch: &Batch) -> CommitReply {
     let CommitReply::Applied(mut applied) = reply else { return reply };
     let writes = batch.writes.len();

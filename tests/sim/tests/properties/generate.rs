@@ -1,5 +1,5 @@
-//! Generates settings and inputs: anything at all from outside, and from the store whatever could
-//! have been written.
+//! Generates settings and inputs: arbitrary ones from outside, and from the store everything that could have been
+//! written.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use ordain_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// One step of a case: an input, answering one of the last requests or out of the blue.
+/// One step of a case: an input, as an answer to one of the last requests or unrelated to any.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) input: Input,
-    /// Which of the open tokens the completion takes; none: its own nonsense.
+    /// The open token that the completion answers; `None` for a token of its own.
     pub(crate) answers: Option<prop::sample::Index>,
     pub(crate) wait: u64,
     pub(crate) drains: bool,
@@ -44,17 +44,17 @@ fn event() -> impl Strategy<Value = Arc<Event>> {
     )
 }
 
-/// What a replay source may come up with.
+/// Generates events that a replay source may return.
 fn found() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
     vec((sequence(), event()), 0..4)
 }
 
-/// What may have been spilled: it passed the limits.
+/// Generates events that may have been spilled: they passed the limits.
 fn spilled() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
     vec((0..12u64, event()), 0..4)
 }
 
-/// Of no request: those are counted from 0.
+/// Generates a token of no request: real tokens are counted from 0.
 fn token() -> impl Strategy<Value = Token> {
     (0..5u32, (1 << 40)..(1u64 << 41)).prop_map(|(lane, serial)| Token { lane, serial })
 }
@@ -86,7 +86,7 @@ fn status() -> impl Strategy<Value = Status> {
     ])
 }
 
-/// Any job, but one whose numbers could have been written: what is in the store passed the limits.
+/// Generates a job whose numbers could have been written: jobs in the store passed the limits.
 fn job() -> impl Strategy<Value = Job> {
     let number = || 0..12u64;
     let counts = (number(), any::<u64>(), 0..3u32, status(), 0..9u32, 0..9u32);
@@ -188,7 +188,7 @@ fn reply() -> impl Strategy<Value = CommitReply> {
 
 fn input() -> impl Strategy<Value = Input> {
     prop_oneof![
-        // The driver numbers deliveries; the runner fills the number in.
+        // The driver numbers deliveries; the runner sets the number.
         20 => event().prop_map(|event| Input::Arrived { delivery: 0, event }),
         1 => text().prop_map(|text| Input::Unreadable { delivery: 0, letter: letter(&text) }),
         1 => Just(Input::SourceReset),

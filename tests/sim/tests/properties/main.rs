@@ -1,5 +1,4 @@
-//! Any inputs at all, also nonsense: the sequencer never panics, and what it asks for stays
-//! within its bounds.
+//! Arbitrary inputs, also nonsense: the sequencer never panics, and its requests stay within its bounds.
 
 mod driver;
 mod generate;

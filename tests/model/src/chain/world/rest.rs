@@ -1,4 +1,4 @@
-//! The end of a run: the world comes to rest, and what came of it is checked.
+//! The end of a run: the world comes to rest, and the result is checked.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::chain::destination::{Entry, Message};
 use crate::chain::outcome::ChainBroken;
 
 impl ChainWorld {
-    /// Gives and marks all that there is, and checks what came of it.
+    /// Gives and marks all messages, and checks the result.
     pub fn come_to_rest(&mut self) {
         for _ in 0..3 {
             self.repeat_commits();
@@ -39,14 +39,17 @@ impl ChainWorld {
         };
         let committed: Vec<Message> = source.commits.iter().flatten().copied().collect();
         let forgotten: BTreeSet<Message> = owner.forgotten().collect();
-        let may_lack = |it: &Message| {
-            only_there.contains(it) || forgotten.contains(it) || mistaken.contains(it)
+        let may_lack = |message: &Message| {
+            only_there.contains(message)
+                || forgotten.contains(message)
+                || mistaken.contains(message)
         };
-        let is_twice = |it: &Message| count(it) > 1 && !marked_again.contains(it);
+        let is_twice = |message: &Message| count(message) > 1 && !marked_again.contains(message);
         let is_one_of_two = |at: usize| {
             let entry = destination.entries[at];
-            let is_same =
-                |it: &Entry| it.number == entry.number && it.message.key == entry.message.key;
+            let is_same = |other: &Entry| {
+                other.number == entry.number && other.message.key == entry.message.key
+            };
             destination.entries[..at].iter().any(is_same)
         };
         let is_foreign = |entry: &Entry| {
@@ -54,15 +57,16 @@ impl ChainWorld {
             message.event < OTHERS && !committed.contains(message) && !orphans.contains(message)
         };
         let mut numbers: Vec<(u8, u64)> = Vec::new();
-        let is_ordered = |it: &&Message| !marked_again.contains(it) && !unclaimed.contains(it);
+        let is_ordered =
+            |message: &&Message| !marked_again.contains(message) && !unclaimed.contains(message);
         for message in committed.iter().filter(is_ordered) {
             let entry = destination.entries.iter().find(|entry| entry.message == *message);
             numbers.extend(entry.map(|entry| (message.key, entry.number)));
         }
         // A stable sort keeps the order of the outbox within a key.
-        numbers.sort_by_key(|it| it.0);
-        let lacking = committed.iter().filter(|it| count(it) == 0).count();
-        let broken = if committed.iter().any(|it| count(it) == 0 && !may_lack(it)) {
+        numbers.sort_by_key(|numbered| numbered.0);
+        let lacking = committed.iter().filter(|message| count(message) == 0).count();
+        let broken = if committed.iter().any(|message| count(message) == 0 && !may_lack(message)) {
             Some(ChainBroken::Missing)
         } else if committed.iter().any(is_twice) {
             Some(ChainBroken::Twice)
@@ -74,7 +78,7 @@ impl ChainWorld {
             Some(ChainBroken::OutOfOrder)
         } else if !owner.waiting.is_empty() {
             Some(ChainBroken::Stuck)
-        } else if *source_rewinds < 2 && source.outbox.iter().any(|it| *it <= owner.done) {
+        } else if *source_rewinds < 2 && source.outbox.iter().any(|commit| *commit <= owner.done) {
             Some(ChainBroken::DoneComesBack)
         } else {
             None

@@ -1,5 +1,4 @@
-//! What must hold of an owner whenever it has nothing more to ask for: I7 (its bounds), and that
-//! failed tries are written down.
+//! The rules for an owner that has no more effects to request: I7 (its bounds), and that failed tries are recorded.
 
 use ordain_core::{Stats, shard_of};
 
@@ -7,12 +6,11 @@ use super::super::{Checker, at};
 use crate::handler::MESSAGES;
 use crate::store::Store;
 
-/// Bytes that may be held beyond the budget: what came with the last deliveries and turns before
-/// intake stopped.
+/// Bytes that an owner may hold beyond the budget: the last deliveries and turns before intake stopped.
 const SLACK: usize = 64 << 10;
 
 impl Checker {
-    /// An owner has nothing more to ask for at this time.
+    /// Checks an owner that has no more effects to request at this time.
     pub(crate) fn drained(
         &mut self,
         owner: u64,
@@ -22,10 +20,10 @@ impl Checker {
         store: &Store,
     ) {
         let settings = &self.plan.settings;
-        // What was ahead when the outbox became full.
+        // Events that were ahead when the outbox became full.
         let mut ahead = settings.run_ahead * MESSAGES as usize;
         if settings.forward_letters {
-            // One of each shard may be under way, with as many letters as it has events.
+            // One batch of each shard may be under way, with as many letters as events.
             let batch = settings.batch_events + settings.quantum + settings.lane_buffer;
             ahead += settings.shards as usize * (batch + settings.gap.max_width as usize);
         }
@@ -45,7 +43,7 @@ impl Checker {
         }
         let outbox = store.outbox_len(Some(partition));
         let limit = settings.max_outbox + ahead;
-        // What is made again is there once more.
+        // A commit that is repeated puts its messages into the outbox again.
         if outbox > limit && self.times_back == 0 {
             let detail = format!("{outbox} messages in the store's outbox, {limit} allowed");
             return self.broke("I7", detail);
@@ -55,7 +53,7 @@ impl Checker {
         }
     }
 
-    /// Failed tries are durable as soon as there was an occasion.
+    /// Checks that failed tries are durable after the first occasion to write them.
     fn written_down(&mut self, owner: u64, store: &Store) {
         let settings = self.plan.settings.clone();
         let corrupt = self.corrupt.clone();
@@ -67,7 +65,7 @@ impl Checker {
         watch.failures.retain(|key, _| !corrupt.contains(key));
         watch.failures.retain(|key, (sequence, count)| {
             let shard = shard_of(key, settings.shards);
-            // While the job is being loaded again nothing of it is written.
+            // While a job is being loaded again, nothing of it is written.
             let loading = watch.loads.values().any(|loading| loading == key);
             if loading || watch.commits.contains_key(&shard) || watch.unknown.contains_key(&shard) {
                 return true;

@@ -1,5 +1,5 @@
-//! Commits of an owner: one of a shard at a time, numbered without holes, the same again after a
-//! lost answer, and of a bounded size.
+//! Commits of an owner: one of a shard at a time, numbered without holes, identical after a lost answer, and of a
+//! bounded size.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl Checker {
         }
     }
 
-    /// A turn is never cut, and neither is the skip of a wide gap.
+    /// Checks the size of a batch. A turn is never cut, and neither is the skip of a wide gap.
     fn batch_size(&mut self, batch: &Batch, what: &str) {
         let settings = &self.plan.settings;
         let written: usize = batch.writes.iter().map(|write| write.spill.len().max(1)).sum();
@@ -60,7 +60,7 @@ impl Checker {
             CommitReply::Applied(applied) => applied,
             CommitReply::Rewound { last: Some(last), .. } => {
                 watch.numbers[shard as usize] = *last;
-                // Its lanes take that for settled until they start again.
+                // The owner's lanes count these events as settled until they start again.
                 watch.all_reached(&batch);
                 return;
             }
@@ -94,7 +94,7 @@ impl Checker {
         }
     }
 
-    /// With one owner for good, nobody else moves its jobs.
+    /// Checks that a refusal has a cause. With a single owner for good, no other owner moves its jobs.
     fn may_be_refused(&mut self, key: &Key, why: &Refusal) {
         let alone = self.plan.partitions == 1;
         let unreadable = self.corrupt.contains(key);
@@ -105,7 +105,7 @@ impl Checker {
         }
     }
 
-    /// Whether sequence 1 may run before the job is known.
+    /// Returns whether sequence 1 may run before the job is known.
     fn speculates(&self) -> bool {
         self.plan.settings.ordering == Ordering::Sequenced
     }

@@ -1,4 +1,4 @@
-//! Turns of an owner: I2 (one of a key at a time), their bounds, and what became of them.
+//! Turns of an owner: I2 (one of a key at a time), their bounds, and their results.
 
 use ordain_core::{Turn, TurnDone};
 
@@ -22,8 +22,9 @@ impl Checker {
         }
         let guess = first == settings.first && self.keys.get(&turn.key).is_some_and(|k| k.live);
         let watch = self.watch(owner);
-        let (has, needs) = (watch.generation, watch.loaded.get(&turn.key).copied());
-        // What follows a guess is one as well.
+        let has = watch.generation;
+        let needs = watch.loaded.get(&turn.key).copied();
+        // A turn that follows a guess is a guess, too.
         let ahead = watch.ahead.get(&turn.key).copied();
         let guessed = guess || ahead == Some((settings.first, first));
         if has.is_none_or(|has| !guessed && needs.is_some_and(|needs| has < needs)) {
@@ -32,7 +33,8 @@ impl Checker {
         let watch = self.watch(owner);
         let other = watch.turns.values().any(|flight| flight.key == turn.key);
         let fresh = watch.fresh.remove(&turn.key).is_none_or(|due| due != first || turn.fresh);
-        let (key, events) = (turn.key.clone(), turn.events.clone());
+        let key = turn.key.clone();
+        let events = turn.events.clone();
         let flight = Flight { key, events, stale: false, guess, fresh: turn.fresh };
         let reused = watch.turns.insert(turn.token, flight).is_some();
         let turns = watch.turns.len();
@@ -81,9 +83,9 @@ impl Checker {
         let on_new_version = self.plan.settings.retry.on_new_version;
         let watch = self.watch(owner);
         if on_new_version
-            && watch.version.as_ref().is_none_or(|it| *it != done.version.build.version)
+            && watch.version.as_ref().is_none_or(|version| *version != done.version.build.version)
         {
-            // Another version has come while this one ran, or is to come, and begins anew.
+            // Another version came while this turn ran, or is about to come, and the count begins anew.
             watch.failures.remove(&key);
             watch.fresh.remove(&key);
             return;
