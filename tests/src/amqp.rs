@@ -102,7 +102,7 @@ impl Client {
         self.runtime.block_on(async {
             let mut left: Vec<&Outgoing> = messages.iter().collect();
             while !left.is_empty() {
-                ensure!(started.elapsed() < QUIET, "{} messages are refused", left.len());
+                ensure!(started.elapsed() < QUIET, "{} messages are rejected", left.len());
                 let mut refused = Vec::new();
                 for part in left.chunks(OUTSTANDING) {
                     refused.extend(self.publish_once(exchange, part).await?);
@@ -156,13 +156,13 @@ impl Client {
                     }
                     Err(_) if last.elapsed() < QUIET => {}
                     _ => {
-                        bail!("{} messages came to {queue}, and {count} were to come", taken.len())
+                        bail!("{} messages arrived from {queue} instead of {count}", taken.len())
                     }
                 }
                 let open = taken.len() - acknowledged;
                 let pauses = last.elapsed() >= TOGETHER || open >= OUTSTANDING / 2;
                 if open > 0 && (pauses || taken.len() == count) {
-                    let last = taken.last().expect("one is open");
+                    let last = taken.last().expect("a delivery without an acknowledgement");
                     last.ack(BasicAckOptions { multiple: true }).await?;
                     acknowledged = taken.len();
                 }

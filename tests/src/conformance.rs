@@ -35,10 +35,10 @@ pub trait Fixture: Send {
     /// Returns the store.
     fn store(&self) -> &dyn Store;
 
-    /// Returns whether one write can contain marks and the progress of an outbox.
+    /// True if one write can contain marks and the progress of an outbox.
     const MARKS_WITH_OUTBOX: bool = true;
 
-    /// Returns whether a page of keys is never larger than requested and no key is on two pages.
+    /// True if a page of keys is never larger than requested and no key is on two pages.
     const PAGES_ARE_EXACT: bool = true;
 
     /// Advances the store's time by this number of ms.

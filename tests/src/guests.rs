@@ -11,7 +11,7 @@ pub fn guest(name: &str) -> Result<Vec<u8>> {
     std::fs::read(&file).with_context(|| format!("guest {name} does not exist"))
 }
 
-/// Returns a component that does nothing.
+/// A component that does nothing.
 pub const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 
 /// Returns a component that only imports an instance without content.

@@ -16,7 +16,7 @@ pub fn binary() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let profile = test.ancestors().nth(2).context("the test is not in a target folder")?;
     let binary = profile.join("ordain");
-    ensure!(binary.exists(), "there is no {}: run `cargo xtask test`", binary.display());
+    ensure!(binary.exists(), "{} does not exist: run `cargo xtask test`", binary.display());
     Ok(binary)
 }
 
@@ -93,7 +93,8 @@ impl Home {
         let output = self.output(&["--log", "warn", "run", "--once", "--json"])?;
         let log = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "the run failed ({}): {log}", output.status);
-        serde_json::from_slice(&output.stdout).with_context(|| format!("no report: {log}"))
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("the host printed no report: {log}"))
     }
 
     /// Runs `run --once --json` for a sink that writes to standard output, which a file of the home receives. Returns
@@ -103,7 +104,8 @@ impl Home {
         let output = command.stdout(fs::File::create(self.path(out))?).output()?;
         let report = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "the run failed ({}): {report}", output.status);
-        serde_json::from_str(&report).with_context(|| format!("no report: {report}"))
+        serde_json::from_str(&report)
+            .with_context(|| format!("the host printed no report: {report}"))
     }
 
     /// Starts `run --once` for a test that kills it.

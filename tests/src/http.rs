@@ -26,19 +26,22 @@ pub struct Answer {
 impl Answer {
     /// Parses the body as JSON.
     pub fn json(&self) -> Result<Value> {
-        serde_json::from_str(&self.body).with_context(|| format!("no JSON: {self:?}"))
+        serde_json::from_str(&self.body).with_context(|| format!("the body is not JSON: {self:?}"))
     }
 
     /// Returns the detail of an error, which must be problem details of its status.
     pub fn problem(&self) -> Result<String> {
         let problem = self.json()?;
         let form = self.head.contains("content-type: application/problem+json");
-        ensure!(form && problem["status"] == self.status, "no problem details: {self:?}");
+        ensure!(
+            form && problem["status"] == self.status,
+            "the response has no problem details: {self:?}"
+        );
         problem["detail"].as_str().map(str::to_owned).context("a detail")
     }
 }
 
-/// Returns the address of a host's admin listener, as the host's log states it.
+/// Returns the address of a host's admin listener, from the host's log.
 pub fn admin(service: &mut Service) -> Result<SocketAddr> {
     const SAID: &str = "admin listening on http://";
     let mut address = None;
@@ -49,7 +52,7 @@ pub fn admin(service: &mut Service) -> Result<SocketAddr> {
         address = said.and_then(|(address, _)| address.trim().parse().ok());
         address.is_some()
     })?;
-    address.context("it was said")
+    address.context("the log contains no address")
 }
 
 /// Waits until a host is ready. Returns the address of its admin listener.
@@ -82,13 +85,13 @@ pub fn send(address: SocketAddr, request: &[u8]) -> Result<Answer> {
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
-        ensure!(!answer.is_empty(), "no answer: {error}");
+        ensure!(!answer.is_empty(), "no response: {error}");
     }
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     Ok(Answer {
-        status: status.with_context(|| format!("no answer in HTTP: {answer:?}"))?,
+        status: status.with_context(|| format!("the response is not HTTP: {answer:?}"))?,
         head: head.to_ascii_lowercase(),
         body: body.to_owned(),
     })

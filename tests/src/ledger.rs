@@ -94,10 +94,10 @@ impl Ledger {
 fn add_up(all: &[Value]) -> (BTreeMap<Month, Value>, BTreeMap<String, u64>) {
     let mut balances: BTreeMap<String, (i64, u64)> = BTreeMap::new();
     let mut months: BTreeMap<Month, [i64; 5]> = BTreeMap::new();
-    for it in all {
+    for transaction in all {
         let [order, month] =
-            ["order", "month"].map(|name| it[name].as_str().unwrap_or("").to_owned());
-        let cents = it["cents"].as_i64().unwrap_or(0);
+            ["order", "month"].map(|name| transaction[name].as_str().unwrap_or("").to_owned());
+        let cents = transaction["cents"].as_i64().unwrap_or(0);
         let (balance, count) = balances.entry(order.clone()).or_default();
         let sums = months.entry((order, month)).or_insert([*balance, 0, 0, 0, 0]);
         *balance += cents;

@@ -130,7 +130,7 @@ pub struct Line {
     pub kind: String,
     /// The data as a handler receives it: without insignificant white space.
     pub data: String,
-    /// Whether the event is marked as the last one of its key.
+    /// True if the event is marked as the last one of its key.
     pub end: bool,
 }
 
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_does_not_fit_is_refused() {
+    fn unsuitable_log_is_refused() {
         let event = |key: &str, sequence: u64, end: bool| {
             let line = line(key, sequence, &json!({}));
             line.replacen('{', &format!("{{\"endofsequence\":{end},"), 1)

@@ -140,7 +140,7 @@ impl Service {
             ended = self.child.try_wait()?;
             Ok(ended.is_some())
         })?;
-        ended.context("it has ended")
+        ended.context("the host has not ended")
     }
 
     /// Waits until the host ends. Returns the most memory that the host used, in KiB.
@@ -154,7 +154,7 @@ impl Service {
             let now = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
             peak = now.unwrap_or(peak);
             if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "it ended with {status}: {}", self.stderr());
+                ensure!(status.success(), "the host ended with {status}: {}", self.stderr());
                 return Ok(peak);
             }
             std::thread::sleep(LOOK);
@@ -165,11 +165,11 @@ impl Service {
     pub fn end(&mut self) -> Result<()> {
         self.signal("TERM")?;
         let status = self.wait()?;
-        ensure!(status.success(), "it ended with {status}: {}", self.stderr());
+        ensure!(status.success(), "the host ended with {status}: {}", self.stderr());
         Ok(())
     }
 
-    /// Kills the host, which loses all data except those that the system holds: unlike a power failure.
+    /// Kills the host, like a power failure, except that data in the caches of the system survive.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;

@@ -66,7 +66,7 @@ pub fn check(input: &BTreeMap<String, BTreeMap<u64, Line>>, output: &str) -> Res
         let same = got.iter().zip(&expected).take_while(|(got, expected)| got == expected).count();
         ensure!(
             got == expected,
-            "key {key}: {} messages, of {} expected; after {same} comes {:?} and not {:?}",
+            "key {key}: {} messages, of {} expected; after {same} follows {:?} instead of {:?}",
             got.len(),
             expected.len(),
             got.get(same),

@@ -92,7 +92,7 @@ impl Workers {
     #[track_caller]
     pub fn failure(&self, data: impl AsRef<[u8]>) -> Failure {
         let done = self.command(data);
-        done.failure.unwrap_or_else(|| panic!("it has not failed: {:?}", done.verdicts))
+        done.failure.unwrap_or_else(|| panic!("the event has not failed: {:?}", done.verdicts))
     }
 
     /// Executes one event that emits one message. Returns the message.
@@ -100,7 +100,7 @@ impl Workers {
     pub fn report(&self, data: &str) -> String {
         let done = self.command(data);
         let [Verdict::Effect { messages, .. }] = done.verdicts.as_slice() else {
-            panic!("it has no effect: {done:?}")
+            panic!("the event has no effect: {done:?}")
         };
         text(&messages[0])
     }
@@ -109,7 +109,7 @@ impl Workers {
     pub fn results(&self, count: usize) -> Vec<TurnDone> {
         let mut results = Vec::new();
         while results.len() < count {
-            results.extend(self.results.recv_timeout(PATIENCE).expect("a result comes in time"));
+            results.extend(self.results.recv_timeout(PATIENCE).expect("a result in time"));
         }
         results
     }

@@ -27,7 +27,7 @@ pub struct Cluster {
     proxies: Vec<Proxy>,
     /// No replicas, or one of each node.
     replicas: Vec<Redis>,
-    /// Whether the replica of each node is its master now.
+    /// For each node: true if its replica is its master now.
     swapped: Vec<AtomicBool>,
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn free_everywhere() -> Result<u16> {
 }
 
 #[test]
-fn a_port_is_taken_once_and_can_be_listened_to() -> Result<()> {
+fn port_is_reserved_once_and_accepts_a_listener() -> Result<()> {
     let one = Port::take()?;
     let other = Port::take()?;
     assert_ne!(one.number(), other.number());

@@ -14,8 +14,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::wait::wait_for;
 
-/// Starts the program, prints its id, and ends with it. A line on standard input kills the program; the end of standard
-/// input means that the test's process is gone, so the shell removes the folder as well.
+/// A script that starts the program, prints its id, and ends with it. A line on standard input kills the program; the
+/// end of standard input means that the test's process is gone, so the shell removes the folder as well.
 const SHELL: &str = r#"
 exec 3<&0
 folder=$1 log=$2; shift 2
@@ -63,7 +63,7 @@ impl Process {
         let mut shell = shell.spawn().context("cannot start `sh`")?;
         let hold = shell.stdin.take();
         let mut id = String::new();
-        let output = shell.stdout.take().context("it is piped")?;
+        let output = shell.stdout.take().context("the output is piped")?;
         BufReader::new(output).read_line(&mut id)?;
         let id = id.trim().parse().context("the shell printed no process id")?;
         Ok(Self { shell, id, hold })
@@ -121,7 +121,7 @@ pub(crate) fn find(name: &str) -> Result<PathBuf> {
 }
 
 #[test]
-fn a_missing_program_names_what_installs_it() {
-    let error = find("no-such-server").expect_err("there is none");
+fn error_of_a_missing_program_names_the_installation_command() {
+    let error = find("no-such-server").expect_err("the program does not exist");
     assert!(error.to_string().contains("cargo xtask test"), "{error}");
 }

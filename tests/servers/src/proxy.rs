@@ -98,8 +98,8 @@ impl Proxy {
 
     /// Loses the replies to the next `count` requests of Redis that contain some bytes (none: any): the server executes
     /// each request, and when its reply arrives the proxy closes the connection instead. Replies to earlier requests
-    /// pass before. The call replaces the losses that an earlier call requested. It does not work for connections that
-    /// subscribe, whose replies cannot be matched with requests.
+    /// pass before. The call replaces the losses that an earlier call requested. The method does not work for
+    /// connections that subscribe, whose replies cannot be matched with requests.
     pub fn lose_replies(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
     }

@@ -91,7 +91,7 @@ impl Connection {
     /// Waits for the next reply.
     pub fn receive(&mut self) -> Result<Reply> {
         let mut line = String::new();
-        self.stream.read_line(&mut line).context("no answer came")?;
+        self.stream.read_line(&mut line).context("no reply arrived")?;
         let line = line.strip_suffix("\r\n").context("the server closed the connection")?;
         ensure!(line.is_ascii() && !line.is_empty(), "not a reply of Redis: {line:?}");
         let (kind, rest) = line.split_at(1);

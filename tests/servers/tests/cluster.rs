@@ -12,7 +12,7 @@ fn refused(node: &Redis, command: &[&str]) -> Result<String> {
 }
 
 #[test]
-fn a_slot_moves_in_steps_and_nodes_come_back() -> Result<()> {
+fn slot_moves_in_steps_and_restarted_nodes_serve_again() -> Result<()> {
     let cluster = Cluster::start(3)?;
     every_master_owns_keys(&cluster)?;
     a_slot_moves(&cluster)?;
@@ -54,8 +54,8 @@ fn a_slot_moves(cluster: &Cluster) -> Result<()> {
     let is_here =
         |key: &&str| from.attempt(&["GET", key]).is_ok_and(|reply| reply.text().is_some());
     let (here, there): (Vec<&str>, Vec<&str>) = keys.iter().partition(|key| is_here(key));
-    let here = *here.first().context("one is left")?;
-    let there = *there.first().context("one")?;
+    let here = *here.first().context("a key on the old node")?;
+    let there = *there.first().context("a key on the new node")?;
     let ask = format!("ASK {slot} 127.0.0.1:{}", to.port());
     assert_eq!(refused(from, &["GET", there])?, ask);
     assert_eq!(refused(from, &["SET", "{a}new", "1"])?, ask);
@@ -85,7 +85,7 @@ fn a_node_comes_back(cluster: &Cluster) -> Result<()> {
 }
 
 #[test]
-fn a_cluster_may_ask_for_a_password() -> Result<()> {
+fn cluster_with_a_password_serves_and_migrates() -> Result<()> {
     let cluster = Cluster::with(3, &Options::new().password("secret"))?;
     let slot = cluster.slot("a")?;
     let owner = cluster.owner(slot)?;
@@ -98,7 +98,7 @@ fn a_cluster_may_ask_for_a_password() -> Result<()> {
 }
 
 #[test]
-fn nodes_behind_proxies_name_these() -> Result<()> {
+fn nodes_behind_proxies_announce_the_proxies() -> Result<()> {
     let cluster = Cluster::behind_proxies(3, &Options::new())?;
     let slot = cluster.slot("a")?;
     let owner = cluster.owner(slot)?;

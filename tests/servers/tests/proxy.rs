@@ -13,7 +13,7 @@ fn both() -> Result<(Redis, Proxy)> {
 }
 
 #[test]
-fn a_lost_reply_leaves_the_write() -> Result<()> {
+fn write_with_a_lost_reply_is_executed() -> Result<()> {
     let (redis, proxy) = both()?;
     proxy.lose_replies(1, "EVAL");
     let mut connection = Connection::open(proxy.port())?;
@@ -28,7 +28,7 @@ fn a_lost_reply_leaves_the_write() -> Result<()> {
 }
 
 #[test]
-fn earlier_answers_pass_before_a_lost_one() -> Result<()> {
+fn earlier_replies_pass_before_a_lost_one() -> Result<()> {
     let (redis, proxy) = both()?;
     proxy.lose_replies(2, "needle");
     for round in 1..=2 {
@@ -48,7 +48,7 @@ fn earlier_answers_pass_before_a_lost_one() -> Result<()> {
 }
 
 #[test]
-fn a_lost_request_is_not_done() -> Result<()> {
+fn lost_request_is_not_executed() -> Result<()> {
     let (redis, proxy) = both()?;
     proxy.lose_requests(1, "INCR");
     assert!(Connection::open(proxy.port())?.command(&["INCR", "a"]).is_err());
@@ -59,7 +59,7 @@ fn a_lost_request_is_not_done() -> Result<()> {
 }
 
 #[test]
-fn every_reply_is_lost_while_that_is_the_mode() -> Result<()> {
+fn every_reply_is_lost_in_mode_cut_replies() -> Result<()> {
     let (redis, proxy) = both()?;
     proxy.set(Mode::CutReplies)?;
     for _ in 0..3 {
@@ -73,7 +73,7 @@ fn every_reply_is_lost_while_that_is_the_mode() -> Result<()> {
 }
 
 #[test]
-fn a_cut_closes_what_is_open() -> Result<()> {
+fn cut_closes_open_connections() -> Result<()> {
     let (_redis, proxy) = both()?;
     let mut connections = [Connection::open(proxy.port())?, Connection::open(proxy.port())?];
     for connection in &mut connections {
@@ -89,7 +89,7 @@ fn a_cut_closes_what_is_open() -> Result<()> {
 }
 
 #[test]
-fn refused_is_refused_until_it_passes() -> Result<()> {
+fn connections_are_refused_until_the_mode_changes() -> Result<()> {
     let (_redis, proxy) = both()?;
     for _ in 0..20 {
         let mut open = Connection::open(proxy.port())?;
@@ -97,7 +97,7 @@ fn refused_is_refused_until_it_passes() -> Result<()> {
         proxy.set(Mode::Refuse)?;
         assert!(open.command(&["PING"]).is_err());
         let refused = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port()));
-        let error = refused.expect_err("nobody listens");
+        let error = refused.expect_err("no listener");
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
         proxy.set(Mode::Pass)?;
         Connection::open(proxy.port())?.command(&["PING"])?;
@@ -106,7 +106,7 @@ fn refused_is_refused_until_it_passes() -> Result<()> {
 }
 
 #[test]
-fn what_is_delayed_comes_later() -> Result<()> {
+fn delayed_requests_arrive_later() -> Result<()> {
     let (_redis, proxy) = both()?;
     let by = Duration::from_millis(100);
     let mut connection = Connection::open(proxy.port())?;
@@ -118,7 +118,7 @@ fn what_is_delayed_comes_later() -> Result<()> {
 }
 
 #[test]
-fn a_silent_network_passes_what_it_held_up() -> Result<()> {
+fn half_open_proxy_passes_held_bytes_afterwards() -> Result<()> {
     let (redis, proxy) = both()?;
     let mut open = Connection::open(proxy.port())?;
     open.command(&["PING"])?;
@@ -135,7 +135,7 @@ fn a_silent_network_passes_what_it_held_up() -> Result<()> {
 }
 
 #[test]
-fn a_server_may_come_and_go_behind_it() -> Result<()> {
+fn proxy_passes_again_after_its_server_restarts() -> Result<()> {
     let (redis, proxy) = both()?;
     let mut open = Connection::open(proxy.port())?;
     open.command(&["SET", "a", "1"])?;

@@ -28,7 +28,7 @@ fn servers_run_side_by_side() -> Result<()> {
 }
 
 #[test]
-fn the_default_is_durable_and_lines_override_it() -> Result<()> {
+fn default_server_is_durable_and_lines_override_defaults() -> Result<()> {
     let setting = |redis: &Redis, name: &str| -> Result<String> {
         let reply = redis.command(&["CONFIG", "GET", name])?;
         let value = reply.parts().get(1).and_then(Reply::text);
@@ -50,7 +50,7 @@ fn the_default_is_durable_and_lines_override_it() -> Result<()> {
 }
 
 #[test]
-fn what_was_written_outlives_a_kill() -> Result<()> {
+fn written_data_survives_a_kill() -> Result<()> {
     let redis = Redis::start(&[])?;
     let port = redis.port();
     redis.command(&["SET", "a", "1"])?;
@@ -67,7 +67,7 @@ fn what_was_written_outlives_a_kill() -> Result<()> {
 }
 
 #[test]
-fn a_store_goes_back_in_time() -> Result<()> {
+fn server_returns_to_a_snapshot() -> Result<()> {
     let redis = Redis::start(&[])?;
     redis.command(&["SET", "early", "1"])?;
     let snapshot = redis.snapshot()?;
@@ -87,7 +87,7 @@ fn a_store_goes_back_in_time() -> Result<()> {
 }
 
 #[test]
-fn a_paused_server_answers_when_it_goes_on() -> Result<()> {
+fn paused_server_replies_after_it_resumes() -> Result<()> {
     let redis = Redis::start(&[])?;
     redis.pause()?;
     assert!(redis.is_running());
@@ -113,7 +113,7 @@ fn processor_time_is_counted() -> Result<()> {
 }
 
 #[test]
-fn a_replica_follows_also_with_a_password() -> Result<()> {
+fn replica_follows_a_master_with_a_password() -> Result<()> {
     for options in [Options::new(), Options::new().password("secret")] {
         let master = Redis::with(&options)?;
         let replica = Redis::with(&options.clone().replica_of(&master))?;
@@ -132,7 +132,7 @@ fn a_replica_follows_also_with_a_password() -> Result<()> {
 }
 
 #[test]
-fn passwords_and_users_are_asked_for() -> Result<()> {
+fn server_requires_passwords_of_its_users() -> Result<()> {
     let options = Options::new().password("secret").user("reader", "open", "~seen:* +get");
     let redis = Redis::with(&options)?;
     assert_eq!(redis.url(), format!("redis://:secret@127.0.0.1:{}", redis.port()));
@@ -147,9 +147,9 @@ fn passwords_and_users_are_asked_for() -> Result<()> {
 }
 
 #[test]
-fn tls_is_spoken_with_certificates_that_hold() -> Result<()> {
+fn server_offers_tls_with_valid_certificates() -> Result<()> {
     let redis = Redis::with(&Options::new().tls().password("secret"))?;
-    let (port, certificates) = redis.tls().context("it speaks TLS")?;
+    let (port, certificates) = redis.tls().context("the server offers TLS")?;
     assert_eq!(redis.url(), format!("rediss://:secret@127.0.0.1:{port}"));
     let ask = |trusted: bool| {
         let mut cli = Command::new("redis-cli");
@@ -169,8 +169,8 @@ fn tls_is_spoken_with_certificates_that_hold() -> Result<()> {
 }
 
 #[test]
-fn a_bad_setting_is_an_error_with_the_log() {
-    let error = Redis::start(&["no-such-setting 1"]).expect_err("it cannot start");
+fn invalid_setting_is_an_error_with_the_log() {
+    let error = Redis::start(&["no-such-setting 1"]).expect_err("the server cannot start");
     let error = format!("{error:#}");
     assert!(
         error.contains("no-such-setting") && error.contains("the server's log ends"),
@@ -193,7 +193,7 @@ fn a_killed_process_leaves_nothing() -> Result<()> {
     let mut command = Command::new(env::current_exe()?);
     command.args(["--exact", "a_killed_process_leaves_nothing", "--nocapture"]);
     let mut holder = command.env(HOLDS, "1").stdout(Stdio::piped()).spawn()?;
-    let output = BufReader::new(holder.stdout.take().context("it is piped")?);
+    let output = BufReader::new(holder.stdout.take().context("the output is piped")?);
     let server = output.lines().map_while(Result::ok).find_map(|line| {
         // The name of the test may precede the words.
         let (port, data) = line.split_once("server ")?.1.split_once(' ')?;

@@ -10,7 +10,7 @@ fn get(redis: &Redis, key: &str) -> Result<Reply> {
 }
 
 #[test]
-fn a_master_that_is_killed_is_followed_by_its_replica_and_back() -> Result<()> {
+fn replica_replaces_a_killed_master_and_back() -> Result<()> {
     let group = Sentinel::start()?;
     let first = group.master().port();
     assert_eq!(group.named()?, first);
@@ -41,7 +41,7 @@ fn a_master_that_is_killed_is_followed_by_its_replica_and_back() -> Result<()> {
 }
 
 #[test]
-fn servers_under_a_sentinel_may_ask_for_a_password() -> Result<()> {
+fn sentinel_fails_over_servers_with_a_password() -> Result<()> {
     let group = Sentinel::with(&Options::new().password("secret"))?;
     group.failover()?;
     group.master().command(&["SET", "a", "1"])?;
@@ -51,9 +51,9 @@ fn servers_under_a_sentinel_may_ask_for_a_password() -> Result<()> {
 }
 
 #[test]
-fn servers_behind_proxies_are_named_by_these() -> Result<()> {
+fn sentinel_announces_the_proxies_of_servers() -> Result<()> {
     let group = Sentinel::behind_proxies(&Options::new())?;
-    let [first, second] = group.proxies() else { anyhow::bail!("there are two") };
+    let [first, second] = group.proxies() else { anyhow::bail!("two proxies were expected") };
     assert_eq!(group.named()?, first.port());
     group.failover()?;
     assert_eq!(group.named()?, second.port());

@@ -383,7 +383,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     let place = async |store: &dyn Store, number| {
         let all = store.queued(&partition, shard, QueuePlace::default(), 100, 1 << 20).await;
         let all = all.expect("a read").entries;
-        all.iter().map(|row| row.0).find(|place| place.number == number).expect("it waits")
+        all.iter().map(|row| row.0).find(|place| place.number == number).expect("the message waits")
     };
     let row = |number, sequence, data: &str| (number, Some(sequence), data.to_owned());
     assert_eq!(read(store, 0, 10, 1 << 20).await, []);

@@ -81,5 +81,5 @@ pub async fn a_load_tells_the_time_left(fixture: &mut impl Fixture) {
     owner.write(store, soon).await;
     fixture.pass(20_000).await;
     let loaded = owner.load(fixture.store(), "a").await.expect("a job");
-    assert_eq!(loaded.due_in, Some(0), "it has passed");
+    assert_eq!(loaded.due_in, Some(0), "the time has passed");
 }

@@ -77,12 +77,12 @@ pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
 pub async fn changes_are_told_once(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = some();
-    let table = beat(store, one, "{\"one\":1}", 0).await.expect("it is new");
+    let table = beat(store, one, "{\"one\":1}", 0).await.expect("the table is new");
     assert_eq!(table.members[&one].about, "{\"one\":1}");
     let seen = table.generation;
     assert_eq!(beat(store, one, "{\"one\":1}", seen).await, None);
     let report = Beat { id: one, about: "{\"one\":1}", report: Some("well"), lease: LEASE, seen };
-    assert_eq!(store.beat(report).await.expect("a beat").table, None, "nobody is told");
+    assert_eq!(store.beat(report).await.expect("a beat").table, None, "a report is not a change");
     assert_eq!(beat(store, one, "{\"one\":1}", seen).await, None);
     let mut generations = vec![seen];
     beat(store, other, "other", 0).await;
@@ -121,7 +121,7 @@ pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
     let table = store.table().await.expect("a table");
     assert_eq!((table.holder(&partition), table.holder(&second)), (None, Some(other)));
     assert_eq!(table.members.keys().copied().collect::<Vec<_>>(), [other]);
-    store.forget(one).await.expect("there is nothing to forget");
+    store.forget(one).await.expect("nothing to forget");
     // The instance was alive.
     let table = beat(store, one, "one", table.generation).await.expect("a change");
     assert_eq!((table.members.len(), table.holder(&partition)), (2, None));
@@ -137,7 +137,7 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     let lease = LEASE.as_millis() as u64;
     fixture.pass(lease - 10_000).await;
     let store = fixture.store();
-    let seen = beat(store, other, "other", 0).await.expect("it is new").generation;
+    let seen = beat(store, other, "other", 0).await.expect("the table is new").generation;
     assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
     // A heartbeat in time.
     assert!(beat(store, one, "one", seen).await.is_none());
@@ -156,7 +156,7 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     assert_eq!(table.members.keys().copied().collect::<Vec<_>>(), [other]);
     assert_eq!(table.holder(&partition), None);
     assert!(given(store, &partition, other).await > first);
-    let table = beat(store, one, "one", table.generation).await.expect("it is back");
+    let table = beat(store, one, "one", table.generation).await.expect("the instance is back");
     assert_eq!(table.holder(&partition), Some(other));
 }
 
@@ -166,7 +166,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
     beat(store, one, "one", 0).await;
-    let seen = beat(store, other, "other", 0).await.expect("it is new").generation;
+    let seen = beat(store, other, "other", 0).await.expect("the table is new").generation;
     given(store, &partition, one).await;
     fixture.pass(60 * LEASE.as_millis() as u64).await;
     let store = fixture.store();
@@ -202,7 +202,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
 /// without it.
 pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
     let (_, [one, other]) = some();
-    let seen = beat(fixture.store(), one, "one", 0).await.expect("it is new").generation;
+    let seen = beat(fixture.store(), one, "one", 0).await.expect("the table is new").generation;
     let members = fixture.store().table().await.expect("a table").members;
     if members[&one].lasts.is_none() {
         return;
@@ -213,10 +213,10 @@ pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
     let table = beat(fixture.store(), one, "one", seen).await.expect("a change");
     assert_eq!(table.members.len(), 1);
 
-    let seen = beat(fixture.store(), other, "other", 0).await.expect("it is new").generation;
+    let seen = beat(fixture.store(), other, "other", 0).await.expect("the table is new").generation;
     fixture.pass(gone).await;
     let table = beat(fixture.store(), one, "one", seen).await.expect("a change");
-    assert_eq!(table.members.len(), 2, "the other one may live");
+    assert_eq!(table.members.len(), 2, "the other instance may be alive");
 }
 
 /// The store does not confuse instances that die again and again, each soon after its start, with instances that could
@@ -224,7 +224,7 @@ pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
 pub async fn the_dead_stay_dead(fixture: &mut impl Fixture) {
     let ids: [InstanceId; 5] = std::array::from_fn(|_| InstanceId::random());
     for id in ids {
-        beat(fixture.store(), id, "it dies", 0).await;
+        beat(fixture.store(), id, "an instance that dies", 0).await;
         fixture.pass(55_000).await;
     }
     let members = fixture.store().table().await.expect("a table").members;

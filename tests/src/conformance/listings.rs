@@ -96,13 +96,13 @@ pub async fn a_damaged_job_is_listed<F: Fixture>(fixture: &mut F) {
     let store = fixture.store();
     let rows = all::<F>(store, "s", &KeyFilter { limit: 10, ..KeyFilter::default() }).await;
     assert_eq!(rows.len(), 2);
-    let damaged = rows.iter().find(|row| &*row.key == "a").expect("the damaged one");
+    let damaged = rows.iter().find(|row| &*row.key == "a").expect("the damaged job");
     assert!(damaged.job.as_ref().is_err_and(|words| !words.is_empty()));
     let (row, _) = store.key("s", "a").await.expect("a read").expect("a row");
     assert!(row.job.is_err());
 }
 
-/// Lists the streams that hold any data, even if only a letter.
+/// Streams that hold any data are listed, even if they hold only a letter.
 pub async fn streams_are_listed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert!(store.streams().await.expect("none").is_empty());

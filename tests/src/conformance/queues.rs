@@ -101,7 +101,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert_eq!((new.first, new.last), (4, 6));
     assert_eq!(queue.read(store, lost.end()).await, None);
     assert!(!queue.remove(store, lost.end()).await);
-    let after = queue.read(store, third).await.expect("what is new");
+    let after = queue.read(store, third).await.expect("the new entries");
     assert_eq!(after.iter().map(|row| &*row.1).collect::<Vec<_>>(), ["4", "5", "6"]);
     assert_eq!(store.waiting(&queue.partition).await.expect("a number"), 6);
 

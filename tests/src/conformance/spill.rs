@@ -90,7 +90,7 @@ pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
                 if end {
                     break;
                 }
-                from = read.last().expect("at least one") + 1;
+                from = read.last().expect("at least one event") + 1;
             }
             assert_eq!(read, all, "seed {seed}, round {round}");
         }
@@ -113,7 +113,7 @@ pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
     assert_eq!(read(255, 3, 1 << 20).await, (vec![255, 256, 257], false));
     assert_eq!(read(299, 2, 1 << 20).await, (vec![299, 300], true));
     assert_eq!(read(301, 2, 1 << 20).await, (vec![], true));
-    assert_eq!(read(7, 0, 0).await, (vec![7], false), "one is always read");
+    assert_eq!(read(7, 0, 0).await, (vec![7], false), "a read always returns at least one event");
     let two = 2 * event("a", 100, "100").memory();
     assert_eq!(read(100, 10, two).await, (vec![100, 101], false));
 }

@@ -16,7 +16,7 @@ pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
             let expect = if next == 1 { Expect::Absent } else { Expect::Next(next) };
             let write = fresh(&key, expect, Job::new(next + 1, partition));
             owner.write(store, write).await;
-            let loaded = owner.load(store, &key).await.expect("what was just answered");
+            let loaded = owner.load(store, &key).await.expect("the job of the last commit");
             assert_eq!(loaded.job.next, next + 1);
         }
         owner

@@ -40,7 +40,7 @@ pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     let lease = std::time::Duration::from_mins(1);
     let beat = |seen| Beat { id, about: "one", report: None, lease, seen };
     let store = fixture.store();
-    let table = store.beat(beat(0)).await.expect("a beat").table.expect("it is new");
+    let table = store.beat(beat(0)).await.expect("a beat").table.expect("the table is new");
     let first = decided(1, "orders@1.0.0");
     assert!(decide(store, "s", 0, &first).await);
     let told = store.beat(beat(table.generation)).await.expect("a beat").table.expect("a change");

@@ -30,7 +30,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Accepted {
     pub(crate) number: u64,
-    /// Whether no events were lost meanwhile.
+    /// True if no events were lost meanwhile.
     pub(crate) is_safe: bool,
 }
 
@@ -46,9 +46,9 @@ pub(crate) struct Producer<'a> {
     /// Odd while the servers may lose events.
     pub(crate) phase: &'a AtomicU32,
     pub(crate) is_over: &'a AtomicBool,
-    /// Whether the producer sends at a high rate while events may be lost.
+    /// True if the producer sends at a high rate while events may be lost.
     pub(crate) has_bursts: bool,
-    /// Whether some events arrive later than their successors.
+    /// True if some events arrive later than their successors.
     pub(crate) has_gaps: bool,
 }
 
@@ -87,7 +87,7 @@ impl Producer<'_> {
         let is_safe = self.post_until_accepted(&batch)?;
         for (key, number) in batch {
             let event = sent.get_mut(&key).and_then(|events| events.get_mut(number as usize - 1));
-            event.context("the event was added before")?.is_safe = is_safe;
+            event.context("the event was not added")?.is_safe = is_safe;
         }
         Ok(())
     }
@@ -166,11 +166,11 @@ pub(crate) fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<
 /// The requirements on the effects of a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demands {
-    /// Whether every event must have taken effect, also unsafe ones.
+    /// True if every event must have taken effect, also unsafe ones.
     pub(crate) wants_all: bool,
     /// How often a key may have lost its job and started again.
     pub(crate) resets: u32,
-    /// Whether the output must contain only the messages of the events, since no effect was lost.
+    /// True if the output must contain only the messages of the events, since no effect was lost.
     pub(crate) is_exact: bool,
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn count_taken(sent: &Sent, effects: &Effects, demands: Demands) -> R
         let messages: usize = of_key.into_iter().flatten().map(|(_, hashes)| hashes.len()).sum();
         ensure!(
             !demands.is_exact || messages == taken,
-            "key {key}: {taken} events took effect, and there are {messages} messages"
+            "key {key}: {taken} events took effect, but the output has {messages} messages"
         );
         all += taken;
     }

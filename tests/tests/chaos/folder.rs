@@ -63,7 +63,7 @@ struct Round {
     host: Receiver,
     settings: Settings,
     sent: Sent,
-    /// Whether the store has returned to an earlier time.
+    /// True if the store has returned to an earlier time.
     went_back: bool,
     done: Vec<String>,
 }

@@ -19,7 +19,7 @@ const LOST: f64 = 0.03;
 const DROPPED: f64 = 0.01;
 /// The share of keys whose last event is marked.
 const ENDED: f64 = 0.7;
-/// One of this many events is sent twice.
+/// The producer repeats every `NTH` event.
 const NTH: usize = 20;
 /// The number of events within which the order is random.
 const WINDOW: usize = 100;
@@ -34,7 +34,7 @@ pub(crate) struct Key {
     pub(crate) events: u64,
     /// The sequence of the event that is never sent.
     pub(crate) lost: Option<u64>,
-    /// Whether the last event is marked.
+    /// True if the last event is marked.
     pub(crate) is_ended: bool,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Receiver {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kind {
     pub(crate) is_fifo: bool,
-    /// Whether the host takes few events at a time, so that many wait in the store.
+    /// True if the host takes few events at a time, so that many wait in the store.
     pub(crate) has_backlog: bool,
     /// The section of the store.
     pub(crate) store: String,

@@ -48,9 +48,9 @@ struct Settings {
 struct Consequences {
     /// The number of removed keys with records, each of which may reset each key once.
     resets: u32,
-    /// Whether hosts may have ended and restarted, so that their counters are incomplete.
+    /// True if hosts may have ended and restarted, so that their counters are incomplete.
     was_restarted: bool,
-    /// Whether waiting events may be lost.
+    /// True if waiting events may be lost.
     is_lossy: bool,
     /// The removed keys, with the circumstances.
     removed: Vec<String>,

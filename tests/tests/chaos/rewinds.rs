@@ -19,17 +19,18 @@ use super::events::{Demands, Producer, Sent, count_taken, effects, send_again};
 use super::lossy::Servers;
 use super::receiver::{Kind, Receiver};
 
-/// How long the round waits for late effects before it counts the lost events: longer than any poll or retry of the host.
+/// How long the round waits for late effects before it counts the lost events: longer than any poll or retry of the
+/// host.
 pub(crate) const SETTLES: Duration = Duration::from_secs(4);
 
 /// The settings of a round.
 #[derive(Debug)]
 struct Settings {
     is_fifo: bool,
-    /// Whether the host is slow and the producer sends at a high rate until a loss, so that many events wait in the
+    /// True if the host is slow and the producer sends at a high rate until a loss, so that many events wait in the
     /// store.
     has_backlog: bool,
-    /// Whether the host is killed between losses.
+    /// True if the host is killed between losses.
     is_killed: bool,
     hosts: usize,
     losses: usize,

@@ -18,7 +18,7 @@ async fn put(store: &Redis, value: &str) -> bool {
 /// A server that closes idle connections without notice causes no false alarm: the store keeps connections in use that
 /// only wait for replicas now and then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_wait_outlive_the_timeout_of_the_server() {
+async fn idle_connections_survive_the_timeout_of_the_server() {
     let server = Server::start(&["timeout 4"]).expect("a server");
     let replica = Options::new().replica_of(&server);
     let _replica = Server::with(&replica).expect("a replica");
@@ -34,7 +34,7 @@ async fn connections_that_wait_outlive_the_timeout_of_the_server() {
 
 /// The store finds nodes that have all moved at once, at the configured address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_moved_is_found_again() {
+async fn moved_cluster_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
     let store = Redis::open(options(&cluster.nodes()[0].url())).await.expect("the store");
     assert!(put(&store, "before").await);
@@ -53,7 +53,7 @@ async fn a_cluster_that_moved_is_found_again() {
 /// During a search for slots, the library queries only the nodes that it remembers. If the nodes leave all these
 /// addresses meanwhile, the store finds them at the configured address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_moved_while_slots_are_looked_for_is_found_again() {
+async fn cluster_that_moves_during_a_search_for_slots_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
     let store = Redis::open(options(&cluster.nodes()[0].url())).await.expect("the store");
     let store = Arc::new(store);
@@ -87,7 +87,7 @@ async fn a_cluster_that_moved_while_slots_are_looked_for_is_found_again() {
 
 /// The store leaves a master that the Sentinel does not reach and has replaced, even if this process still reaches it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_was_replaced_is_left_though_it_answers() {
+async fn replaced_master_is_left_although_it_replies() {
     let group = Sentinel::start().expect("a group");
     let options = options(&group.url());
     let marks = format!("{}:{{0}}:marks", options.prefix);

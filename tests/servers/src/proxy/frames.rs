@@ -44,7 +44,7 @@ pub(crate) fn scan(bytes: &[u8]) -> Scan {
     if at <= bytes.len() { Scan::Whole(at) } else { Scan::Part }
 }
 
-/// Returns whether a reply is a push message, which answers no request.
+/// Returns whether a reply is a push message, which belongs to no request.
 pub(crate) fn is_push(answer: &[u8]) -> bool {
     answer.first() == Some(&b'>')
 }
@@ -54,7 +54,7 @@ fn number(line: &[u8]) -> Option<i64> {
 }
 
 #[test]
-fn ends_are_found() {
+fn ends_of_requests_and_replies_are_found() {
     for whole in [
         "+OK\r\n",
         "-MOVED 1 127.0.0.1:1\r\n",

@@ -57,7 +57,7 @@ pub(crate) struct State {
 pub(crate) struct Inner {
     pub(crate) mode: Mode,
     pub(crate) ended: bool,
-    /// Whether clients can connect now.
+    /// True if clients can connect now.
     pub(crate) listens: bool,
     pub(crate) counts: Counts,
     requests: Option<Losses>,

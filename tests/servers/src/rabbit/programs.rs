@@ -56,8 +56,8 @@ fn folder(place: &Path) -> Option<PathBuf> {
 }
 
 #[test]
-fn the_version_is_known_without_starting_anything() {
-    let version = rabbit_version().expect("it is installed");
+fn version_is_found_without_starting_a_program() {
+    let version = rabbit_version().expect("RabbitMQ is installed");
     let mut parts = version.split('.').map(str::parse::<u32>);
     assert!(matches!((parts.next(), parts.next()), (Some(Ok(3..)), Some(Ok(_)))), "{version}");
 }

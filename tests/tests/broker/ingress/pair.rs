@@ -109,7 +109,7 @@ fn in_order(all: &str) -> Result<String> {
 }
 
 /// Checks that while the broker is down, the pair processes events of keys with a job, and events of new keys wait.
-fn any_process_takes_events(stream: &str) -> Result<()> {
+fn each_process_accepts_events(stream: &str) -> Result<()> {
     let pair = Pair::start("", stream)?;
     let known = in_turn(40, 20);
     // Some hundred events in each shard.
@@ -142,19 +142,19 @@ fn any_process_takes_events(stream: &str) -> Result<()> {
 }
 
 #[test]
-fn any_process_takes_sequenced_events() -> Result<()> {
-    any_process_takes_events("")
+fn each_process_accepts_sequenced_events() -> Result<()> {
+    each_process_accepts_events("")
 }
 
 #[test]
-fn any_process_takes_fifo_events() -> Result<()> {
-    any_process_takes_events("ordering = \"fifo\"")
+fn each_process_accepts_fifo_events() -> Result<()> {
+    each_process_accepts_events("ordering = \"fifo\"")
 }
 
 /// The owner of half of the partitions dies while the broker is down: the other process takes over the known events of
 /// its keys. A process that starts meanwhile accepts events, and processes the rest when the broker is up again.
 #[test]
-fn an_owner_dies_while_the_broker_is_away() -> Result<()> {
+fn other_process_takes_over_while_the_broker_is_down() -> Result<()> {
     let mut pair = Pair::start("[runtime]\nlease = \"2s\"\n", "")?;
     let lines = in_turn(40, 20);
     let (first, rest) = lines.split_at(200);
