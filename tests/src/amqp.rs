@@ -199,10 +199,10 @@ impl Client {
         is_lost: impl Fn(usize) -> bool,
     ) -> Result<usize> {
         let taken = self.take(queue, count)?.into_iter().enumerate();
-        let left = taken.filter(|(at, _)| !is_lost(*at)).map(|(_, it)| Outgoing {
-            routing_key: it.routing_key.to_string(),
+        let left = taken.filter(|(at, _)| !is_lost(*at)).map(|(_, delivery)| Outgoing {
+            routing_key: delivery.routing_key.to_string(),
             properties: delivery.properties,
-            body: it.data,
+            body: delivery.data,
         });
         let left: Vec<Outgoing> = left.collect();
         self.publish(exchange, &left)?;

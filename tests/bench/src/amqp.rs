@@ -1,9 +1,8 @@
-//! `amqp`: the host on RabbitMQ beside what people write by hand, and beside a consumer that does
-//! nothing.
+//! `amqp`: the host on RabbitMQ beside handwritten consumers, and beside a consumer that does nothing.
 //!
-//! A side is a process. It finds queues that are full, and the clock runs from the first delivery
-//! to the last, as the broker tells it: no start of anything counts. Then it meets a steady load of
-//! half of what it can do, and how old an event is when it is done is what counts.
+//! A side is a process. In the first measurement the queues are full, and the clock runs from the first delivery to
+//! the last, as the broker reports them: no start of anything counts. The second measurement has a steady load of
+//! half of that rate, and the figure is the age of an event when it is done.
 
 pub(crate) mod admin;
 pub(crate) mod case;
@@ -37,31 +36,31 @@ pub(crate) struct AmqpArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// Queues that the events are spread over.
+    /// Number of queues that the events are spread over
     #[arg(long, default_value_t = 1)]
     partitions: u32,
-    /// Deliveries that are not acknowledged: another number than the host's default, also for `B0`,
-    /// `unordered` and `B0_publish`.
+    /// Number of unacknowledged deliveries, instead of the host's default, also for `B0`, `unordered` and
+    /// `B0_publish`
     #[arg(long)]
     prefetch: Option<u16>,
-    /// When Redis syncs its log (`appendfsync`), the same for all sides.
+    /// When Redis syncs its log (`appendfsync`), the same for all sides
     #[arg(long, default_value = "everysec", value_parser = ["always", "everysec", "no"])]
     fsync: String,
-    /// So many times as many events in each measurement of throughput, for profiles.
+    /// Factor for the number of events in each measurement of throughput, for profiles
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Leave out the measurements of latency.
+    /// Leave out the measurements of latency
     #[arg(long)]
     no_latency: bool,
 }
 
-/// One side.
+/// A side of the comparison.
 #[derive(Debug, Clone, Copy)]
 struct Side {
     name: &'static str,
     who: Who,
     keys: Keys,
-    /// Of a measurement of throughput: some seconds.
+    /// Number of events of a measurement of throughput, which takes some seconds.
     events: u32,
     emits: bool,
     embedded: bool,
@@ -99,17 +98,17 @@ const RATIOS: [(&str, &str); 10] = [
     ("emit", "B0_publish"),
 ];
 
-/// Between two looks at the queues: a hundredth of the shortest measurement. A look costs the broker
-/// a hundredth of a millisecond.
+/// Interval between two requests for the state of the queues: a hundredth of the shortest measurement. A request
+/// costs the broker a hundredth of a millisecond.
 const LOOK: Duration = Duration::from_millis(10);
-/// Without any progress for so long a side has failed.
+/// Time without any progress after which a side has failed.
 const STUCK: Duration = Duration::from_secs(30);
-/// After a load was published, and after it was acknowledged: the broker still works on it.
+/// Pause after a load was published, and after it was acknowledged: the broker still works on it.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
-/// Events a second that are published at most while latency is measured: the broker takes in and
-/// hands out on the same processors.
+/// Largest number of events a second that are published while latency is measured: the broker accepts and delivers
+/// them on the same processors.
 const STEADY: f64 = 8_000.0;
-/// Of a steady load: what does not count, and what does.
+/// Seconds of a steady load that do not count, and seconds that count.
 const COLD: f64 = 1.0;
 const WARM: f64 = 4.0;
 
@@ -154,7 +153,7 @@ async fn measure(args: &AmqpArgs, side: &Side, rabbit: &Rabbit) -> Result<Row> {
     let rate = (row.events_per_s / 2.0).min(STEADY);
     let case = Case::new(&options, rabbit).await?;
     let latency = latency(args, side, &case, rate).await?;
-    (row.p50_ms, row.p99_ms) = latency.map(|it| (it.p50_ms, it.p99_ms)).unzip();
+    (row.p50_ms, row.p99_ms) = latency.map(|latency| (latency.p50_ms, latency.p99_ms)).unzip();
     case.end().await?;
     Ok(row)
 }
@@ -165,7 +164,7 @@ impl Side {
     }
 }
 
-/// The rate from the first delivery to the last.
+/// Measures the rate from the first delivery to the last.
 async fn throughput(
     args: &AmqpArgs,
     side: &Side,
@@ -180,7 +179,8 @@ async fn throughput(
     eprintln!("{}: {deliveries} deliveries to process {}", side.name, running.id());
     let total = deliveries as u64;
     let first = until(&mut running, case, total, 1).await?;
-    let (started, before) = (Instant::now(), cpu(&running, rabbit, case)?);
+    let started = Instant::now();
+    let before = cpu(&running, rabbit, case)?;
     until(&mut running, case, total, total).await?;
     let seconds = started.elapsed().as_secs_f64();
     let used = cpu(&running, rabbit, case)?;
@@ -192,7 +192,7 @@ async fn throughput(
     }
     let printed = running.finish()?;
     side.who.check(case, load, &printed).await?;
-    // A repeat is no event of its own.
+    // A repeated delivery is no event of its own.
     let events = (total - first) as f64 * load.distinct() as f64 / total as f64;
     let used = [0, 1, 2, 3].map(|at| used[at] - before[at]);
     tell(side, seconds, used);
@@ -209,14 +209,14 @@ async fn throughput(
     })
 }
 
-/// Processor time so far: the side's process, RabbitMQ, Redis, and all that runs on the machine.
+/// Returns the processor time so far of the side's process, RabbitMQ, Redis, and all processes of the machine.
 pub(crate) fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f64; 4]> {
     let all = machine_cpu_seconds()?;
     let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ does not run")?)?;
     Ok([cpu_seconds(running.id())?, rabbit, case.redis.cpu()?, all])
 }
 
-/// Says who had the processors: a machine that others use gives no figures to quote.
+/// Reports the shares of the processors: figures of a machine that other programs use must not be quoted.
 fn tell(side: &Side, seconds: f64, used: [f64; 4]) {
     let [consumer, rabbitmq, redis, all] = used.map(|used| used / seconds);
     let others = (all - consumer - rabbitmq - redis).max(0.0);
@@ -227,14 +227,15 @@ fn tell(side: &Side, seconds: f64, used: [f64; 4]) {
     );
 }
 
-/// Waits until so many deliveries are done; how many are.
+/// Waits until this number of deliveries is done. Returns the number that is done.
 pub(crate) async fn until(
     running: &mut Running,
     case: &Case,
     total: u64,
     enough: u64,
 ) -> Result<u64> {
-    let (mut last, mut moved) = (0, Instant::now());
+    let mut last = 0;
+    let mut moved = Instant::now();
     loop {
         let done = case.done(total).await?;
         if let Some(done) = done.filter(|done| *done >= enough) {
@@ -244,12 +245,15 @@ pub(crate) async fn until(
             (last, moved) = (done, Instant::now());
         }
         running.check()?;
-        ensure!(moved.elapsed() < STUCK, "{last} of {total} are done, and no more for {STUCK:?}");
+        ensure!(
+            moved.elapsed() < STUCK,
+            "{last} of {total} deliveries are done, and none for {STUCK:?}"
+        );
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// At a steady rate.
+/// Measures the latency at a steady rate.
 async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result<Option<Latency>> {
     let load = side.load(rate * (COLD + WARM));
     let deliveries = load.deliveries.len();

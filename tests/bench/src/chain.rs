@@ -1,5 +1,5 @@
-//! `chain`: transactions through one, two and three streams that feed each other, on each store, and
-//! what it costs to number them.
+//! `chain`: transactions through one, two and three streams that feed each other, on each store, and the cost of
+//! numbering them.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write as _};
@@ -17,7 +17,7 @@ use crate::sides::{Sides, medians};
 
 /// Events of each stage.
 const EVENTS: u64 = 200_000;
-/// Keys of the first stage, and of those behind it.
+/// Keys of the first stage, and of the later stages.
 const LEDGERS: u64 = 1_000;
 const ORDERS: u64 = 10_000;
 
@@ -34,7 +34,7 @@ struct Side {
     name: &'static str,
     redis: bool,
     stages: usize,
-    /// True if what leaves the last stage is numbered.
+    /// True if messages of the last stage are numbered.
     numbered: bool,
 }
 
@@ -90,11 +90,12 @@ pub(crate) fn bench(args: &ChainArgs) -> Result<Report> {
         ))
 }
 
-/// Ledgers that bring one transaction at a time.
+/// Writes ledgers that each bring one transaction at a time.
 fn write(path: &Path) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     for at in 0..EVENTS {
-        let (ledger, order) = (at % LEDGERS, at.wrapping_mul(7_919) % ORDERS);
+        let ledger = at % LEDGERS;
+        let order = at.wrapping_mul(7_919) % ORDERS;
         let transaction = json!({
             "order": format!("order-{order}"), "month": "2026-01", "cents": at % 1_000,
         });
@@ -139,22 +140,23 @@ fn run(common: &Common, side: Side, events: &Path, home: &Path) -> Result<Row> {
     fs::create_dir(home)?;
     fs::hard_link(events, home.join("events.ndjson"))?;
     fs::write(home.join("ordain.toml"), config(common, side, redis.as_ref())?)?;
-    let (out, report) = (home.join("out.ndjson"), home.join("report.json"));
+    let out = home.join("out.ndjson");
+    let report = home.join("report.json");
     let mut command = Command::new(common.ordain.canonicalize()?);
     command.current_dir(home).args(["--log", "warn", "run", "--once", "--json"]);
     command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&report)?);
     let usage = measure(&mut command)?;
-    // A fast run that does less is no result.
+    // A fast run that does less than the whole work is no result.
     let text = fs::read_to_string(&report)?;
     let report: Value = text
         .lines()
         .last()
-        .and_then(|it| serde_json::from_str(it).ok())
+        .and_then(|line| serde_json::from_str(line).ok())
         .with_context(|| format!("no report: {text}"))?;
     let expected = EVENTS * side.stages as u64;
     ensure!(report["settled"] == expected, "settled: {} of {expected}", report["settled"]);
     let messages = BufReader::new(File::open(&out)?).lines().count() as u64;
-    // No month is closed, so that the last stage tells of nothing.
+    // No month is closed, so that the last stage emits nothing.
     let expected = if side.stages == 3 { 0 } else { EVENTS };
     ensure!(messages == expected, "{messages} messages instead of {expected}");
     let of_redis = redis.as_ref().map(Redis::cpu).transpose()?;

@@ -1,5 +1,5 @@
-//! `core`: the sequencer alone, with a store and workers that answer at once and keep no more
-//! than they must; and the crossing into a handler.
+//! `core`: the sequencer alone, with a store and workers that answer at once and keep only the required state; and
+//! the crossing into a handler.
 
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
@@ -20,19 +20,19 @@ use crate::{Common, crossing};
 
 /// Keys of the sides.
 const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
-/// Events of a side, after one of each key that is off the clock: memory is warm then, and a key
-/// that is not in it must be loaded.
+/// Number of events of a side. They follow one unmeasured event of each key: then memory is warm, and a key that is
+/// not in memory must be loaded.
 const EVENTS: u64 = 2_000_000;
-/// The same where instructions are counted, which is fifty times slower.
+/// Number of events where instructions are counted, which is fifty times slower.
 const COUNTED: u64 = 200_000;
 /// Bytes of an event's data.
 const DATA: [u8; 256] = [b'x'; 256];
 /// Bytes of a key's state.
 const STATE: [u8; 128] = [b's'; 128];
-/// Events are shuffled within so many, and every so many-th comes twice.
+/// Events are shuffled within this number of events, and every event at such a distance comes twice.
 const WINDOW: usize = 100;
 const REPEATED: usize = 20;
-/// Events made at a time, off the clock.
+/// Number of events made at a time, outside of the measured time.
 const CHUNK: u64 = 512;
 
 pub(crate) fn bench(common: &Common) -> Result<Report> {
@@ -55,7 +55,7 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
     let report = if counts {
         report
     } else {
-        report.note("no instruction counts: there is no valgrind (Debian: apt install valgrind)")
+        report.note("no instruction counts: valgrind is missing (Debian: apt install valgrind)")
     };
     Ok(report
         .ratio("1000000 keys", "1000 keys")
@@ -88,17 +88,18 @@ impl Side {
         })
     }
 
-    /// In this process, for whoever counts or samples it.
+    /// Runs the side in this process, for a tool that counts or samples it.
     pub(crate) fn run(self) -> Result<()> {
         let row = self.row()?;
         println!("{}: {:.0} events/s", row.side, row.events_per_s);
         Ok(())
     }
 
-    /// Instructions per event, counted by valgrind inside [`Loop::counted`] alone.
+    /// Returns the instructions per event, which valgrind counts inside [`Loop::counted`] alone.
     fn instructions(self) -> Result<f64> {
         let out = tempfile::NamedTempFile::new()?;
-        let (keys, events) = (self.keys.to_string(), COUNTED.to_string());
+        let keys = self.keys.to_string();
+        let events = COUNTED.to_string();
         let mut command = Command::new("valgrind");
         command.args(["--tool=callgrind", "--toggle-collect=*Loop*counted*"]);
         command.arg(format!("--callgrind-out-file={}", out.path().display()));
@@ -133,7 +134,7 @@ impl Side {
     }
 }
 
-/// In which order events come.
+/// The order in which events come.
 struct Order {
     side: Side,
     made: u64,
@@ -175,7 +176,7 @@ impl Order {
     }
 }
 
-/// A sequencer and what answers it.
+/// A sequencer, and the store and workers that answer it.
 struct Loop {
     sequencer: Sequencer,
     now: u64,
@@ -201,14 +202,14 @@ impl Loop {
         })
     }
 
-    /// [`Self::take`] under a name of its own, so that what is counted is this.
+    /// Calls [`Self::take`] under a name of its own, so that the tool counts exactly this call.
     #[inline(never)]
     fn counted(&mut self, events: &mut VecDeque<Arc<Event>>, last: bool) {
         self.take(events, last);
     }
 
-    /// Gives the sequencer events, as it takes them, and all answers; to the very end if they
-    /// are the last.
+    /// Gives the sequencer events, as it accepts them, and all answers; continues to the very end if the events are
+    /// the last.
     fn take(&mut self, events: &mut VecDeque<Arc<Event>>, last: bool) {
         if last {
             self.sequencer.handle(self.now, Input::SourceEnded);
@@ -251,7 +252,8 @@ impl Loop {
                 }
                 let applied = Applied { time: 1, ..Applied::default() };
                 let reply = CommitReply::Applied(applied);
-                let (shard, number) = (batch.shard, batch.number);
+                let shard = batch.shard;
+                let number = batch.number;
                 self.answers.push(Input::Committed { shard, number, reply });
             }
             Effect::ReadDue { .. } => {

@@ -1,4 +1,4 @@
-//! The crossing into a guest and back: what a call of a handler costs that does (nearly) nothing.
+//! The crossing into a guest and back: the cost of a call of a handler that does (nearly) nothing.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! `embedded`: from file to file through the handler `orders`, whole runs of the host beside one
-//! thread that only decodes, calls and encodes.
+//! `embedded`: from file to file through the handler `orders`, whole runs of the host beside one thread that only
+//! decodes, calls and encodes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::{Common, events};
 /// Name, keys, events.
 const SIDES: [(&str, u64, u64); 3] =
     [("keys_10k", 10_000, 1_000_000), ("one_key", 1, 1_000_000), ("keys_1m", 1_000_000, 2_000_000)];
-/// What the bare side reads.
+/// The side whose events the bare side reads.
 const BARE: &str = "keys_10k";
 
 const CONFIG: &str = r#"
@@ -37,7 +37,7 @@ kind = "file"
 path = "receipts.ndjson"
 "#;
 
-/// The settings of a sequencer under the defaults, as in these runs.
+/// Returns the settings of a sequencer under the defaults, as in these runs.
 pub(crate) fn default_settings() -> Result<ordain_core::Settings> {
     let loaded = Loaded::parse(Path::new("ordain.toml"), CONFIG, &|_| None)?;
     let stream = loaded.config.streams.values().next().context("there is one stream")?;
@@ -59,7 +59,7 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
         eprintln!("writing {number} events of {keys} keys");
         events::write(&file(name), keys, number)?;
     }
-    // What is compiled is kept beside the handlers: neither side pays for it.
+    // Compiled code is kept beside the handlers: neither side compiles in its measured time.
     let plugins = common.plugins.canonicalize()?;
     let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 1 + SIDES.len()];
     for run in 1..=common.runs {
@@ -119,11 +119,11 @@ fn host(
     command.current_dir(home).args(["run", "--once", "--json"]);
     command.stdout(File::create(&report)?).stderr(Stdio::null());
     let usage = measure(&mut command)?;
-    // A fast run that does less is no result.
+    // A fast run that does less than the whole work is no result.
     let report: Value = serde_json::from_slice(&std::fs::read(&report)?)?;
     ensure!(report["settled"] == number, "settled: {} of {number}", report["settled"]);
     let receipts = BufReader::new(File::open(home.join("receipts.ndjson"))?).lines().count();
-    // Sequences 2, 4, 6, … of a key.
+    // The sequences 2, 4, 6, … of a key emit a message.
     let expected = (number / keys / 2) * keys;
     ensure!(receipts as u64 == expected, "{receipts} messages instead of {expected}");
     Ok(usage)
@@ -151,7 +151,8 @@ impl Bare {
         let mut states: HashMap<Key, Bytes> = HashMap::new();
         let mut input = BufReader::with_capacity(1 << 18, File::open(&self.events)?);
         let mut out = BufWriter::with_capacity(1 << 18, File::create(&self.out)?);
-        let (mut line, mut encoded) = (Vec::new(), Vec::new());
+        let mut line = Vec::new();
+        let mut encoded = Vec::new();
         while input.read_until(b'\n', &mut line)? > 0 {
             let event = decoder.decode(line.trim_ascii_end())?;
             line.clear();

@@ -1,5 +1,5 @@
-//! Events of orders for the handler `orders`: each key is created once and then updated for as
-//! long as it takes. Half of all events emit a message, whatever the number of keys.
+//! Events of orders for the handler `orders`: each key is created once and then updated until its last event. Half of
+//! all events emit a message, for any number of keys.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -16,9 +16,10 @@ pub(crate) fn write(path: &Path, keys: u64, events: u64) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     let mut data = String::with_capacity(DATA);
     for number in 0..events {
-        let (key, sequence) = (number % keys, number / keys + 1);
+        let key = number % keys;
+        let sequence = number / keys + 1;
         let step = if sequence == 1 { "created" } else { "updated" };
-        // The amount changes with every second event of a key: those emit.
+        // The amount changes with every second event of a key: these events emit.
         data.clear();
         write!(data, "{{\"amount_cents\":{},\"note\":\"", 1_000 + sequence / 2)?;
         let pad = DATA - data.len() - 2;

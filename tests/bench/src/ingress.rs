@@ -1,10 +1,11 @@
-//! `ingress`: how fast events are taken in over HTTP and take effect, and what becomes of more than may come.
+//! `ingress`: the rate at which events are accepted over HTTP and take effect, and the result of more events than the
+//! limits allow.
 //!
-//! Producers keep their connections, each has keys of its own, and posts the next request when the last one
-//! is answered. Whoever is sent away with 429 waits as long as it is told and sends the same again. The clock
-//! runs from the first request until all events have taken effect; the handler refuses an event that does
-//! not follow the one before, so that none was lost, repeated or swapped. Where the stream has a queue of
-//! RabbitMQ, each event goes into the store, from there to the broker, and comes back.
+//! Each producer keeps its connection, has keys of its own, and posts the next request after the answer to the last
+//! one. A producer that gets 429 waits for the time in the answer and sends the same request again. The clock runs
+//! from the first request until all events have taken effect. The handler rejects an event that does not follow the
+//! one before, so that no event was lost, repeated or swapped. If the stream has a queue of RabbitMQ, the host writes
+//! each event into the store, publishes it to the broker, and consumes it again.
 
 mod producer;
 
@@ -27,11 +28,11 @@ use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
 use producer::{Outcome, Producer};
 
-/// For the host to be ready, and for all to take effect.
+/// Time limit for the host's start, and for all events to take effect.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(20);
-/// Of all producers.
+/// Number of keys of all producers.
 const KEYS: usize = 1_024;
 /// The stream.
 pub(crate) const STREAM: &str = "bench";
@@ -42,7 +43,7 @@ pub(crate) struct IngressArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// So many times as many events.
+    /// Factor for the number of events
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
 }
@@ -52,19 +53,20 @@ struct Side {
     name: &'static str,
     on_redis: bool,
     connections: usize,
-    /// Events of a request.
+    /// Number of events of a request.
     together: usize,
-    /// Of all connections.
+    /// Number of requests of all connections.
     requests: usize,
-    /// Bounds that are met, instead of the defaults.
+    /// True if the limits are low enough to be reached, instead of the defaults.
     is_bounded: bool,
-    /// The stream has a queue of the broker, with this ordering.
+    /// The ordering of the stream's queue at the broker, if it has one.
     by_broker: Option<&'static str>,
 }
 
 const fn side(name: &'static str, on_redis: bool, connections: usize, together: usize) -> Side {
     let requests = if together == 1 { 40_000 } else { 200_000 / together };
-    let (is_bounded, by_broker) = (false, None);
+    let is_bounded = false;
+    let by_broker = None;
     Side { name, on_redis, connections, together, requests, is_bounded, by_broker }
 }
 
@@ -79,7 +81,7 @@ const SIDES: [Side; 8] = [
     Side { by_broker: Some("fifo"), ..side("broker 100 fifo", true, 16, 100) },
 ];
 
-/// An eighth of what the connections would send at one time, and a fiftieth of what may wait.
+/// An eighth of the bytes that the connections would send at one time, and a fiftieth of the events that may wait.
 const BOUNDS: [&str; 2] = ["request_size = \"256KiB\"\nin_flight = \"4MiB\"", ", queue = 2000"];
 
 pub(crate) fn bench(args: &IngressArgs) -> Result<Report> {
@@ -115,7 +117,7 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
         (format!("source = {{ kind = \"http\"{bounds} }}"), String::new());
     if let (Some(ordering), Some(rabbit)) = (side.by_broker, rabbit) {
         broker = format!("[broker]\nurl = \"{}\"\n", rabbit.url());
-        // New ones in each run.
+        // Each run has a new exchange and a new queue.
         let name = format!("bench-{ingress}");
         source = format!(
             "ordering = \"{ordering}\"\n\
@@ -133,14 +135,15 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
     let begun = Instant::now();
     while admin::get(port, "/readyz").await.is_err() {
         running.check()?;
-        ensure!(begun.elapsed() < PATIENCE, "{}: it is not ready", side.name);
+        ensure!(begun.elapsed() < PATIENCE, "{}: the host is not ready", side.name);
         sleep(LOOK).await;
     }
     let each = ((side.requests as f64 * args.scale) as usize / side.connections).max(1);
     let total = each * side.connections * side.together;
     eprintln!("{}: {total} events to process {}", side.name, running.id());
     let of_redis = || redis.as_ref().map_or(Ok(0.0), Redis::cpu);
-    let (started, before) = (Instant::now(), (cpu_seconds(running.id())?, of_redis()?));
+    let started = Instant::now();
+    let before = (cpu_seconds(running.id())?, of_redis()?);
     let mut producers = JoinSet::new();
     for number in 0..side.connections {
         producers.spawn(
@@ -153,27 +156,32 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
     }
     while settled(port).await? < total {
         running.check()?;
-        ensure!(started.elapsed() < PATIENCE, "{}: not all take effect", side.name);
+        ensure!(started.elapsed() < PATIENCE, "{}: not all events took effect", side.name);
         sleep(LOOK).await;
     }
     let seconds = started.elapsed().as_secs_f64();
     let used = [cpu_seconds(running.id())? - before.0, of_redis()? - before.1];
     let peak_mib = peak(running.id());
-    ensure!(settled(port).await? == total, "{}: some took effect twice", side.name);
+    ensure!(settled(port).await? == total, "{}: some events took effect twice", side.name);
     let dead = admin::get(port, &format!("/v1/dead?stream={STREAM}")).await?;
     let dead: Value = serde_json::from_str(&dead)?;
     ensure!(dead["dead"].as_array().context("dead")?.is_empty(), "{dead}");
     running.finish()?;
     eprintln!(
-        "{}: {} requests were taken, {} sent away, {} without an answer",
+        "{}: {} requests were accepted, {} rejected, {} without an answer",
         side.name,
         sent.taken.len(),
         sent.sent_away,
         sent.lost
     );
-    // Others are sent away only where they are faster than the stream.
-    ensure!(!side.is_bounded || sent.sent_away > 0, "{}: nobody was sent away", side.name);
-    ensure!(side.is_bounded || sent.lost == 0, "{}: {} had no answer", side.name, sent.lost);
+    // The host rejects requests only where the producers are faster than the stream.
+    ensure!(!side.is_bounded || sent.sent_away > 0, "{}: no request was rejected", side.name);
+    ensure!(
+        side.is_bounded || sent.lost == 0,
+        "{}: {} requests had no answer",
+        side.name,
+        sent.lost
+    );
     sent.taken.sort_by(f64::total_cmp);
     let ms = |part: f64| Some(sent.taken[((sent.taken.len() - 1) as f64 * part) as usize]);
     let per_million = |used: f64| used / (total as f64 / 1e6);
@@ -191,7 +199,7 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
     })
 }
 
-/// Events with effect so far.
+/// Returns the number of events that have taken effect so far.
 async fn settled(port: u16) -> Result<usize> {
     let name = format!("ordain_events_total{{stream=\"{STREAM}\",outcome=\"effect\"}} ");
     let metrics = admin::get(port, "/metrics").await?;

@@ -1,9 +1,9 @@
-//! `instances`: what several hosts cost that share four partitions, and how long events wait while one
-//! of two goes away, and while both are restarted.
+//! `instances`: the cost of several hosts that share four partitions, and the delay of events while one of two hosts
+//! goes away, and while both are restarted.
 //!
-//! All runs on one machine, so that more hosts are no faster: what counts is the processor time of an
-//! event. Events come at a steady rate, each makes a message, and the age of each message when it
-//! arrives is what is measured. A hand-over takes as long as the oldest of them was old.
+//! All hosts run on one machine, so that more hosts are no faster: the figure is the processor time of an event.
+//! Events come at a steady rate, each makes a message, and the benchmark measures the age of each message at its
+//! arrival. The duration of a hand-over is the age of its oldest message.
 
 pub(crate) mod fleet;
 pub(crate) mod watch;
@@ -21,24 +21,24 @@ use crate::sides::{Sides, medians};
 use fleet::Fleet;
 use watch::Watch;
 
-/// What does not count, and what does, of a load that nothing disturbs.
+/// Seconds that do not count, and seconds that count, of an undisturbed load.
 const COLD: f64 = 2.0;
 const WARM: f64 = 10.0;
-/// From the disturbance on: longer than the lease and all that may follow it.
+/// Seconds after the disturbance: longer than the lease and everything that may follow its end.
 const AFTER: f64 = 18.0;
-/// For the last messages.
+/// Time limit for the last messages.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What befalls two hosts.
+/// The disturbance of two hosts.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
-    /// One is asked to end.
+    /// One host is asked to end.
     Leave,
-    /// `kill -9` of one.
+    /// One host gets `kill -9`.
     Kill,
-    /// `SIGSTOP` of one.
+    /// One host gets `SIGSTOP`.
     Stop,
-    /// One is asked to end and another started in its place, and then the same of the other one.
+    /// One host is asked to end and another one started in its place, and then the same for the other host.
     Restart,
 }
 
@@ -48,12 +48,12 @@ pub(crate) struct InstancesArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// Events a second.
+    /// Events a second
     #[arg(long, default_value_t = 4_000.0)]
     rate: f64,
 }
 
-/// One side: its name, how many hosts there are, and what befalls them.
+/// A side: its name, its number of hosts, and its disturbance.
 type Side = (&'static str, usize, Option<Loss>);
 
 const SIDES: [Side; 7] = [
@@ -112,11 +112,14 @@ async fn measure(
     let started = Instant::now();
     let disturb = async { disturb.await.map(|()| started.elapsed()) };
     let (reached, disturbed) = tokio::try_join!(case.pace(&load, warm, rate), disturb)?;
-    ensure!(disturbed.as_secs_f64() < AFTER, "{name}: it took {disturbed:?}, longer than the load");
-    // What is published later than it is due has waited, and no age says so.
+    ensure!(
+        disturbed.as_secs_f64() < AFTER,
+        "{name}: the disturbance took {disturbed:?}, longer than the load"
+    );
+    // The age of an event that is published late does not include its delay.
     ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.deliveries.len(), PATIENCE).await?;
-    // Of one that has ended nobody knows any more what it used.
+    // The processor time of an ended host is lost.
     let used = if loss.is_some() { None } else { Some(fleet.cpu(&case, rabbit)?) };
     let peak_mib = fleet.peak();
     let ages = watch.end()?;

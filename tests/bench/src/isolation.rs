@@ -1,11 +1,13 @@
-//! `isolation`: whether a key whose first event is missing slows down others, while all that comes behind it
-//! is held, and how fast that is executed once the event comes.
+//! `isolation`: the effect of a key whose first event is missing on other keys, while all of its later events are
+//! held, and the rate at which they are executed once the event comes.
 //!
-//! Both sides get the same events of the same keys in the same order; in one of them that first event comes
-//! last. First the queue is full, and the clock runs from the first delivery until all events of the other
-//! keys have taken effect: in one side the key between them is executed meanwhile, in the other it is put
-//! aside, and executed afterwards. Then the same comes at a steady rate, some of the other keys' events make
-//! messages, and their age is what counts.
+//! Both sides get the same events of the same keys in the same order, except that in one side that first event comes
+//! last.
+//!
+//! In the first measurement the queue is full, and the clock runs from the first delivery until all events of the
+//! other keys have taken effect. One side executes the key between them meanwhile; the other side spills its events
+//! and executes them afterwards. In the second measurement the events come at a steady rate, some of the other keys'
+//! events make messages, and the figure is the age of these messages.
 
 use std::time::{Duration, Instant};
 
@@ -28,13 +30,13 @@ use crate::sides::{Sides, medians};
 const GAPPED: u32 = 0;
 /// Keys whose events make messages: a tenth of the others.
 const EMITTING: std::ops::Range<u32> = 1..101;
-/// Of a steady load, what does not count.
+/// Seconds of a steady load that do not count.
 const COLD: f64 = 2.0;
-/// For all that is held, and for the last messages.
+/// Time limit for all held events, and for the last messages.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(20);
-/// Asked for again and again, and never given up; all events behind it are near enough.
+/// The host asks for the event again and again, and never gives up; all later events are near enough to be held.
 const SETTINGS: &str = "gap = { attempts = 1000, backoff = \"200ms..1s\", max_width = 1000000 }";
 
 #[derive(Debug, Args)]
@@ -43,18 +45,18 @@ pub(crate) struct IsolationArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// Events of the key that has a gap.
+    /// Number of events of the key that has a gap
     #[arg(long, default_value_t = 100_000)]
     followers: usize,
-    /// Events of the 1,000 other keys.
+    /// Number of events of the 1,000 other keys
     #[arg(long, default_value_t = 200_000)]
     events: usize,
-    /// Events a second of all keys where their age is measured.
+    /// Events a second of all keys while their age is measured
     #[arg(long, default_value_t = 8_000.0)]
     rate: f64,
 }
 
-/// One side: its name, and whether the event is missing.
+/// A side: its name, and true if the event is missing.
 type Side = (&'static str, bool);
 
 const SIDES: [Side; 2] = [("no_gap", false), ("gapped", true)];
@@ -101,7 +103,7 @@ async fn case(args: &IsolationArgs, rabbit: &Rabbit, emits: bool) -> Result<Case
     Case::new(&options, rabbit).await
 }
 
-/// From a full queue.
+/// Measures the rate from a full queue.
 async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Side) -> Result<Row> {
     let case = case(args, rabbit, false).await?;
     let mut load = Load::beside_one(args.events, args.followers, 0..0);
@@ -113,7 +115,8 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     let mut running = Running::start(Who::Host, &args.common.ordain, &case, cold)?;
     eprintln!("{name}: {total} deliveries to process {}", running.id());
     let first = until(&mut running, &case, total, 1).await?;
-    let (started, before) = (Instant::now(), cpu(&running, rabbit, &case)?);
+    let started = Instant::now();
+    let before = cpu(&running, rabbit, &case)?;
     let held = if is_gapped { args.followers as u64 } else { 0 };
     settled(&mut running, &case, load.distinct() - held).await?;
     let seconds = started.elapsed().as_secs_f64();
@@ -121,7 +124,7 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     let events = (total - first) as f64;
     let [host, rabbitmq, redis] =
         [0, 1, 2].map(|at| Some((after[at] - before[at]) / (events / 1e6)));
-    // What is put aside is acknowledged.
+    // Spilled events are acknowledged.
     until(&mut running, &case, total, total).await?;
     let peak_mib = peak(running.id());
     let mut drained_per_s = None;
@@ -147,7 +150,7 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     })
 }
 
-/// Waits until so many events are settled.
+/// Waits until this number of events is settled.
 async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
     let name = format!("ordain_events_total{{stream=\"{STREAM}\",outcome=\"effect\"}} ");
     let started = Instant::now();
@@ -165,7 +168,7 @@ async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
     }
 }
 
-/// At a steady rate: the median of the other keys' ages in ms, and what one of a hundred is above.
+/// Measures the other keys' ages in ms at a steady rate. Returns the median and the 99th percentile.
 async fn ages(
     args: &IsolationArgs,
     rabbit: &Rabbit,
@@ -184,7 +187,7 @@ async fn ages(
     case.pace(&load, cold, args.rate).await?;
     watch.begin();
     let reached = case.pace(&load, warm, args.rate).await?;
-    // What is published later than it is due has waited, and no age says so.
+    // The age of an event that is published late does not include its delay.
     ensure!(reached > 0.95 * args.rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.messages(), PATIENCE).await?;
     let ages = watch.end()?;

@@ -1,8 +1,7 @@
-//! Measurements. Every comparison runs all its sides in one go, one after the other and several
-//! times, and prints medians and ratios: what a machine does at one hour says little about
-//! another.
+//! Measurements. Every comparison runs all its sides in one program run, one after the other and several times, and
+//! prints medians and ratios: absolute figures of one hour do not compare with those of another hour.
 //!
-//! `cargo xtask bench NAME` builds what is needed and starts this.
+//! `cargo xtask bench NAME` builds the programs and starts this one.
 
 mod amqp;
 mod chain;
@@ -29,7 +28,7 @@ use clap::{Args, Parser, Subcommand};
 
 use report::Report;
 
-/// As in the host.
+/// The allocator of the host.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -42,27 +41,27 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The sequencer alone, and the crossing into a handler.
+    /// The sequencer alone, and the crossing into a handler
     Core(Common),
-    /// From file to file through the handler `orders`, on the embedded store.
+    /// From file to file through the handler `orders`, on the embedded store
     Embedded(Common),
-    /// Commits into each store, beside plain writes of the same bytes.
+    /// Commits into each store, beside plain writes of the same bytes
     Store(Common),
-    /// From RabbitMQ through a handler, on Redis, beside consumers written by hand.
+    /// From RabbitMQ through a handler, on Redis, beside handwritten consumers
     Amqp(amqp::AmqpArgs),
-    /// Through streams that feed each other, on each store, and what numbers cost.
+    /// Through streams that feed each other, on each store, and the cost of numbers
     Chain(chain::ChainArgs),
-    /// What several hosts cost that share partitions, and how long a hand-over takes.
+    /// The cost of several hosts that share partitions, and the duration of a hand-over
     Instances(instances::InstancesArgs),
-    /// Events over HTTP, and what becomes of more than may come.
+    /// Events over HTTP, and the result of more events than the limits allow
     Ingress(ingress::IngressArgs),
-    /// True if a key whose event is missing, with many behind it, slows down others.
+    /// The effect of a key whose event is missing, with many events behind it, on other keys
     Isolation(isolation::IsolationArgs),
-    /// How long gaps last, beside what they must.
+    /// The duration of gaps, beside the expected one
     Recovery(recovery::RecoveryArgs),
-    /// How much longer events wait while versions of their handler are swapped.
+    /// The added delay of events while versions of their handler are swapped
     Swap(swap::SwapArgs),
-    /// One side by itself, in this process.
+    /// One side by itself, in this process
     #[command(hide = true)]
     Side {
         #[command(subcommand)]
@@ -72,27 +71,27 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// The folder with the handlers.
+    /// The folder with the handlers
     #[arg(long)]
     plugins: PathBuf,
-    /// The host.
+    /// The host's program
     #[arg(long)]
     ordain: PathBuf,
-    /// Runs of each side; the median counts.
+    /// Number of runs of each side; the median counts
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Print one JSON object instead of a table.
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Side {
-    /// The sequencer with a number of keys.
+    /// The sequencer with a number of keys
     Core(core::Side),
-    /// Decode, call, encode, on one thread.
+    /// Decode, call, encode, on one thread
     Bare(embedded::Bare),
-    /// One that takes from RabbitMQ.
+    /// A consumer of RabbitMQ
     Amqp(amqp::Consumer),
 }
 

@@ -1,4 +1,4 @@
-//! A process, what it used, and how long it took.
+//! A process, its resource usage, and its duration.
 
 use std::fs;
 use std::process::{Child, Command};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-/// Between two looks at a process: its peak of memory is seen as often.
+/// Interval between two checks of a process, and of its peak memory.
 const LOOK: Duration = Duration::from_millis(5);
-/// `/proc` counts processor time in these parts of a second on every Linux.
+/// Ticks per second in which `/proc` counts processor time on every Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What a process used.
+/// The resource usage of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) seconds: f64,
@@ -20,13 +20,13 @@ pub(crate) struct Usage {
     pub(crate) peak_mib: f64,
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end. Returns its usage.
 pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
     let started = Instant::now();
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     let mut peak_mib = 0.0;
     let mut cpu_seconds = 0.0;
-    // A process that has ended keeps its processor time until somebody waits for it.
+    // A process that has ended keeps its processor time until its parent waits for it.
     while let Some(state) = look(&child, &mut cpu_seconds)
         && state != 'Z'
     {
@@ -39,7 +39,7 @@ pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
     Ok(Usage { seconds, cpu_seconds, peak_mib })
 }
 
-/// The process's state; its processor time so far goes into `cpu_seconds`.
+/// Returns the process's state, and stores its processor time so far in `cpu_seconds`.
 fn look(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
     *cpu_seconds = cpu_of(&stat)?;
@@ -47,15 +47,15 @@ fn look(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Processor time in a line of `/proc/PID/stat`, with that of its children that have ended: utime,
-/// stime, cutime and cstime are its fields 14 to 17, and the one behind the name is the third.
+/// Returns the processor time in a line of `/proc/PID/stat`, including that of ended children: utime, stime, cutime
+/// and cstime are the fields 14 to 17, and the field behind the name is the third.
 fn cpu_of(stat: &str) -> Option<f64> {
     let fields = stat.rsplit_once(") ")?.1.split(' ');
     let ticks: Vec<f64> = fields.skip(11).take(4).filter_map(|field| field.parse().ok()).collect();
     (ticks.len() == 4).then(|| ticks.iter().sum::<f64>() / TICKS_PER_SECOND)
 }
 
-/// The most memory that a process had, in MiB; nothing of one that has ended.
+/// Returns the peak memory of a process, in MiB; `None` for an ended process.
 pub(crate) fn peak(id: u32) -> Option<f64> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -63,23 +63,24 @@ pub(crate) fn peak(id: u32) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-/// Processor time of a process so far.
+/// Returns the processor time of a process so far.
 pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
     cpu_of(&fs::read_to_string(format!("/proc/{id}/stat"))?).context("a line with processor times")
 }
 
-/// Processor time of all that runs on this machine so far.
+/// Returns the processor time of all processes of this machine so far.
 pub(crate) fn machine_cpu_seconds() -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
     let ticks = line.context("a line of all processors")?.split_whitespace().map(str::parse::<f64>);
     let ticks: Vec<f64> = ticks.collect::<Result<_, _>>()?;
-    // user, nice and system are before what was idle, interrupts and what other machines took behind.
+    // The fields user, nice and system precede the idle times; the fields for interrupts and other machines follow
+    // them.
     let busy = ticks.iter().enumerate().filter(|(at, _)| matches!(at, 0..=2 | 5..=7));
     Ok(busy.map(|(_, ticks)| ticks).sum::<f64>() / TICKS_PER_SECOND)
 }
 
-/// Processor time of this process so far.
+/// Returns the processor time of this process so far.
 pub(crate) fn own_cpu_seconds() -> Result<f64> {
     cpu_of(&fs::read_to_string("/proc/self/stat")?).context("a line with the processor times")
 }

@@ -1,13 +1,14 @@
-//! `recovery`: how long a gap lasts on average, from its clock's start until a replay source has the event or all
-//! rounds are over; beside what it must be.
+//! `recovery`: the mean duration of a gap, from the start of its clock until a replay source has the event or all
+//! rounds are over; beside the expected duration.
 //!
-//! A source has the event with the probability p in each round. With `gap.timeout` T, R rounds, the backoff
-//! b(i) before round i (none before the first), and so long for an answer that has it or fails:
+//! A source has the event with the probability p in each round. The plan has `gap.timeout` T, R rounds, the backoff
+//! b(i) before round i (none before the first), and the times ok and fail for an answer with the event and for a
+//! failure:
 //!
 //! E = T + sum over i from 1 to R of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail)
 //!
-//! The sequencer is simulated for several of each, and the host measured once, with a server that is as slow
-//! and as faulty as that.
+//! The sequencer is simulated for several plans, and the host is measured once, with a server that is equally slow
+//! and faulty.
 
 mod real;
 mod simulated;
@@ -27,20 +28,20 @@ const TRIALS: u64 = 20_000;
 pub(crate) struct RecoveryArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// Gaps of the host.
+    /// Number of gaps of the host
     #[arg(long, default_value_t = 1_000)]
     gaps: usize,
 }
 
-/// How a gap is looked for, and who answers; all times in ms.
+/// The settings of a gap and the behaviour of its replay source; all times in ms.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     timeout: u64,
     attempts: u32,
     backoff: (u64, u64),
-    /// That the source has it.
+    /// Probability that the source has the event.
     success: f64,
-    /// For an answer with the event, and for a failure.
+    /// Time for an answer with the event, and for a failure.
     ok: u64,
     fail: u64,
 }
@@ -63,13 +64,14 @@ const PLANS: [Plan; 10] = [
     plan(0.1, 20, (1_000, 60_000)),
 ];
 
-/// Short, so that many gaps are over soon.
+/// The plan for the host: short, so that many gaps end soon.
 const OF_HOST: Plan =
     Plan { timeout: 500, attempts: 4, backoff: (100, 1_000), success: 0.5, ok: 20, fail: 60 };
 
 impl Plan {
     fn expected(&self) -> f64 {
-        let (ok, fail) = (self.ok as f64, self.fail as f64);
+        let ok = self.ok as f64;
+        let fail = self.fail as f64;
         let mut expected = self.timeout as f64;
         for round in 1..=self.attempts {
             let answer = self.success * ok + (1.0 - self.success) * fail;
@@ -79,10 +81,12 @@ impl Plan {
         expected
     }
 
-    /// The mean of what is anywhere between the lower bound and the doubled one, up to the upper bound.
+    /// Returns the mean of a wait that is spread evenly between the lower bound and the doubled one, up to the upper
+    /// bound.
     fn wait_before(&self, round: u32) -> f64 {
         let Some(earlier) = round.checked_sub(2) else { return 0.0 };
-        let (min, max) = (self.backoff.0 as f64, self.backoff.1 as f64);
+        let min = self.backoff.0 as f64;
+        let max = self.backoff.1 as f64;
         f64::midpoint(min, (min * 2f64.powf(f64::from(earlier))).min(max))
     }
 
@@ -97,7 +101,8 @@ impl Plan {
 
     fn row(&self, what: &str, mean: Duration) -> Row {
         let (min, max) = self.backoff;
-        let (rounds, p) = (self.attempts, self.success);
+        let rounds = self.attempts;
+        let p = self.success;
         Row {
             side: format!("{what}: p={p} R={rounds} {min}..{max} ms"),
             mean_ms: Some(mean.as_secs_f64() * 1_000.0),
@@ -133,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_expected() {
+    fn expected_duration_follows_the_formula() {
         let at_once = plan(1.0, 5, (200, 5_000));
         assert!((at_once.expected() - 2_030.0).abs() < 1e-9);
         // 200, 300, 500 and 900 ms before the second to the fifth.
@@ -144,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sequencer_takes_as_long() -> Result<()> {
+    fn simulated_duration_matches_the_formula() -> Result<()> {
         for plan in &PLANS {
             let mean = simulated::mean(plan, 4_000)?.as_secs_f64() * 1_000.0;
             let expected = plan.expected();

@@ -1,4 +1,4 @@
-//! What a benchmark prints: a table for people, or one JSON object.
+//! The output of a benchmark: a table for people, or one JSON object.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,24 +13,24 @@ pub(crate) struct Report {
     machine: String,
     rows: Vec<Row>,
     ratios: BTreeMap<String, f64>,
-    /// What somebody who reads the figures has to know.
+    /// Facts that a reader of the figures has to know.
     #[serde(skip)]
     notes: Vec<String>,
 }
 
-/// The medians of one side. Of what does not apply, the figures that all benchmarks have are empty,
-/// and the others are left out.
+/// The medians of one side. Figures that all benchmarks have are empty where they do not apply; the others are left
+/// out.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) side: String,
-    /// 0 where none are counted.
+    /// The rate; 0 if no events are counted.
     pub(crate) events_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ns_per_event: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) instructions_per_event: Option<f64>,
     pub(crate) cpu_s_per_million: Option<f64>,
-    /// Parts of that, where several processes do the work.
+    /// The parts of the processor time, if several processes do the work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) consumer_cpu_s_per_million: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,12 +43,12 @@ pub(crate) struct Row {
     pub(crate) p999_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) longest_ms: Option<f64>,
-    /// A mean, and what it must be.
+    /// A mean, and its expected value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mean_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) expected_ms: Option<f64>,
-    /// Held back events that were executed a second, once nothing held them back any more.
+    /// Held events that were executed a second, after their gap had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drained_per_s: Option<f64>,
     pub(crate) peak_mib: Option<f64>,
@@ -60,7 +60,7 @@ pub(crate) type Figure = fn(&Row) -> Option<f64>;
 type Column = (&'static str, Figure);
 
 const COLUMNS: [Column; 15] = [
-    ("events/s", |row| Some(row.events_per_s).filter(|it| *it > 0.0)),
+    ("events/s", |row| Some(row.events_per_s).filter(|rate| *rate > 0.0)),
     ("ns/event", |row| row.ns_per_event),
     ("instr/event", |row| row.instructions_per_event),
     ("CPU s/million", |row| row.cpu_s_per_million),
@@ -78,7 +78,7 @@ const COLUMNS: [Column; 15] = [
 ];
 
 impl Row {
-    /// The median of several runs, figure by figure.
+    /// Returns the median of several runs, figure by figure.
     pub(crate) fn median(runs: &[Self]) -> Self {
         let of = |figure: Figure| {
             let mut all: Vec<f64> = runs.iter().filter_map(figure).collect();
@@ -117,7 +117,7 @@ impl Report {
         self.ratio_of(format!("{over}/{under}"), (over, rate), (under, rate))
     }
 
-    /// Adds the ratio of two figures, if there are both.
+    /// Adds the ratio of two figures, if both exist.
     pub(crate) fn ratio_of(
         mut self,
         name: impl Into<String>,

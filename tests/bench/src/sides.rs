@@ -1,4 +1,4 @@
-//! Which sides of a comparison run, and their runs.
+//! The sides of a comparison that run, and their runs.
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -7,29 +7,30 @@ use crate::report::Row;
 
 #[derive(Debug, Args)]
 pub(crate) struct Sides {
-    /// Only these sides, with commas between.
+    /// Run only these sides, separated by commas
     #[arg(long, value_delimiter = ',')]
     sides: Vec<String>,
 }
 
 impl Sides {
-    /// Those of all that are asked for: all of them if none is named.
+    /// Returns the requested sides: all of them if none is named.
     pub(crate) fn of<T: Copy>(
         &self,
         all: &[T],
         name: impl Fn(&T) -> &'static str,
     ) -> Result<Vec<T>> {
         let known: Vec<&str> = all.iter().map(&name).collect();
-        if let Some(unknown) = self.sides.iter().find(|it| !known.contains(&it.as_str())) {
-            bail!("there is no side {unknown:?}; there are {}", known.join(", "));
+        if let Some(unknown) = self.sides.iter().find(|side| !known.contains(&side.as_str())) {
+            bail!("unknown side {unknown:?}; the sides are {}", known.join(", "));
         }
-        let is_asked =
-            |side: &&T| self.sides.is_empty() || self.sides.iter().any(|it| it == name(side));
+        let is_asked = |side: &&T| {
+            self.sides.is_empty() || self.sides.iter().any(|wanted| wanted == name(side))
+        };
         Ok(all.iter().filter(is_asked).copied().collect())
     }
 }
 
-/// Runs all sides one after the other, so many times; of each the median.
+/// Runs all sides one after the other, `runs` times. Returns the median of each.
 pub(crate) fn medians<T: Copy>(
     runs: usize,
     sides: &[T],

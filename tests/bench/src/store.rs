@@ -1,8 +1,8 @@
 //! `store`: commits of batches into each store, beside plain `HSET`s of the same bytes.
 //!
-//! As in the runtime, each shard has one commit under way. What is measured of Redis is the
-//! server's processor time; the embedded store works in this process, so all of its is counted,
-//! with the making of the batches.
+//! As in the runtime, each shard has one commit under way. For Redis, the benchmark measures the server's processor
+//! time. The embedded store works in this process, so that all of its processor time counts, including the making of
+//! the batches.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,16 +24,16 @@ use crate::Common;
 use crate::process::own_cpu_seconds;
 use crate::report::{Report, Row};
 
-/// Events of a commit, and how many are committed so.
+/// Number of events of a commit, and number of events committed in such commits.
 const BATCHES: [(usize, usize); 3] = [(1, 30_000), (64, 300_000), (512, 600_000)];
 const KEYS: [(&str, usize); 2] = [("10k", 10_000), ("1m", 1_000_000)];
 /// Bytes of a state, and of a message's data.
 const BYTES: usize = 256;
-/// Digests of a job: as many as are kept by default.
+/// Number of digests of a job: the default.
 const DIGESTS: u32 = 64;
-/// Events of a commit while the keys are made.
+/// Number of events of a commit while the keys are made.
 const FILL: usize = 512;
-/// Shards of Redis by default.
+/// Number of shards of Redis by default.
 const SHARDS: u32 = 16;
 
 pub(crate) fn bench(common: &Common) -> Result<Report> {
@@ -92,7 +92,7 @@ async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
 
 type Cpu<'a> = &'a (dyn Fn() -> Result<f64> + Sync);
 
-/// A row of commits of a size.
+/// Returns a row of commits of a size.
 fn row(size: usize, events: usize, started: Instant, cpu_seconds: f64) -> Row {
     Row {
         side: size.to_string(),
@@ -114,7 +114,7 @@ struct Shard {
     claimed: Claimed,
     slice: u32,
     number: u64,
-    /// With the next sequence of each.
+    /// The keys, with the next sequence of each.
     keys: Vec<(Key, u64)>,
     rng: ChaCha8Rng,
 }
@@ -151,7 +151,8 @@ impl Sides {
         for (size, events) in BATCHES {
             let each = events / self.shards.len() / size;
             ensure!(each > 0, "too few events for {} shards", self.shards.len());
-            let (started, before) = (Instant::now(), cpu()?);
+            let started = Instant::now();
+            let before = cpu()?;
             let commits = self.shards.iter_mut().map(|shard| shard.commits(each, size));
             futures_util::future::try_join_all(commits).await?;
             rows.push(row(size, each * size * self.shards.len(), started, cpu()? - before));
@@ -161,7 +162,7 @@ impl Sides {
 }
 
 impl Shard {
-    /// Each key once.
+    /// Commits each key once.
     async fn fill(&mut self) -> Result<()> {
         for from in (0..self.keys.len()).step_by(FILL) {
             let to = (from + FILL).min(self.keys.len());
@@ -170,7 +171,7 @@ impl Shard {
         Ok(())
     }
 
-    /// So many commits of random keys.
+    /// Makes `count` commits of random keys.
     async fn commits(&mut self, count: usize, size: usize) -> Result<()> {
         for _ in 0..count {
             let mut keys = std::collections::BTreeSet::new();
@@ -190,7 +191,8 @@ impl Shard {
             writes.push(write(key, *next));
             *next += 1;
         }
-        let (shard, number) = (self.slice, self.number);
+        let shard = self.slice;
+        let number = self.number;
         let batch = Batch { shard, number, writes, letters: Vec::new(), forward: false };
         let reply = self.store.commit(&self.partition, self.claimed.claim, batch.into()).await;
         match reply {
@@ -229,7 +231,7 @@ fn write(key: &Key, next: u64) -> JobWrite {
     }
 }
 
-/// Bytes of what a commit writes of an event: record, state and message.
+/// Bytes that a commit writes for an event: record, state and message.
 const PLAIN_BYTES: usize = 360 + BYTES + BYTES;
 
 async fn plain(url: &str, keys: usize, cpu: Cpu<'_>) -> Result<Vec<Row>> {
@@ -240,7 +242,8 @@ async fn plain(url: &str, keys: usize, cpu: Cpu<'_>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (size, events) in BATCHES {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let (started, before) = (Instant::now(), cpu()?);
+        let started = Instant::now();
+        let before = cpu()?;
         let each = events / SHARDS as usize;
         let puts = (0..SHARDS).map(|_| {
             let chosen = (0..each).map(|_| rng.random_range(0..keys)).collect();

@@ -1,9 +1,9 @@
-//! `swap`: how much longer events wait while versions of their handler are swapped under a steady load,
-//! and whether any is lost, repeated or failed.
+//! `swap`: the added delay of events while versions of their handler are swapped under a steady load, and a check
+//! that no event is lost, repeated or failed.
 //!
-//! One version stays in the folder. Another one, new each time and slow to compile, is put beside it and
-//! removed again when it runs: two swaps. The age of each message when it arrives is what is measured,
-//! beside a run of the same load without swaps.
+//! One version stays in the folder. The benchmark puts another version beside it, new each time and slow to compile,
+//! and removes that version when it runs: two swaps. It measures the age of each message at its arrival, beside a run
+//! of the same load without swaps.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,13 +30,13 @@ use crate::process::{cpu_seconds, peak};
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
 
-/// What does not count of a load.
+/// Seconds of a load that do not count.
 const COLD: f64 = 2.0;
-/// For each swap.
+/// Seconds for each swap.
 const EACH: f64 = 6.0;
-/// For the start of the host, and for the last messages.
+/// Time limit for the start of the host, and for the last messages.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks at what runs.
+/// Interval between two requests for the running version.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
@@ -45,13 +45,13 @@ pub(crate) struct SwapArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// Events a second: four fifths of what the machine of docs/internals/performance.md can do.
+    /// Events a second: four fifths of the rate of the machine in docs/internals/performance.md
     #[arg(long, default_value_t = 4_000.0)]
     rate: f64,
-    /// Swaps in a run.
+    /// Number of swaps in a run
     #[arg(long, default_value_t = 50)]
     swaps: usize,
-    /// Functions of the slow version that nothing calls: each is compiled.
+    /// Number of uncalled functions of the slow version: each is compiled
     #[arg(long, default_value_t = 30_000)]
     functions: u32,
 }
@@ -112,7 +112,7 @@ async fn measure(
                 host.until_runs("probe@1.0.0", &mut seen).await?;
             }
             seen.look(&host).await?;
-            // Evenly over the load.
+            // The swaps are spread evenly over the load.
             let due = started + Duration::from_secs_f64(2.0 * EACH * (number + 1) as f64);
             tokio::time::sleep_until(due.into()).await;
         }
@@ -121,14 +121,14 @@ async fn measure(
         Ok(seen)
     };
     let (reached, seen) = tokio::try_join!(host.case.pace(&load, warm, rate), swapping)?;
-    // What is published later than it is due has waited, and no age says so.
+    // The age of an event that is published late does not include its delay.
     ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.deliveries.len(), PATIENCE).await?;
     let used = host.cpu()? - before;
     let peak_mib = peak(host.running.id());
     let decisions = seen.of_generations.len();
     ensure!(decisions == if is_swapped { swaps / 2 * 2 + 1 } else { 1 }, "{decisions} decisions");
-    ensure!(watch.again() == 0, "{} messages came again", watch.again());
+    ensure!(watch.again() == 0, "{} messages arrived again", watch.again());
     host.failed_nothing().await?;
     let ages = watch.end()?;
     ensure!(ages.len() >= warm.len(), "{name}: {} messages of {}", ages.len(), warm.len());
@@ -148,7 +148,7 @@ async fn measure(
     })
 }
 
-/// The host and what it works on.
+/// The host, its case and its handlers.
 struct Host {
     case: Case,
     running: Running,
@@ -161,14 +161,14 @@ impl Host {
         let started = Instant::now();
         while !case.is_consumed().await? {
             running.check()?;
-            ensure!(started.elapsed() < PATIENCE, "not all queues are consumed");
+            ensure!(started.elapsed() < PATIENCE, "not all queues have a consumer");
             tokio::time::sleep(LOOK).await;
         }
         let port = case.admin;
         Ok(Self { case, running, port })
     }
 
-    /// Processor time of the host and of the compilers that it has waited for.
+    /// Returns the processor time of the host and of the compilers that it has waited for.
     fn cpu(&self) -> Result<f64> {
         cpu_seconds(self.running.id())
     }
@@ -185,7 +185,7 @@ impl Host {
             if stream["handler"] == version && stream["missing"].is_null() {
                 return Ok(());
             }
-            ensure!(started.elapsed() < PATIENCE, "{version} does not come: {stream}");
+            ensure!(started.elapsed() < PATIENCE, "version {version} does not run: {stream}");
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -202,23 +202,23 @@ impl Host {
     }
 }
 
-/// What was seen of versions.
+/// The observed versions.
 #[derive(Debug, Default)]
 struct Versions {
     /// The version of each decision.
     of_generations: BTreeMap<u64, String>,
-    /// The decision that some keys were executed under last.
+    /// The decision under which each observed key was last executed.
     of_keys: BTreeMap<String, u64>,
 }
 
 impl Versions {
     fn note(&mut self, generation: u64, version: &str) -> Result<()> {
         let known = self.of_generations.entry(generation).or_insert_with(|| version.to_owned());
-        ensure!(known == version, "decision {generation} is of {known} and of {version}");
+        ensure!(known == version, "decision {generation} has the versions {known} and {version}");
         Ok(())
     }
 
-    /// Looks at some keys: their decisions only grow.
+    /// Inspects some keys: their decisions only grow.
     async fn look(&mut self, host: &Host) -> Result<()> {
         let keys = admin::get(host.port, "/v1/streams/bench/keys?limit=100").await?;
         let keys: Value = serde_json::from_str(&keys)?;
@@ -245,7 +245,8 @@ struct Plugins {
 
 impl Plugins {
     fn new(from: &Path, functions: u32) -> Result<Self> {
-        let (dir, probe) = (tempfile::tempdir()?, fs::read(from.join("probe.wasm"))?);
+        let dir = tempfile::tempdir()?;
+        let probe = fs::read(from.join("probe.wasm"))?;
         fs::write(dir.path().join("probe@1.0.0.wasm"), &probe)?;
         Ok(Self { dir, probe, functions })
     }
@@ -254,7 +255,7 @@ impl Plugins {
         self.dir.path().join(format!("probe@2.{number}.0.wasm"))
     }
 
-    /// The slow version, as nobody has compiled it before.
+    /// Puts the slow version into the folder, changed so that it has never been compiled.
     fn put(&self, number: usize) -> Result<()> {
         let mut component = self.probe.clone();
         let module = module(self.functions, number as u32);
@@ -267,7 +268,8 @@ impl Plugins {
     }
 }
 
-/// A module of many functions, all of which return a number; the first one another one each time.
+/// Returns a module of many functions, each of which returns a number; the first one returns another number each
+/// time.
 fn module(functions: u32, first: u32) -> Module {
     let (mut types, mut all, mut code) =
         (TypeSection::new(), FunctionSection::new(), CodeSection::new());

@@ -1,4 +1,4 @@
-//! What producers, servers, people and other processes send.
+//! Bytes that producers, servers, people and other processes send.
 
 use std::path::Path;
 
@@ -22,17 +22,17 @@ use ordain_store_redis as redis;
 
 use super::judge;
 
-/// Events of a body, at most.
+/// Largest number of events of a body.
 const BODY_EVENTS: usize = 10_000;
 const EVENT_SIZE: usize = 1 << 20;
-/// And one that what is tried can be larger than.
+/// The usual limit of an event's size, and a limit that a fuzzed event can exceed.
 const SIZES: [usize; 2] = [EVENT_SIZE, 256];
 const ORDERINGS: [Ordering; 2] = [Ordering::Sequenced, Ordering::Fifo];
 
-/// What an error may repeat of what it is about, and its own words.
+/// Largest size of an error: its own words, and the quoted part of its subject.
 const WORDS: usize = 8 << 10;
 
-/// What is held of an event is not larger than what was allowed.
+/// Checks that the data of an event is within its limit.
 fn judge_size(event: &Event, limit: usize) {
     assert!(event.data().len() <= limit, "data within its limit");
 }
@@ -41,7 +41,7 @@ fn judge_error(error: &DecodeError) {
     assert!((1..=WORDS).contains(&error.message.len()), "{} bytes", error.message.len());
 }
 
-/// A line of a file, or an event in a body: read, written as a message, and read again.
+/// Reads a line of a file, or an event in a body, writes it as a message, and reads it again.
 pub fn line(bytes: &[u8]) {
     let small = Decoder { ordering: Ordering::Sequenced, event_size: SIZES[1] };
     match small.decode(bytes) {
@@ -75,9 +75,9 @@ fn is_read_again(event: &Event) {
     let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
     let mut line = Vec::new();
     encode("orders", &message, event.sequence(), &mut line);
-    // What is written may be longer than what was read: data that is no JSON becomes base64.
+    // The written form may be longer than the read one: data that is not JSON becomes base64.
     let decoder = Decoder { ordering: Ordering::Sequenced, event_size: 8 * EVENT_SIZE };
-    let again = decoder.decode(&line).expect("what was written can be read");
+    let again = decoder.decode(&line).expect("the written bytes can be read");
     assert_eq!(
         (again.key(), again.kind(), again.content_type(), again.sequence(), again.end()),
         (event.key(), event.kind(), event.content_type(), event.sequence(), event.end())
@@ -89,22 +89,22 @@ fn is_read_again(event: &Event) {
         headers
     };
     assert_eq!(sorted(&again), sorted(event));
-    // Data that came as base64 may be JSON with white space, which goes once.
-    let tight = std::str::from_utf8(event.data()).ok().and_then(|it| compact(it).ok());
-    let tight = tight.as_ref().map(|it| it.as_bytes());
+    // Data that came as base64 may be JSON with white space, which the first writing removes.
+    let tight = std::str::from_utf8(event.data()).ok().and_then(|text| compact(text).ok());
+    let tight = tight.as_ref().map(|text| text.as_bytes());
     assert!(again.data() == event.data() || Some(again.data()) == tight, "the data");
 }
 
-/// A request with events, or an answer with one: lines of headers, an empty line, the body.
+/// Reads a request with events, or an answer with an event: lines of headers, an empty line, the body.
 pub fn request(bytes: &[u8]) {
-    let end = bytes.windows(2).position(|it| it == b"\n\n");
+    let end = bytes.windows(2).position(|pair| pair == b"\n\n");
     let (head, body) = end.map_or((bytes, &[][..]), |end| (&bytes[..end], &bytes[end + 2..]));
     let mut headers = HeaderMap::new();
     for line in head.split(|byte| *byte == b'\n') {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
         let name = HeaderName::from_bytes(&line[..colon]);
         let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii());
-        // Others do not get past the server.
+        // Other headers do not get past the server.
         if let (Ok(name), Ok(value)) = (name, value) {
             headers.append(name, value);
         }
@@ -121,12 +121,12 @@ pub fn request(bytes: &[u8]) {
         }
         if let Some(form) = form_of(&headers) {
             let found = decode_body(&decoder, form, &headers, &body, BODY_EVENTS, |_| None);
-            found.iter().flat_map(|it| &it.events).for_each(|event| judge(event));
+            found.iter().flat_map(|batch| &batch.events).for_each(|event| judge(event));
         }
     }
 }
 
-/// A message of a broker: the routing key, the frame of its properties, and the body.
+/// Reads a message of a broker: the routing key, the frame of its properties, and the body.
 pub fn delivery(bytes: &[u8]) {
     let Ok((rest, key)) = lapin::types::parsing::parse_short_string(bytes) else { return };
     let Ok((body, header)) = parsing::parse_content_header(rest) else { return };
@@ -143,16 +143,16 @@ pub fn delivery(bytes: &[u8]) {
     }
 }
 
-/// A configuration: every problem is on a line that there is.
+/// Reads a configuration: every problem is on an existing line.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let env = |name: &str| (name != "NONE").then(|| format!("[{name}]"));
     match Loaded::parse(Path::new("folder/ordain.toml"), text, &env) {
         Ok(loaded) => drop(loaded.unsupported()),
         Err(error) => {
-            assert!(!error.problems.is_empty(), "an error says what is wrong");
+            assert!(!error.problems.is_empty(), "an error has a problem");
             for problem in &error.problems {
-                // Also that behind the last line end, where something is missing.
+                // The line may also be that behind the last line end, where something is missing.
                 assert!(problem.line <= text.split('\n').count(), "{problem:?}");
                 assert!(!problem.message.is_empty(), "{problem:?}");
             }
@@ -160,7 +160,7 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// Short texts: cursors, places, marks, leases, addresses, names and identities.
+/// Reads short texts: cursors, places, marks, leases, addresses, names and identities.
 pub fn text(bytes: &[u8]) {
     drop(Checkpoint::decode(bytes));
     drop(Numbering::decode("mark", bytes));
@@ -190,7 +190,7 @@ pub fn text(bytes: &[u8]) {
     drop(split_version(text));
 }
 
-/// Keys of an embedded store's tables, and the value of a queue.
+/// Reads keys of an embedded store's tables, and the value of a queue.
 fn places(place: &[u8]) {
     use embedded::keys::{
         split_due, split_fence, split_job, split_letter, split_stream, split_timed,
@@ -202,7 +202,7 @@ fn places(place: &[u8]) {
     }
 }
 
-/// Cursors of listings, as callers give them back.
+/// Reads cursors of listings, as callers return them.
 fn cursors(text: &str) {
     use redis::list::keys::Cursor;
     use redis::list::letters;

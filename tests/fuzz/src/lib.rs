@@ -1,8 +1,8 @@
-//! What the fuzzer calls: every place where bytes from outside become values, with what must be
-//! true of them whatever the bytes are. That nothing panics is checked by itself.
+//! The targets of the fuzzer: every place where bytes from outside become values, with the properties that hold for
+//! all bytes. The fuzzer itself checks that nothing panics.
 //!
-//! `fuzz/` makes a program of each target; `cargo xtask fuzz` runs them. The test below runs what
-//! lies in `fuzz/corpus`: what they begin with, and whatever has ever made one fail.
+//! `fuzz/` makes a program of each target; `cargo xtask fuzz` runs them. The test below runs the files of
+//! `fuzz/corpus`: the initial inputs, and every input that ever made a target fail.
 
 mod incoming;
 mod stored;
@@ -15,10 +15,10 @@ use ordain_core::{Event, SEQUENCE_END};
 use ordain_cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// Takes any bytes; panics where something is not as it must be.
+/// A function that accepts any bytes, and panics where a property does not hold.
 pub type Target = fn(&[u8]);
 
-/// All of them, by name.
+/// All targets, by name.
 pub const TARGETS: [(&str, Target); 7] = [
     ("config", config),
     ("delivery", delivery),
@@ -29,10 +29,13 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("text", text),
 ];
 
-/// What holds for every event that a decoder has taken.
+/// Checks an event that a decoder has accepted.
 fn judge(event: &Event) {
     assert!((1..=KEY_SIZE_LIMIT).contains(&event.key().len()), "a key within its limit");
-    assert!(event.sequence().is_none_or(|it| it < SEQUENCE_END), "a number within its limit");
+    assert!(
+        event.sequence().is_none_or(|sequence| sequence < SEQUENCE_END),
+        "a number within its limit"
+    );
     for attribute in [event.id(), event.kind(), event.source(), event.content_type()] {
         assert!(attribute.len() <= ATTRIBUTE_LIMIT, "attributes within their limit");
     }
@@ -50,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_taken() {
+    fn targets_accept_the_corpus() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
         for (name, target) in TARGETS {
             let files = fs::read_dir(corpus.join(name)).expect("a corpus of every target");

@@ -1,4 +1,4 @@
-//! What stores give back, which may be anything after a crash, a bad disk or another program.
+//! Bytes that stores return, which may be arbitrary after a crash, a bad disk or a write of another program.
 
 use bytes::Bytes;
 use ordain_core::{Event, Message};
@@ -10,7 +10,7 @@ use ordain_store::codec::{
     put_letter_place, split_letter_place, take_over,
 };
 
-/// An event or a message as the core packs them: what can be read is written as it was read.
+/// Reads an event or a message in the core's packed form: a readable one is written as it was read.
 pub fn packed(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Ok(event) = Event::decode(bytes.clone()) {
@@ -20,21 +20,21 @@ pub fn packed(bytes: &[u8]) {
         let mut out = Vec::new();
         message.encode(&mut out);
         assert_eq!(out.len(), message.encoded_len());
-        let again = Message::decode(out.into()).expect("what was written can be read");
+        let again = Message::decode(out.into()).expect("the written bytes can be read");
         assert!(again == message, "a message");
     }
 }
 
-/// That an event is read as it was written.
+/// Checks that an event is read as it was written.
 pub(super) fn stays_the_same(event: &Event) {
     let mut out = Vec::new();
     event.encode(&mut out);
     assert_eq!(out.len(), event.encoded_len());
-    let again = Event::decode(out.into()).expect("what was written can be read");
+    let again = Event::decode(out.into()).expect("the written bytes can be read");
     assert!(again == *event && again.content() == event.content(), "an event");
 }
 
-/// A record of a store, which the first byte chooses.
+/// Reads a record of a store, which the first byte chooses.
 pub fn record(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let bytes = Bytes::copy_from_slice(bytes);
@@ -92,19 +92,19 @@ fn job(bytes: &[u8]) {
         encode_job(&view.to_job(), 1, &mut out);
         out
     };
-    // Times that nothing has set are set when it is written.
+    // Unset times are set when the record is written.
     let out = written(&view);
-    let again = JobView::parse(&out).expect("what was written can be read");
+    let again = JobView::parse(&out).expect("the written bytes can be read");
     let set = written(&again);
-    let last = JobView::parse(&set).expect("what was written can be read");
+    let last = JobView::parse(&set).expect("the written bytes can be read");
     assert_eq!(written(&last), set, "a job that is written again is the same");
     let mut taken = out.clone();
     take_over(&mut taken, &again, 3);
-    let taken = JobView::parse(&taken).expect("one that was taken over can be read");
+    let taken = JobView::parse(&taken).expect("a job that was taken over can be read");
     assert_eq!((taken.partition, taken.next), (3, view.next));
 }
 
-/// A record of the embedded store stays one with another partition.
+/// Checks that a record of the embedded store stays a record with another partition.
 fn embedded_record(bytes: &[u8]) {
     use ordain_store_embedded::record::Record;
     let Ok(record) = Record::parse(bytes) else { return };
@@ -118,7 +118,7 @@ fn letter(bytes: &Bytes) {
     let Ok(stored) = decode_letter(bytes) else { return };
     let mut out = Vec::new();
     encode_letter(&stored.letter, stored.at, &mut out);
-    let again = decode_letter(&out.into()).expect("what was written can be read");
+    let again = decode_letter(&out.into()).expect("the written bytes can be read");
     assert_eq!((again.letter, again.at), (stored.letter, stored.at));
 }
 
@@ -127,7 +127,7 @@ fn fence(bytes: &[u8]) {
     let Ok(fence) = decode_fence(bytes) else { return };
     let mut out = Vec::new();
     encode_fence(&fence, &mut out);
-    let again = decode_fence(&out).expect("what was written can be read");
+    let again = decode_fence(&out).expect("the written bytes can be read");
     assert_eq!(again.applied, fence.applied);
     assert_eq!((again.claim, again.number), (fence.claim, fence.number));
 }

@@ -1,6 +1,6 @@
 //! The protocol between owners of partitions and a store that they share: a model of a few owners, keys and events. A
 //! checker walks through all runs of the model. `docs/internals/protocol.md` has the rules, and states what the model
-//! covers and what not.
+//! covers and what it leaves out.
 //!
 //! A killed process is an owner that takes no more steps. Any owner may pause for any time, and its requests may
 //! arrive in the meantime. Therefore killed processes, paused processes and slow networks need no steps of their own.

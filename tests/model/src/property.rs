@@ -75,15 +75,15 @@ fn always() -> Vec<Property<Scope>> {
         never!("events of a key settle in order, each once", Order),
         never!("a write changes the job that its lane knows", NotKnown),
         never!("a commit is applied once", AppliedTwice),
-        never!("an answer is that of the commit itself", AnotherAnswered),
+        never!("an answer belongs to its own commit", AnotherAnswered),
         never!("a commit builds on the one before it", NotBuiltOn),
         never!("no two owners of one epoch commit", TwoOfOneEpoch),
         never!("a lease is above every claim", LeaseBelowClaim),
         never!("only a newer lease fences an owner", FencedByOlder),
         never!("an owner stops only if the store went back", StoppedInVain),
-        never!("only what is committed is published", PublishedUncommitted),
+        never!("only committed messages are published", PublishedUncommitted),
         never!("messages of a key are published in order", PublishedOutOfOrder),
-        never!("what leaves the outbox was published", RemovedUnpublished),
+        never!("an entry leaves the outbox after its publication", RemovedUnpublished),
     ]
 }
 

@@ -67,7 +67,9 @@ impl Shard {
         fence.check(batch, found);
         let refused = self.apply_all(scope, partition, batch, found);
         let fence = &mut self.fences[usize::from(partition)];
-        let (claim, number, last) = (fence.claim, batch.number, batch.stamp());
+        let claim = fence.claim;
+        let number = batch.number;
+        let last = batch.stamp();
         *fence = Fence { claim, number, refused, last };
         Reply::Done(refused)
     }

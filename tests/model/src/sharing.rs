@@ -1,7 +1,9 @@
 //! How instances share partitions: membership, leases and the assignment of partitions. A checker walks through all
 //! runs of the model. The steps of an owner within a partition belong to the other model; here a partition is driven
-//! or not. A paused instance takes no steps for any time. The model has no time: a lease may expire at any moment
-//! that the scope allows.
+//! or not.
+//!
+//! A paused instance takes no steps for any time. The model has no time: a lease may expire at any moment that the
+//! scope allows.
 
 mod action;
 mod instance;

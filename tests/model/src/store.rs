@@ -121,7 +121,7 @@ pub(crate) enum Reply<T> {
     Rewound,
 }
 
-/// Settled events whose messages are to be published.
+/// Settled events with messages to publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     /// The number of the commit.

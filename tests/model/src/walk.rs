@@ -26,7 +26,8 @@ impl<T: Clone + Debug + PartialEq + Send + Sync> Value for T {}
 pub fn walk<M: Walked>(name: &str, model: &M, expected: &[&'static str]) {
     let start = Instant::now();
     let checker = model.clone().checker().spawn_bfs().join();
-    let (states, steps) = (checker.unique_state_count(), checker.max_depth() - 1);
+    let states = checker.unique_state_count();
+    let steps = checker.max_depth() - 1;
     println!("{name}: {states} states, the last after {steps} steps, {:.1?}", start.elapsed());
     let mut found: Vec<_> = checker.discoveries().into_keys().collect();
     let mut expected = expected.to_vec();

@@ -18,14 +18,14 @@ const STUCK: &str = "nothing gets stuck";
 const ORDER: &str = "events of a key settle in order, each once";
 const KNOWN: &str = "a write changes the job that its lane knows";
 const ONCE: &str = "a commit is applied once";
-const OWN_ANSWER: &str = "an answer is that of the commit itself";
+const OWN_ANSWER: &str = "an answer belongs to its own commit";
 const BUILDS: &str = "a commit builds on the one before it";
 const ONE_OF_EPOCH: &str = "no two owners of one epoch commit";
 const ABOVE: &str = "a lease is above every claim";
 const FENCED: &str = "only a newer lease fences an owner";
 const NOT_IN_VAIN: &str = "an owner stops only if the store went back";
-const COMMITTED: &str = "only what is committed is published";
-const PUBLISHED: &str = "what leaves the outbox was published";
+const COMMITTED: &str = "only committed messages are published";
+const PUBLISHED: &str = "an entry leaves the outbox after its publication";
 const IN_ORDER: &str = "messages of a key are published in order";
 
 /// A scope, and all properties that its runs show.

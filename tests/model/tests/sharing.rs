@@ -3,16 +3,16 @@
 use ordain_model::{Fleet, SharingFault, breaks, walk};
 
 // The properties that a fleet must show, so that it is not empty.
-const BY_ALL: &str = "all is shared by all";
-const BOTH: &str = "two believe that they have a partition";
-const BEHIND: &str = "one waits behind another's channel";
+const BY_ALL: &str = "all instances share all partitions";
+const BOTH: &str = "two instances believe that they have a partition";
+const BEHIND: &str = "an instance waits behind another's channel";
 
 // The properties that a fault must break.
-const HEARD: &str = "nobody who is heard of loses a partition";
-const FENCES: &str = "only who has the lease fences others";
-const GIVES: &str = "nobody gives back what is another's";
-const SHARED: &str = "where nothing happens any more all is shared";
-const RESTS: &str = "it comes to rest";
+const HEARD: &str = "no member loses a partition";
+const FENCES: &str = "only the holder of the newest lease fences others";
+const GIVES: &str = "no instance releases the lease of another";
+const SHARED: &str = "a fleet at rest shares all partitions";
+const RESTS: &str = "the fleet comes to rest";
 
 fn joins() -> Fleet {
     Fleet { instances: 3, partitions: 2, ..Fleet::default() }

@@ -77,7 +77,8 @@ fn describe_input(input: &Input) -> String {
         }
         Input::Replayed { token, found, until, failed } => {
             let numbers = sequences(found);
-            let (lane, serial) = (token.lane, token.serial);
+            let lane = token.lane;
+            let serial = token.serial;
             format!("found {lane}/{serial}: {numbers:?} until {until} failed {failed:?}")
         }
         other => format!("{other:?}"),
@@ -88,7 +89,8 @@ fn describe_effect(effect: &Effect) -> String {
     match effect {
         Effect::Run(turn) => {
             let fresh = if turn.fresh { " fresh" } else { "" };
-            let (token, numbers) = (turn.token, sequences(&turn.events));
+            let token = turn.token;
+            let numbers = sequences(&turn.events);
             format!("run {}/{} {:?} {numbers:?}{fresh}", token.lane, token.serial, turn.key)
         }
         Effect::Commit(batch) => describe_batch(batch),

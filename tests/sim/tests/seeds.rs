@@ -79,7 +79,8 @@ fn runs_that_once_failed_pass() {
 #[test]
 fn a_seed_is_always_the_same_run() {
     for seed in 0..50 {
-        let (first, second) = (run(seed, &Options::default()), run(seed, &Options::default()));
+        let first = run(seed, &Options::default());
+        let second = run(seed, &Options::default());
         assert_eq!(first.summary, second.summary, "seed {seed}");
         assert_eq!(first.violation, second.violation, "seed {seed}");
     }

@@ -1,4 +1,4 @@
-//! What a host tells over HTTP.
+//! Requests to a host's admin server.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// For an answer of a host that is busy.
+/// Time limit for the answer of a busy host.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// Asks a host that listens on this port of 127.0.0.1 for a page.
+/// Requests a page from a host that listens on this port of 127.0.0.1.
 pub(crate) async fn get(port: u16, path: &str) -> Result<String> {
     let asked = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;

@@ -1,5 +1,5 @@
-//! One measurement: fresh queues of a broker, a fresh Redis, and a folder with the configuration of
-//! a host. What is published and watched here is so for all sides alike.
+//! One measurement: fresh queues of a broker, a fresh Redis, and a folder with the configuration of a host. All sides
+//! get the same events and are measured in the same way.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -25,37 +25,37 @@ use super::load::{Load, Planned, key_name};
 
 /// The stream, its exchange and its queue.
 pub(crate) const STREAM: &str = "bench";
-/// Where messages go: an exchange and the queue behind it.
+/// The exchange for messages, and the queue behind it.
 pub(crate) const OUT: &str = "out";
-/// Messages published before their confirms are waited for.
+/// Number of messages published before their confirms are awaited.
 const OUTSTANDING: usize = 2_000;
-/// Between two bursts of a steady load.
+/// Interval between two bursts of a steady load.
 const BEAT: Duration = Duration::from_millis(1);
 
-/// What a case is made of.
+/// The parts of a case.
 #[derive(Debug, Clone)]
 pub(crate) struct CaseOptions {
     pub(crate) plugins: PathBuf,
     pub(crate) partitions: u32,
-    /// Another one than the host's default.
+    /// The prefetch, if it differs from the host's default.
     pub(crate) prefetch: Option<u16>,
     /// `appendfsync` of Redis.
     pub(crate) fsync: String,
-    /// The host keeps everything in its embedded store.
+    /// True if the host keeps everything in its embedded store.
     pub(crate) embedded: bool,
-    /// The handler emits to the queue [`OUT`].
+    /// True if the handler emits to the queue [`OUT`].
     pub(crate) emits: bool,
-    /// Settings of the stream, other than the defaults.
+    /// Settings of the stream that differ from the defaults.
     pub(crate) stream: &'static str,
 }
 
-/// See the module.
+/// A measurement, with its queues and its Redis.
 pub(crate) struct Case {
     pub(crate) redis: Redis,
-    /// Where `ordain.toml` is.
+    /// The folder of `ordain.toml`.
     pub(crate) home: TempDir,
     pub(crate) loaded: Loaded,
-    /// Where the host tells of itself.
+    /// The port of the host's admin server.
     pub(crate) admin: u16,
     emits: bool,
     queues: Vec<String>,
@@ -69,7 +69,7 @@ impl Case {
         let redis = Redis::start(&[&format!("appendfsync {}", options.fsync)])?;
         let home = tempfile::tempdir()?;
         let file = home.path().join("ordain.toml");
-        // Ports of the system: nobody else takes this one before the host does, most likely.
+        // The system chooses a free port. Another process is unlikely to use it before the host does.
         let admin = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         fs::write(&file, config(options, rabbit, &redis, admin))?;
         let loaded = Loaded::load(&file)?;
@@ -109,12 +109,13 @@ impl Case {
         Ok(())
     }
 
-    /// Publishes a part of a load at so many events a second; the rate that was reached.
+    /// Publishes a part of a load at this number of events a second. Returns the rate that was reached.
     pub(crate) async fn pace(&self, load: &Load, part: &[Planned], rate: f64) -> Result<f64> {
         let mut left = part.iter();
         let mut confirms = FuturesOrdered::new();
         let mut beat = tokio::time::interval(BEAT);
-        let (started, mut sent) = (Instant::now(), 0);
+        let started = Instant::now();
+        let mut sent = 0;
         while left.len() > 0 || !confirms.is_empty() {
             tokio::select! {
                 _ = beat.tick(), if left.len() > 0 => {
@@ -135,16 +136,16 @@ impl Case {
 
     async fn publish(&self, load: &Load, planned: Planned) -> Result<lapin::PublisherConfirm> {
         let (properties, data) = load.event(planned);
-        let (exchange, key) = (STREAM.into(), key_name(planned.key).into());
+        let exchange = STREAM.into();
+        let key = key_name(planned.key).into();
         let options = BasicPublishOptions::default();
         Ok(self.publishing.basic_publish(exchange, key, options, &data, properties).await?)
     }
 
-    /// Deliveries of a load that are done, as far as the broker tells at once: those that are no
-    /// longer ready to be delivered or, where each makes a message, the messages. So many are under
-    /// way besides as the consumer's prefetch allows, at the beginning and at the end alike.
-    /// Nothing where the broker does not know: a queue that is too busy to be asked shows neither
-    /// messages nor consumers.
+    /// Returns the number of deliveries of a load that are done, as far as the broker reports at once: those that are
+    /// no longer ready to be delivered or, where each makes a message, the messages. Deliveries within the consumer's
+    /// prefetch are under way besides, at the beginning and at the end alike. Returns `None` if the broker does not
+    /// know: a queue that is too busy to answer shows neither messages nor consumers.
     pub(crate) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
         if self.emits {
             return Ok(Some(self.messages().await?));
@@ -160,7 +161,8 @@ impl Case {
         Ok(Some(deliveries.saturating_sub(ready)))
     }
 
-    /// Messages that came to the queue behind the handler; none where it is too busy.
+    /// Returns the number of messages that reached the queue behind the handler; 0 if the queue is too busy to
+    /// answer.
     pub(crate) async fn messages(&self) -> Result<u64> {
         Ok(self.look(OUT).await?.message_count().into())
     }
@@ -181,7 +183,7 @@ impl Case {
         looked.await.with_context(|| format!("the queue {queue}"))
     }
 
-    /// Removes the queues. All that was in them must have been acknowledged.
+    /// Removes the queues. All of their deliveries must have been acknowledged.
     pub(crate) async fn end(self) -> Result<()> {
         for queue in &self.queues {
             let options = QueueDeleteOptions::default();
@@ -196,7 +198,7 @@ impl Case {
 }
 
 async fn confirmed(confirm: lapin::PublisherConfirm) -> Result<()> {
-    ensure!(confirm.await?.is_ack(), "the broker has refused an event");
+    ensure!(confirm.await?.is_ack(), "the broker refused an event");
     Ok(())
 }
 
@@ -212,9 +214,10 @@ async fn declare_out(channel: &Channel) -> Result<()> {
     Ok(channel.queue_bind(OUT.into(), OUT.into(), "#".into(), options, nothing()).await?)
 }
 
-/// The host's configuration: defaults, but for where everything is.
+/// Returns the host's configuration: the defaults, and the addresses and folders.
 fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> String {
-    let (plugins, partitions) = (options.plugins.display(), options.partitions);
+    let plugins = options.plugins.display();
+    let partitions = options.partitions;
     let mut text = format!("[plugins]\ndir = \"{plugins}\"\n");
     let mut add = |line: &str| {
         // Writing to a text cannot fail.
@@ -226,7 +229,8 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> 
     add(&format!("[admin]\nlisten = \"127.0.0.1:{admin}\""));
     add(&format!("[broker]\nurl = \"{}\"", rabbit.url()));
     add(&format!("[streams.{STREAM}]\nhandler = \"probe\"\n{}", options.stream));
-    let prefetch = options.prefetch.map(|it| format!(", prefetch = {it}")).unwrap_or_default();
+    let prefetch =
+        options.prefetch.map(|prefetch| format!(", prefetch = {prefetch}")).unwrap_or_default();
     add(&format!(
         "source = {{ kind = \"amqp\", exchange = \"{STREAM}\", queue = \"{STREAM}\", \
          partitions = {partitions}{prefetch} }}"
@@ -237,13 +241,15 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> 
     text
 }
 
-/// Where the events of a configuration are.
+/// Returns the broker and the topology of a configuration.
 pub(crate) fn broker(loaded: &Loaded) -> Result<(Broker, Topology)> {
     let config = loaded.config.broker.as_ref().context("a broker")?;
-    // Quiet connections are probed as seldom as the client of most people does.
+    // The heartbeat interval of quiet connections is as long as the default of most clients.
     let heartbeat = Duration::from_mins(1);
     let broker = Broker::new(config.url.0.expose(), heartbeat).map_err(anyhow::Error::msg)?;
     let stream = loaded.config.streams.values().next().context("a stream")?;
-    let Source::Amqp(source) = &stream.source else { anyhow::bail!("its source is a queue") };
+    let Source::Amqp(source) = &stream.source else {
+        anyhow::bail!("the stream's source must be of the kind `amqp`")
+    };
     Ok((broker, Topology::of(source)))
 }

@@ -1,4 +1,4 @@
-//! A consumer as a process of its own: the sides that are written here, and what they share.
+//! A consumer as a process of its own: the sides that this program implements, and their common parts.
 
 mod bare;
 mod hand;
@@ -21,45 +21,45 @@ use tokio::task::JoinSet;
 use super::case::broker;
 use super::latency::Ages;
 
-/// Which one.
+/// The kind of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Takes deliveries and acknowledges them, many at once.
+    /// Receives and acknowledges deliveries, many at once.
     Bare,
-    /// The same, and publishes a message for each.
+    /// Receives and acknowledges deliveries, and publishes a message for each.
     BarePublish,
-    /// 64 tasks without order, each event recorded in Redis.
+    /// Executes events in 64 tasks without order, and records each event in Redis.
     Tasks,
-    /// The same, one event after the other, and the broker hands out no other meanwhile.
+    /// Executes one event after the other; the broker delivers the next one only after its acknowledgement.
     Single,
-    /// The same, with the next ones handed out ahead.
+    /// Executes one event after the other; the broker delivers the next ones ahead.
     Serial,
-    /// Our pipeline without the sequencer.
+    /// Runs the host's pipeline without the sequencer.
     Unordered,
 }
 
-/// Why the side without order has no partition of this kind.
+/// The reason why the side without order has no partition of this kind.
 const PIPELINE: &str = "it has the host's own source";
 
-/// Takes all events of one load, and waits for SIGTERM. Then it prints percentiles, if it has some.
+/// Consumes all events of one load, and waits for SIGTERM. Then prints percentiles, if it has any.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Consumer {
     kind: Kind,
-    /// The configuration of a host.
+    /// The configuration of a host
     #[arg(long)]
     config: PathBuf,
-    /// The Redis.
+    /// The address of Redis
     #[arg(long)]
     redis: String,
-    /// How many events there are.
+    /// The number of events
     #[arg(long)]
     events: u64,
-    /// So many first ones do not count for the percentiles.
+    /// The number of first events that the percentiles leave out
     #[arg(long)]
     cold: usize,
 }
 
-/// How far a consumer is.
+/// The progress of a consumer.
 #[derive(Debug)]
 struct Progress {
     left: AtomicU64,
@@ -67,19 +67,19 @@ struct Progress {
 }
 
 impl Progress {
-    /// These events are done.
+    /// Notes that these events are done.
     fn done<'a>(&self, data: impl IntoIterator<Item = &'a [u8]>) {
         let mut ages = self.ages.lock().unwrap_or_else(PoisonError::into_inner);
         data.into_iter().for_each(|data| ages.done(data));
     }
 
-    /// So many are acknowledged.
+    /// Notes that this number of deliveries is acknowledged.
     fn acknowledged(&self, count: u64) {
         self.left.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
-/// What a partition is consumed with.
+/// The parts with which a partition is consumed.
 struct Partition {
     channel: Channel,
     deliveries: Deliveries,
@@ -88,7 +88,7 @@ struct Partition {
 
 impl Consumer {
     pub(crate) fn run(&self) -> Result<()> {
-        // As the host's.
+        // The host has the same runtime.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(self.consume())
     }
@@ -129,11 +129,14 @@ impl Consumer {
             let prefetch = BasicQosOptions::default();
             channel.basic_qos(self.prefetch(&stream.source), prefetch).await?;
             let queue = topology.queue(number);
-            let (options, nothing) = (BasicConsumeOptions::default(), FieldTable::default());
+            let options = BasicConsumeOptions::default();
+            let nothing = FieldTable::default();
             let deliveries =
                 channel.basic_consume(queue.as_str().into(), "".into(), options, nothing).await?;
             let partition = Partition { channel, deliveries, progress: Arc::clone(progress) };
-            let (kind, redis, broker) = (self.kind, self.redis.clone(), broker.clone());
+            let kind = self.kind;
+            let redis = self.redis.clone();
+            let broker = broker.clone();
             consumers.spawn(partition.run(kind, redis, broker));
         }
         tokio::select! {

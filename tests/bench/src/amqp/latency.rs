@@ -1,12 +1,11 @@
-//! From the moment when an event is published to the moment when a side regards it as done.
+//! The time from the publication of an event to the moment when a side counts it as done.
 
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// Where an event's data says when it was published, in us since the Unix epoch; 0 where it does
-/// not.
+/// The part of an event's data with the time of publication, in us since the Unix epoch; 0 for none.
 pub(crate) const STAMP: Range<usize> = 0..8;
 
 /// Two percentiles of one side.
@@ -16,14 +15,14 @@ pub(crate) struct Latency {
     pub(crate) p99_ms: f64,
 }
 
-/// The clock of all processes of a run.
+/// Returns the time of the clock that all processes of a run share.
 pub(crate) fn now_us() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    // Before 1970 there were no events.
+    // No event is older than 1970.
     now.map_or(0, |now| now.as_micros() as u64)
 }
 
-/// How old events were when they were done, each of them: exact, and small for some seconds.
+/// The ages of events when they were done, one by one: exact, and small for a load of some seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Ages(Vec<u32>);
 
@@ -36,8 +35,7 @@ impl Ages {
         }
     }
 
-    /// The percentiles without the first events, which meet a cold process; nothing where there are
-    /// no others.
+    /// Returns the percentiles without the first events, which meet a cold process; `None` if no other events exist.
     pub(crate) fn latency(mut self, cold: usize) -> Option<Latency> {
         self.0.drain(..cold.min(self.0.len()));
         self.0.sort_unstable();
@@ -48,7 +46,7 @@ impl Ages {
 }
 
 #[test]
-fn percentiles_are_of_what_comes_after_the_cold_start() {
+fn percentiles_leave_out_the_cold_start() {
     let ages =
         Ages((0..10).map(|_| 90_000_000).chain((1..=1_000).rev().map(|us| us * 1_000)).collect());
     let latency = ages.latency(10).expect("there are 1,000");

@@ -1,4 +1,4 @@
-//! Which events are published, in which order, and how they look.
+//! The published events, their order and their form.
 
 use std::ops::Range;
 
@@ -11,25 +11,25 @@ use super::latency::{STAMP, now_us};
 
 /// Bytes of an event's data.
 const DATA: usize = 256;
-/// Keys where there are many.
+/// Number of keys of a load with many keys.
 const MANY: u32 = 10_000;
-/// Keys beside one that is special.
+/// Number of keys beside a special one.
 const BESIDE: u32 = 1_000;
-/// How much an event that is out of order may be late, in events.
+/// Largest distance by which an event that is out of order may be late, in events.
 const DISTANCE: usize = 100;
-/// Of a disturbed load, the part of events that come twice.
+/// Share of events of a disturbed load that come twice.
 const TWICE: f64 = 0.05;
 
-/// How events are spread over keys.
+/// The distribution of events over keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// Each of 10,000 as often.
+    /// Each of 10,000 keys equally often.
     Many,
-    /// Of 10,000 the first twice as often as the second, thrice as often as the third, and so on.
+    /// 10,000 keys: the first twice as often as the second, thrice as often as the third, and so on.
     Zipf,
-    /// All of one key.
+    /// One key for all events.
     One,
-    /// As `Many`, shuffled within 100 events, with every twentieth event twice.
+    /// Like `Many`, shuffled within 100 events, with every twentieth event twice.
     Disturbed,
 }
 
@@ -37,26 +37,26 @@ pub(crate) enum Keys {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Planned {
     pub(crate) key: u32,
-    /// From 1 on.
+    /// The number of the event in its key, from 1.
     pub(crate) sequence: u32,
 }
 
-/// What is published, in order.
+/// The published events, in order.
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) deliveries: Vec<Planned>,
-    /// By key, how many events it has; a repeated one counts once.
+    /// Number of events by key; a repeated one counts once.
     pub(crate) events: Vec<u32>,
     /// The type of events.
     kind: &'static str,
-    /// But of these keys' events it is `emit`.
+    /// The keys whose events have the type `emit` instead.
     emitting: Range<u32>,
-    /// True if the data shows when an event was published: repeats of one could not.
+    /// True if the data shows when an event was published: repeated events could not.
     stamped: bool,
 }
 
 impl Load {
-    /// A load of so many events; the same numbers always give the same.
+    /// Returns a load of this number of events; the same arguments always give the same load.
     pub(crate) fn new(keys: Keys, events: usize, kind: &'static str) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let count = if keys == Keys::One { 1 } else { MANY };
@@ -82,8 +82,8 @@ impl Load {
         Self { deliveries, events: of_keys, kind, emitting: 0..0, stamped: keys != Keys::Disturbed }
     }
 
-    /// So many events of 1,000 keys, and those of one key evenly between them: its number is 0. They must
-    /// come in order. Of some keys, `emitting`, each makes a message.
+    /// Returns a load of `events` events of 1,000 keys, with `of_one` events of key 0 evenly between them, which must
+    /// come in order. Each event of the keys `emitting` makes a message.
     pub(crate) fn beside_one(events: usize, of_one: usize, emitting: Range<u32>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut of_keys = vec![0; 1 + BESIDE as usize];
@@ -99,33 +99,33 @@ impl Load {
         Self { deliveries, events: of_keys, kind: "follow", emitting, stamped: true }
     }
 
-    /// Takes the first event of a key out: it is published later, or never.
+    /// Removes the first event of a key from the load, to be published later or never.
     pub(crate) fn lose_first(&mut self, key: u32) -> Option<Planned> {
-        let at = self.deliveries.iter().position(|it| it.key == key)?;
+        let at = self.deliveries.iter().position(|planned| planned.key == key)?;
         Some(self.deliveries.remove(at))
     }
 
-    /// How many messages must come of it.
+    /// Returns the number of messages that the load must cause.
     pub(crate) fn messages(&self) -> usize {
-        self.deliveries.iter().filter(|it| self.emitting.contains(&it.key)).count()
+        self.deliveries.iter().filter(|planned| self.emitting.contains(&planned.key)).count()
     }
 
-    /// Without those that come again.
+    /// Returns the number of events without repeats.
     pub(crate) fn distinct(&self) -> u64 {
         self.events.iter().copied().map(u64::from).sum()
     }
 
-    /// Keys that have events.
+    /// Returns the number of keys that have events.
     pub(crate) fn keys(&self) -> usize {
         self.events.iter().filter(|events| **events > 0).count()
     }
 
-    /// The first deliveries, and the others.
+    /// Returns the first deliveries, and the others.
     pub(crate) fn split(&self, at: usize) -> (&[Planned], &[Planned]) {
         self.deliveries.split_at(at.min(self.deliveries.len()))
     }
 
-    /// An event as it is published now.
+    /// Returns an event as it is published now.
     pub(crate) fn event(&self, planned: Planned) -> (BasicProperties, [u8; DATA]) {
         let Planned { key, sequence } = planned;
         let kind = if self.emitting.contains(&key) { "emit" } else { self.kind };
@@ -147,7 +147,7 @@ impl Load {
     }
 }
 
-/// A key as it is published.
+/// Returns a key in its published form.
 pub(crate) fn key_name(key: u32) -> String {
     format!("order-{key}")
 }
@@ -169,10 +169,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_event_is_there_and_some_twice() {
+    fn load_has_each_event_and_repeats_some() {
         for keys in [Keys::Many, Keys::Zipf, Keys::One, Keys::Disturbed] {
             let load = Load::new(keys, 20_000, "put");
-            let mut seen: Vec<_> = load.deliveries.iter().map(|it| (it.key, it.sequence)).collect();
+            let mut seen: Vec<_> =
+                load.deliveries.iter().map(|planned| (planned.key, planned.sequence)).collect();
             let in_order = seen.is_sorted_by_key(|(_, sequence)| *sequence);
             assert_eq!(in_order, keys == Keys::One);
             seen.sort_unstable();
@@ -189,11 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn one_key_lies_evenly_between_the_others() {
+    fn events_of_one_key_are_spread_evenly() {
         let mut load = Load::beside_one(2_000, 1_000, 1..101);
         assert_eq!((load.deliveries.len(), load.events[0], load.distinct()), (3_000, 1_000, 3_000));
-        let of_one: Vec<_> = load.deliveries.iter().map(|it| it.key == 0).collect();
-        assert!(of_one.chunks(3).all(|three| three.iter().filter(|it| **it).count() == 1));
+        let of_one: Vec<_> = load.deliveries.iter().map(|planned| planned.key == 0).collect();
+        assert!(
+            of_one.chunks(3).all(|three| three.iter().filter(|is_of_one| **is_of_one).count() == 1)
+        );
         let lost = load.lose_first(0).expect("it has events");
         assert_eq!((lost.sequence, load.deliveries.len(), load.distinct()), (1, 2_999, 3_000));
         assert!((100..300).contains(&load.messages()), "{}", load.messages());

@@ -1,4 +1,4 @@
-//! What the host tells of itself: a histogram of its `/metrics`.
+//! A histogram of the host's `/metrics`.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use super::admin;
 use super::latency::Latency;
 use anyhow::Result;
 
-/// From the event's own time to its commit.
+/// The time from the event's own time to its commit.
 const NAME: &str = "ordain_publish_to_commit_seconds";
 
-/// Events by the upper bound of their bucket, in ns so that bounds can be compared; cumulative.
+/// Number of events by the upper bound of their bucket, in ns so that bounds can be compared; cumulative.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Histogram(BTreeMap<u64, u64>);
 
 impl Histogram {
-    /// Asks a host that listens on this port of 127.0.0.1.
+    /// Reads the metrics of a host that listens on this port of 127.0.0.1.
     pub(super) async fn scrape(port: u16) -> Result<Self> {
         Ok(Self::parse(&admin::get(port, "/metrics").await?))
     }
@@ -29,7 +29,7 @@ impl Histogram {
         Self(buckets)
     }
 
-    /// Percentiles of the events since an earlier look; nothing where there were none.
+    /// Returns percentiles of the events since an earlier scrape; `None` if no events came since.
     pub(super) fn latency_since(&self, before: &Self) -> Option<Latency> {
         let buckets: Vec<(u64, u64)> = self
             .0
@@ -42,7 +42,7 @@ impl Histogram {
     }
 }
 
-/// A line such as `NAME_bucket{stream="orders",le="0.005"} 12`.
+/// Parses a line such as `NAME_bucket{stream="orders",le="0.005"} 12`.
 fn bucket(line: &str) -> Option<(u64, u64)> {
     let (labels, count) = line.strip_prefix(NAME)?.strip_prefix("_bucket{")?.split_once("} ")?;
     let bound = labels.split(',').find_map(|label| label.strip_prefix("le=\""))?;
@@ -51,8 +51,8 @@ fn bucket(line: &str) -> Option<(u64, u64)> {
     Some(((seconds * 1e9) as u64, count.parse::<f64>().ok()? as u64))
 }
 
-/// Where among the bounds so many events lie, as if they were spread evenly within a bucket. Of the
-/// last bucket, which has no bound, only its beginning is known.
+/// Returns the bound below which `rank` events lie, as if events were spread evenly within a bucket. The last bucket
+/// has no bound: the function returns its beginning.
 fn interpolated(buckets: &[(u64, u64)], rank: f64) -> f64 {
     let at = buckets.partition_point(|(_, count)| (*count as f64) < rank);
     let (from, before) = at.checked_sub(1).map_or((0, 0), |at| buckets[at]);
@@ -79,8 +79,9 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_what_came_between_two_looks() {
-        let (before, after) = (text([0, 10, 10, 10]), text([0, 110, 209, 210]));
+    fn percentiles_cover_events_between_two_scrapes() {
+        let before = text([0, 10, 10, 10]);
+        let after = text([0, 110, 209, 210]);
         let latency =
             Histogram::parse(&after).latency_since(&Histogram::parse(&before)).expect("200 events");
         assert!((latency.p50_ms - 10.0).abs() < 1e-9, "{latency:?}");
@@ -89,14 +90,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_last_bound_is_at_least_that() {
+    fn events_beyond_the_last_bound_count_as_that_bound() {
         let none = Histogram::default();
         let latency = Histogram::parse(&text([0, 0, 0, 7])).latency_since(&none).expect("7 events");
         assert!((latency.p50_ms - 100.0).abs() < 1e-9, "{latency:?}");
     }
 
     #[test]
-    fn without_events_there_is_no_latency() {
+    fn latency_is_absent_without_events() {
         let same = Histogram::parse(&text([1, 2, 3, 3]));
         assert!(same.latency_since(&same).is_none());
         assert!(Histogram::parse("other 1\n").latency_since(&Histogram::default()).is_none());

@@ -16,21 +16,21 @@ use super::consumer::Kind;
 use super::latency::Latency;
 use super::load::{Load, key_name};
 
-/// Between two looks at a process that is to end.
+/// Interval between two checks of a process that must end.
 const LOOK: Duration = Duration::from_millis(5);
-/// For the end of a process that has nothing left to do.
+/// Time limit for the end of a process that has no work left.
 const END: Duration = Duration::from_mins(1);
-/// Keys read at a time.
+/// Number of keys that are read at a time.
 const PAGE: usize = 1_000;
 
-/// What consumes.
+/// The program that consumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
     Consumer(Kind),
     Host,
 }
 
-/// A running side. Dropping it kills it.
+/// A running side. Drop kills it.
 pub(crate) struct Running {
     child: Child,
     out: PathBuf,
@@ -38,8 +38,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts it. `events` is how many deliveries there will be, the first of which do not count for
-    /// the percentiles.
+    /// Starts a side. `events` is the number of deliveries to come, including the first ones, which the percentiles
+    /// leave out.
     pub(crate) fn start(
         who: Who,
         ordain: &Path,
@@ -84,7 +84,8 @@ impl Running {
     }
 
     fn spawn(mut command: Command, home: &Path, out: &str, log: &str) -> Result<Self> {
-        let (out, log) = (home.join(out), home.join(log));
+        let out = home.join(out);
+        let log = home.join(log);
         command.current_dir(home).stdin(Stdio::null());
         command.stdout(File::create(&out)?).stderr(File::create(&log)?);
         let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
@@ -95,15 +96,15 @@ impl Running {
         self.child.id()
     }
 
-    /// It must not have ended.
+    /// Returns an error if the process has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         match self.child.try_wait()? {
-            Some(status) => bail!("it ended with {status}: {}", self.told()),
+            Some(status) => bail!("the process ended with {status}: {}", self.told()),
             None => Ok(()),
         }
     }
 
-    /// Returns whether it has not ended.
+    /// Returns whether the process is still running.
     pub(crate) fn runs(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
@@ -112,7 +113,7 @@ impl Running {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends it; what it printed.
+    /// Ends the process. Returns the JSON that it printed.
     pub(crate) fn finish(mut self) -> Result<Value> {
         let id = self.id().to_string();
         let status = Command::new("kill").args(["-s", "TERM", &id]).status()?;
@@ -122,10 +123,10 @@ impl Running {
             if let Some(status) = self.child.try_wait()? {
                 break status;
             }
-            ensure!(started.elapsed() < END, "it does not end: {}", self.told());
+            ensure!(started.elapsed() < END, "the process does not end: {}", self.told());
             std::thread::sleep(LOOK);
         };
-        ensure!(status.success(), "it ended with {status}: {}", self.told());
+        ensure!(status.success(), "the process ended with {status}: {}", self.told());
         let printed = fs::read_to_string(&self.out)?;
         if printed.is_empty() {
             return Ok(Value::Null);
@@ -133,7 +134,7 @@ impl Running {
         serde_json::from_str(&printed).with_context(|| printed.clone())
     }
 
-    /// The same of a consumer that prints percentiles.
+    /// Ends a consumer that prints percentiles, and returns them.
     pub(crate) fn finish_with_latency(self) -> Result<Option<Latency>> {
         Ok(serde_json::from_value(self.finish()?)?)
     }
@@ -141,18 +142,19 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended already, or the benchmark has failed.
+        // The process has ended already, or the benchmark has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Who {
-    /// That all of a load was done, once the process has ended. A side that loses events is fast.
+    /// Checks that the side did the whole load, once the process has ended. A side that loses events is fast.
     pub(crate) async fn check(self, case: &Case, load: &Load, printed: &Value) -> Result<()> {
         match self {
             Self::Host => {
-                let (settled, dead) = (&printed["settled"], &printed["dead_total"]);
+                let settled = &printed["settled"];
+                let dead = &printed["dead_total"];
                 let expected = load.distinct();
                 ensure!(*settled == expected, "{settled} events are settled of {expected}");
                 ensure!(*dead == 0, "{dead} dead letters");
@@ -161,18 +163,18 @@ impl Who {
             Self::Consumer(Kind::Unordered) => check_store(case, load).await,
             Self::Consumer(Kind::Tasks | Kind::Single | Kind::Serial) => {
                 let keys = case.redis.command(&["DBSIZE"])?.int().context("a number")?;
-                // A mark for each event, a state for each key.
+                // Redis has a mark for each event, and a state for each key.
                 let expected = load.distinct() + load.keys() as u64;
                 ensure!(keys as u64 == expected, "{keys} keys in Redis instead of {expected}");
                 Ok(())
             }
-            // The empty queue says it.
+            // The empty queue is the proof.
             Self::Consumer(Kind::Bare | Kind::BarePublish) => Ok(()),
         }
     }
 }
 
-/// Every key's next number is that behind its last event.
+/// Checks that every key's next number is that behind its last event.
 async fn check_store(case: &Case, load: &Load) -> Result<()> {
     let store = open_store(&case.loaded, Some(END)).await?;
     let mut filter = KeyFilter { limit: PAGE, ..KeyFilter::default() };
@@ -189,10 +191,11 @@ async fn check_store(case: &Case, load: &Load) -> Result<()> {
         }
     }
     for (key, events) in (0..).zip(&load.events).filter(|(_, events)| **events > 0) {
-        let (key, expected) = (key_name(key), u64::from(*events) + 1);
+        let key = key_name(key);
+        let expected = u64::from(*events) + 1;
         let next = found.remove(&key);
         ensure!(next == Some(expected), "key {key}: next is {next:?} instead of {expected}");
     }
-    ensure!(found.is_empty(), "keys that nobody published: {found:?}");
+    ensure!(found.is_empty(), "keys that were never published: {found:?}");
     Ok(())
 }

@@ -12,9 +12,9 @@ use tokio::time::{sleep, timeout};
 
 use super::STREAM;
 
-/// Bytes of an event's data: eight of a time, four of a number, and nothing.
+/// Bytes of an event's data: eight bytes of a time, four bytes of a number, and zeros.
 const DATA: usize = 256;
-/// For an answer.
+/// Time limit for an answer.
 const ANSWER: Duration = Duration::from_secs(30);
 
 pub(super) struct Producer {
@@ -22,19 +22,19 @@ pub(super) struct Producer {
     number: usize,
     keys: usize,
     together: usize,
-    /// Events so far.
+    /// Number of events so far.
     events: usize,
 }
 
-/// What became of requests.
+/// The results of requests.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// How long each took that was taken, in ms.
+    /// The duration of each accepted request, in ms.
     pub(super) taken: Vec<f64>,
     pub(super) sent_away: usize,
-    /// How many had no answer.
+    /// Number of requests without an answer.
     pub(super) lost: usize,
-    /// The longest of all answers, in ms.
+    /// The duration of the slowest answer, in ms.
     pub(super) longest: f64,
 }
 
@@ -48,12 +48,12 @@ impl Outcome {
 }
 
 impl Producer {
-    /// The one with a number, which has so many keys and puts so many events into a request.
+    /// Returns the producer of this number, which has `keys` keys and puts `together` events into a request.
     pub(super) fn new(port: u16, number: usize, keys: usize, together: usize) -> Self {
         Self { port, number, keys, together, events: 0 }
     }
 
-    /// Posts so many requests, each until it is taken.
+    /// Posts `requests` requests, each until it is accepted.
     pub(super) async fn send(mut self, requests: usize) -> Result<Outcome> {
         let mut connection = self.connect().await?;
         let mut sent = Outcome::default();
@@ -79,10 +79,10 @@ impl Producer {
                     }
                     other => bail!("an answer {other:?}"),
                 };
-                // Not all at once.
+                // The producers do not retry all at once.
                 let spread = (self.number * 7_919 % 1_000) as u64;
                 sleep(Duration::from_secs(wait) + Duration::from_millis(spread)).await;
-                // What was refused in the middle of a body has ended its connection.
+                // A rejection in the middle of a body has ended the connection.
                 connection = self.connect().await?;
             }
         }
@@ -95,11 +95,12 @@ impl Producer {
         Ok(BufReader::new(stream))
     }
 
-    /// The next request.
+    /// Returns the next request.
     fn next(&mut self) -> String {
         let mut body = String::new();
         for _ in 0..self.together {
-            let (key, sequence) = (self.events % self.keys, (self.events / self.keys + 1) as u32);
+            let key = self.events % self.keys;
+            let sequence = (self.events / self.keys + 1) as u32;
             self.events += 1;
             let mut data = [0; DATA];
             data[8..12].copy_from_slice(&sequence.to_le_bytes());
@@ -120,8 +121,8 @@ impl Producer {
     }
 }
 
-/// Sends a request. Nothing where the connection was ended while it was sent: who reads no further than the
-/// head has answered, and the answer may be lost with what was on its way.
+/// Sends a request. Returns `None` if the connection ended during the sending: a host that reads only the head has
+/// answered, and the answer may be lost with the unread bytes.
 async fn ask(
     connection: &mut BufReader<TcpStream>,
     request: &str,
@@ -134,7 +135,7 @@ async fn ask(
     }
 }
 
-/// The status of an answer, and its `Retry-After`.
+/// Reads the status of an answer, and its `Retry-After`.
 async fn answer(connection: &mut BufReader<TcpStream>) -> Result<(u16, Option<u64>)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

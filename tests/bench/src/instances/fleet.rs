@@ -15,12 +15,12 @@ use crate::amqp::side::Running;
 use crate::process::{cpu_seconds, peak};
 
 const PARTITIONS: u32 = 4;
-/// For all to have their share.
+/// Time limit for all hosts to get their share.
 const SHARE: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A case of as many partitions as can be shared here.
+/// Returns a case with the number of partitions that the hosts share.
 pub(crate) async fn case(plugins: &Path, rabbit: &Rabbit) -> Result<Case> {
     let options = CaseOptions {
         plugins: plugins.canonicalize()?,
@@ -41,7 +41,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Starts so many, and waits until they share the partitions evenly.
+    /// Starts `hosts` hosts, and waits until they share the partitions evenly.
     pub(crate) async fn start(common: &Common, case: &Case, hosts: usize) -> Result<Self> {
         let mut fleet = Self { ordain: common.ordain.clone(), hosts: Vec::new(), started: 0 };
         for _ in 0..hosts {
@@ -62,10 +62,12 @@ impl Fleet {
         let started = Instant::now();
         loop {
             let table = store.table().await?;
-            let owned = |id| table.leases.keys().filter(|it| table.holder(it) == Some(id)).count();
+            let owned = |id| {
+                table.leases.keys().filter(|partition| table.holder(partition) == Some(id)).count()
+            };
             let shares: Vec<usize> = table.members.keys().map(|id| owned(*id)).collect();
             let even = PARTITIONS as usize / self.hosts.len();
-            if shares.len() == self.hosts.len() && shares.iter().all(|it| *it == even) {
+            if shares.len() == self.hosts.len() && shares.iter().all(|share| *share == even) {
                 break;
             }
             for host in &mut self.hosts {
@@ -75,13 +77,13 @@ impl Fleet {
             tokio::time::sleep(LOOK).await;
         }
         while !case.is_consumed().await? {
-            ensure!(started.elapsed() < SHARE, "not all queues are consumed");
+            ensure!(started.elapsed() < SHARE, "not all queues have a consumer");
             tokio::time::sleep(LOOK).await;
         }
         Ok(())
     }
 
-    /// Ends each in turn, and starts another in its place.
+    /// Ends each host in turn, and starts another one in its place.
     pub(crate) async fn restart(&mut self, case: &Case) -> Result<()> {
         for _ in 0..self.hosts.len() {
             let oldest = self.hosts.remove(0);
@@ -92,19 +94,19 @@ impl Fleet {
         Ok(())
     }
 
-    /// Processor time so far of all hosts that run, of RabbitMQ, and of Redis.
+    /// Returns the processor time so far of all running hosts, of RabbitMQ, and of Redis.
     pub(crate) fn cpu(&self, case: &Case, rabbit: &Rabbit) -> Result<[f64; 3]> {
         let hosts = self.hosts.iter().map(|host| cpu_seconds(host.id()));
         let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ does not run")?)?;
         Ok([hosts.sum::<Result<f64>>()?, rabbit, case.redis.cpu()?])
     }
 
-    /// The most memory that each had, together.
+    /// Returns the sum of the hosts' peak memory.
     pub(crate) fn peak(&self) -> Option<f64> {
         self.hosts.iter().map(|host| peak(host.id())).sum()
     }
 
-    /// Sends the first one a signal.
+    /// Sends the first host a signal.
     pub(crate) fn signal(&self, name: &str) -> Result<()> {
         let id = self.hosts[0].id().to_string();
         let status = Command::new("kill").args(["-s", name, &id]).status()?;
@@ -112,7 +114,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Ends all that still run.
+    /// Ends all hosts that still run.
     pub(crate) fn end(self) -> Result<()> {
         for mut host in self.hosts {
             if host.runs()? {

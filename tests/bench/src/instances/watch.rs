@@ -1,4 +1,4 @@
-//! Takes messages as they come, and notes how old their events are.
+//! Consumes messages as they arrive, and records the age of their events.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,19 +15,19 @@ use tokio::task::JoinHandle;
 use crate::amqp::case::OUT;
 use crate::amqp::latency::{STAMP, now_us};
 
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What has come.
+/// The messages that have arrived.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Of what was published from then on, in us since the Unix epoch.
+    /// The first publication time that counts, in us since the Unix epoch.
     since: u64,
-    /// How old it was when it came, in us.
+    /// The age of each counted message at its arrival, in us.
     ages: Vec<f64>,
-    /// All that came, once.
+    /// The ids of all messages that arrived.
     ids: HashSet<String>,
-    /// How many came again.
+    /// Number of messages that arrived again.
     again: usize,
 }
 
@@ -47,14 +47,14 @@ impl Watch {
         let seen = Arc::new(Mutex::new(Seen { since: u64::MAX, ..Seen::default() }));
         let noted = Arc::clone(&seen);
         let taking = tokio::spawn(async move {
-            // As long as messages are taken.
+            // The connection lives as long as messages are consumed.
             let _connection = connection;
             while let Some(message) = messages.next().await {
                 let message = message?;
                 let id = message.properties.message_id().as_ref().map(ToString::to_string);
-                let stamp = message.data.get(STAMP).and_then(|it| it.try_into().ok());
+                let stamp = message.data.get(STAMP).and_then(|bytes| bytes.try_into().ok());
                 let (Some(id), Some(stamp)) = (id, stamp.map(u64::from_le_bytes)) else {
-                    anyhow::bail!("a message of another form came")
+                    anyhow::bail!("a message arrived without an id or a time of publication")
                 };
                 let mut seen = lock(&noted);
                 if !seen.ids.insert(id) {
@@ -68,12 +68,12 @@ impl Watch {
         Ok(Self { seen, taking })
     }
 
-    /// From now on it counts.
+    /// Starts to count.
     pub(crate) fn begin(&self) {
         lock(&self.seen).since = now_us();
     }
 
-    /// Waits until so many have come.
+    /// Waits until this number of messages has arrived.
     pub(crate) async fn until(&self, count: usize, patience: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -83,19 +83,19 @@ impl Watch {
             }
             ensure!(
                 !self.taking.is_finished(),
-                "messages are taken no more, after {came} of {count}"
+                "the consumer ended after {came} of {count} messages"
             );
-            ensure!(started.elapsed() < patience, "{came} messages came of {count}");
+            ensure!(started.elapsed() < patience, "only {came} of {count} messages arrived");
             tokio::time::sleep(LOOK).await;
         }
     }
 
-    /// How many messages came more than once.
+    /// Returns the number of messages that arrived more than once.
     pub(crate) fn again(&self) -> usize {
         lock(&self.seen).again
     }
 
-    /// How old they were, in us, ascending.
+    /// Returns the ages of the messages, in us, ascending.
     pub(crate) fn end(self) -> Result<Vec<f64>> {
         self.taking.abort();
         let mut ages = std::mem::take(&mut lock(&self.seen).ages);

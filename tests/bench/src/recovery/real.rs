@@ -1,4 +1,4 @@
-//! The host, with a file that lacks an event of each key, and a server that has it.
+//! The host, with a file that lacks an event of each key, and a server that has the event.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -21,16 +21,17 @@ use crate::Common;
 use crate::amqp::admin;
 use crate::amqp::side::Running;
 
-/// Gaps that begin together, and how long after the ones before: so few that none waits for the server.
+/// Number of gaps that begin together, and the delay after the gaps before: low enough that no gap waits for the
+/// server.
 const TOGETHER: usize = 20;
 const EVERY: Duration = Duration::from_millis(100);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(100);
-/// For all to end.
+/// Time limit for all gaps to end.
 const PATIENCE: Duration = Duration::from_mins(1);
 const STREAM: &str = "bench";
 
-/// The mean of so many gaps, as the ledger has them.
+/// Returns the mean duration of `gaps` gaps, as the ledger has them.
 pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Duration> {
     let server = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", server.local_addr()?);
@@ -57,19 +58,20 @@ pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Du
     let started = Instant::now();
     while ended(port).await? < gaps {
         host.check()?;
-        ensure!(started.elapsed() < PATIENCE, "not all gaps end");
+        ensure!(started.elapsed() < PATIENCE, "not all gaps have ended");
         sleep(LOOK).await;
     }
     host.finish()?;
     let loaded = Loaded::load(&home.path().join("ordain.toml"))?;
     let store = open_store(&loaded, Some(PATIENCE)).await?;
-    let (mut sum, mut count) = (0, 0);
+    let mut sum = 0;
+    let mut count = 0;
     let mut filter = KeyFilter { limit: 1_000, ..KeyFilter::default() };
     loop {
         let page = store.keys(STREAM, &filter).await?;
         for row in page.rows {
             let job = row.job.map_err(anyhow::Error::msg)?;
-            let gap = job.gaps.iter().next().context("each key had a gap")?;
+            let gap = job.gaps.iter().next().context("a key has no gap")?;
             (sum, count) = (sum + gap.lasted(gap.until), count + 1);
         }
         filter.cursor = page.cursor;
@@ -88,24 +90,24 @@ fn line(key: usize, sequence: u64) -> String {
     )
 }
 
-/// How many keys are past their gap, or parked.
+/// Returns the number of keys that are past their gap, or parked.
 async fn ended(port: u16) -> Result<usize> {
-    // It may not listen yet.
+    // The host may not listen yet.
     let metrics = admin::get(port, "/metrics").await.unwrap_or_default();
     let of = |name: &str| {
         let lines =
             metrics.lines().filter_map(|line| line.strip_prefix(name)?.split(' ').next_back());
-        lines.filter_map(|it| it.parse::<usize>().ok()).sum::<usize>()
+        lines.filter_map(|number| number.parse::<usize>().ok()).sum::<usize>()
     };
     let found = of("ordain_recovery_seconds_count");
     Ok(found + of("ordain_parked_keys"))
 }
 
-/// Answers each request as the plan says.
+/// Answers each request by the plan.
 async fn serve(listener: TcpListener, plan: Plan) {
     let random = Arc::new(Mutex::new(ChaCha8Rng::seed_from_u64(2)));
     while let Ok((stream, _)) = listener.accept().await {
-        // Whoever has gone is answered no more.
+        // An answer to a client that has gone is dropped.
         tokio::spawn(answer(stream, plan, Arc::clone(&random)));
     }
 }

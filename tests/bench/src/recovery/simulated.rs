@@ -1,4 +1,4 @@
-//! The sequencer with one key, a store that answers at once, and a source that takes its time.
+//! The sequencer with one key, a store that answers at once, and a source that answers with a delay.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Plan;
 
-/// The mean of so many gaps.
+/// Returns the mean duration of `trials` gaps.
 pub(super) fn mean(plan: &Plan, trials: u64) -> Result<Duration> {
     let text = format!(
         "[streams.bench]\nhandler = \"probe\"\nsource = {{ kind = \"file\", path = \"-\" }}\n{}",
@@ -36,7 +36,7 @@ struct Trial {
     now: u64,
     delivery: u64,
     asked: Option<Token>,
-    /// What the store has.
+    /// The content of the store.
     job: Option<Box<LoadedJob>>,
 }
 
@@ -48,7 +48,8 @@ impl Trial {
         Self { sequencer, now: 0, delivery: 0, asked: None, job: None }
     }
 
-    /// The first event comes, then the third; the second is asked for until it is found or given up.
+    /// Gives the first event, then the third; the sequencer asks for the second until it is found or the rounds are
+    /// over.
     fn lasts(mut self, plan: &Plan, rng: &mut ChaCha8Rng) -> Result<u64> {
         self.deliver(1)?;
         self.now = 10_000;
@@ -56,23 +57,26 @@ impl Trial {
         self.deliver(3)?;
         for _ in 0..plan.attempts {
             while self.asked.is_none() {
-                let at = self.sequencer.poll_timeout().context("it waits for something")?;
+                let at = self.sequencer.poll_timeout().context("the sequencer has no timeout")?;
                 self.now = self.now.max(at);
                 self.sequencer.handle_timeout(self.now);
                 self.perform()?;
             }
-            let token = self.asked.take().context("it was asked")?;
+            let token = self.asked.take().context("the replay source has no request")?;
             let is_found = rng.random_bool(plan.success);
             self.now += if is_found { plan.ok } else { plan.fail };
             let found = if is_found { vec![(2, event(2))] } else { Vec::new() };
             let failed = if is_found { None } else { Some("503".into()) };
             self.take(Input::Replayed { token, found, until: u64::MAX, failed })?;
             if is_found {
-                ensure!(self.sequencer.stats().settled == 3, "it was found, and is not settled");
+                ensure!(
+                    self.sequencer.stats().settled == 3,
+                    "the event was found, and is not settled"
+                );
                 return Ok(self.now - since);
             }
         }
-        let end = self.job.as_ref().and_then(|it| Some(it.job.gaps.iter().next()?.end));
+        let end = self.job.as_ref().and_then(|loaded| Some(loaded.job.gaps.iter().next()?.end));
         ensure!(end == Some(GapEnd::Parked), "after all rounds the gap is {end:?}");
         Ok(self.now - since)
     }
@@ -101,10 +105,12 @@ impl Trial {
                     })
                 }
                 Effect::Commit(batch) => {
-                    let (shard, number) = (batch.shard, batch.number);
+                    let shard = batch.shard;
+                    let number = batch.number;
                     if let Some(write) = batch.writes.first() {
                         let job = Job { incarnation: 1, ..write.job.clone() };
-                        let (state, ids) = (None, Vec::new());
+                        let state = None;
+                        let ids = Vec::new();
                         let loaded =
                             LoadedJob { job, state, ids, now: 0, due_in: None, expire_in: None };
                         self.job = Some(Box::new(loaded));

@@ -1,4 +1,5 @@
-//! A shard of a destination: numbers messages, and knows what each owner has given. Written from the protocol alone.
+//! A shard of a destination: numbers messages, and knows the messages of each owner. The module is written from the
+//! protocol alone.
 
 use std::collections::BTreeMap;
 
@@ -134,7 +135,8 @@ impl Destination {
             }
             answers.push(answer);
         }
-        let (mut block, mut numbers) = (Vec::new(), Vec::new());
+        let mut block = Vec::new();
+        let mut numbers = Vec::new();
         // The number of the last message of each key in this call.
         let mut floors: BTreeMap<u8, u64> = BTreeMap::new();
         for (ChainPart { place, message, requested }, known) in call.parts.iter().zip(answers) {

@@ -60,9 +60,9 @@ impl ChainBroken {
             Self::AnotherMessage => "a message is known by its own content",
             Self::NumberChanged => "a message that is given again keeps a free number",
             Self::WrongCount => "the messages given again are those that were lost",
-            Self::WithoutCommit => "a message is given while its commit is there",
-            Self::DoneComesBack => "the outbox has nothing that is done for good",
-            Self::Stuck => "the owner comes to the end",
+            Self::WithoutCommit => "a message is given while its commit exists",
+            Self::DoneComesBack => "the outbox has no message that is done for good",
+            Self::Stuck => "the owner finishes",
         }
     }
 }

@@ -393,7 +393,8 @@ impl ChainWorld {
         self.seen.orphans +=
             lost.iter().filter(|message| destination.has(**message)).count() as u64;
         orphans.extend(lost);
-        let (mut again, mut done) = (Vec::new(), Vec::new());
+        let mut again = Vec::new();
+        let mut done = Vec::new();
         for (number, messages) in (1..).zip(&source.commits) {
             if source.outbox.contains(&number) {
                 again.extend(messages.iter().filter(|message| reported.contains(message)).copied());

@@ -33,7 +33,7 @@ impl Broken {
             Self::NoEffect => "each entry of the store takes effect",
             Self::NotRemoved => "settled entries are removed",
             Self::WrongCount => "entries that are lost unread are counted",
-            Self::Stuck => "the reader comes to the end",
+            Self::Stuck => "the reader finishes",
         }
     }
 }
@@ -281,7 +281,8 @@ impl QueueWorld {
     fn has_news(&self) -> bool {
         let State { store, cursor, .. } = &self.state;
         let history = store.entries.last().map_or(0, |entry| entry.history);
-        let (last, after) = (QueuePlace { number: store.last(), history }, cursor.after());
+        let last = QueuePlace { number: store.last(), history };
+        let after = cursor.after();
         last != after && (after.number > 0 || store.last() > store.removed)
     }
 

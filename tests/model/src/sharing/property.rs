@@ -23,34 +23,36 @@ pub(super) fn all() -> Vec<Property<Fleet>> {
         };
     }
     vec![
-        never!("nobody who is heard of loses a partition", TakenFromOneHeardOf),
-        never!("only who has the lease fences others", FencedWithoutLease),
-        never!("nobody gives back what is another's", AnothersReleased),
-        Property::always("one at a time may commit", |_, world: &Sharing| {
+        never!("no member loses a partition", TakenFromOneHeardOf),
+        never!("only the holder of the newest lease fences others", FencedWithoutLease),
+        never!("no instance releases the lease of another", AnothersReleased),
+        Property::always("only one instance at a time may commit", |_, world: &Sharing| {
             (0..world.fences.len()).all(|partition| world.committers(partition) <= 1)
         }),
-        Property::always(
-            "where nothing happens any more all is shared",
-            |fleet, world: &Sharing| world.is_moving(fleet) || world.is_shared(),
-        ),
-        Property::always("it comes to rest", |fleet: &Fleet, world: &Sharing| {
+        Property::always("a fleet at rest shares all partitions", |fleet, world: &Sharing| {
+            world.is_moving(fleet) || world.is_shared()
+        }),
+        Property::always("the fleet comes to rest", |fleet: &Fleet, world: &Sharing| {
             world.given <= fleet.most_leases()
         }),
-        Property::sometimes("all is shared by all", |_, world: &Sharing| {
+        Property::sometimes("all instances share all partitions", |_, world: &Sharing| {
             world.instances.iter().all(|instance| instance.life == Life::Running)
                 && world.is_shared()
         }),
-        Property::sometimes("two believe that they have a partition", |_, world: &Sharing| {
-            let driven = |partition: usize| {
-                world
-                    .instances
-                    .iter()
-                    .filter(|instance| instance.has[partition].is_driven())
-                    .count()
-            };
-            (0..world.fences.len()).any(|partition| driven(partition) > 1)
-        }),
-        Property::sometimes("one waits behind another's channel", |_, world: &Sharing| {
+        Property::sometimes(
+            "two instances believe that they have a partition",
+            |_, world: &Sharing| {
+                let driven = |partition: usize| {
+                    world
+                        .instances
+                        .iter()
+                        .filter(|instance| instance.has[partition].is_driven())
+                        .count()
+                };
+                (0..world.fences.len()).any(|partition| driven(partition) > 1)
+            },
+        ),
+        Property::sometimes("an instance waits behind another's channel", |_, world: &Sharing| {
             world.channels.iter().any(|channels| channels.len() > 1)
         }),
     ]
@@ -88,7 +90,8 @@ impl Sharing {
         let partitions = self.fences.len();
         let owned = |id: &usize| (0..partitions).filter(|partition| has(*id, *partition)).count();
         let shares: Vec<usize> = there.iter().map(owned).collect();
-        let (least, most) = (partitions / there.len(), partitions.div_ceil(there.len()));
+        let least = partitions / there.len();
+        let most = partitions.div_ceil(there.len());
         shares.iter().sum::<usize>() == partitions
             && shares.iter().all(|share| (least..=most).contains(share))
     }

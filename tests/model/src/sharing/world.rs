@@ -129,7 +129,8 @@ impl Sharing {
             }
             Move::Kill(id) => {
                 self.left.kills -= 1;
-                let (partitions, instance) = (self.fences.len(), &mut self.instances[id]);
+                let partitions = self.fences.len();
+                let instance = &mut self.instances[id];
                 *instance = Instance { life: Life::Gone, ..Instance::default() };
                 instance.has = vec![Has::Nothing; partitions];
             }

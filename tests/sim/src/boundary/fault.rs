@@ -1,4 +1,4 @@
-//! The faults between a sequencer and its world, by what they change.
+//! The faults between a sequencer and its world, grouped by the kind of value that they change.
 
 /// A deliberate fault between a sequencer and its world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

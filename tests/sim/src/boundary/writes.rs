@@ -1,5 +1,5 @@
-//! Faults that change what a batch writes. They change the same batch in the same way each time,
-//! whether it is committed, committed again or published.
+//! Faults that change the writes of a batch. They change the same batch in the same way each time: when it is
+//! committed, committed again and published.
 
 use std::sync::Arc;
 

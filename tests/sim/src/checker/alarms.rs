@@ -27,7 +27,8 @@ struct FailedTry {
 
 impl Checker {
     pub(super) fn alarms(&mut self, write: &JobWrite) {
-        let (key, job) = (&write.key, &write.job);
+        let key = &write.key;
+        let job = &write.job;
         let mut wrong = None;
         if let Some(gap) = job.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting) {
             let known = self.alarms.waiting.entry(key.clone()).or_default();

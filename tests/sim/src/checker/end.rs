@@ -136,7 +136,8 @@ impl Checker {
     /// Returns whether the event may have been a repeat, in an expired life of its key, of an event that could not be
     /// distinguished from it any more.
     fn was_forgotten_in_a_former_life(&self, event: &Event) -> bool {
-        let (model, number) = (self.keys.get(event.key()), event.sequence());
+        let model = self.keys.get(event.key());
+        let number = event.sequence();
         let lives = model.into_iter().flat_map(|model| &model.former);
         number.is_some_and(|sequence| lives.into_iter().any(|life| life.contains_key(&sequence)))
     }

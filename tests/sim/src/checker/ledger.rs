@@ -6,7 +6,8 @@ use super::{Checker, Settled};
 
 impl Checker {
     pub(super) fn ledger(&mut self, write: &JobWrite) {
-        let (key, job) = (&write.key, &write.job);
+        let key = &write.key;
+        let job = &write.job;
         let gaps: Vec<_> = job.gaps.iter().collect();
         let mut wrong = None;
         for pair in gaps.windows(2) {

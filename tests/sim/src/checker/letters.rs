@@ -20,7 +20,8 @@ impl Checker {
             && old.content != LetterContent::Nothing
             && !self.was_reborn(&letter.id.key)
         {
-            let (old, new) = (&old.content, &letter.content);
+            let old = &old.content;
+            let new = &letter.content;
             self.broke("I5", format!("{place}: a letter of {old:?} is overwritten by {new:?}"));
         }
         if let LetterContent::Event(event) = &letter.content {
@@ -96,7 +97,8 @@ impl Checker {
 
     fn may_be_gap(&self, letter: &DeadLetter) -> Result<(), String> {
         let gap = &self.plan.settings.gap;
-        let (key, sequence) = (&letter.id.key, letter.id.sequence);
+        let key = &letter.id.key;
+        let sequence = letter.id.sequence;
         if letter.cause != Cause::Gap || letter.id.tag != 0 {
             return Err("the letter has no event".into());
         }

@@ -17,7 +17,7 @@ pub(super) struct Tries {
     counted: BTreeMap<(Key, u64), u32>,
     /// Ranges that sources were asked for in each round, and the owner of the round.
     asked: BTreeMap<Key, Vec<Round>>,
-    /// Number of refused writes, by key: the lane starts again from what is durable.
+    /// Number of refused writes, by key: after a refusal the lane starts again from the durable job.
     refused: BTreeMap<Key, u32>,
     /// Owners that lost state that was not durable.
     pub(super) crashes: u32,

@@ -242,7 +242,7 @@ impl Checker {
                 if let (Some(key), Err(_)) = (&key, loaded) {
                     watch.reborn(key);
                 }
-                // Where another owner has had the key meanwhile, its lane starts again, and a try whose count could
+                // If another owner has had the key meanwhile, its lane starts again, and a try whose count could
                 // not be written is not counted.
                 if let Some(key) = key.filter(|_| several) {
                     watch.failures.remove(&key);

@@ -80,7 +80,8 @@ impl World {
         if owner.spins > SPINS {
             self.checker.broke("livelock", format!("the timeout at {now} has passed, and stays"));
         }
-        let (stats, credit) = (owner.sequencer.stats(), owner.sequencer.credit());
+        let stats = owner.sequencer.stats();
+        let credit = owner.sequencer.credit();
         self.checker.drained(id, owner.partition, &stats, credit, &self.store);
         if owner.has_drained(self.now) {
             self.bury(id, owner.partition);

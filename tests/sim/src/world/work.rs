@@ -22,7 +22,8 @@ impl World {
             state: Change::Keep,
             failure: None,
         };
-        let (mut state, mut bytes) = (turn.state.clone(), 0);
+        let mut state = turn.state.clone();
+        let mut bytes = 0;
         for (sequence, event) in &turn.events {
             let tries = self.tries.entry((turn.key.clone(), event.content())).or_default();
             *tries += 1;
@@ -49,7 +50,8 @@ impl World {
             state = handler::changed(state, &effect.state);
             done.state = handler::then(done.state, &effect.state);
             let ends = event.end() || effect.complete;
-            let (messages, complete) = (effect.messages, effect.complete);
+            let messages = effect.messages;
+            let complete = effect.complete;
             bytes += messages.iter().map(Message::memory).sum::<usize>();
             done.verdicts.push(Verdict::Effect { messages, complete });
             if ends || bytes >= turn.bytes || self.rng.permille(self.plan.handler.stops_early) {

@@ -38,7 +38,9 @@ fn sequence() -> impl Strategy<Value = u64> {
 fn event() -> impl Strategy<Value = Arc<Event>> {
     (text(), proptest::option::of(sequence()), text(), text(), any::<bool>()).prop_map(
         |(key, sequence, id, data, end)| {
-            let (key, id, data) = (key.as_str(), id.as_str(), data.as_bytes());
+            let key = key.as_str();
+            let id = id.as_str();
+            let data = data.as_bytes();
             Arc::new(Event::new(&EventParts { key, sequence, id, data, end, ..Default::default() }))
         },
     )
@@ -100,7 +102,8 @@ fn job() -> impl Strategy<Value = Job> {
     (counts, spilled, rest).prop_map(|(counts, spilled, (cause, digests, holes, ids_from))| {
         let (next, incarnation, partition, status, attempts, rounds) = counts;
         let (count, beyond, sparse) = spilled;
-        let (first, last) = (next + beyond, next + beyond + count.saturating_sub(1) + sparse);
+        let first = next + beyond;
+        let last = next + beyond + count.saturating_sub(1) + sparse;
         let spilled = Spilled { count, first, last };
         let trouble = cause.map(|cause| {
             Box::new(Trouble { cause, error: "nonsense".into(), since: incarnation, version: None })

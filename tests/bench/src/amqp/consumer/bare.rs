@@ -1,4 +1,4 @@
-//! The ceiling: deliveries are taken and acknowledged, many at once, and nothing is done with them.
+//! The ceiling: a consumer that receives and acknowledges deliveries, many at once, and does nothing else.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use tokio::time::timeout;
 use super::Partition;
 use crate::amqp::case::OUT;
 
-/// Deliveries that one acknowledgement is for.
+/// Number of deliveries that one acknowledgement covers.
 const BATCH: usize = 256;
-/// Those that are left over are acknowledged after so long without another one.
+/// Time without another delivery after which the remaining ones are acknowledged.
 const IDLE: Duration = Duration::from_millis(100);
-/// Batches whose messages are not confirmed: about as many messages as a broker is sent ahead.
+/// Number of batches whose messages are not confirmed: about the number of messages that a client sends ahead.
 const UNCONFIRMED: usize = 8;
 
 const MULTIPLE: BasicAckOptions = BasicAckOptions { multiple: true };
@@ -27,7 +27,8 @@ const MULTIPLE: BasicAckOptions = BasicAckOptions { multiple: true };
 pub(super) async fn consume(partition: Partition) -> Result<()> {
     let Partition { channel, deliveries, progress } = partition;
     let mut batches = deliveries.ready_chunks(BATCH);
-    let (mut last, mut waiting) = (0, 0);
+    let mut last = 0;
+    let mut waiting = 0;
     loop {
         match timeout(IDLE, batches.next()).await {
             Ok(Some(batch)) => {
@@ -49,7 +50,7 @@ pub(super) async fn consume(partition: Partition) -> Result<()> {
     }
 }
 
-/// A delivery is acknowledged when its message is confirmed.
+/// Acknowledges a delivery when its message is confirmed.
 pub(super) async fn consume_and_publish(partition: Partition, broker: &Broker) -> Result<()> {
     let Partition { channel, deliveries, progress } = partition;
     let publishing = broker.connect("publisher").await?.create_channel().await?;
@@ -60,7 +61,7 @@ pub(super) async fn consume_and_publish(partition: Partition, broker: &Broker) -
         while let Some((last, confirms)) = published.recv().await {
             let count = confirms.len() as u64;
             for (confirm, data) in confirms {
-                ensure!(confirm.await?.is_ack(), "the broker has refused a message");
+                ensure!(confirm.await?.is_ack(), "the broker refused a message");
                 progress.done([&*data]);
             }
             channel.basic_ack(last, MULTIPLE).await?;
@@ -72,7 +73,7 @@ pub(super) async fn consume_and_publish(partition: Partition, broker: &Broker) -
     while let Some(batch) = batches.next().await {
         let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>()?;
         let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { continue };
-        // All at once: each alone would wait for the thread that writes it. They go in this order.
+        // All messages are sent at once: each alone would wait for the thread that writes it. They keep this order.
         let sent = batch.iter().map(|delivery| {
             let id = delivery.properties.message_id().clone().unwrap_or_default();
             let properties = BasicProperties::default()
@@ -80,7 +81,8 @@ pub(super) async fn consume_and_publish(partition: Partition, broker: &Broker) -
                 .with_type("emitted".into())
                 .with_content_type("application/octet-stream".into())
                 .with_delivery_mode(2);
-            let (key, options) = (delivery.routing_key.clone(), BasicPublishOptions::default());
+            let key = delivery.routing_key.clone();
+            let options = BasicPublishOptions::default();
             publishing.basic_publish(OUT.into(), key, options, &delivery.data, properties)
         });
         let confirms = try_join_all(sent).await?;

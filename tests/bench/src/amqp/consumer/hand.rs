@@ -1,5 +1,5 @@
-//! What people write by hand: a mark in Redis for each event, so that a repeat is known, the
-//! handler, its state into Redis, an acknowledgement for each event.
+//! Consumers in the usual handwritten form: a mark in Redis for each event, so that a repeat is known, the handler,
+//! its state into Redis, an acknowledgement for each event.
 
 use std::sync::Arc;
 
@@ -11,26 +11,28 @@ use redis::aio::MultiplexedConnection;
 
 use super::{Partition, Progress};
 
-/// Events under way where order does not matter.
+/// Number of events under way where order does not matter.
 const TASKS: usize = 64;
-/// Deliveries that are not acknowledged: enough that the next one is always there.
+/// Number of unacknowledged deliveries, high enough that the next delivery has always arrived.
 pub(super) const PREFETCH: u16 = 256;
-/// What the keys of marks and of states begin with.
+/// Prefix of the keys of marks.
 pub(in crate::amqp) const MARK: &str = "seen:";
+/// Prefix of the keys of states.
 pub(in crate::amqp) const STATE: &str = "state:";
 
-/// 64 at a time, in no order.
+/// Executes 64 events at a time, in no order.
 pub(super) async fn tasks(partition: Partition, redis: &str) -> Result<()> {
     let Partition { deliveries, progress, .. } = partition;
     let connection = connect(redis).await?;
     let each = |delivery| {
-        let (connection, progress) = (connection.clone(), Arc::clone(&progress));
+        let connection = connection.clone();
+        let progress = Arc::clone(&progress);
         async move { tokio::spawn(take(delivery, connection, progress)).await? }
     };
     deliveries.map_err(anyhow::Error::from).try_for_each_concurrent(TASKS, each).await
 }
 
-/// One after the other, in the order of the queue.
+/// Executes one event after the other, in the order of the queue.
 pub(super) async fn serial(partition: Partition, redis: &str) -> Result<()> {
     let Partition { mut deliveries, progress, .. } = partition;
     let connection = connect(redis).await?;
@@ -66,7 +68,7 @@ async fn take(
     Ok(())
 }
 
-/// The same as the handler `probe` does with `put`.
+/// Does the same as the handler `probe` with `put`.
 fn handle(data: &[u8]) -> &[u8] {
     data
 }

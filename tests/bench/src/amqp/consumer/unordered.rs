@@ -1,8 +1,8 @@
-//! Our pipeline without its order: the host's own source, workers and store, and nothing that puts
-//! events of a key behind one another. Each delivery is executed as it comes, on no state; numbers
-//! are kept in a table only because the store's commits are conditional on them.
+//! The host's pipeline without its order: the host's own source, workers and store, and no part that puts events of a
+//! key behind one another. Each delivery is executed at its arrival, on no state. A table keeps numbers only because
+//! the store's commits are conditional on them.
 //!
-//! It is here to show what order costs. No configuration of the host leads here.
+//! This side shows the cost of order. No configuration of the host makes such a pipeline.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,12 +28,13 @@ use tokio::sync::mpsc;
 use super::Progress;
 use crate::amqp::case::broker as broker_of;
 
-/// Bunches of results that wait, as in the host.
+/// Number of bunches of results that may wait, as in the host.
 const INBOX: usize = ordain_engine::completion::INBOX;
 
 /// Runs all partitions until the end.
 pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Signal) -> Result<()> {
-    let (engine, folder) = (engine(loaded)?, folder(loaded)?);
+    let engine = engine(loaded)?;
+    let folder = folder(loaded)?;
     let store = open_store(loaded, None).await?;
     let (broker, topology) = broker_of(loaded)?;
     let broker = Arc::new(broker);
@@ -83,7 +84,9 @@ fn consumer(
     topology: ordain_amqp::Topology,
     event_size: usize,
 ) -> ConsumerOptions {
-    let SourceConfig::Amqp(source) = &stream.source else { unreachable!("it is `broker_of`'s") };
+    let SourceConfig::Amqp(source) = &stream.source else {
+        unreachable!("`broker_of` accepts no other source")
+    };
     let decoder = Decoder { ordering: Ordering::Sequenced, event_size, key: source.key.clone() };
     ConsumerOptions {
         tenure: Arc::new(Tenure::sole()),
@@ -92,7 +95,7 @@ fn consumer(
         partition: partition.number,
         stream: Arc::clone(&partition.stream),
         prefetch: source.prefetch.try_into().unwrap_or(u16::MAX),
-        // One subscription for all: what comes again is not told apart here.
+        // One subscription serves the whole run: repeated deliveries are not detected here.
         memory: usize::MAX,
         last_window: LastWindow::default(),
         decoder,
@@ -100,13 +103,13 @@ fn consumer(
     }
 }
 
-/// One partition.
+/// A partition with its source, its store and its workers.
 struct Line {
     shards: Shards,
     source: Source,
     turns: Turns,
     results: mpsc::Receiver<Results>,
-    /// Deliveries that may still be taken.
+    /// Number of deliveries that may still be accepted.
     room: usize,
     window: Window,
     progress: Arc<Progress>,
@@ -114,13 +117,14 @@ struct Line {
 
 impl Line {
     async fn run(mut self) -> Result<()> {
-        let acknowledge = self.source.acknowledge.take().context("a broker is acknowledged")?;
+        let acknowledge =
+            self.source.acknowledge.take().context("the source has no acknowledgements")?;
         loop {
             tokio::select! {
                 biased;
                 Some(answer) = self.shards.asked.next() => {
                     let committed = self.shards.committed(answer?)?;
-                    self.progress.done(committed.iter().map(|it| it.event.data()));
+                    self.progress.done(committed.iter().map(|delivery| delivery.event.data()));
                     self.room += committed.len();
                     let before = self.window.first;
                     for under in &committed {
@@ -158,16 +162,16 @@ impl Line {
     }
 }
 
-/// Which deliveries are done with, from the first that is not.
+/// The finished deliveries, from the first one that is not finished.
 #[derive(Default)]
 struct Window {
-    /// So many are, from the first on.
+    /// Number of finished deliveries before the first unfinished one.
     first: u64,
     done: VecDeque<bool>,
 }
 
 impl Window {
-    /// The number of the next delivery, from 0 on.
+    /// Returns the number of the next delivery, counted from 0.
     fn add(&mut self) -> u64 {
         self.done.push_back(false);
         self.first + self.done.len() as u64 - 1
@@ -181,7 +185,7 @@ impl Window {
     }
 }
 
-/// A delivery on its way.
+/// A delivery under way.
 struct Under {
     delivery: u64,
     key: Key,
@@ -189,15 +193,15 @@ struct Under {
     state: Change,
 }
 
-/// A shard, and what it answered.
+/// A shard, and its reply.
 type Answer = (usize, CommitReply);
 
-/// What is executed, by shard, and committed in batches, one under way for each.
+/// Executed deliveries by shard. They are committed in batches, one under way for each shard.
 struct Shards {
     store: Arc<dyn Store>,
     partition: Partition,
     claimed: Claimed,
-    /// Events of a commit.
+    /// Number of events of a commit.
     batch: usize,
     digests: usize,
     version: Arc<Decided>,
@@ -238,7 +242,7 @@ impl Shards {
         }
     }
 
-    /// What executes a delivery.
+    /// Returns the turn that executes a delivery.
     fn turn(&mut self, delivery: u64, event: Arc<Event>) -> Turn {
         self.serial += 1;
         let key: Key = event.key().into();
@@ -256,7 +260,7 @@ impl Shards {
     }
 
     fn executed(&mut self, done: TurnDone) -> Result<()> {
-        let mut under = self.executing.remove(&done.token.serial).context("a turn of ours")?;
+        let mut under = self.executing.remove(&done.token.serial).context("the turn is unknown")?;
         ensure!(matches!(done.verdicts[..], [Verdict::Effect { .. }]), "{:?}", done.failure);
         under.state = done.state;
         let shard = shard_of(&under.key, self.store.shards()) as usize;
@@ -264,7 +268,7 @@ impl Shards {
         Ok(())
     }
 
-    /// Commits what is executed of each shard that has no commit under way.
+    /// Commits the executed deliveries of each shard that has no commit under way.
     fn commit(&mut self) {
         for at in 0..self.all.len() {
             let shard = &mut self.all[at];
@@ -274,7 +278,8 @@ impl Shards {
             let count = shard.executed.len().min(self.batch);
             shard.committing = shard.executed.drain(..count).collect();
             shard.number += 1;
-            let (number, number_of_shard) = (shard.number, at as u32);
+            let number = shard.number;
+            let number_of_shard = at as u32;
             let writes = shard.writes(self.digests, &self.version, self.partition.number);
             let batch = Batch {
                 shard: number_of_shard,
@@ -283,7 +288,8 @@ impl Shards {
                 letters: Vec::new(),
                 forward: false,
             };
-            let (store, partition) = (Arc::clone(&self.store), self.partition.clone());
+            let store = Arc::clone(&self.store);
+            let partition = self.partition.clone();
             let claim = self.claimed.claim;
             self.asked.push(Box::pin(async move {
                 Ok((at, store.commit(&partition, claim, Arc::new(batch)).await))
@@ -291,7 +297,7 @@ impl Shards {
         }
     }
 
-    /// The deliveries that a commit was of.
+    /// Returns the deliveries of an applied commit.
     fn committed(&mut self, (at, reply): Answer) -> Result<Vec<Under>> {
         let CommitReply::Applied(applied) = reply else { bail!("shard {at}: {reply:?}") };
         ensure!(applied.refused.is_empty(), "shard {at}: {:?}", applied.refused);
@@ -307,7 +313,7 @@ impl Shards {
 }
 
 impl Shard {
-    /// One write for each key of what is to be committed.
+    /// Returns one write for each key of the next commit.
     fn writes(&mut self, digests: usize, version: &Arc<Decided>, partition: u32) -> Vec<JobWrite> {
         let mut places: HashMap<Key, usize> = HashMap::new();
         let mut writes: Vec<JobWrite> = Vec::with_capacity(self.committing.len());
