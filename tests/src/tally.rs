@@ -44,7 +44,7 @@ pub fn check(input: &BTreeMap<String, BTreeMap<u64, Line>>, output: &str) -> Res
     for line in output.lines() {
         let message: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
         let id = message["id"].as_str().context("an id")?;
-        ensure!(ids.insert(id.to_owned()), "the message {id} is there twice");
+        ensure!(ids.insert(id.to_owned()), "the message {id} occurs twice");
         let data = &message["data"];
         let key = data["key"].as_str().context("a key")?;
         ensure!(message["subject"] == *key, "a message of another key: {line}");

@@ -323,7 +323,7 @@ impl Outlet {
         self.waiting.is_empty() && self.held.is_empty()
     }
 
-    /// Sends as many waiting messages as may be unconfirmed.
+    /// Sends waiting messages until the limit of unconfirmed messages is reached.
     fn hand_over<'a>(
         &mut self,
         channel: &'a Channel,

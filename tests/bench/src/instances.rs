@@ -75,7 +75,7 @@ pub(crate) fn bench(args: &InstancesArgs) -> Result<Report> {
     let measure = |side| runtime.block_on(measure(args, &rabbit, side));
     let rows = medians(args.common.runs, &sides, |side| side.0, measure)?;
     Ok(Report::new("instances", rows).note(format!(
-        "one, two, four: so many instances for {WARM} s. leave, kill_9, sigstop: what befalls one of two; \
+        "one, two, four: number of instances, for {WARM} s. leave, kill_9, sigstop: event at one of two; \
          restart: both, in turn; for {AFTER} s from that moment on. Four partitions, {} events/s of 10,000 \
          keys, a message for each; Redis with appendfsync everysec; lease 10 s. CPU is of the hosts, RabbitMQ \
          and Redis, with what each needs when nothing comes. Ages are from publishing an event until its \

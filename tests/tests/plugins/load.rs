@@ -91,7 +91,7 @@ fn component_without_the_right_export_is_refused() -> Result<()> {
         (guests::EMPTY, &["it exports nothing", "in Rust: `ordain_sdk::handler!(handle);`"]),
         (
             &guest("later-version")?,
-            &["`ordain:handler/handler@0.1.0`, but `ordain:handler/handler@0.2.0`"],
+            &["`ordain:handler/handler@0.1.0`; it exports `ordain:handler/handler@0.2.0`"],
         ),
         (&guest("wrong-type")?, &["a wrong type of `handle`"]),
         (&guest("wrong-name")?, &["without a function `handle`"]),

@@ -67,7 +67,11 @@ impl Passage {
         let mut words: Vec<Word> = Vec::new();
         let mut starts_sentence = true;
         for (start, raw) in split_at_spaces(&text) {
-            let core = raw.trim_matches(|letter: char| !letter.is_alphanumeric() && letter != '`');
+            // A placeholder, with its punctuation.
+            let core = match (raw.find('{'), raw.rfind('}')) {
+                (Some(first), Some(last)) if first < last => &raw[first..=last],
+                _ => raw.trim_matches(|letter: char| !letter.is_alphanumeric() && letter != '`'),
+            };
             if core.is_empty() {
                 // A dash, a list's mark or a bracket alone.
                 if let Some(last) = words.last_mut() {
@@ -145,6 +149,14 @@ mod tests {
         let starts: Vec<bool> = words.iter().map(|word| word.starts_sentence).collect();
         assert_eq!(starts, [true, false, false, true, false]);
         assert!(words[2].ends_clause && words[3].ends_clause && !words[4].ends_clause);
+    }
+
+    #[test]
+    fn placeholder_is_a_word() {
+        let words = passage("{what} failed after {time:?} of {}").words();
+        let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+        assert_eq!(texts, ["{what}", "failed", "after", "{time:?}", "of", "{}"]);
+        assert_eq!(words.iter().filter(|word| word.starts_sentence).count(), 1);
     }
 
     #[test]

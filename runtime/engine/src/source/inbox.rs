@@ -201,7 +201,7 @@ impl Relay {
         (unconfirmed.through(), failed)
     }
 
-    /// Offers as many events as it may, until the broker is available again.
+    /// Offers events up to its limits, until the broker is available again.
     async fn offer(&mut self, backoff: &mut Backoff) {
         let Self { queue, producer, offer, left, .. } = self;
         let mut source = (*left > 0).then(|| read_queue(queue.clone()));
