@@ -26,9 +26,9 @@ use phrase::{FAMILIES, FAMILY_COUNT, Family};
 #[rustfmt::skip]
 const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
     //               start  told  go-on  pronoun  so-many  still  had  may  look-at  is-there
-    (Kind::Comments, [1420,  105,   109,     318,     153,    31,   3,  13,      98,      124]),
-    (Kind::Messages, [  59,    7,    17,      29,       3,     4,   0,   4,       3,       13]),
-    (Kind::Guide,    [  39,    3,    19,      34,       3,    10,   0,   2,       2,       18]),
+    (Kind::Comments, [   0,    0,     0,       0,       1,     0,   0,   0,       0,        0]),
+    (Kind::Messages, [   2,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
+    (Kind::Guide,    [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
     (Kind::Pages,    [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
 ];
 

@@ -274,19 +274,19 @@ async fn put(
     history: &mut PublishHistory,
     events: &[Arc<Event>],
 ) -> (Vec<Assigned>, Option<NotAssigned>) {
-    let mut assigned = vec![Assigned::Behind; events.len()];
+    let mut numbers = vec![Assigned::Behind; events.len()];
     if let Err(failed) = history.restore(assigner).await {
-        return (assigned, Some(failed));
+        return (numbers, Some(failed));
     }
     let is_numbered = assigner.passage.rules.numbers.is_some();
     for _ in 0..REWIND_ATTEMPTS {
         // The store recognises numbered events that it has. It would queue unnumbered events a second time.
-        let is_open = |at: &usize| is_numbered || assigned[*at] == Assigned::Behind;
+        let is_open = |at: &usize| is_numbered || numbers[*at] == Assigned::Behind;
         let places: Vec<usize> = (0..events.len()).filter(is_open).collect();
         let items: Vec<Item> = places.iter().map(|at| assigner.item(&events[*at])).collect();
         let mut result = assigner.assign_behind(&items, &history.witnesses()).await;
         for (at, now) in places.iter().zip(&result.assigned) {
-            assigned[*at] = match (assigned[*at], *now) {
+            numbers[*at] = match (numbers[*at], *now) {
                 (Assigned::New(_), Assigned::Known(number)) => Assigned::New(number),
                 (_, now) => now,
             };
@@ -301,13 +301,13 @@ async fn put(
             Assignment { assigned: now, put: result.put, ..Assignment::default() },
         );
         if !matches!(failed, Some(NotAssigned::WentBack)) {
-            return (assigned, failed);
+            return (numbers, failed);
         }
         if let Err(failed) = history.put_again(assigner).await {
-            return (assigned, Some(failed));
+            return (numbers, Some(failed));
         }
     }
-    (assigned, Some(NotAssigned::WentBack))
+    (numbers, Some(NotAssigned::WentBack))
 }
 
 /// Returns a random id that no other event has.

@@ -81,7 +81,7 @@ async fn publisher_publishes_its_lost_events_again() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = home(&redis.url())?;
     let event = |key: &str, number: u64| -> Result<Event> {
-        Ok(Event::json(key, "test", &json!({ "n": number }))?.id(&format!("{key}-{number}")))
+        Ok(Event::json(key, "test", &json!({ "n": number }))?.id(format!("{key}-{number}")))
     };
     let mut publisher = Publisher::open(home.path("ordain.toml"), "cases").await?;
     let mut snapshot = None;

@@ -19,10 +19,10 @@ end
 -- Another program may have removed the index. If the record says that events are spilled, and the index has no entry
 -- of the key, writes the entries again, as far as one call may read.
 local function mend_index()
-  local last, _, first_spilled = spilled_and_first(record)
+  local last_spilled, _, first_spilled = spilled_and_first(record)
   local missing = {}
-  last = math.min(last, first_spilled + SPILL_BLOCK * MANY, EXACT)
-  for begin = first_spilled - first_spilled % SPILL_BLOCK, last, SPILL_BLOCK do
+  local stop = math.min(last_spilled, first_spilled + SPILL_BLOCK * MANY, EXACT)
+  for begin = first_spilled - first_spilled % SPILL_BLOCK, stop, SPILL_BLOCK do
     local fields = {}
     for sequence = begin, begin + SPILL_BLOCK - 1 do
       fields[#fields + 1] = 'e' .. key .. pack('>I8', sequence)
