@@ -186,25 +186,17 @@ fn published_before(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result
     if of_shards.iter().all(Option::is_none) {
         return Ok(Before::Nothing);
     }
-    let mut first: Option<Position> = None;
-    let mut is_unclear = false;
+    let mut positions = Vec::with_capacity(of_shards.len());
     for kept in of_shards {
         let checkpoint = kept.as_ref().and_then(|kept| Checkpoint::decode(kept).ok());
-        let position = match checkpoint {
-            Some(checkpoint) => match checkpoint.resume(file)? {
-                Some(position) => position,
-                None => return Ok(Before::OtherFile),
-            },
-            None => Position::default(),
-        };
-        is_unclear |= first.is_some_and(|first| first != position);
-        first =
-            Some(first.map_or(
-                position,
-                |first| if position.line < first.line { position } else { first },
-            ));
+        positions.push(match checkpoint.map(|checkpoint| checkpoint.resume(file)).transpose()? {
+            Some(None) => return Ok(Before::OtherFile),
+            found => found.flatten().unwrap_or_default(),
+        });
     }
-    let position = first.unwrap_or_default();
+    let position =
+        positions.iter().copied().min_by_key(|position| position.line).unwrap_or_default();
+    let is_unclear = positions.iter().any(|other| *other != position);
     Ok(if is_unclear { Before::Unclear(position) } else { Before::Through(position) })
 }
 

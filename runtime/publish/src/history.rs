@@ -109,7 +109,8 @@ impl PublishHistory {
     pub(crate) async fn put_again(&mut self, assigner: &Assigner) -> Result<(), NotAssigned> {
         let mut repeated = 0;
         let mut changed = 0;
-        self.newest.clear();
+        // The old witnesses stay until all events are there again: after a failure they refuse new events once more.
+        let mut newest = BTreeMap::new();
         for call in &mut self.calls {
             let first = Assignment {
                 assigned: call.result.assigned.clone(),
@@ -124,11 +125,12 @@ impl PublishHistory {
             let witnesses =
                 assigner.witnesses(call.items.iter().zip(&result.assigned), &result.put);
             let at = |(shard, witness)| (shard, (witness, call.at));
-            self.newest.extend(witnesses.into_iter().map(at));
+            newest.extend(witnesses.into_iter().map(at));
             let pairs = call.result.assigned.iter().zip(&result.assigned);
             changed += pairs.filter(|(before, now)| before.sequence() != now.sequence()).count();
             call.result = result;
         }
+        self.newest = newest;
         let to = &assigner.passage.to;
         tracing::warn!(
             %to,
@@ -140,8 +142,8 @@ impl PublishHistory {
             tracing::error!(
                 %to,
                 events = changed,
-                "events that the store had lost have new numbers, because events of another producer have the old \
-                 numbers: check the receivers for numbers that two events share"
+                "events that the store had lost have new numbers, because other events have the old ones, or because \
+                 older events are lost and no longer in memory: check the receivers for numbers that two events share"
             );
         }
         Ok(())

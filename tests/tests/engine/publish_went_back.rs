@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use ordain_publisher::{Event, Publisher};
+use ordain_core::shard_of;
+use ordain_publisher::{Error, Event, Publisher};
 use ordain_servers::{Cluster, Redis, Takeover};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, in_turn, text, unnumbered};
@@ -12,9 +13,11 @@ use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
+const SHARDS: u32 = 8;
+
 fn home(url: &str) -> Result<Home> {
     let config = format!(
-        "[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = 8\n\
+        "[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = {SHARDS}\n\
          [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"stream\" }}\n\
          [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
     );
@@ -72,6 +75,43 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     let all = by_key(&lines)?;
     let keys = all.keys().map(|key| (key.clone(), 100)).collect();
     tally::check(&all, &run(&home, &keys)?)
+}
+
+/// The queue is full when the publisher writes its lost events again, so that it fails. It must not forget them: the next
+/// call writes them before its own event.
+#[tokio::test]
+async fn failed_repeat_of_lost_events_is_repeated() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = home(&redis.url())?;
+    let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 800 }");
+    home.write("ordain.toml", &config)?;
+    let is_beside = |key: &String| shard_of(key, SHARDS) == shard_of("a", SHARDS);
+    let beside = (0..).map(|number| format!("b{number}")).find(is_beside).context("a key")?;
+    let event = |key: &str, number: u64| -> Result<Event> {
+        Ok(Event::json(key, "test", &json!({ "n": number }))?.id(format!("{key}-{number}")))
+    };
+    let open = async || Publisher::open(home.path("ordain.toml"), "cases").await;
+    let mut publisher = open().await?;
+    let mut snapshot = None;
+    for number in 1..=50 {
+        publisher.publish(&[event("a", number)?]).await?;
+        if number == 20 {
+            snapshot = Some(redis.snapshot()?);
+        }
+    }
+    redis.go_back(&snapshot.context("a snapshot")?)?;
+    let mut other = open().await?;
+    let many = (1..=100).map(|number| event(&beside, number)).collect::<Result<Vec<_>>>()?;
+    other.publish(&many).await?;
+    other.close().await?;
+    let failed = publisher.publish(&[event("a", 51)?]).await;
+    ensure!(matches!(failed, Err(Error::Away(_))), "the queue was not full: {failed:?}");
+
+    run(&home, &BTreeMap::from([("a".to_owned(), 20), (beside, 100)]))?;
+    let receipts = publisher.publish(&[event("a", 51)?]).await?;
+    ensure!(receipts[0].sequence == Some(51), "{receipts:?}");
+    publisher.close().await?;
+    run(&home, &BTreeMap::from([("a".to_owned(), 51)])).map(drop)
 }
 
 /// A publisher that keeps running publishes the lost events again before any new one.

@@ -123,7 +123,7 @@ impl Driver {
         let claim = self.claim;
         self.ask(async move {
             let mark = || store.outbox_done(&partition, claim, shard, through, &[]);
-            insist_on("mark of what is published", mark).await;
+            insist_on("mark of published messages", mark).await;
             Answer::MarkedAgain
         });
     }
