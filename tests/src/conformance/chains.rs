@@ -233,6 +233,19 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     }
     let late = part(20, 0, &[message(&a, "20")]);
     assert_eq!(third.send(store, vec![late]).await, refused(LotReply::Fenced));
+
+    // A later call brought an older commit, so that the last call has no lost commit, and those before it have.
+    let mixed = |epoch| Giver::exchange(store, epoch).with(|origin| origin.shard = 2);
+    for commit in [5, 6] {
+        let given = mixed(1).done(store, commit, &[message(&a, &format!("c {commit}"))]).await;
+        assert!(matches!(given[..], [New(_)]), "{given:?}");
+    }
+    let older = mixed(2).done(store, 3, &[message(&a, "c 3")]).await;
+    let [New(older)] = older[..] else { panic!("{older:?}") };
+    let after = mixed(3).with(|origin| origin.found = 4);
+    let again = after.done(store, 5, &[message(&a, "c 5")]).await;
+    assert_eq!(again, [New(again[0].sequence())], "commit 5 is lost, and not known");
+    assert_eq!(mixed(4).done(store, 3, &[message(&a, "c 3")]).await, [Known(older)]);
 }
 
 /// Owners assign in one call, and each gets its own reply.
