@@ -109,7 +109,7 @@ impl PublishHistory {
     pub(crate) async fn put_again(&mut self, assigner: &Assigner) -> Result<(), NotAssigned> {
         let mut repeated = 0;
         let mut changed = 0;
-        // The old witnesses stay until all events are there again: after a failure they refuse new events once more.
+        // The old witnesses stay until the store has all events again. After a failure, the store refuses new events.
         let mut newest = BTreeMap::new();
         for call in &mut self.calls {
             let first = Assignment {

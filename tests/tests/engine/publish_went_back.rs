@@ -86,7 +86,7 @@ async fn failed_repeat_of_lost_events_is_repeated() -> Result<()> {
     let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 800 }");
     home.write("ordain.toml", &config)?;
     let is_beside = |key: &String| shard_of(key, SHARDS) == shard_of("a", SHARDS);
-    let beside = (0..).map(|number| format!("b{number}")).find(is_beside).context("a key")?;
+    let beside = (0..1_000).map(|number| format!("b{number}")).find(is_beside).context("a key")?;
     let event = |key: &str, number: u64| -> Result<Event> {
         Ok(Event::json(key, "test", &json!({ "n": number }))?.id(format!("{key}-{number}")))
     };
