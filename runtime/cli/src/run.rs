@@ -13,7 +13,7 @@ use crate::cli::{EXIT_FAILED, Failure, FileArg};
 use crate::store::open_store;
 use crate::{status, totals};
 use ordain_config::Loaded;
-use ordain_engine::run::{Figures, Report, Run, RunError, check_ends};
+use ordain_engine::run::{EndIntake, Figures, Report, Run, RunError, check_ends};
 use ordain_http::admin::Admin;
 use ordain_http::ingress::Ingress;
 use ordain_store::Store;
@@ -169,7 +169,9 @@ async fn drive(
     } else {
         Ingress::listen(loaded, store, run.feeds(), figures, &shutdown).await?
     };
-    Ok(run.drive(shutdown, ingress.map(Ingress::end)).await?)
+    let end_intake =
+        ingress.map(|ingress| Box::new(|has_failed| ingress.end(has_failed)) as EndIntake<'_>);
+    Ok(run.drive(shutdown, end_intake).await?)
 }
 
 /// Requests the shutdown and waits for it, until the grace period elapses or another signal arrives.

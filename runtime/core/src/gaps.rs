@@ -111,7 +111,8 @@ impl GapEntry {
 
     /// Creates an entry for a gap whose clock has just expired, after `waited` ms.
     pub fn new(first: u64, last: u64, waited: u64) -> Self {
-        let (answers, end) = (Vec::new(), GapEnd::Open);
+        let answers = Vec::new();
+        let end = GapEnd::Open;
         Self { first, last, since: 0, waited, known: 0, rounds: 0, answers, end, until: 0 }
     }
 

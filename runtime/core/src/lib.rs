@@ -19,6 +19,7 @@ mod letter;
 mod limit;
 pub mod ownership;
 mod packed;
+mod producer_history;
 mod publish_history;
 mod queue;
 pub mod rollout;
@@ -45,6 +46,7 @@ pub use job::{
 pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
 pub use limit::Limit;
 pub use packed::{Headers, Malformed};
+pub use producer_history::ProducerHistory;
 pub use publish_history::{NumberedPart, Place, PublishHistory, PublishProgress};
 pub use queue::{QueueCursor, QueueLoss, QueuePlace, QueueRun};
 pub use sequencer::Sequencer;

@@ -195,7 +195,8 @@ mod tests {
             let loads = loads(&next);
             let even = 1_000 / there.len();
             assert_eq!(loads.len(), there.len(), "step {step}: an instance has no partition");
-            let (min, max) = (loads.values().min().unwrap(), loads.values().max().unwrap());
+            let min = loads.values().min().unwrap();
+            let max = loads.values().max().unwrap();
             assert!(max - min <= 1 && *max as usize <= even + 1, "step {step}: {min} to {max}");
             // The share of the joining or leaving instance, and one more if the even share changes.
             assert!(moved <= least + 1, "step {step}: {moved} moved, {least} had to");
@@ -225,7 +226,8 @@ mod tests {
             .iter()
             .filter(|candidate| candidate.streams.len() == 40)
             .map(|candidate| loads[&candidate.id]);
-        let (min, max) = (of_all.clone().min().unwrap(), of_all.max().unwrap());
+        let min = of_all.clone().min().unwrap();
+        let max = of_all.max().unwrap();
         assert!(max - min <= 1, "{min} to {max}");
 
         // While some owners are slow to release partitions, the result stays the same.

@@ -50,6 +50,14 @@ struct NumberedEntry<P> {
     numbers: Vec<u64>,
 }
 
+/// A part that the store has lost.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct LostEntry<P> {
+    entry: NumberedEntry<P>,
+    /// The number that each message asks for; 0 for a message that can no longer have its own.
+    requested: Vec<u64>,
+}
+
 /// The result of an answered call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishProgress {
@@ -71,7 +79,7 @@ pub struct PublishHistory<P> {
     /// The last place whose messages have left memory.
     forgotten: Option<Place>,
     /// Parts that the store has lost, in order.
-    lost: VecDeque<NumberedEntry<P>>,
+    lost: VecDeque<LostEntry<P>>,
     /// The store's number of breaks before the last answered call.
     checked_breaks: u64,
     /// When that call began, in ms.
@@ -101,9 +109,13 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
         self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
     }
 
-    /// Returns the last place that the store must have; the next call names it.
-    pub fn last(&self) -> Option<Place> {
-        self.last
+    /// Returns what the next call names: the last place that the store must have, and the last commit whose messages
+    /// the store may forget, if the outbox is done for good through `done`. The store must remember messages that it is
+    /// about to get again, because their call may be repeated.
+    pub fn next_call(&self, done: u64) -> (Option<Place>, u64) {
+        let first = self.lost.front().map(|lost| lost.entry.part.place().commit);
+        let known = first.map_or(done, |first| done.min(first.saturating_sub(1)));
+        (self.last, known)
     }
 
     /// Returns the size of the parts that the owner can give again, in bytes.
@@ -120,14 +132,7 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
     /// of their own, because they already have numbers.
     pub fn next_parts<'a>(&'a self, new: &'a [P]) -> impl Iterator<Item = &'a P> {
         let new = if self.has_lost() { &[] } else { new };
-        self.lost.iter().map(|entry| &entry.part).chain(new)
-    }
-
-    /// Returns the last commit whose messages the store may forget, if the outbox is done for good through `done`. The
-    /// store must remember messages that it is about to get again, because their call may be repeated.
-    pub fn known_through(&self, done: u64) -> u64 {
-        let first = self.lost.front().map(|entry| entry.part.place().commit);
-        first.map_or(done, |first| done.min(first.saturating_sub(1)))
+        self.lost.iter().map(|lost| &lost.entry.part).chain(new)
     }
 
     /// Records that the store has these parts, the first ones of [`PublishHistory::next_parts`], with a number for
@@ -156,7 +161,7 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
             }
             let (of_part, others) = rest.split_at(part.keys().count().min(rest.len()));
             rest = others;
-            if let Some(before) = self.lost.pop_front() {
+            if let Some(LostEntry { entry: before, .. }) = self.lost.pop_front() {
                 for ((key, number), before) in part.keys().zip(of_part).zip(&before.numbers) {
                     if number != before {
                         progress.changed += 1;
@@ -169,14 +174,13 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
         }
         // A message must not get a number below that of an earlier one of its key.
         if !floors.is_empty() {
-            for NumberedEntry { part, numbers } in &mut self.lost {
-                let keys = part.keys().zip(&*numbers);
-                let is_above =
-                    |key: &P::Key, number| floors.get(key).is_none_or(|floor| number > *floor);
-                let requested: Vec<u64> = keys
-                    .map(|(key, number)| if is_above(key, *number) { *number } else { 0 })
-                    .collect();
-                part.request_numbers(&requested);
+            for LostEntry { entry: NumberedEntry { part, .. }, requested } in &mut self.lost {
+                for (key, number) in part.keys().zip(&mut *requested) {
+                    if floors.get(key).is_some_and(|floor| *number <= *floor) {
+                        *number = 0;
+                    }
+                }
+                part.request_numbers(requested);
             }
         }
         progress
@@ -194,8 +198,9 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
         let messages = behind.iter().map(|entry| entry.numbers.len()).sum();
         // These parts go in front of the parts that already wait to be given again.
         for mut entry in behind.into_iter().rev() {
-            entry.part.request_numbers(&entry.numbers);
-            self.lost.push_front(entry);
+            let requested = entry.numbers.clone();
+            entry.part.request_numbers(&requested);
+            self.lost.push_front(LostEntry { entry, requested });
         }
         self.last = last;
         Some(messages)
@@ -304,11 +309,10 @@ mod tests {
     fn lost_parts_go_before_new_ones_under_their_numbers() {
         let mut history = history("aaa");
         assert_eq!(history.went_back(Some(place(1))), Some(2));
-        assert_eq!(history.last(), Some(place(1)));
         let new = [part(4, 'a')];
         assert_eq!(history.next_parts(&new).count(), 2);
         assert_eq!(requested(&history), [(2, 12), (3, 13)]);
-        assert_eq!(history.known_through(9), 1, "the calls may be repeated");
+        assert_eq!(history.next_call(9), (Some(place(1)), 1), "the calls may be repeated");
 
         // The owner gives one of the parts, and the store loses it again.
         let first: Vec<Part> = history.next_parts(&new).take(1).cloned().collect();
@@ -318,7 +322,7 @@ mod tests {
         let all: Vec<Part> = history.next_parts(&new).cloned().collect();
         history.answered(&all, &[11, 12, 13], true, 0);
         assert_eq!(history.next_parts(&new).collect::<Vec<_>>(), [&new[0]]);
-        assert_eq!(history.known_through(9), 9);
+        assert_eq!(history.next_call(9), (Some(place(3)), 9));
     }
 
     #[test]
@@ -331,6 +335,20 @@ mod tests {
         assert_eq!(requested(&history), [(2, 12), (3, 0), (4, 14)]);
         let rest: Vec<Part> = history.next_parts(&[]).cloned().collect();
         assert_eq!(history.answered(&rest, &[12, 15, 14], true, 0).changed, 1);
+    }
+
+    #[test]
+    fn changed_number_counts_in_later_calls() {
+        let mut history = history("abba");
+        assert_eq!(history.went_back(None), Some(4));
+        let mut answer_next = |number: u64| {
+            let next: Vec<Part> = history.next_parts(&[]).take(1).cloned().collect();
+            history.answered(&next, &[number], true, 0);
+            requested(&history)
+        };
+        // Other messages have numbers 11 and 12 now.
+        assert_eq!(answer_next(21), [(2, 12), (3, 13), (4, 0)]);
+        assert_eq!(answer_next(22), [(3, 0), (4, 0)]);
     }
 
     #[test]

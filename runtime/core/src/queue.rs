@@ -144,9 +144,18 @@ impl QueueCursor {
     }
 
     /// Records the present or next number of the first entry in the queue: removed entries may be
-    /// back.
+    /// back, and another reader has read and removed the expected entries before `first`.
     pub fn begins_at(&mut self, first: u64) {
         self.removed = self.removed.min(first.saturating_sub(1));
+        while let Some(Expected { run, .. }) = self.expected.front_mut()
+            && run.first < first
+        {
+            if run.last >= first {
+                run.first = first;
+                return;
+            }
+            self.expected.pop_front();
+        }
     }
 
     /// Expects entries that a writer of this process put at `at`, in ms since 1970.
@@ -160,17 +169,25 @@ impl QueueCursor {
         {
             run.first = last + 1;
         }
-        for index in 0..self.expected.len() {
-            let Expected { run: other, at } = &mut self.expected[index];
-            if other.last >= run.first && other.first <= run.last {
-                // The store assigned these numbers again, so it has lost the previous entries.
-                let (entries, at) = (other.last + 1 - other.first.max(run.first), *at);
-                other.last = run.first - 1;
-                self.lose(entries, at);
-            }
+        if run.first > run.last {
+            return;
         }
-        self.expected.retain(|expected| expected.run.first <= expected.run.last);
-        let place = self.expected.partition_point(|expected| expected.run.last < run.first);
+        // The expected runs ascend and do not overlap.
+        let mut place = self.expected.partition_point(|expected| expected.run.last < run.first);
+        while let Some(Expected { run: other, at: since }) = self.expected.get_mut(place)
+            && other.first <= run.last
+        {
+            // The store assigned these numbers again, so it has lost the previous entries.
+            let entries = other.last + 1 - other.first.max(run.first);
+            let lost_at = *since;
+            if other.first < run.first {
+                other.last = run.first - 1;
+                place += 1;
+            } else {
+                self.expected.remove(place);
+            }
+            self.lose(entries, lost_at);
+        }
         self.expected.insert(place, Expected { run, at });
         if self.expected.len() > RUNS_LIMIT {
             self.expected.pop_front();
@@ -205,6 +222,13 @@ impl QueueCursor {
         {
             self.delivered.pop_front();
         }
+    }
+
+    /// Takes the entries that are still to be read, so that the next reader of the queue expects
+    /// them.
+    pub fn take_expected(&mut self) -> impl Iterator<Item = (QueueRun, u64)> + use<> {
+        let expected = std::mem::take(&mut self.expected);
+        expected.into_iter().map(|expected| (expected.run, expected.at))
     }
 
     /// Returns the expected entries that the cursor counted as lost since the last call.
@@ -377,5 +401,36 @@ mod tests {
         cursor.expect(run(6, 7, 5), 70);
         cursor.reached_end(8);
         assert_eq!(cursor.take_loss(), None);
+    }
+
+    #[test]
+    fn repeated_numbers_are_counted_as_lost() {
+        let mut cursor = QueueCursor::default();
+        cursor.expect(run(1, 3, 1), 10);
+        cursor.expect(run(4, 6, 2), 20);
+        cursor.expect(run(7, 7, 3), 30);
+        cursor.expect(run(9, 9, 4), 40);
+        // The store lost the entries from 3 on.
+        cursor.expect(run(3, 8, 5), 50);
+        assert_eq!(cursor.take_loss(), Some(QueueLoss { entries: 5, since: 10 }));
+        let expected: Vec<_> = cursor.take_expected().collect();
+        assert_eq!(expected, [(run(1, 2, 1), 10), (run(3, 8, 5), 50), (run(9, 9, 4), 40)]);
+    }
+
+    #[test]
+    fn next_reader_expects_unread_entries() {
+        let mut cursor = QueueCursor::default();
+        cursor.expect(run(1, 4, 1), 10);
+        cursor.expect(run(5, 9, 2), 20);
+        assert!(cursor.take(place(1, 1)));
+        let mut next = QueueCursor::default();
+        cursor.take_expected().for_each(|(run, at)| next.expect(run, at));
+        cursor.reached_end(1);
+        assert_eq!(cursor.take_loss(), None);
+        // Another reader has removed the entries through 6, and the store has lost those from 8 on.
+        next.begins_at(7);
+        assert!(next.take(place(7, 2)));
+        assert!(next.take(place(8, 3)));
+        assert_eq!(next.take_loss(), Some(QueueLoss { entries: 2, since: 20 }));
     }
 }

@@ -11,6 +11,7 @@ mod taken;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -205,6 +206,7 @@ impl Driver {
     /// Passes the messages that an earlier owner left to the sequencer, before anything else. With `from_here`,
     /// declares the end of the source: a source that is fed by this process has no gaps that would need waiting.
     fn begin(&mut self, left_over: Vec<Input>, from_here: bool) {
+        self.target.driven.store(true, Ordering::SeqCst);
         for left in left_over {
             self.input(left);
         }

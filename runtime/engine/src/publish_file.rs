@@ -16,11 +16,13 @@ use ordain_cloudevents::{Delivered, Position, Print};
 use ordain_config::Loaded;
 use ordain_publish::{PublishError, Publisher, Stopped};
 use ordain_store::checkpoint::Checkpoint;
-use ordain_store::{Assigned, Mark};
+use ordain_store::{Assigned, Mark, StoreError};
 use ordain_util::probe::{PROBE, Probe};
 
 /// Number of events from which the publisher publishes them without waiting for more.
 const TOGETHER: usize = 2_048;
+/// How often a file is read again from its oldest checkpoint if the store goes back in time repeatedly.
+const REWIND_ATTEMPTS: usize = 5;
 
 /// The reason why a file was not published to its end. All lines before the named line are published.
 #[derive(Debug, thiserror::Error)]
@@ -78,12 +80,44 @@ async fn publish_lines(
     mut progress: Box<dyn FnMut(Counts, u64) + '_>,
 ) -> Result<(), FileError> {
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
-    let read_error = |error| FileError::Read { name: name.clone(), error };
+    let decoder = Decoder { ordering, event_size: loaded.config.runtime.event_size.bytes() };
     let mut counts = Counts::default();
-    let mut file = None;
+    for _ in 0..REWIND_ATTEMPTS {
+        let ended = publish_once(publisher, decoder, &name, path, &mut counts, &mut progress);
+        if ended.await? == Ended::AtEnd {
+            return Ok(());
+        }
+        tracing::warn!(
+            file = %name,
+            "the store went back in time and may have lost events of this file: publishing again from its oldest \
+             checkpoint"
+        );
+    }
+    Err(PublishError::from(StoreError::WentBack).into())
+}
+
+/// How the reading of a file ended.
+#[derive(PartialEq, Eq)]
+enum Ended {
+    /// All lines are published.
+    AtEnd,
+    /// The store went back in time. Memory does not have all of the lost events, but the file has them.
+    WentBack,
+}
+
+/// Publishes a file from its checkpoint on.
+async fn publish_once(
+    publisher: &mut Publisher,
+    decoder: Decoder,
+    name: &str,
+    path: Option<&Path>,
+    counts: &mut Counts,
+    progress: &mut dyn FnMut(Counts, u64),
+) -> Result<Ended, FileError> {
+    let read_error = |error| FileError::Read { name: name.to_owned(), error };
     let mut position = Position::default();
-    let mut mark = None;
-    let mut read = None;
+    let mut file = None;
+    let mut checkpoints = None;
     if let Some(path) = path {
         // The canonical path identifies the file under every name.
         let whole = std::fs::canonicalize(path).map_err(read_error)?;
@@ -93,10 +127,87 @@ async fn publish_lines(
             return Err(read_error(error));
         }
         let opened = File::open(&whole).map_err(read_error)?;
-        let checkpoint = format!("publish/{}/{}", publisher.stream(), whole.display());
-        let kept =
-            publisher.store().mark_in_shards(&checkpoint).await.map_err(PublishError::from)?;
-        position = match published_before(&kept, &opened).map_err(read_error)? {
+        let mut of_file = Checkpoints::read(publisher, &whole).await?;
+        position = of_file.position(path, &opened).map_err(read_error)?;
+        // The store may have lost events that an earlier run wrote behind the checkpoints, if it loses this one.
+        let print = print_of(&opened, position).map_err(read_error)?;
+        if !of_file.put(publisher, position, print).await? {
+            return Ok(Ended::WentBack);
+        }
+        counts.before = position.line;
+        checkpoints = Some((of_file, opened.try_clone().map_err(read_error)?));
+        file = Some((opened, whole));
+    }
+    progress(*counts, position.offset);
+    let options = FileOptions { file, name: name.to_owned(), position, follow: false, decoder };
+    let mut source = source::start(options).map_err(read_error)?;
+    let rewinds = publisher.rewinds();
+    let mut waiting = Vec::new();
+    let mut print = None;
+    let mut end = false;
+    while !end {
+        let Some(deliveries) = source.deliveries.recv().await else {
+            let gone = |_| std::io::Error::other("the reader of the file ended unexpectedly");
+            return Err(read_error((&mut source.failure).await.unwrap_or_else(gone)));
+        };
+        waiting.extend(deliveries.items);
+        print = deliveries.print.or(print);
+        end = deliveries.end;
+        if waiting.len() < TOGETHER && !end && !source.deliveries.is_empty() {
+            continue;
+        }
+        let batch = std::mem::take(&mut waiting);
+        let ended = publish_batch(publisher, name, batch, counts).await;
+        if let Ok((Some(done), _)) = &ended {
+            position = *done;
+        }
+        progress(*counts, position.offset);
+        let (done, bad) = ended?;
+        if let Some((of_file, opened)) = &mut checkpoints {
+            if publisher.rewinds() != rewinds {
+                return Ok(Ended::WentBack);
+            }
+            if bad.is_some() {
+                // The user is about to change the bad line, so the checkpoint covers only the lines before it.
+                print = Some(print_of(opened, position).map_err(read_error)?);
+            }
+            if (done.is_some() || bad.is_some())
+                && let Some(print) = print
+                && !of_file.put(publisher, position, print).await?
+            {
+                publisher.restore().await?;
+                return Ok(Ended::WentBack);
+            }
+        }
+        if let Some(bad) = bad {
+            return Err(bad);
+        }
+    }
+    publisher.restore().await?;
+    let is_back = checkpoints.is_some() && publisher.rewinds() != rewinds;
+    Ok(if is_back { Ended::WentBack } else { Ended::AtEnd })
+}
+
+/// The checkpoints of a file, one in each shard.
+struct Checkpoints {
+    /// The name of their marks.
+    name: String,
+    /// A random number of this run.
+    run: u64,
+    /// The checkpoint of each shard as this run knows it.
+    marks: Vec<Option<Bytes>>,
+}
+
+impl Checkpoints {
+    async fn read(publisher: &Publisher, path: &Path) -> Result<Self, PublishError> {
+        let name = format!("publish/{}/{}", publisher.stream(), path.display());
+        let marks = publisher.store().mark_in_shards(&name).await?;
+        Ok(Self { name, run: rand::random(), marks })
+    }
+
+    /// Returns the position at which publishing continues.
+    fn position(&self, path: &Path, file: &File) -> std::io::Result<Position> {
+        Ok(match published_before(&self.marks, file)? {
             Before::Nothing => Position::default(),
             Before::Through(position) => position,
             Before::Unclear(position) => {
@@ -116,58 +227,20 @@ async fn publish_lines(
                 );
                 Position::default()
             }
-        };
-        counts.before = position.line;
-        read = Some(opened.try_clone().map_err(read_error)?);
-        file = Some((opened, whole));
-        mark = Some(checkpoint);
+        })
     }
-    progress(counts, position.offset);
-    let event_size = loaded.config.runtime.event_size.bytes();
-    let options = FileOptions {
-        file,
-        name: name.clone(),
-        position,
-        follow: false,
-        decoder: Decoder { ordering, event_size },
-    };
-    let mut source = source::start(options).map_err(read_error)?;
-    let mut waiting = Vec::new();
-    let mut print = None;
-    let mut end = false;
-    while !end {
-        let Some(deliveries) = source.deliveries.recv().await else {
-            let gone = |_| std::io::Error::other("the reader of the file ended unexpectedly");
-            return Err(read_error((&mut source.failure).await.unwrap_or_else(gone)));
-        };
-        waiting.extend(deliveries.items);
-        print = deliveries.print.or(print);
-        end = deliveries.end;
-        if waiting.len() < TOGETHER && !end && !source.deliveries.is_empty() {
-            continue;
-        }
-        let batch = std::mem::take(&mut waiting);
-        let ended = publish_batch(publisher, &name, batch, &mut counts).await;
-        if let Ok((Some(done), _)) = &ended {
-            position = *done;
-        }
-        progress(counts, position.offset);
-        let (done, bad) = ended?;
-        if let Some(bad) = bad {
-            // The user is about to change the bad line, so the checkpoint covers only the lines before it.
-            print = read
-                .as_ref()
-                .map(|file| print_of(file, position))
-                .transpose()
-                .map_err(read_error)?;
-            checkpoint(publisher, mark.as_deref(), position, print).await?;
-            return Err(bad);
-        }
-        if done.is_some() {
-            checkpoint(publisher, mark.as_deref(), position, print).await?;
-        }
+
+    /// Writes a checkpoint into each shard. Returns false if a shard has gone back in time.
+    async fn put(
+        &mut self,
+        publisher: &Publisher,
+        position: Position,
+        print: Print,
+    ) -> Result<bool, PublishError> {
+        let checkpoint = Checkpoint::new(position, print, Vec::new()).of_run(self.run);
+        let mark = Mark { name: self.name.clone(), value: checkpoint.encode().into() };
+        publisher.put_mark(&mark, &mut self.marks).await
     }
-    Ok(())
 }
 
 /// The part of a file that was published before, according to the checkpoints of all shards.
@@ -252,20 +325,6 @@ async fn publish_batch(
         Err(Stopped { error, .. }) => return Err(error.into()),
     }
     Ok((ends.pop(), stop))
-}
-
-async fn checkpoint(
-    publisher: &Publisher,
-    mark: Option<&str>,
-    position: Position,
-    print: Option<Print>,
-) -> Result<(), PublishError> {
-    if let (Some(name), Some(print)) = (mark, print) {
-        let value = Checkpoint::new(position, print, Vec::new()).encode().into();
-        let mark = Mark { name: name.to_owned(), value };
-        publisher.store().put_mark_in_shards(&mark).await?;
-    }
-    Ok(())
 }
 
 /// Returns the fingerprint of a file up to a position.

@@ -45,6 +45,10 @@ pub use report::{Held, Report};
 /// Time limit for leaving the membership, and for the end of the publisher.
 const LEAVE: Duration = Duration::from_secs(1);
 
+/// A function that ends the intake of events over HTTP. The argument is true if the run failed: the intake must then
+/// accept no more events, not even those of requests in progress.
+pub type EndIntake<'a> = Box<dyn FnOnce(bool) -> BoxFuture<'a, ()> + 'a>;
+
 /// The reason why a run could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -192,12 +196,12 @@ impl<'a> Run<'a> {
     /// held. With `once`, the report counts the held events, which reads every key of the store; a service must not
     /// wait for that at its end.
     ///
-    /// `end_intake` ends the intake of events over HTTP. It runs when no partition is driven any more, and before the
-    /// process leaves the membership. A run with an intake waits for its broker without a limit.
+    /// `end_intake` runs when no partition is driven any more, and before the process leaves the membership. A run with
+    /// an intake waits for its broker without a limit.
     pub fn drive(
         self,
         shutdown: watch::Receiver<bool>,
-        end_intake: Option<BoxFuture<'a, ()>>,
+        end_intake: Option<EndIntake<'a>>,
     ) -> LocalBoxFuture<'a, Result<Report, RunError>> {
         Box::pin(self.drive_all(shutdown, end_intake))
     }
@@ -205,7 +209,7 @@ impl<'a> Run<'a> {
     async fn drive_all(
         self,
         mut shutdown: watch::Receiver<bool>,
-        end_intake: Option<BoxFuture<'a, ()>>,
+        end_intake: Option<EndIntake<'a>>,
     ) -> Result<Report, RunError> {
         let Self { loaded, once, handlers, store, figures, id, broker, files, feeds } = self;
         let Files { sources, mut outlets } = files;
@@ -216,7 +220,7 @@ impl<'a> Run<'a> {
             ) => prepared?,
             () = asked_to_stop(&mut shutdown) => {
                 if let Some(end_intake) = end_intake {
-                    end_intake.await;
+                    end_intake(false).await;
                 }
                 return Ok(Report::default());
             }
@@ -271,7 +275,7 @@ impl<'a> Run<'a> {
             publishing.shutdown().await;
         }
         if let Some(end_intake) = end_intake {
-            end_intake.await;
+            end_intake(unpublished.is_err()).await;
         }
         // Other instances need not wait until the lease expires, however this run ends.
         heart.stop().await;

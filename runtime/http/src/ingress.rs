@@ -7,6 +7,7 @@ mod intake;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -67,6 +68,7 @@ const STORE_TIME: Duration = Duration::from_secs(10);
 
 /// The ingress listener. Dropping this value ends the listener at once.
 pub struct Ingress {
+    app: Arc<App>,
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -78,6 +80,8 @@ struct App {
     request_size: usize,
     /// Room for the bodies of all requests in progress, in bytes.
     room: Arc<Semaphore>,
+    /// True after the run has failed, for example because the store lost its data.
+    has_failed: AtomicBool,
 }
 
 impl Ingress {
@@ -129,6 +133,7 @@ impl Ingress {
             streams,
             request_size: request_size.bytes(),
             room: Arc::new(Semaphore::new(in_flight.bytes())),
+            has_failed: AtomicBool::new(false),
         });
         let router = router(&app, Guard { section: "ingress", token }, figures);
         let (end, ended) = watch::channel(false);
@@ -143,12 +148,14 @@ impl Ingress {
             }
             connections.await;
         });
-        Ok(Some(Self { end, serving }))
+        Ok(Some(Self { app, end, serving }))
     }
 
-    /// Stops accepting requests, and waits up to 5 seconds for the requests in progress.
-    pub fn end(mut self) -> BoxFuture<'static, ()> {
+    /// Stops accepting requests, and waits up to 5 seconds for the requests in progress. If the run has failed, rejects
+    /// the requests in progress.
+    pub fn end(mut self, has_failed: bool) -> BoxFuture<'static, ()> {
         Box::pin(async move {
+            self.app.has_failed.store(has_failed, Ordering::SeqCst);
             self.end.send_replace(true);
             // The drop of `self` aborts the requests that are still in progress.
             let _ = timeout(GRACE, &mut self.serving).await;
@@ -230,6 +237,7 @@ async fn take(
     })?;
     let check = |event: &Event| intake.wrong(event);
     let found = decode_body(&intake.decoder, form, &headers, &body, REQUEST_EVENTS, check)?;
+    app.check_run()?;
     let Ok(assigned) = timeout(STORE_TIME, intake.put(&found.events)).await else {
         let words = format!("the store has not answered within {STORE_TIME:?}: try again");
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, words).retry_after(RETRY_AFTER));
@@ -256,6 +264,8 @@ async fn take(
         let place = found.place_name.map(|name| (name, found.places[at]));
         conflicts.push(event_error(place, Some(event.key()), event.sequence(), detail));
     }
+    // The store of a failed run may have lost its data, and the next start may not read these events.
+    app.check_run()?;
     if conflicts.is_empty() {
         return Ok(accepted(&taken, room));
     }
@@ -265,6 +275,15 @@ async fn take(
 }
 
 impl App {
+    /// Rejects the request if the run has failed.
+    fn check_run(&self) -> Result<(), Problem> {
+        if self.has_failed.load(Ordering::SeqCst) {
+            let words = "the process ends after an error: try again";
+            return Err(Problem::unavailable(words).retry_after(RETRY_AFTER));
+        }
+        Ok(())
+    }
+
     /// Reads a whole body. Also returns the room that the body occupies. The room grows as bytes arrive, so a client
     /// occupies none with bytes that it only announced.
     async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {

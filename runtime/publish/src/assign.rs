@@ -17,6 +17,8 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Delay before a write to a full queue is retried.
 const FULL: Duration = Duration::from_millis(100);
+/// How often events are written again in one call if the store goes back in time repeatedly.
+pub(crate) const REWIND_ATTEMPTS: usize = 5;
 /// Time between two warnings that a queue is full.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -84,25 +86,48 @@ impl Assigner {
     /// the next [`Store::flush`].
     ///
     /// If the store may have gone back in time during the call, it may have lost some of the events. The call then
-    /// writes them once more; events that the store still has do not change.
+    /// writes them once more, until it finds them all; events that the store still has do not change.
     pub async fn assign(&self, items: &[Item]) -> Assignment {
         let shards = self.store.shards();
         let of_items: BTreeSet<u32> =
             items.iter().map(|item| shard_of(item.event.key(), shards)).collect();
         let breaks =
             || of_items.iter().map(|shard| self.store.breaks_of(*shard)).collect::<Vec<_>>();
-        let before = breaks();
-        let first = self.assign_once(items, None).await;
-        if first.failed.is_some() || breaks() == before {
-            return first;
+        let nothing = BTreeMap::new();
+        let mut before = breaks();
+        let mut result = self.assign_behind(items, &nothing).await;
+        for attempt in 0.. {
+            let may_lack = match result.failed {
+                None => breaks() != before,
+                Some(NotAssigned::WentBack) => true,
+                Some(_) => false,
+            };
+            if !may_lack {
+                break;
+            }
+            if attempt == REWIND_ATTEMPTS {
+                result.failed = Some(NotAssigned::WentBack);
+                break;
+            }
+            before = breaks();
+            result.failed = None;
+            result = self.assign_again(items, result, None, &nothing).await;
         }
-        self.assign_again(items, first).await
+        result
     }
 
-    /// Writes the events of a first call once more that the store may have lost.
-    pub(crate) async fn assign_again(&self, items: &[Item], mut first: Assignment) -> Assignment {
+    /// Writes the events of a first call once more that the store may have lost, in these shards or in all. Writes
+    /// nothing to a shard that lacks its witness.
+    pub(crate) async fn assign_again(
+        &self,
+        items: &[Item],
+        mut first: Assignment,
+        only: Option<&BTreeSet<u32>>,
+        witnesses: &BTreeMap<u32, Witness>,
+    ) -> Assignment {
+        let is_in = |shard: u32| only.is_none_or(|only| only.contains(&shard));
         let mut lost: BTreeSet<(u32, u32)> = BTreeSet::new();
-        for put in &first.put {
+        for put in first.put.iter().filter(|put| is_in(put.shard)) {
             match self.has_lost(put).await {
                 Ok(true) => drop(lost.insert((put.partition, put.shard))),
                 Ok(false) => {}
@@ -117,18 +142,27 @@ impl Assigner {
         // The store recognises numbered events by their ids, so all of them are written once more.
         let is_numbered = self.passage.rules.numbers.is_some();
         let places: Vec<usize> = (0..items.len())
-            .filter(|at| is_numbered || lost.contains(&place(&items[*at])))
+            .filter(|at| {
+                let place = place(&items[*at]);
+                let is_open = first.assigned[*at] == Assigned::Behind || is_numbered;
+                lost.contains(&place) || (is_open && is_in(place.1))
+            })
             .collect();
         let some: Vec<Item> = places.iter().map(|at| items[*at].clone()).collect();
-        let again = self.assign_once(&some, None).await;
+        let again = self.assign_behind(&some, witnesses).await;
         for (at, assigned) in places.into_iter().zip(again.assigned) {
             first.repeated += usize::from(matches!(assigned, Assigned::New(_)));
             first.assigned[at] = match (first.assigned[at], assigned) {
                 (Assigned::New(_), Assigned::Known(number)) => Assigned::New(number),
+                // The call failed before it wrote the event.
+                (before, Assigned::Behind) => before,
                 (_, assigned) => assigned,
             };
         }
-        first.put.retain(|put| !lost.contains(&(put.partition, put.shard)));
+        // Entries that the call did not write because it failed stay lost.
+        let replaced: BTreeSet<(u32, u32)> =
+            again.put.iter().map(|put| (put.partition, put.shard)).collect();
+        first.put.retain(|put| !replaced.contains(&(put.partition, put.shard)));
         first.put.extend(again.put);
         first.failed = again.failed;
         first
@@ -150,7 +184,7 @@ impl Assigner {
         items: &[Item],
         witnesses: &BTreeMap<u32, Witness>,
     ) -> Assignment {
-        self.assign_once(items, Some(witnesses)).await
+        self.assign_once(items, witnesses).await
     }
 
     /// Returns whether a shard has its witness.
@@ -189,11 +223,7 @@ impl Assigner {
         events.filter_map(message).collect()
     }
 
-    async fn assign_once(
-        &self,
-        items: &[Item],
-        witnesses: Option<&BTreeMap<u32, Witness>>,
-    ) -> Assignment {
+    async fn assign_once(&self, items: &[Item], witnesses: &BTreeMap<u32, Witness>) -> Assignment {
         let shards = self.store.shards();
         let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, item) in items.iter().enumerate() {
@@ -201,9 +231,9 @@ impl Assigner {
         }
         let assigned = vec![Assigned::Behind; items.len()];
         let mut all = Assignment { assigned, ..Assignment::default() };
-        let each = by_shard
-            .into_iter()
-            .map(|(shard, places)| self.in_shard(shard, places, items, witnesses));
+        let each = by_shard.into_iter().map(|(shard, places)| {
+            self.in_shard(shard, places, items, witnesses.get(&shard).cloned())
+        });
         for InShard { done, put, failed } in join_all(each).await {
             for (at, assigned) in done {
                 all.assigned[at] = assigned;
@@ -220,11 +250,10 @@ impl Assigner {
         shard: u32,
         places: Vec<usize>,
         items: &[Item],
-        witnesses: Option<&BTreeMap<u32, Witness>>,
+        mut witness: Option<Witness>,
     ) -> InShard {
         let mut done = Vec::with_capacity(places.len());
         let mut put = Vec::new();
-        let mut witness = witnesses.and_then(|witnesses| witnesses.get(&shard).cloned());
         let mut in_conflict: HashSet<&str> = HashSet::new();
         let mut rest = &places[..];
         while !rest.is_empty() {
@@ -262,11 +291,9 @@ impl Assigner {
                 }
                 done.extend(lot.into_iter().zip(assigned));
             }
-            if witnesses.is_some() {
-                let events =
-                    done[done_before..].iter().map(|(at, assigned)| (&items[*at], assigned));
-                witness = self.witnesses(events, &runs).remove(&shard).or(witness);
-            }
+            // The next call names the events of this one.
+            let events = done[done_before..].iter().map(|(at, assigned)| (&items[*at], assigned));
+            witness = self.witnesses(events, &runs).remove(&shard).or(witness);
             put.extend(runs);
         }
         InShard { done, put, failed: None }

@@ -10,6 +10,7 @@ mod history;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use ordain_core::{Event, Ordering};
 
@@ -18,17 +19,15 @@ use ordain_config::numbering::{self, NumberingError};
 use ordain_config::{
     AmqpSource, ConfigError, Loaded, Name, Passage, RoutingKey, Source, StoreConfig, Stream,
 };
-use ordain_store::{Assigned, InstanceId, Item, Numbers, Store, StoreError};
+use ordain_store::{Assigned, InstanceId, Item, Mark, MarkConditions, Numbers, Store, StoreError};
 use ordain_util::wait::shortened;
 
+use assign::REWIND_ATTEMPTS;
 pub use assign::{Assigner, Assignment, NotAssigned, Put};
-use history::PublishHistory;
+use history::PublishedCalls;
 
 /// How long calls to an unreachable store or broker are retried.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often a publisher writes events again if the store goes back in time repeatedly.
-const REWIND_ATTEMPTS: usize = 5;
 
 /// The reason why events were not published. The events before the named event are published.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +82,7 @@ pub struct Publisher {
     stream: Arc<str>,
     store: Arc<dyn Store>,
     /// Writes the events to the store and remembers them; `None` if the events do not pass through the store.
-    assigner: Option<(Assigner, PublishHistory)>,
+    assigner: Option<(Assigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<Producer>,
     /// A stream that receives the events and removes keys that have not ended (`key_ttl`).
@@ -150,7 +149,7 @@ impl Publisher {
         let patience = if is_alone { Duration::ZERO } else { shortened(PATIENCE) };
         let assigner = passage.map(|passage| {
             let assigner = Assigner { store: Arc::clone(&store), passage, patience };
-            let history = PublishHistory::new(&assigner);
+            let history = PublishedCalls::new(&assigner);
             (assigner, history)
         });
         Ok(Self { stream, store, assigner, producer, forgets })
@@ -241,14 +240,44 @@ impl Publisher {
         &self.store
     }
 
-    /// Closes the publisher. Writes the events again that the store has lost since they were published.
-    pub async fn close(mut self) -> Result<(), PublishError> {
-        if let Some((assigner, history)) = &mut self.assigner
-            && !history.check(assigner).await.map_err(|error| not_assigned(&self.stream, error))?
-        {
-            let again = history.put_again(assigner).await;
+    /// Returns how often the store was found to have gone back in time.
+    pub fn rewinds(&self) -> u64 {
+        self.assigner.as_ref().map_or(0, |(_, history)| history.rewinds())
+    }
+
+    /// Writes a mark into each shard, unless the shard lacks an event of this publisher or has another mark of this
+    /// name than in `before`: the shard then has gone back in time. `before` is the result of
+    /// [`Marks::mark_in_shards`](ordain_store::Marks::mark_in_shards), and this method updates it. Returns whether all
+    /// shards have the mark.
+    pub async fn put_mark(
+        &self,
+        mark: &Mark,
+        before: &mut Vec<Option<Bytes>>,
+    ) -> Result<bool, PublishError> {
+        let mut behind = MarkConditions { before, ..MarkConditions::default() };
+        if let Some((assigner, history)) = &self.assigner {
+            behind.to = Some(&assigner.passage.to);
+            behind.witnesses = history.witnesses();
+        }
+        let is_put = self.store.put_mark_in_shards(mark, &behind).await?;
+        if is_put {
+            before.fill(Some(mark.value.clone()));
+        }
+        Ok(is_put)
+    }
+
+    /// Writes the events again that the store has lost since they were published.
+    pub async fn restore(&mut self) -> Result<(), PublishError> {
+        if let Some((assigner, history)) = &mut self.assigner {
+            let again = history.put_lost_again(assigner).await;
             again.map_err(|error| not_assigned(&self.stream, error))?;
         }
+        Ok(())
+    }
+
+    /// Closes the publisher. Writes the events again that the store has lost since they were published.
+    pub async fn close(mut self) -> Result<(), PublishError> {
+        self.restore().await?;
         self.store.flush().await?;
         if let Some(producer) = self.producer {
             producer.close().await;
@@ -271,7 +300,7 @@ fn not_assigned(stream: &str, error: NotAssigned) -> PublishError {
 /// earlier events, writes these again first.
 async fn put(
     assigner: &Assigner,
-    history: &mut PublishHistory,
+    history: &mut PublishedCalls,
     events: &[Arc<Event>],
 ) -> (Vec<Assigned>, Option<NotAssigned>) {
     let mut numbers = vec![Assigned::Behind; events.len()];
@@ -303,7 +332,7 @@ async fn put(
         if !matches!(failed, Some(NotAssigned::WentBack)) {
             return (numbers, failed);
         }
-        if let Err(failed) = history.put_again(assigner).await {
+        if let Err(failed) = history.put_lost_again(assigner).await {
             return (numbers, Some(failed));
         }
     }

@@ -1,14 +1,15 @@
-//! The number of answered commits, kept outside the engine.
+//! The number of answered groups of requests, kept outside the engine.
 //!
-//! After a crash the engine drops unreadable data at the end of its journal. For the last commit
-//! that is correct: it was never answered. A damaged journal loses more commits in the same way,
-//! silently. The number of commits is therefore kept a second time, written after the commits are
-//! durable and before they are answered. A database with fewer commits has lost some. The file is
-//! not synced: after a power failure it may contain an older number, never a newer one. This module
-//! must never make a commit wait for the disk, and must never fail a commit.
+//! After a crash the engine drops unreadable data at the end of its journal. For the last group
+//! that is correct: it was never answered. A damaged journal loses more groups in the same way,
+//! silently. The database therefore counts the groups, behind all writes of each, and the number is
+//! kept a second time, written after a group is durable and before it is answered. A database with
+//! fewer groups has lost some. The file is not synced: after a power failure it may contain an older
+//! number, never a newer one. This module must never make a commit wait for the disk, and must never
+//! fail a commit.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 
 use ordain_store::StoreError;
@@ -20,31 +21,24 @@ pub(super) struct Answered {
 }
 
 impl Answered {
-    /// Opens the file and compares it with the number of commits in the database.
-    pub(super) fn open(path: PathBuf, commits: u64) -> Result<Self, StoreError> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(|error| {
-                StoreError::Unusable(format!("cannot write {}: {error}", path.display()))
-            })?;
-        // A file that a power failure truncated contains no information.
-        let mut bytes = [0; 8];
-        let answered = file.read_exact(&mut bytes).map_or(0, |()| u64::from_le_bytes(bytes));
-        if answered > commits {
-            return Err(lost(&path, answered, commits));
+    /// Opens the file and compares it with the number of groups in the database.
+    pub(super) fn open(path: PathBuf, groups: u64) -> Result<Self, StoreError> {
+        let answered = read(&path);
+        if answered > groups {
+            return Err(lost(&path, answered, groups));
         }
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let file = opened.map_err(|error| {
+            StoreError::Unusable(format!("cannot write {}: {error}", path.display()))
+        })?;
         let mut this = Self { file, path, broken: false };
-        this.write(commits);
+        this.write(groups);
         Ok(this)
     }
 
-    /// Records that `commits` commits are durable.
-    pub(super) fn write(&mut self, commits: u64) {
-        let written = self.file.rewind().and_then(|()| self.file.write_all(&commits.to_le_bytes()));
+    /// Records that `groups` groups are durable.
+    pub(super) fn write(&mut self, groups: u64) {
+        let written = self.file.rewind().and_then(|()| self.file.write_all(&groups.to_le_bytes()));
         if let Err(error) = written
             && !std::mem::replace(&mut self.broken, true)
         {
@@ -56,11 +50,19 @@ impl Answered {
     }
 }
 
-fn lost(path: &Path, answered: u64, commits: u64) -> StoreError {
+/// Returns the number of answered groups in the file; 0 if there is no file.
+pub(super) fn read(path: &Path) -> u64 {
+    // A file that a power failure truncated contains no information.
+    let bytes = fs::read(path).unwrap_or_default();
+    bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn lost(path: &Path, answered: u64, groups: u64) -> StoreError {
     StoreError::Unusable(format!(
-        "the store has lost commits: it had answered {answered} and contains {commits}, so its \
-         database is damaged or incomplete. The original journals are kept in data.before. Restore the \
-         store's folder from a backup. To continue without the lost commits, remove {}",
+        "the store has lost commits: it had answered {answered} groups of requests and contains \
+         {groups}, so its database is damaged or incomplete. If the folder contains data.before, \
+         the original journals are there. Restore the store's folder from a backup. To continue \
+         without the lost commits, remove {}",
         path.display()
     ))
 }

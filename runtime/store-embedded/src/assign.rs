@@ -238,35 +238,26 @@ impl<'a> Assigning<'a> {
         decode_given(&bytes).map_err(|error| Failed::Store(corrupt(error)))
     }
 
-    /// Removes commits that the outbox has lost from the last blocks.
+    /// Removes commits that the outbox has lost: from the last blocks, or from all blocks if their
+    /// commits do not ascend.
     fn drop_lost(
         &mut self,
         place: &[u8],
         record: &mut OriginRecord,
         found: u64,
     ) -> Result<(), Failed> {
-        // Commits do not ascend from block to block: each may have lost ones.
-        for number in if record.is_mixed { record.first..record.next } else { 0..0 } {
+        for number in (record.first..record.next).rev() {
             let mut block = self.block(place, number)?;
             let parts = block.len();
             block.retain(|part| part.place.commit <= found);
-            if block.len() < parts {
+            if block.is_empty() && number + 1 == record.next {
+                self.log.insert(keys::given(place, number), None);
+                record.next = number;
+            } else if block.len() < parts {
                 self.log.insert(keys::given(place, number), Some(encode_given(&block)));
-            }
-        }
-        while !record.is_mixed && record.next > record.first {
-            let last = record.next - 1;
-            let mut block = self.block(place, last)?;
-            if block.first().is_none_or(|part| part.place.commit <= found) {
-                let parts = block.len();
-                block.retain(|part| part.place.commit <= found);
-                if block.len() < parts {
-                    self.log.insert(keys::given(place, last), Some(encode_given(&block)));
-                }
+            } else if !record.is_mixed {
                 break;
             }
-            self.log.insert(keys::given(place, last), None);
-            record.next = last;
         }
         record.highest = Place { commit: found, part: u32::MAX };
         Ok(())

@@ -3,7 +3,6 @@
 //! The store contains none of the changes until the engine's batch is committed. Reads see the
 //! state before the batch, which is correct because a batch has at most one write for each key.
 //! This module must decide nothing beyond the conditions that each write names.
-//! nothing beyond the conditions that the write itself names.
 
 use std::collections::HashSet;
 

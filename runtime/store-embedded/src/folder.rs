@@ -3,7 +3,7 @@
 //! ```text
 //! ordain.store   identity of the folder: schema and number of shards, as text
 //! lock           locked by the process that has the folder open; contains its id
-//! answered       number of commits answered
+//! answered       number of groups of requests answered
 //! closed         exists if the last process closed the store in order
 //! data/          the engine's data
 //! data.new/      the engine's data during its creation; after a crash incomplete and worthless
@@ -17,8 +17,9 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::answered;
 use super::journal;
-use super::tables::KEYSPACES;
+use super::tables::{KEYSPACES, damaged};
 use ordain_store::StoreError;
 
 /// The layout of tables and keys that this version reads and writes.
@@ -28,6 +29,8 @@ const MARKER: &str = "ordain.store";
 const MARKER_DRAFT: &str = "ordain.store.new";
 const LOCK: &str = "lock";
 const CLOSED: &str = "closed";
+const ANSWERED: &str = "answered";
+const DATA: &str = "data";
 const BEFORE: &str = "data.before";
 const HEADING: &str = "ordain embedded store";
 
@@ -35,11 +38,17 @@ const HEADING: &str = "ordain embedded store";
 pub(super) struct Folder {
     path: PathBuf,
     lock: File,
+    /// The engine's folder, open only for its identity.
+    data: File,
 }
 
 impl Folder {
-    /// Locks the folder; creates it if it does not exist.
-    pub(super) fn take(path: &Path, shards: u32) -> Result<Self, StoreError> {
+    /// Locks the folder; creates it if it does not exist, with empty tables.
+    pub(super) fn take(
+        path: &Path,
+        shards: u32,
+        make_tables: impl FnOnce(&Path) -> Result<(), StoreError>,
+    ) -> Result<Self, StoreError> {
         make(path)?;
         refuse_foreign(path)?;
         let lock = lock(path)?;
@@ -54,21 +63,15 @@ impl Folder {
             }
             None => write_marker(path, shards).map_err(|error| unwritable(path, &error))?,
         }
-        Ok(Self { path: path.to_owned(), lock })
+        make_data(path, make_tables)?;
+        let engine = path.join(DATA);
+        let data = File::open(&engine).map_err(|error| unwritable(&engine, &error))?;
+        Ok(Self { path: path.to_owned(), lock, data })
     }
 
-    /// Returns whether the path still leads to this folder.
+    /// Returns whether the paths still lead to this folder and to the engine's folder.
     pub(super) fn is_there(&self) -> bool {
-        let identity =
-            |metadata: io::Result<Metadata>| metadata.map(|found| (found.dev(), found.ino()));
-        let ours = self.lock.metadata();
-        let found = fs::metadata(self.path.join(LOCK));
-        // A temporary error of the system does not mean that the folder is gone.
-        match (identity(ours), identity(found)) {
-            (Ok(ours), Ok(found)) => ours == found,
-            (_, Err(error)) => error.kind() != io::ErrorKind::NotFound,
-            (Err(_), Ok(_)) => true,
-        }
+        is_at(&self.lock, &self.path.join(LOCK)) && is_at(&self.data, &self.data())
     }
 
     /// Records that everything is on the disk and nothing more will be written.
@@ -77,23 +80,30 @@ impl Folder {
         let _ = File::create(self.path.join(CLOSED));
     }
 
-    /// Makes sure that the disk contains the system's view of the engine's journals, unless they
-    /// were closed in order: see [`journal::write_anew`]. [`Self::settle`] removes the old journals
-    /// once the engine is open.
+    /// Refuses damaged journals: see [`journal::damage`]. Then makes sure that the disk contains the
+    /// system's view of the engine's journals, unless they were closed in order: see
+    /// [`journal::write_anew`]. [`Self::settle`] removes the old journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
+        let data = self.data();
         let before = self.path.join(BEFORE);
+        let damage = journal::put_back(&data, &before).and_then(|()| journal::damage(&data));
+        if let Some(words) = damage.map_err(|error| self.uncopied(&error))? {
+            return Err(StoreError::Unusable(damaged(&data, &words)));
+        }
         let written = match fs::remove_file(self.path.join(CLOSED)) {
             Ok(()) if !before.exists() => Ok(()),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => journal::write_anew(&self.data(), &before),
+            _ => journal::write_anew(&data, &before),
         };
-        written.map_err(|error| {
-            StoreError::Unavailable(format!(
-                "cannot copy the journal in {}: {error}. The journal has up to 128 MiB: check the \
-                 free space and the disk, then start again",
-                self.path.display()
-            ))
-        })
+        written.map_err(|error| self.uncopied(&error))
+    }
+
+    fn uncopied(&self, error: &io::Error) -> StoreError {
+        StoreError::Unavailable(format!(
+            "cannot read or copy the journal in {}: {error}. The journal has up to 128 MiB: check \
+             the free space and the disk, then start again",
+            self.path.display()
+        ))
     }
 
     /// Removes the old journals, because the engine is open and complete. Also makes the names of
@@ -115,12 +125,12 @@ impl Folder {
 
     /// Returns the path of the engine's folder.
     pub(super) fn data(&self) -> PathBuf {
-        self.path.join("data")
+        self.path.join(DATA)
     }
 
     /// Returns the path of the file of [`Answered`](super::answered::Answered).
     pub(super) fn answered(&self) -> PathBuf {
-        self.path.join("answered")
+        self.path.join(ANSWERED)
     }
 
     /// Makes the names of new files in the folder durable, and the folder's own name: the engine
@@ -134,40 +144,64 @@ impl Folder {
         }
         Ok(())
     }
+}
 
-    /// Creates the engine's folder if it does not exist: under another name first, so that the
-    /// final name leads to a complete folder or to none. The engine writes one file after another,
-    /// and treats a folder without the first files as new. This function therefore refuses an
-    /// existing folder that lacks a file that every database has.
-    pub(super) fn make_data(
-        &self,
-        make: impl FnOnce(&Path) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let data = self.data();
-        let draft = self.path.join("data.new");
-        if data.exists() {
-            let tables = (0..KEYSPACES).map(|number| format!("keyspaces/{number}/current"));
-            let missing = std::iter::once("version".to_owned()).chain(tables);
-            return match missing.into_iter().find(|name| !data.join(name).exists()) {
-                None => Ok(()),
-                Some(missing) => Err(StoreError::Unusable(format!(
-                    "the database in {} has no file {missing}, so it is damaged: the file was removed, \
-                     or a backup does not contain it. Restore the store's folder from a complete backup",
-                    data.display()
-                ))),
-            };
+/// Returns whether the path leads to this file or folder.
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound, StaleNetworkFileHandle};
+    let identity =
+        |metadata: io::Result<Metadata>| metadata.map(|found| (found.dev(), found.ino()));
+    match (identity(file.metadata()), identity(fs::metadata(path))) {
+        (Ok(ours), Ok(found)) => ours == found,
+        // A temporary error of the system does not mean that the file is gone.
+        (Err(error), _) | (_, Err(error)) => {
+            !matches!(error.kind(), NotFound | NotADirectory | StaleNetworkFileHandle)
         }
-        match fs::remove_dir_all(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(unwritable(&draft, &error));
-            }
-            _ => {}
-        }
-        make(&draft)?;
-        fs::rename(&draft, &data).map_err(|error| unwritable(&data, &error))?;
-        tracing::info!("created a new store in {}: no stream has state yet", self.path.display());
-        Ok(())
     }
+}
+
+/// Creates the engine's folder if it does not exist: under another name first, so that the final
+/// name leads to a complete folder or to none. The engine writes one file after another, and treats
+/// a folder without the first files as new. This function therefore refuses an existing folder that
+/// lacks a file that every database has, and a missing folder of a store that has answered requests.
+fn make_data(
+    path: &Path,
+    make_tables: impl FnOnce(&Path) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let data = path.join(DATA);
+    let draft = path.join("data.new");
+    if data.exists() {
+        let tables = (0..KEYSPACES).map(|number| format!("keyspaces/{number}/current"));
+        let missing = std::iter::once("version".to_owned()).chain(tables);
+        return match missing.into_iter().find(|name| !data.join(name).exists()) {
+            None => Ok(()),
+            Some(missing) => Err(StoreError::Unusable(format!(
+                "the database in {} has no file {missing}, so it is damaged: the file was removed, \
+                 or a backup does not contain it. Restore the store's folder from a complete backup",
+                data.display()
+            ))),
+        };
+    }
+    let answered = path.join(ANSWERED);
+    if answered::read(&answered) > 0 {
+        return Err(StoreError::Unusable(format!(
+            "the database in {} is missing: it was removed or is not mounted, or a backup does not \
+             contain it. Put it back, or restore the store's folder from a complete backup. To \
+             start with an empty store, remove {}",
+            data.display(),
+            answered.display()
+        )));
+    }
+    match fs::remove_dir_all(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(unwritable(&draft, &error));
+        }
+        _ => {}
+    }
+    make_tables(&draft)?;
+    fs::rename(&draft, &data).map_err(|error| unwritable(&data, &error))?;
+    tracing::info!("created a new store in {}: no stream has state yet", path.display());
+    Ok(())
 }
 
 fn make(path: &Path) -> Result<(), StoreError> {

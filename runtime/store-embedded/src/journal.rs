@@ -6,6 +6,10 @@
 //! is answered from it. The original journal is kept until the engine is open and contains all
 //! answered commits, because the engine truncates a journal at a damaged place.
 //!
+//! **Checking.** The engine opens a journal that is damaged before its end, and does not notice that
+//! a journal is missing, as long as a newer journal follows: it drops the batches behind the
+//! damaged place. Such journals are refused before the engine opens them.
+//!
 //! **Truncating.** A batch that a power failure tore in the middle is removed from the end of the
 //! newest journal.
 //!
@@ -13,7 +17,7 @@
 //! If a page within one large value is missing, the engine detects only a wrong checksum, and
 //! refuses to open. Such a batch was never synced, so neither it nor any later batch was answered.
 //! If the cause is other damage, [`Answered`](super::answered::Answered) detects the loss of
-//! answered commits, and the original journal is kept beside the new one. This module must never
+//! answered requests, and the original journal is kept beside the new one. This module must never
 //! change a journal with unknown content.
 
 use std::fs::{self, File, OpenOptions};
@@ -33,18 +37,67 @@ const CLEAR: u8 = 4;
 /// The number of bytes copied at a time.
 const PIECE: usize = 1 << 20;
 
+/// Moves a journal back into `folder` if a crash between the two renames of [`write_anew`] has left
+/// only its copy there. Other journals in `before` may be older or newer than the database.
+pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let draft = entry?.path();
+        let journal = draft.with_extension("jnl");
+        let kept = before.join(journal.file_name().unwrap_or_default());
+        let is_draft = draft.extension().is_some_and(|end| end == "anew");
+        if is_draft && !journal.exists() && kept.exists() {
+            fs::rename(kept, journal)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the reason if a journal in `folder` is missing, or unreadable before the end of all
+/// journals. Their end may be torn. After a failed write, an empty journal may follow that end.
+pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
+    if fs::read(folder.join("version"))? != VERSION {
+        return Ok(None);
+    }
+    let journals = journals(folder)?;
+    if journals.is_empty() {
+        return Ok(Some("it has no journal".to_owned()));
+    }
+    if let Some(pair) = journals.windows(2).find(|pair| pair[0].0 + 1 < pair[1].0) {
+        return Ok(Some(format!("the journal {}.jnl is missing", pair[0].0 + 1)));
+    }
+    let mut is_continued = false;
+    for (number, journal) in journals.iter().rev() {
+        if is_continued && let Some(at) = unreadable_from(&fs::read(journal)?) {
+            return Ok(Some(format!("the journal {number}.jnl is unreadable from byte {at}")));
+        }
+        is_continued |= has_batch(journal)?;
+    }
+    Ok(None)
+}
+
+/// Returns whether the journal begins with a batch.
+fn has_batch(journal: &Path) -> io::Result<bool> {
+    let mut first = Vec::new();
+    File::open(journal)?.take(1).read_to_end(&mut first)?;
+    Ok(first == [START])
+}
+
+/// Returns the end of the last complete batch, unless only the space follows that the engine
+/// preallocates.
+fn unreadable_from(journal: &[u8]) -> Option<usize> {
+    let mut rest = journal;
+    let mut end = 0;
+    while batch(&mut rest) == Some(true) {
+        end = journal.len() - rest.len();
+    }
+    journal[end..].iter().any(|byte| *byte != 0).then_some(end)
+}
+
 /// Replaces each journal in `folder` by a copy that is on the disk, and keeps the original in
 /// `before`. An original from an earlier failed opening stays: it is the journal before the first
 /// such opening.
 pub(super) fn write_anew(folder: &Path, before: &Path) -> io::Result<()> {
     fs::create_dir_all(before)?;
-    for (_, kept) in journals(before)? {
-        // A crash between the two renames below leaves this state.
-        let journal = folder.join(kept.file_name().unwrap_or_default());
-        if !journal.exists() {
-            fs::rename(&kept, journal)?;
-        }
-    }
     for (_, journal) in journals(folder)? {
         let draft = journal.with_extension("anew");
         copy(&journal, &draft)?;
@@ -52,6 +105,7 @@ pub(super) fn write_anew(folder: &Path, before: &Path) -> io::Result<()> {
         if !kept.exists() {
             fs::rename(&journal, kept)?;
         }
+        // `put_back` repairs a crash at this point.
         fs::rename(&draft, &journal)?;
     }
     File::open(before)?.sync_all()?;

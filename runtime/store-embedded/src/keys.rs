@@ -242,8 +242,8 @@ pub(super) fn kept_age(at: u64, which: u64) -> Vec<u8> {
     timed(KEPT_AGE, at, &which.to_be_bytes())
 }
 
-/// The place of the total number of commits.
-pub(super) const COMMITS: [u8; 1] = [COUNTER];
+/// The place of the total number of synced groups of requests.
+pub(super) const GROUPS: [u8; 1] = [COUNTER];
 
 /// Returns the place of a mark.
 pub(super) fn mark(name: &str) -> Vec<u8> {

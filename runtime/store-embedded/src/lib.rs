@@ -126,19 +126,18 @@ impl Embedded {
     pub fn open(options: Options) -> Result<Self, StoreError> {
         let Options { path, shards, dead_ttl, cache, clock } = options;
         let shards = shards.max(1);
-        let folder = Folder::take(&path, shards)?;
-        folder.make_data(|draft| Tables::make(draft, cache))?;
+        let folder = Folder::take(&path, shards, |draft| Tables::make(draft, cache))?;
         folder.secure_journals()?;
         let tables = Tables::open(&folder.data(), cache)?;
-        let commits = tables.meta.get(keys::COMMITS).map_err(|error| read_error(&error))?;
-        let commits = writer::read_number(commits);
-        let answered = Answered::open(folder.answered(), commits)?;
+        let groups = tables.meta.get(keys::GROUPS).map_err(|error| read_error(&error))?;
+        let groups = writer::read_number(groups);
+        let answered = Answered::open(folder.answered(), groups)?;
         folder.settle()?;
         let fences = Fences::load(&tables)?;
         let clock = Monotone::new(clock, fences.newest_time());
         let shared = Arc::new(Shared::new(tables, clock, folder, dead_ttl, shards));
         let (sender, requests) = mpsc::channel(QUEUE);
-        let writer = Writer::new(shared.clone(), fences, answered, commits);
+        let writer = Writer::new(shared.clone(), fences, answered, groups);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(requests))
@@ -195,9 +194,8 @@ impl Embedded {
     /// ever cannot report that.
     async fn look_at_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
-        let pushed = spawn_blocking(move || {
-            shared.tables.push().inspect_err(|error| shared.fail(&tables::reason(error)))
-        });
+        let pushed =
+            spawn_blocking(move || shared.tables.push().inspect_err(|error| shared.fail(error)));
         match pushed.await {
             Ok(Ok(())) => Ok(()),
             _ => Err(self.failure()),

@@ -2,13 +2,14 @@
 //! writes a table.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::SetOnce;
 
 use super::clock::Monotone;
 use super::folder::Folder;
-use super::tables::Tables;
+use super::tables::{Tables, damaged, is_cut_short, is_damage, reason};
 use ordain_store::{Partition, StoreError};
 
 pub(super) struct Shared {
@@ -38,20 +39,22 @@ impl Shared {
 
     /// Disables this store permanently. After a failed write the content of the disk is unknown, so
     /// the store must answer nothing more. Only opening it again reads the real content.
-    pub(super) fn fail(&self, reason: &str) {
-        self.end(&format!(
-            "the store in {} has failed: {reason}. No acknowledged event is lost. Check \
-             the disk (its free space, quota and health) and start again: the store continues from there",
-            self.folder.path().display()
-        ));
+    pub(super) fn fail(&self, error: &fjall::Error) {
+        self.end(&failure(self.folder.path(), error));
     }
 
-    /// Disables this store, because its folder is no longer at its path.
+    /// Disables this store permanently after a panic. The engine contains assertions about data on
+    /// the disk.
+    pub(super) fn fail_damaged(&self, words: &str) {
+        self.end(&damaged(self.folder.path(), words));
+    }
+
+    /// Disables this store, because its folder or the engine's folder is no longer at its path.
     pub(super) fn fail_without_folder(&self) {
         self.end(&format!(
-            "the store's folder {} is missing or was replaced: was it moved, removed or \
-             unmounted? Events acknowledged in the last second may be only in the old folder. Put \
-             it back and start again",
+            "the store's folder {} or its folder data is missing or was replaced: was it moved, \
+             removed or unmounted? Events acknowledged in the last second may be only in the old \
+             folder. Put it back and start again",
             self.folder.path().display()
         ));
     }
@@ -62,7 +65,7 @@ impl Shared {
         }
     }
 
-    /// Returns whether the store's folder is still at its path.
+    /// Returns whether the store's folder and the engine's folder are still at their paths.
     pub(super) fn has_folder(&self) -> bool {
         self.folder.is_there()
     }
@@ -90,11 +93,32 @@ impl Shared {
     }
 }
 
+/// Returns the message for an error of the engine. A failed write loses no acknowledged event, but
+/// damage may have lost some, and other errors do not name their cause.
+fn failure(folder: &Path, error: &fjall::Error) -> String {
+    if is_damage(error) {
+        return damaged(folder, &reason(error));
+    }
+    let promise = match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error))
+            if !is_cut_short(error) =>
+        {
+            "No acknowledged event is lost. "
+        }
+        _ => "",
+    };
+    format!(
+        "the store in {} has failed: {}. {promise}Check the disk (its free space, quota and \
+         health) and start again: the store continues from there",
+        folder.display(),
+        reason(error)
+    )
+}
+
 /// The times before which each partition has no due entry. A read from the beginning of the index
 /// would scan the remains of all removed entries, until the engine has compacted them.
 ///
 /// There is one mark for each partition that was ever read here.
-/// One mark for each partition that was ever read here.
 #[derive(Default)]
 pub(super) struct DueMarks(Mutex<HashMap<Partition, DueMark>>);
 
@@ -134,5 +158,23 @@ impl DueMarks {
         let mark = marks.entry(partition.clone()).or_default();
         mark.lowered += 1;
         mark.from = mark.from.min(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failed_write_promises_that_nothing_is_lost() {
+        let full = fjall::Error::Io(std::io::Error::other("no space"));
+        let words = failure(Path::new("folder"), &full);
+        assert!(words.contains("no space. No acknowledged event is lost. Check"), "{words}");
+        for unknown in [fjall::Error::Unrecoverable, fjall::Error::Poisoned] {
+            let words = failure(Path::new("folder"), &unknown);
+            assert!(!words.contains("No acknowledged event is lost"), "{words}");
+        }
+        let words = failure(Path::new("folder"), &fjall::Error::Unrecoverable);
+        assert!(words.contains("is damaged") && words.contains("from a backup"), "{words}");
     }
 }

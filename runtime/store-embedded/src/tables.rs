@@ -98,7 +98,7 @@ impl Tables {
         }
         .map_err(|refused| match refused {
             Refused::Engine(error) => unusable(folder, &error),
-            Refused::Panic(words) => damaged(folder, &words),
+            Refused::Panic(words) => StoreError::Unusable(damaged(folder, &words)),
         })
     }
 
@@ -216,21 +216,22 @@ fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
                 folder.display()
             ))
         }
-        error => damaged(folder, &error.to_string()),
+        error => StoreError::Unusable(damaged(folder, &error.to_string())),
     }
 }
 
 /// Returns whether the error can come from a truncated file: its offsets are then beyond its end,
 /// or before its beginning.
-fn is_cut_short(error: &std::io::Error) -> bool {
+pub(super) fn is_cut_short(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
-fn damaged(folder: &Path, words: &str) -> StoreError {
-    StoreError::Unusable(format!(
+/// Returns the message for a damaged database.
+pub(super) fn damaged(folder: &Path, words: &str) -> String {
+    format!(
         "the database in {} is damaged ({words}); restore the store's folder from a backup, or \
          move it away to start with an empty store",
         folder.display()
-    ))
+    )
 }

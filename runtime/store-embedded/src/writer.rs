@@ -25,7 +25,7 @@ use super::record::Record;
 use super::request::{Answer, OutboxDone, Request};
 use super::shared::Shared;
 use super::sweep::{self, Sweep};
-use super::tables::{is_damage, own_key, reason, words_of};
+use super::tables::{is_damage, own_key, words_of};
 use ordain_store::codec::{FenceRecord, Verdict, encode_outbox_letters};
 use ordain_store::{
     Assign, AssignReply, Claim, Claimed, Destination, Mark, Partition, Removal, StoreError,
@@ -70,8 +70,8 @@ pub(super) struct Writer {
     sweep: Sweep,
     recent: Recent,
     answered: Answered,
-    /// The total number of commits ever made.
-    commits: u64,
+    /// The total number of synced groups.
+    groups: u64,
     /// `true` if the current group must be synced before it is answered.
     must_sync: bool,
     /// The number of jobs that the current group wrote.
@@ -83,11 +83,11 @@ impl Writer {
         shared: Arc<Shared>,
         fences: Fences,
         answered: Answered,
-        commits: u64,
+        groups: u64,
     ) -> Self {
         let sweep = Sweep::default();
         let recent = Recent::default();
-        Self { shared, fences, sweep, recent, answered, commits, must_sync: false, written: 0 }
+        Self { shared, fences, sweep, recent, answered, groups, must_sync: false, written: 0 }
     }
 
     /// Processes requests until all senders are dropped, or until a write fails.
@@ -96,8 +96,8 @@ impl Writer {
         let work = AssertUnwindSafe(|| self.work(&mut requests));
         match catch_unwind(work) {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => shared.fail(&reason(&error)),
-            Err(panic) => shared.fail(&words_of(panic.as_ref())),
+            Ok(Err(error)) => shared.fail(&error),
+            Err(panic) => shared.fail_damaged(&words_of(panic.as_ref())),
         }
     }
 
@@ -119,8 +119,11 @@ impl Writer {
             ready.push(self.perform(request)?);
         }
         if self.must_sync {
+            // Behind all writes of the group, so that damage to any of them removes the count too.
+            self.groups += 1;
+            self.shared.tables.meta.insert(keys::GROUPS, self.groups.to_le_bytes())?;
             self.shared.tables.sync()?;
-            self.answered.write(self.commits);
+            self.answered.write(self.groups);
         } else {
             self.shared.tables.push()?;
         }
@@ -205,8 +208,6 @@ impl Writer {
         }
         let fence = FenceRecord { claim, number: batch.number, applied: applied.clone() };
         self.fences.put(tables, &mut writes, partition, batch.shard, fence);
-        self.commits += 1;
-        writes.insert(&tables.meta, keys::COMMITS, self.commits.to_le_bytes());
         writes.commit()?;
         self.must_sync = true;
         if earliest.due != u64::MAX {

@@ -268,7 +268,7 @@ fn put(call: &mut Cmd, assign: &Assign) {
 
 /// Appends a witness: its kind; a key or the number of a partition; and then two values. These are an id and the number
 /// of its message, or the number of a message and its content, or the number of an entry and its history.
-fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
+pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
         None => call.arg("").arg("").arg("").arg(""),
         Some(Witness::Numbered { key, id, sequence }) => {

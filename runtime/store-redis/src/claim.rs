@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 use redis::cmd;
 
 use super::names::Kind;
-use super::value::{bytes, strange};
+use super::value::{bytes, number, strange};
 use super::{Redis, commit};
 use ordain_store::codec::{FenceRecord, decode_fence};
 use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
@@ -15,17 +15,33 @@ use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 /// it.
 pub(super) const LAST_EPOCH: u64 = 1 << 52;
 
-/// Registers a partition in the store, once per process.
+/// Registers a partition in the store, once per process. Refuses a store without the record that
+/// [`Redis::open`] wrote: the partitions of an empty store would otherwise begin anew unnoticed, and
+/// `partitions` without that record makes the next start fail.
 pub(super) async fn note(store: &Redis, partition: &Partition) -> Result<(), StoreError> {
     if store.noted.lock().unwrap_or_else(PoisonError::into_inner).contains(partition) {
         return Ok(());
     }
+    check_record(store).await?;
     let Partition { stream, number } = partition;
     let mut note = cmd("SADD");
     note.arg(store.names.common(Kind::Partitions)).arg(format!("{number}:{stream}"));
     store.ask(&note).await?;
     store.noted.lock().unwrap_or_else(PoisonError::into_inner).insert(partition.clone());
     Ok(())
+}
+
+/// Refuses a store that has lost its record since it was opened.
+async fn check_record(store: &Redis) -> Result<(), StoreError> {
+    let record = store.names.common(Kind::Store);
+    let fields = store.ask(cmd("HLEN").arg(&record)).await?;
+    if number(&fields).ok_or_else(|| strange("HLEN"))? > 0 {
+        return Ok(());
+    }
+    Err(StoreError::Failed(format!(
+        "the store lost everything, or another program removed {record}: restore the data, and start \
+         again. A start without any data makes a new store, in which all streams begin anew"
+    )))
 }
 
 /// Returns the highest epoch of a partition in any shard.

@@ -53,8 +53,10 @@ use self::link::Link;
 use self::names::{Kind, Names};
 use self::script::Scripts;
 use self::trouble::{Trouble, WARN_INTERVAL};
-use self::value::{parts, text};
-use ordain_store::{Durability, Partition, RedisOptions as Options, Store, StoreError};
+use self::value::{number, parts, text};
+use ordain_store::{
+    Durability, Partition, RedisAddress as Address, RedisOptions as Options, Store, StoreError,
+};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
@@ -207,13 +209,13 @@ impl Redis {
             rewinds: AtomicU64::new(0),
             noted: Mutex::default(),
         };
-        store.check_shape().await?;
+        store.check_shape(&options.address).await?;
         Ok(store)
     }
 
     /// Stores the schema and the number of shards at the first use, and checks them at every other
-    /// use.
-    async fn check_shape(&self) -> Result<(), StoreError> {
+    /// use. The first use makes a new store, which is logged.
+    async fn check_shape(&self, address: &Address) -> Result<(), StoreError> {
         let key = self.names.common(Kind::Store);
         // These names do not exist; the script uses them to check the user's rights.
         let [data, index] = [Kind::Data, Kind::Due].map(|kind| self.names.common(kind));
@@ -227,7 +229,7 @@ impl Redis {
             }
             found => found.map_err(unusable_or_away)?,
         };
-        let [schema, shards] = parts(found, "the check of the store")?;
+        let [schema, shards, is_new] = parts(found, "the check of the store")?;
         let schema = text(schema);
         let shards = text(shards);
         let written =
@@ -246,6 +248,9 @@ impl Redis {
                 written(&shards),
                 self.shards
             )));
+        }
+        if number(&is_new) == Some(1) {
+            tracing::info!("created a new store at {address} ({key}): no stream has state yet");
         }
         Ok(())
     }

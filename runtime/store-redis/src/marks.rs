@@ -7,13 +7,14 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use redis::{Value, cmd};
 
+use super::chains::put_witness;
 use super::error::{failed, has_code};
 use super::link::Link;
 use super::names::Kind;
 use super::script::Script;
 use super::value::bytes;
 use super::{Redis, commit};
-use ordain_store::{Claim, Mark, Marks, Partition, Store, StoreError, check_marks};
+use ordain_store::{Claim, Mark, MarkConditions, Marks, Partition, Store, StoreError, check_marks};
 
 #[async_trait]
 impl Marks for Redis {
@@ -36,14 +37,27 @@ impl Marks for Redis {
         self.ask(&get).await.map(bytes)
     }
 
-    async fn put_mark_in_shards(&self, mark: &Mark) -> Result<(), StoreError> {
+    async fn put_mark_in_shards(
+        &self,
+        mark: &Mark,
+        conditions: &MarkConditions<'_>,
+    ) -> Result<bool, StoreError> {
         check_marks([mark])?;
-        let puts = (0..self.shards()).map(async |shard| {
-            let mut put = cmd("HSET");
-            put.arg(self.names.in_shard(shard, Kind::Marks)).arg(&mark.name).arg(&mark.value[..]);
-            self.ask(&put).await
+        let script = &self.scripts.mark;
+        let puts = (0..).zip(conditions.before).map(async |(shard, before)| {
+            let mut keys = vec![self.names.in_shard(shard, Kind::Marks)];
+            keys.extend(conditions.to.map(|to| self.log(shard, to)));
+            let mut call = self.call_of(script, &keys);
+            call.arg(&mark.name).arg(&mark.value[..]).arg(u8::from(before.is_some()));
+            call.arg(before.as_deref().unwrap_or_default());
+            put_witness(&mut call, conditions.witnesses.get(&shard));
+            self.run(script, call).await.map(|answer| answer == Value::Int(1))
         });
-        try_join_all(puts).await.map(drop)
+        let is_put = try_join_all(puts).await?.into_iter().all(|is_put| is_put);
+        if !is_put {
+            self.note_rewind();
+        }
+        Ok(is_put)
     }
 
     async fn mark_in_shards(&self, name: &str) -> Result<Vec<Option<Bytes>>, StoreError> {

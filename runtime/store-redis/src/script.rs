@@ -136,6 +136,7 @@ scripts! {
     outbox "outbox.lua" "flags=no-writes"
     done "done.lua" "flags=allow-oom"
     checkpoint "checkpoint.lua" "flags=allow-oom"
+    mark "mark.lua" "flags=allow-oom"
     assign "assign.lua" ""
     queued "queued.lua" "flags=no-writes"
     dequeue "dequeue.lua" "flags=allow-oom"

@@ -28,6 +28,9 @@ pub struct Checkpoint {
     print: Print,
     /// The last commit of each shard on which the position depends.
     commits: Vec<u64>,
+    /// A random number of the run that wrote the checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run: Option<u64>,
 }
 
 /// A position between two lines of a file.
@@ -102,7 +105,14 @@ impl Checkpoint {
     /// shard on which the position depends, and is empty if the position depends on no commits.
     pub fn new(position: Position, print: Print, commits: Vec<u64>) -> Self {
         let Position { offset, line } = position;
-        Self { format: FORMAT, offset, line, print, commits }
+        Self { format: FORMAT, offset, line, print, commits, run: None }
+    }
+
+    /// Sets the number of the run that writes the checkpoint. It distinguishes the checkpoint from one that another run
+    /// wrote at the same position.
+    #[must_use]
+    pub fn of_run(self, run: u64) -> Self {
+        Self { run: Some(run), ..self }
     }
 
     /// Returns the shards whose last commit is older than the one that the checkpoint names.

@@ -41,7 +41,7 @@ pub use leases::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Me
 pub use listings::{
     KeyFilter, KeyRow, Keys, LETTERS_PAGE_BYTES, Letters, PAGE_ROWS_LIMIT, Page, StoredLetter,
 };
-pub use marks::{MARK_NAME_LIMIT, Mark, Marks, check_marks};
+pub use marks::{MARK_NAME_LIMIT, Mark, MarkConditions, Marks, check_marks};
 pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
 pub use records::{Claim, Claimed, OfKey, Records};
 pub use redis_address::Address as RedisAddress;

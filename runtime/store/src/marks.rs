@@ -1,9 +1,11 @@
 //! Marks: small named values of the runtime.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{Claim, Partition, StoreError};
+use super::{Claim, Destination, Partition, StoreError, Witness};
 
 /// Maximum length of a mark's name, in bytes: the longest path of the system and the longest name of a stream fit.
 pub const MARK_NAME_LIMIT: usize = 8 << 10;
@@ -18,6 +20,17 @@ pub struct Mark {
     pub value: Bytes,
 }
 
+/// The content that a shard must have to accept a mark: a shard that lacks it has gone back in time.
+#[derive(Debug, Clone, Default)]
+pub struct MarkConditions<'a> {
+    /// The present mark of each shard, as [`Marks::mark_in_shards`] returned it.
+    pub before: &'a [Option<Bytes>],
+    /// The destination of the witnesses.
+    pub to: Option<&'a Destination>,
+    /// The newest event of the producer in each shard.
+    pub witnesses: BTreeMap<u32, Witness>,
+}
+
 /// The marks of a store.
 #[async_trait]
 pub trait Marks: Send + Sync {
@@ -27,10 +40,15 @@ pub trait Marks: Send + Sync {
     /// Reads a mark.
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError>;
 
-    /// Writes a mark into every shard, behind all earlier writes of the shard. Shards may be on several servers, and
-    /// each server may go back in time alone: a shard that has lost writes then lacks the mark, or has an older value.
-    async fn put_mark_in_shards(&self, mark: &Mark) -> Result<(), StoreError> {
-        self.put_marks(std::slice::from_ref(mark)).await
+    /// Writes a mark into every shard that meets the conditions, behind all earlier writes of the shard. Shards may be
+    /// on several servers, and each server may go back in time alone: a shard that has lost writes then lacks the mark,
+    /// or has an older value. Returns whether all shards have the mark.
+    async fn put_mark_in_shards(
+        &self,
+        mark: &Mark,
+        _conditions: &MarkConditions<'_>,
+    ) -> Result<bool, StoreError> {
+        self.put_marks(std::slice::from_ref(mark)).await.map(|()| true)
     }
 
     /// Reads a mark that was written into every shard. Returns its value in each shard, or a single value if all shards

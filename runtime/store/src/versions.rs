@@ -22,7 +22,9 @@ pub fn is_version(text: &str) -> bool {
 /// Decodes a decision. Returns `None` for an unreadable one; the next decision replaces it.
 pub fn decode(text: &str) -> Option<Decided> {
     let mut words = text.splitn(3, ' ');
-    let (generation, digest, version) = (words.next()?, words.next()?, words.next()?);
+    let generation = words.next()?;
+    let digest = words.next()?;
+    let version = words.next()?;
     let generation = generation.parse().ok().filter(|number| (1..Decided::END).contains(number))?;
     let build = Build { version: version.into(), digest: digest.parse().ok()? };
     is_version(version).then_some(Decided { generation, build })

@@ -40,14 +40,15 @@ impl Stamp {
     fn of(path: &Path) -> Self {
         // The load reports a file that cannot be read.
         let Ok(metadata) = std::fs::metadata(path) else { return Self::default() };
+        let stamp =
+            Self { size: metadata.len(), modified: metadata.modified().ok(), ..Self::default() };
         #[cfg(unix)]
-        let (inode, changed) = {
+        let stamp = {
             use std::os::unix::fs::MetadataExt as _;
-            (metadata.ino(), (metadata.ctime(), metadata.ctime_nsec()))
+            let changed = (metadata.ctime(), metadata.ctime_nsec());
+            Self { inode: metadata.ino(), changed, ..stamp }
         };
-        #[cfg(not(unix))]
-        let (inode, changed) = (0, (0, 0));
-        Self { size: metadata.len(), modified: metadata.modified().ok(), inode, changed }
+        stamp
     }
 
     #[cfg(test)]

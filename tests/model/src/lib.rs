@@ -7,8 +7,10 @@
 
 mod action;
 mod chain;
+mod checkpoint;
 mod lane;
 mod owner;
+mod producer;
 mod property;
 mod queue;
 mod scopes;
@@ -25,7 +27,17 @@ pub use action::Action;
 pub use chain::{
     ChainBroken, ChainFault, ChainPlaces, ChainScope, ChainSeen, ChainStep, ChainWorld, GIVEN_AGAIN,
 };
-pub use queue::{Broken, LOST, QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld};
+pub use checkpoint::{
+    CheckpointBroken, CheckpointFault, CheckpointScope, CheckpointSeen, CheckpointStep,
+    CheckpointWorld, READ_AGAIN,
+};
+pub use producer::{
+    ProducerBroken, ProducerFault, ProducerScope, ProducerSeen, ProducerStep, ProducerWorld,
+    WRITTEN_AGAIN,
+};
+pub use queue::{
+    ENTRY_LOST, QueueBroken, QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld,
+};
 pub use sharing::{Fleet, Move, Sharing, SharingFault};
 pub use walk::{breaks, walk};
 pub use world::World;

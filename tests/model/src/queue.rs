@@ -7,7 +7,7 @@ mod world;
 
 use stateright::{Model, Property};
 
-pub use world::{Broken, QueueSeen, QueueWorld};
+pub use world::{QueueBroken, QueueSeen, QueueWorld};
 
 /// The steps of a run, and the limits of the rare steps.
 #[derive(Debug, Clone, Copy, Default)]
@@ -126,9 +126,9 @@ impl Model for QueueScope {
     fn properties(&self) -> Vec<Property<Self>> {
         macro_rules! never {
             ($broken:ident) => {
-                Property::always(Broken::$broken.rule(), |_: &Self, world: &QueueWorld| {
-                    world.broken() != Some(Broken::$broken)
-                        && world.broken_at_rest() != Some(Broken::$broken)
+                Property::always(QueueBroken::$broken.rule(), |_: &Self, world: &QueueWorld| {
+                    world.broken() != Some(QueueBroken::$broken)
+                        && world.broken_at_rest() != Some(QueueBroken::$broken)
                 })
             };
         }
@@ -139,10 +139,10 @@ impl Model for QueueScope {
             never!(NotRemoved),
             never!(WrongCount),
             never!(Stuck),
-            Property::sometimes(LOST, |_, world: &QueueWorld| world.lost() > 0),
+            Property::sometimes(ENTRY_LOST, |_, world: &QueueWorld| world.lost() > 0),
         ]
     }
 }
 
 /// The property that a model must show, so that its scope is not empty.
-pub const LOST: &str = "an entry is lost unread and counted";
+pub const ENTRY_LOST: &str = "an entry is lost unread and counted";

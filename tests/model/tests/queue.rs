@@ -1,7 +1,7 @@
 //! Walks through all runs of a queue in a store that goes back in time, with few entries.
 //! `docs/internals/protocol.md` describes the scopes.
 
-use ordain_model::{Broken, LOST, QueueFault, QueueScope, breaks, walk};
+use ordain_model::{ENTRY_LOST, QueueBroken, QueueFault, QueueScope, breaks, walk};
 
 fn goes_back() -> QueueScope {
     QueueScope { calls: 2, rewinds: 1, ..QueueScope::default() }
@@ -20,23 +20,23 @@ fn restarts() -> QueueScope {
 }
 
 /// A fault, a scope, and the rule that it breaks there.
-type Break = (QueueFault, fn() -> QueueScope, Broken);
+type Break = (QueueFault, fn() -> QueueScope, QueueBroken);
 
 const FAULTS: &[Break] = &[
-    (QueueFault::ReadsByNumber, goes_back, Broken::Stuck),
-    (QueueFault::RemovesByNumber, goes_back, Broken::RemovedTooEarly),
-    (QueueFault::RemovesWithoutCommit, goes_back, Broken::RemovedTooEarly),
-    (QueueFault::ForgetsWhatItDelivered, goes_back, Broken::DeliveredTwice),
-    (QueueFault::HistoriesAreAlike, goes_back, Broken::RemovedTooEarly),
-    (QueueFault::ExpectsNothing, goes_back, Broken::WrongCount),
+    (QueueFault::ReadsByNumber, goes_back, QueueBroken::Stuck),
+    (QueueFault::RemovesByNumber, goes_back, QueueBroken::RemovedTooEarly),
+    (QueueFault::RemovesWithoutCommit, goes_back, QueueBroken::RemovedTooEarly),
+    (QueueFault::ForgetsWhatItDelivered, goes_back, QueueBroken::DeliveredTwice),
+    (QueueFault::HistoriesAreAlike, goes_back, QueueBroken::RemovedTooEarly),
+    (QueueFault::ExpectsNothing, goes_back, QueueBroken::WrongCount),
 ];
 
 #[test]
 fn queues() {
-    walk("goes_back", &goes_back(), &[LOST]);
-    walk("goes_back_twice", &goes_back_twice(), &[LOST]);
-    walk("has_others", &has_others(), &[LOST]);
-    walk("restarts", &restarts(), &[LOST]);
+    walk("goes_back", &goes_back(), &[ENTRY_LOST]);
+    walk("goes_back_twice", &goes_back_twice(), &[ENTRY_LOST]);
+    walk("has_others", &has_others(), &[ENTRY_LOST]);
+    walk("restarts", &restarts(), &[ENTRY_LOST]);
 }
 
 #[test]

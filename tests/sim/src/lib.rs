@@ -7,6 +7,8 @@
 mod boundary;
 mod chain;
 mod checker;
+mod checkpoint;
+mod file_producer;
 mod handler;
 mod plan;
 mod producer;
@@ -23,6 +25,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use boundary::BoundaryFault;
 pub use chain::run_chain;
 pub use checker::Violation;
+pub use checkpoint::run_checkpoint;
+pub use file_producer::run_producer;
 pub use profile::Profile;
 pub use queue::run_queue;
 

@@ -15,8 +15,9 @@ pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Viol
     let mut world = QueueWorld::new(fault);
     let restarts = rng.permille(300);
     let has_others = rng.permille(500);
+    let mut steps = Vec::new();
     for _ in 0..rng.between(10, 80) {
-        world.step(match rng.below(20) {
+        let step = match rng.below(20) {
             0..5 => {
                 let is_own = !(has_others && rng.permille(400));
                 QueueStep::Put(rng.between(1, 3) as u8, is_own)
@@ -44,12 +45,17 @@ pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Viol
                 let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
                 QueueStep::GoBack(world.past() - 1 - lost)
             }
-        });
+        };
+        steps.push(step);
+        world.step(step);
         world.step(QueueStep::Remember);
+        if world.broken().is_some() {
+            break;
+        }
     }
     world.come_to_rest();
     match world.broken() {
         None => Ok(world.seen()),
-        Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{world:?}") }),
+        Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
     }
 }

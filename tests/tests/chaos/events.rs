@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::sleep;
+use std::thread::{ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,7 +12,7 @@ use ordain_tests::http::{self, Answer};
 use ordain_tests::log::{Line, line, text};
 use ordain_tests::service::wait_until;
 use ordain_tests::tally::{FIRST_HASH, hash};
-use rand::RngExt as _;
+use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
@@ -41,20 +41,56 @@ pub(crate) type Sent = BTreeMap<String, Vec<Accepted>>;
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
 
 /// A producer that sends events of some keys until its round is over.
-pub(crate) struct Producer<'a> {
-    pub(crate) addresses: &'a [SocketAddr],
+#[derive(Debug, Default)]
+pub(crate) struct Producer {
+    pub(crate) addresses: Vec<SocketAddr>,
     /// Odd while the servers may lose events.
-    pub(crate) phase: &'a AtomicU32,
-    pub(crate) is_over: &'a AtomicBool,
+    pub(crate) phase: AtomicU32,
+    pub(crate) is_over: AtomicBool,
     /// True if the producer sends at a high rate while events may be lost.
     pub(crate) has_bursts: bool,
     /// True if some events arrive later than their successors.
     pub(crate) has_gaps: bool,
 }
 
-impl Producer<'_> {
+/// A producer that runs in a thread of its own.
+pub(crate) struct Producing<'a> {
+    producer: &'a Producer,
+    thread: ScopedJoinHandle<'a, Result<()>>,
+}
+
+impl Producing<'_> {
+    /// Requests the end of the producer, which first completes its current request.
+    pub(crate) fn end(&self) {
+        self.producer.is_over.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+/// Sends events while `meanwhile` runs. The seed determines the events.
+pub(crate) fn while_producing<T>(
+    producer: &Producer,
+    sent: &mut Sent,
+    seed: u64,
+    meanwhile: impl FnOnce(&Producing<'_>) -> Result<T>,
+) -> Result<T> {
+    std::thread::scope(|scope| {
+        let produce = || producer.run(sent, &mut ChaCha8Rng::seed_from_u64(seed));
+        let producing = Producing { producer, thread: scope.spawn(produce) };
+        let done = meanwhile(&producing);
+        producing.end();
+        let joined = producing.thread.join();
+        let all_sent = joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        done.and_then(|value| all_sent.map(|()| value))
+    })
+}
+
+impl Producer {
     /// Sends events until the end, in order within each key except for held-back events. Adds the accepted events.
-    pub(crate) fn run(&self, sent: &mut Sent, random: &mut ChaCha8Rng) -> Result<()> {
+    fn run(&self, sent: &mut Sent, random: &mut ChaCha8Rng) -> Result<()> {
         let mut held = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
             let mut batch: Vec<(String, u64)> = Vec::new();

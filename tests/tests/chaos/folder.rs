@@ -6,10 +6,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -17,12 +16,12 @@ use anyhow::{Context as _, Result, ensure};
 use ordain_servers::wait_until;
 use ordain_tests::http;
 use ordain_tests::log::line;
+use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
-use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-use super::events::{Demands, Producer, Sent, post, send_again};
+use super::events::{Demands, Producer, Sent, post, send_again, while_producing};
 use super::receiver::{Kind, Receiver};
 use super::rewinds::{Counts, explain, taken, until_taken};
 
@@ -122,25 +121,15 @@ impl Round {
         seed: u64,
         meanwhile: impl FnOnce(&mut Self, &AtomicU32) -> Result<()>,
     ) -> Result<()> {
-        let phase = AtomicU32::new(0);
-        let is_over = AtomicBool::new(false);
-        let addresses: [SocketAddr; 1] = [self.host.address];
         let producer = Producer {
-            addresses: &addresses,
-            phase: &phase,
-            is_over: &is_over,
+            addresses: vec![self.host.address],
             has_bursts: self.settings.has_backlog,
             has_gaps: !self.settings.is_fifo,
+            ..Producer::default()
         };
         let mut sent = std::mem::take(&mut self.sent);
-        let done = std::thread::scope(|scope| {
-            let produce = || producer.run(&mut sent, &mut ChaCha8Rng::seed_from_u64(seed));
-            let producing = scope.spawn(produce);
-            let done = meanwhile(self, &phase);
-            is_over.store(true, Ordering::SeqCst);
-            let outcome = producing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            done.and(outcome)
-        });
+        let done =
+            while_producing(&producer, &mut sent, seed, |_| meanwhile(self, &producer.phase));
         self.sent = sent;
         done
     }

@@ -5,19 +5,17 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_servers::{Cluster, Options, Redis, SECOND_ADDRESS, Sentinel};
 use ordain_tests::host::Home;
-use rand::{RngExt as _, SeedableRng as _};
+use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::events::{Demands, Producer, Sent, post};
+use super::events::{Demands, Producer, Sent, post, while_producing};
 use super::receiver::{Kind, Receiver};
 use super::rewinds::{Counts, SETTLES, explain, redis, taken, until_taken};
 
@@ -159,32 +157,19 @@ fn outages(
     hosts: &mut [Receiver; 1],
     random: &mut ChaCha8Rng,
 ) -> Result<String> {
-    let phase = AtomicU32::new(0);
-    let is_over = AtomicBool::new(false);
-    let addresses: [SocketAddr; 1] = [hosts[0].address];
-    let producer = Producer {
-        addresses: &addresses,
-        phase: &phase,
-        is_over: &is_over,
-        has_bursts: false,
-        has_gaps: false,
-    };
+    let producer = Producer { addresses: vec![hosts[0].address], ..Producer::default() };
     let mut sent = Sent::new();
     let seed = random.random();
-    let took = std::thread::scope(|scope| {
-        let produce = || producer.run(&mut sent, &mut ChaCha8Rng::seed_from_u64(seed));
-        let producing = scope.spawn(produce);
-        let took = outage(servers, &mut hosts[0]);
+    let took = while_producing(&producer, &mut sent, seed, |_| {
+        let took = outage(servers, &mut hosts[0])?;
         sleep(Duration::from_secs(1));
-        is_over.store(true, Ordering::SeqCst);
-        let outcome = producing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        outcome.and(took)
+        Ok(took)
     })?;
     let demands = Demands { wants_all: true, resets: 0, is_exact: true };
     until_taken(hosts, &sent, demands)?;
     sleep(SETTLES);
     let counts = Counts::of(&sent, taken(hosts, &sent, demands)?);
-    ensure!(hosts[0].lost()? == 0, "events were counted as lost");
+    hosts[0].check_lost(0)?;
     Ok(format!("{counts}; the host reconnected after {took:.1?}"))
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use ordain_servers::Port;
 use ordain_tests::host::Home;
 use ordain_tests::http;
@@ -82,8 +82,14 @@ impl Receiver {
         }
     }
 
-    /// Returns how many events the host has counted as lost since its start.
-    pub(crate) fn lost(&mut self) -> Result<u64> {
+    /// Checks how many events the host has counted as lost since its start.
+    pub(crate) fn check_lost(&mut self, lost: usize) -> Result<()> {
+        let counted = self.lost()?;
+        ensure!(counted == lost as u64, "{lost} events are lost, but the host counted {counted}");
+        Ok(())
+    }
+
+    fn lost(&mut self) -> Result<u64> {
         let metrics = http::get(http::admin(&mut self.service)?, "/metrics")?.body;
         let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));
         Ok(lost.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())

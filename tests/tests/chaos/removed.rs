@@ -8,19 +8,18 @@
 //! effect once and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ordain_servers::Redis;
 use ordain_tests::http;
+use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
-use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::events::{Demands, Producer, Sent, send_again};
+use super::events::{Demands, Producer, Sent, send_again, while_producing};
 use super::receiver::{Kind, Receiver};
 use super::rewinds::{Counts, SETTLES, explain, redis, taken};
 
@@ -28,6 +27,8 @@ use super::rewinds::{Counts, SETTLES, explain, redis, taken};
 const SHAPE: &str = "ordain:{0}:store";
 /// The error of a start without the record of the store's shape.
 const REFUSED: &str = "which says how many shards there are, is not there";
+/// The error of a host that takes a partition over without that record.
+const LOST_RECORD: &str = "the store lost everything, or another program removed";
 /// The error of a host that no longer finds its claim.
 const WENT_BACK: &str = "the store went back in time";
 /// How long the effects may take.
@@ -139,28 +140,22 @@ impl Round {
         seed: u64,
         meanwhile: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let phase = AtomicU32::new(phase);
-        let is_over = AtomicBool::new(false);
-        let addresses: Vec<SocketAddr> = self.hosts.iter().map(|host| host.address).collect();
         let producer = Producer {
-            addresses: &addresses,
-            phase: &phase,
-            is_over: &is_over,
+            addresses: self.hosts.iter().map(|host| host.address).collect(),
+            phase: AtomicU32::new(phase),
             has_bursts: self.settings.has_backlog,
             has_gaps: !self.settings.is_fifo,
+            ..Producer::default()
         };
         let mut sent = std::mem::take(&mut self.sent);
-        let done = std::thread::scope(|scope| {
-            let produce = || producer.run(&mut sent, &mut ChaCha8Rng::seed_from_u64(seed));
-            let producing = scope.spawn(produce);
+        let done = while_producing(&producer, &mut sent, seed, |producing| {
             let done = meanwhile(self);
-            is_over.store(true, Ordering::SeqCst);
+            producing.end();
             // The producer would wait for a host that has ended meanwhile.
             while !producing.is_finished() {
                 self.watch(LOOK_INTERVAL)?;
             }
-            let outcome = producing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            done.and(outcome)
+            done
         });
         self.sent = sent;
         done
@@ -180,7 +175,8 @@ impl Round {
         Ok((kind.clone(), names.choose(random).context("a key")?.clone()))
     }
 
-    /// Watches the hosts for a while. Restarts hosts that end with the error of a store that went back.
+    /// Watches the hosts for a while. Restarts hosts that end with the error of a store that went back or lost its
+    /// record.
     fn watch(&mut self, time: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -189,7 +185,8 @@ impl Round {
                     continue;
                 }
                 let log = host.service.stderr();
-                ensure!(self.done.resets > 0 && log.contains(WENT_BACK), "a host ended: {log}");
+                let has_reset = self.done.resets > 0 && log.contains(WENT_BACK);
+                ensure!(has_reset || log.contains(LOST_RECORD), "a host ended: {log}");
                 self.done.was_restarted = true;
                 host.begin_again()?;
                 if let Err(error) = http::ready(&mut host.service) {
@@ -273,12 +270,7 @@ impl Round {
         };
         let counts = Counts::of(&self.sent, taken);
         if self.settings.is_fifo && self.settings.hosts == 1 && !self.done.was_restarted {
-            let counted = self.hosts[0].lost()?;
-            ensure!(
-                counted == counts.lost as u64,
-                "{} events are lost, but the host counted {counted}",
-                counts.lost
-            );
+            self.hosts[0].check_lost(counts.lost)?;
         }
         Ok(counts)
     }

@@ -5,17 +5,16 @@
 //! `sequenced` stream are sent once more at the end, as their producer would, and then all must have taken effect.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use ordain_tests::service::wait_until;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::events::{Demands, Producer, Sent, count_taken, effects, send_again};
+use super::events::{Demands, Producer, Sent, count_taken, effects, send_again, while_producing};
 use super::lossy::Servers;
 use super::receiver::{Kind, Receiver};
 
@@ -61,25 +60,15 @@ pub(crate) fn play(mut servers: Servers, random: &mut ChaCha8Rng) -> Result<Stri
     };
     let hosts = (0..settings.hosts).map(|_| Receiver::start(&kind));
     let mut hosts: Vec<Receiver> = hosts.collect::<Result<_>>()?;
-    let phase = AtomicU32::new(0);
-    let is_over = AtomicBool::new(false);
-    let addresses: Vec<SocketAddr> = hosts.iter().map(|host| host.address).collect();
     let producer = Producer {
-        addresses: &addresses,
-        phase: &phase,
-        is_over: &is_over,
+        addresses: hosts.iter().map(|host| host.address).collect(),
         has_bursts: settings.has_backlog,
-        has_gaps: false,
+        ..Producer::default()
     };
     let seed = random.random();
     let mut sent = Sent::new();
-    let played = std::thread::scope(|scope| {
-        let produce = || producer.run(&mut sent, &mut ChaCha8Rng::seed_from_u64(seed));
-        let producing = scope.spawn(produce);
-        let disturbed = disturb(&mut servers, &mut hosts, &settings, &phase, random);
-        is_over.store(true, Ordering::SeqCst);
-        let outcome = producing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        disturbed.and(outcome)
+    let played = while_producing(&producer, &mut sent, seed, |_| {
+        disturb(&mut servers, &mut hosts, &settings, &producer.phase, random)
     });
     played.with_context(|| explain(&settings, &hosts))?;
     let counted = check(&mut hosts, &settings, &sent);
@@ -140,12 +129,7 @@ fn check(hosts: &mut [Receiver], settings: &Settings, sent: &Sent) -> Result<Cou
     // Only the process that accepted an event counts its loss, and a killed process forgets the events that it
     // accepted.
     if settings.hosts == 1 && !settings.is_killed && settings.is_fifo {
-        let counted = hosts[0].lost()?;
-        ensure!(
-            counted == counts.lost as u64,
-            "{} events are lost, but the host counted {counted}",
-            counts.lost
-        );
+        hosts[0].check_lost(counts.lost)?;
     }
     Ok(counts)
 }

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use ordain_store::{Records, Store, StoreError};
 use ordain_store::{RedisAddress as Address, RedisOptions as Options};
-use ordain_store::{Store, StoreError};
 use ordain_store_redis::Redis;
 use ordain_tests::conformance::Owner;
 
@@ -102,6 +102,20 @@ async fn store_without_description_is_refused() {
     let opened = Redis::open(own.options.clone()).await.map(drop);
     let Err(StoreError::Corrupt(words)) = opened else { panic!("{opened:?}") };
     assert!(words.contains(&name) && words.contains("shards"), "{words}");
+}
+
+/// An open store must not begin anew after the server lost everything.
+#[tokio::test]
+async fn claim_in_emptied_store_is_refused() {
+    let own = Own::start().await;
+    let partition = Owner::claim(&own.store, "s", 0).await.partition;
+    own.command(&["FLUSHALL"]);
+    let claimed = own.store.claim(&partition, 2).await.map(drop);
+    let Err(StoreError::Failed(words)) = claimed else { panic!("{claimed:?}") };
+    assert!(words.contains("lost everything") && words.contains(&own.name(0, "store")), "{words}");
+    assert_eq!(own.command(&["DBSIZE"]).int(), Some(0), "nothing is written");
+    let reopened = Redis::open(own.options.clone()).await.expect("a new store");
+    Owner::claim(&reopened, "s", 0).await;
 }
 
 /// The URL contradicts the server.

@@ -99,7 +99,8 @@ fn length_of_match(words: &[Word], pattern: &[&str], is_cut: bool) -> Option<usi
         });
     }
     let word = next?;
-    let (is_start, wanted) = element.strip_prefix('^').map_or((false, *element), |it| (true, it));
+    let (is_start, wanted) =
+        element.strip_prefix('^').map_or((false, *element), |start| (true, start));
     let matches = is_one_of(word, wanted) && (!is_start || word.starts_sentence);
     if matches { consume(word, rest) } else { None }
 }

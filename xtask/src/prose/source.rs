@@ -134,7 +134,9 @@ impl<'a> Lexer<'a> {
         if let Some(hashes) = self.raw_string() {
             return self.raw_literal(hashes);
         }
-        if let Some(attribute) = TEST_ATTRIBUTES.iter().find(|it| rest.starts_with(**it)) {
+        if let Some(attribute) =
+            TEST_ATTRIBUTES.iter().find(|attribute| rest.starts_with(**attribute))
+        {
             self.test.get_or_insert(self.depth);
             // Up to its name: what brackets follow are counted.
             return self.advance(attribute.len() - usize::from(attribute.ends_with(']')));

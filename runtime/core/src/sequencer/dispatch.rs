@@ -155,7 +155,8 @@ impl Sequencer {
                     }
                 }
                 Verdict::Rejected(reason) => {
-                    let (event, version) = (Some(&held.event), Some(version.build.version.clone()));
+                    let event = Some(&held.event);
+                    let version = Some(version.build.version.clone());
                     let letter =
                         settling(&key, held.sequence, event, Cause::Rejected, reason, version);
                     bytes += letter.memory();

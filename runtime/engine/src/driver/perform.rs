@@ -26,7 +26,7 @@ const LOADS: usize = 2;
 /// Maximum number of concurrent reads of spilled events. The size of their results is not known in advance.
 const READS: usize = 4;
 
-/// Maximum number of shards that a log line names.
+/// Maximum number of shards that the text of a log line names. The record of the line names all.
 const SHARDS_NAMED: usize = 16;
 
 /// A request to the store whose answer is outstanding.
@@ -97,10 +97,11 @@ impl Driver {
             for shard in lost.keys() {
                 self.mark_again(*shard);
             }
-            let lost = lost.into_iter().take(SHARDS_NAMED);
-            let shards: Vec<LostCommits> =
-                lost.map(|(shard, (first, last))| LostCommits { shard, first, last }).collect();
-            let ranges = shards.iter().map(LostCommits::to_string).collect::<Vec<_>>().join(", ");
+            let shards: Vec<LostCommits> = lost
+                .into_iter()
+                .map(|(shard, (first, last))| LostCommits { shard, first, last })
+                .collect();
+            let ranges = list_ranges(&shards);
             let incident = CommitsRepeated { commits: again, shards };
             tracing::warn!(
                 stream = &*self.partition.stream,
@@ -281,4 +282,14 @@ impl Driver {
         }
         self.asked.push(asked);
     }
+}
+
+/// Returns the first of the shards with their lost commits, as text.
+fn list_ranges(shards: &[LostCommits]) -> String {
+    let named = shards.iter().take(SHARDS_NAMED);
+    let mut ranges: Vec<String> = named.map(LostCommits::to_string).collect();
+    if shards.len() > SHARDS_NAMED {
+        ranges.push(format!("and {} more", shards.len() - SHARDS_NAMED));
+    }
+    ranges.join(", ")
 }

@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use ordain_core::{Decided, Input};
@@ -128,6 +128,7 @@ impl Starting<'_> {
             found: claimed.commits.clone().into(),
             done: (0..self.store.shards()).map(|_| Done::default()).collect(),
             commits: claimed.commits.iter().map(|commit| AtomicU64::new(*commit)).collect(),
+            driven: AtomicBool::new(false),
         });
         let Some(left_over) = self.publish_left_over(&target, &claimed).await? else {
             return Ok(None);

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use ordain_core::{Applied, Batch, Input};
@@ -48,9 +48,16 @@ pub struct Target {
     pub done: Box<[Done]>,
     /// For each shard, the last commit that is known to be durable.
     pub commits: Box<[AtomicU64]>,
+    /// True from the start of the driver on.
+    pub driven: AtomicBool,
 }
 
 impl Target {
+    /// Returns whether the partition has, or had, a driver.
+    pub(super) fn is_driven(&self) -> bool {
+        self.driven.load(Ordering::SeqCst)
+    }
+
     /// Waits until the driver knows that the store has all commits of the partition. Returns `false` if the partition
     /// is given up.
     pub(super) async fn has_all_commits(&self) -> bool {

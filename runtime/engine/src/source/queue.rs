@@ -146,9 +146,15 @@ impl Reader {
     }
 
     async fn run(mut self, deliver: mpsc::Sender<Deliveries>) -> Result<(), StoreError> {
-        // The first read finds all earlier entries. Another reader may already have read and removed some of them.
+        let ended = self.read_all(deliver).await;
+        self.put_back();
+        ended
+    }
+
+    /// Reads until the receiver of the deliveries closes, and then waits for the last acknowledgement.
+    async fn read_all(&mut self, deliver: mpsc::Sender<Deliveries>) -> Result<(), StoreError> {
+        // The first read finds all earlier entries.
         self.hot.extend(0..self.cursors.len() as u32);
-        drop(self.options.feed.take_fresh());
         loop {
             let puts = self.options.feed.puts();
             // The reader takes these places before the read, so that the read must find all entries written before it.
@@ -204,6 +210,19 @@ impl Reader {
             self.hot.insert(shard);
             for (run, at) in runs {
                 self.cursors[shard as usize].expect(run, at);
+            }
+        }
+    }
+
+    /// Leaves the entries that this process wrote and this reader has not read to the next reader.
+    fn put_back(&mut self) {
+        self.take_fresh();
+        for (shard, cursor) in (0..).zip(&mut self.cursors) {
+            self.options.feed.put_back(shard, cursor.take_expected());
+        }
+        for shard in 0..self.cursors.len() {
+            if let Some(loss) = self.cursors[shard].take_loss() {
+                self.note_loss(shard as u32, loss);
             }
         }
     }

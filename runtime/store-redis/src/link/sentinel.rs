@@ -84,7 +84,8 @@ async fn ask(address: &Address, host: &str, port: u16, name: &str) -> RedisResul
             let answer: Value = question.query_async(&mut sentinel).await?;
             let place = array(answer, "SENTINEL").ok().and_then(|place| {
                 let mut place = place.into_iter();
-                let (host, port) = (text(place.next()?)?, number(&place.next()?)?);
+                let host = text(place.next()?)?;
+                let port = number(&place.next()?)?;
                 Some(Place { host, port: u16::try_from(port).ok()? })
             });
             place.map(|place| (0, place)).ok_or_else(unknown)

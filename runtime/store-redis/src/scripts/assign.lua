@@ -37,21 +37,8 @@ local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
 local FOR_EVER = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
 
--- A producer names the newest message or queue entry that it knows to be here. A shard that lacks it has gone back in
--- time.
-do
-  local kind, of, place, expected = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
-  local is_here = true
-  if kind == 'i' or kind == 'm' then
-    local found = redis.call('HGET', log, kind .. of .. place)
-    local from = kind == 'i' and 1 or 9
-    is_here = found and sub(found, from, from + 7) == expected
-  elseif kind == 'n' then
-    is_here = has_place(log, read_queue(log, of), tonumber(place), expected)
-  end
-  if not is_here then
-    return 'W'
-  end
+if not has_witness(log, ARGV[9], ARGV[10], ARGV[11], ARGV[12]) then
+  return 'W'
 end
 
 local function is_own(about)
@@ -190,38 +177,25 @@ do
   -- Removes commits that the outbox has lost: from the last blocks, or from all blocks if their commits do not ascend.
   local function drop_lost(lot)
     local record = lot.record
-    if record.mixed ~= 0 then
-      each_block(lot.origin, record.first, record.next - 1, function(some, number, block)
-        local kept = {}
-        for _, part in ipairs(some) do
-          if part.commit <= lot.found then
-            -- The part begins with 16 bytes: its place and size.
-            kept[#kept + 1] = sub(block, part.from - 16, part.from + 16 * part.size - 1)
-          end
+    for number = record.next - 1, record.first, -1 do
+      local some, block = read_block(lot.origin, number)
+      local kept = {}
+      for _, part in ipairs(some) do
+        if part.commit <= lot.found then
+          -- The part begins with 16 bytes: its place and size.
+          kept[#kept + 1] = sub(block, part.from - 16, part.from + 16 * part.size - 1)
         end
-        if #kept < #some then
-          local field = block_field(lot.origin, number)
-          shortened[field] = table.concat(kept)
-          put(field, shortened[field])
-        end
-      end)
-    end
-    while record.mixed == 0 and record.next > record.first do
-      local some, block = read_block(lot.origin, record.next - 1)
-      if #some == 0 or some[1].commit <= lot.found then
-        for _, part in ipairs(some) do
-          if part.commit > lot.found then
-            local field = block_field(lot.origin, record.next - 1)
-            -- The part begins with 16 bytes: its place and size.
-            shortened[field] = sub(block, 1, part.from - 17)
-            put(field, shortened[field])
-            break
-          end
-        end
+      end
+      local field = block_field(lot.origin, number)
+      if #kept == 0 and number + 1 == record.next then
+        gone[#gone + 1] = field
+        record.next = number
+      elseif #kept < #some then
+        shortened[field] = table.concat(kept)
+        put(field, shortened[field])
+      elseif record.mixed == 0 then
         break
       end
-      record.next = record.next - 1
-      gone[#gone + 1] = block_field(lot.origin, record.next)
     end
     record.highest_commit, record.highest_part = lot.found, 2 ^ 32 - 1
   end

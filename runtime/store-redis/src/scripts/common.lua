@@ -177,6 +177,17 @@ local function has_place(log, queue, number, history)
   return found == history or found == NO_NUMBER or history == NO_NUMBER
 end
 
+-- Returns whether a destination has a producer's witness: the newest message or queue entry that the producer knows to
+-- be here. A shard that lacks it has gone back in time.
+local function has_witness(log, kind, of, place, expected)
+  if kind == 'i' or kind == 'm' then
+    local found = redis.call('HGET', log, kind .. of .. place)
+    local from = kind == 'i' and 1 or 9
+    return found and sub(found, from, from + 7) == expected
+  end
+  return kind ~= 'n' or has_place(log, read_queue(log, of), tonumber(place), expected)
+end
+
 -- Returns whether `a` is after `b` in byte order: `<` would use the server's locale.
 local function is_after(a, b)
   for i = 1, math.min(#a, #b) do

@@ -1,5 +1,5 @@
--- Stores the schema and the number of shards at the first use. Returns the stored values, or an
--- error with the commands that the user must be allowed to run.
+-- Stores the schema and the number of shards at the first use. Returns the stored values, and 1 if
+-- this call stored them. Returns an error with the commands that the user must be allowed to run.
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas = ARGV[2], ARGV[3], ARGV[4]
 
@@ -32,7 +32,8 @@ if #missing > 0 then
     .. ' and all that begins as it: ' .. table.concat(missing, ', '))
 end
 
-if redis.call('HLEN', store) == 0 then
+local is_new = redis.call('HLEN', store) == 0
+if is_new then
   if #redis.call('SMEMBERS', partitions) > 0 then
     return redis.error_reply('CORRUPT ' .. store .. ', which says how many shards there are, is not'
       .. ' there, and ' .. partitions .. ' is: write it as it was (HSET ' .. store .. ' schema '
@@ -40,4 +41,5 @@ if redis.call('HLEN', store) == 0 then
   end
   redis.call('HSET', store, 'schema', schema, 'shards', shards)
 end
-return redis.call('HMGET', store, 'schema', 'shards')
+local found = redis.call('HMGET', store, 'schema', 'shards')
+return {found[1], found[2], is_new and 1 or 0}

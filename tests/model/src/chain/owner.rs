@@ -150,9 +150,11 @@ impl Owner {
                 _ => {}
             }
         }
-        let before = self.history.last().filter(|_| fault != Some(ChainFault::NoPlaceIsNamed));
-        let is_capped = fault != Some(ChainFault::LostPartsAreDone);
-        let done = if is_capped { self.history.known_through(self.done) } else { self.done };
+        let (before, mut done) = self.history.next_call(self.done);
+        let before = before.filter(|_| fault != Some(ChainFault::NoPlaceIsNamed));
+        if fault == Some(ChainFault::LostPartsAreDone) {
+            done = self.done;
+        }
         Call { epoch: self.epoch, found: self.found, before, done, parts }
     }
 

@@ -46,6 +46,8 @@ struct State {
     /// Messages that were done for good, and that were in the outbox again at a claim: the destination may have them
     /// twice.
     marked_again: BTreeSet<Message>,
+    /// Messages that were lost with a process, and that were in the outbox again at a later claim.
+    came_back: BTreeSet<Message>,
     /// Messages that were new when an owner gave them that had lost its claim.
     unclaimed: BTreeSet<Message>,
     /// Messages that were mistaken for messages of a lost commit.
@@ -91,6 +93,7 @@ impl ChainWorld {
             others: Vec::new(),
             only_there: BTreeSet::new(),
             marked_again: BTreeSet::new(),
+            came_back: BTreeSet::new(),
             unclaimed: BTreeSet::new(),
             mistaken: BTreeSet::new(),
             orphans: BTreeSet::new(),
@@ -284,7 +287,9 @@ impl ChainWorld {
                 changed += 1;
                 let others = owner.answered.range(..part.place).map(|(_, other)| other);
                 let mut others = others.filter(|(other, _)| other.key == message.key);
-                if before.at(message.key, earlier).is_none()
+                // A message that the destination knew keeps the number that it has there.
+                if !is_known
+                    && before.at(message.key, earlier).is_none()
                     && others.all(|other| other.1 < earlier)
                 {
                     broken = Some(ChainBroken::NumberChanged);
@@ -387,23 +392,30 @@ impl ChainWorld {
 
     /// Ends the process; the next process claims the content of the shard.
     fn restart(&mut self) {
-        let State { owner, source, destination, reported, orphans, .. } = &mut self.state;
+        let State { owner, source, destination, reported, orphans, only_there, .. } =
+            &mut self.state;
         let lost = owner.commits.iter().filter(|commit| !source.commits.contains(commit)).flatten();
         let lost: BTreeSet<Message> = lost.copied().collect();
         self.seen.orphans +=
             lost.iter().filter(|message| destination.has(**message)).count() as u64;
         orphans.extend(lost);
         let mut again = Vec::new();
+        let mut back = Vec::new();
         let mut done = Vec::new();
         for (number, messages) in (1..).zip(&source.commits) {
             if source.outbox.contains(&number) {
                 again.extend(messages.iter().filter(|message| reported.contains(message)).copied());
+                let was_lost = |message: &&Message| {
+                    only_there.contains(message) && !destination.has(**message)
+                };
+                back.extend(messages.iter().filter(was_lost).copied());
             } else {
                 done.extend(messages.iter().copied());
             }
         }
         *owner = Owner::claim(owner.epoch + 1, source);
         self.state.marked_again.extend(again);
+        self.state.came_back.extend(back);
         self.state.only_there.extend(done);
         self.state.restarts += 1;
     }

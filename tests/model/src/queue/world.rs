@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
 
 use ordain_core::{QueueCursor, QueuePlace, QueueRun};
 
@@ -9,7 +10,7 @@ use super::{QueueFault, QueueStep};
 
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Broken {
+pub enum QueueBroken {
     /// The reader delivered an entry that was under way already.
     DeliveredTwice,
     /// An entry was removed before its effect was durable.
@@ -24,7 +25,7 @@ pub enum Broken {
     Stuck,
 }
 
-impl Broken {
+impl QueueBroken {
     /// Returns the rule that is broken.
     pub const fn rule(self) -> &'static str {
         match self {
@@ -90,6 +91,8 @@ impl Store {
 pub struct QueueWorld {
     state: State,
     seen: QueueSeen,
+    /// The rule that is broken when the world comes to rest from here, once that is known.
+    at_rest: OnceLock<Option<QueueBroken>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -118,7 +121,7 @@ struct State {
     lost: u64,
     rewinds: u64,
     restarts: u64,
-    broken: Option<Broken>,
+    broken: Option<QueueBroken>,
 }
 
 impl PartialEq for QueueWorld {
@@ -155,11 +158,12 @@ impl QueueWorld {
             restarts: 0,
             broken: None,
         };
-        Self { state, seen: QueueSeen::default() }
+        Self { state, seen: QueueSeen::default(), at_rest: OnceLock::new() }
     }
 
     /// Performs a step.
     pub fn step(&mut self, step: QueueStep) {
+        self.at_rest = OnceLock::new();
         match step {
             QueueStep::Put(count, is_own) => self.put(count, is_own),
             QueueStep::Tell => self.tell(),
@@ -176,15 +180,17 @@ impl QueueWorld {
     }
 
     /// Returns the rule that a step broke, if any.
-    pub fn broken(&self) -> Option<Broken> {
+    pub fn broken(&self) -> Option<QueueBroken> {
         self.state.broken
     }
 
     /// Returns the rule that is broken after the world has come to rest from here, if any.
-    pub fn broken_at_rest(&self) -> Option<Broken> {
-        let mut world = self.clone();
-        world.come_to_rest();
-        world.broken()
+    pub fn broken_at_rest(&self) -> Option<QueueBroken> {
+        *self.at_rest.get_or_init(|| {
+            let mut world = self.clone();
+            world.come_to_rest();
+            world.broken()
+        })
     }
 
     /// Returns the counts of rare events up to now.
@@ -229,7 +235,7 @@ impl QueueWorld {
                 }
                 self.read(usize::MAX);
                 if reads > 100 {
-                    return self.breaks(Broken::Stuck);
+                    return self.breaks(QueueBroken::Stuck);
                 }
             }
             self.read(usize::MAX);
@@ -246,7 +252,7 @@ impl QueueWorld {
         self.state.fault == Some(fault)
     }
 
-    fn breaks(&mut self, broken: Broken) {
+    fn breaks(&mut self, broken: QueueBroken) {
         self.state.broken.get_or_insert(broken);
     }
 
@@ -312,7 +318,7 @@ impl QueueWorld {
         }
         self.state.lost += self.state.cursor.take_loss().map_or(0, |loss| loss.entries);
         if is_twice {
-            self.breaks(Broken::DeliveredTwice);
+            self.breaks(QueueBroken::DeliveredTwice);
         }
     }
 
@@ -364,7 +370,7 @@ impl QueueWorld {
             cursor.removed(through);
         }
         if is_early {
-            self.breaks(Broken::RemovedTooEarly);
+            self.breaks(QueueBroken::RemovedTooEarly);
         }
     }
 
@@ -405,12 +411,12 @@ impl QueueWorld {
         let has = |id: &u64| entries.iter().any(|entry| entry.id == *id);
         let lost_unread = own.iter().filter(|id| !ever.contains(id) && !has(id)).count() as u64;
         if entries.iter().any(|entry| !effects.contains(&entry.id)) {
-            self.breaks(Broken::NoEffect);
+            self.breaks(QueueBroken::NoEffect);
         } else if *removed != entries.len() as u64 {
-            self.breaks(Broken::NotRemoved);
+            self.breaks(QueueBroken::NotRemoved);
         } else if *restarts == 0 && lost_unread != *lost {
             // A new process does not expect the entries of the process before it.
-            self.breaks(Broken::WrongCount);
+            self.breaks(QueueBroken::WrongCount);
         }
     }
 }

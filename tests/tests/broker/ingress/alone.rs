@@ -1,8 +1,8 @@
 //! Tests of streams whose only source is the ingress.
 
 use std::collections::BTreeSet;
-use std::io::Write;
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
@@ -302,6 +302,77 @@ fn processes_share_streams_of_redis() -> Result<()> {
     })?;
     services[1].end()?;
     tally::check(&by_key(&lines)?, &printed(&services))
+}
+
+/// Returns the configuration of hosts that share one partition in a Redis.
+fn one_partition(redis: &Redis) -> String {
+    let sections = format!(
+        "[runtime]\nlease = \"2s\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [store]\nkind = \"redis\"\nurl = \"{}\"\n",
+        redis.url()
+    );
+    let source = "source = { kind = \"http\", partitions = 1 }";
+    config(&sections, source).replace("out.ndjson", "-")
+}
+
+/// Posts some events, and waits until these services print their effects.
+fn work(address: SocketAddr, services: &[Service]) -> Result<()> {
+    let lines = in_turn(5, 4);
+    ensure!(post(address, LINES, &text(&lines))?.status == 202);
+    wait_until("the effects of all events", || {
+        let printed = services.iter().map(|service| service.stdout().lines().count());
+        Ok(printed.sum::<usize>() >= lines.len())
+    })
+}
+
+/// One of two hosts has the partition when the Redis loses everything. The other host must not begin anew with the
+/// empty store, and the next start must.
+#[test]
+fn emptied_redis_is_not_taken_over() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let text_of = one_partition(&redis);
+    let homes = [Home::new(&["tally"], &text_of)?, Home::new(&["tally"], &text_of)?];
+    let mut services = [Service::start(&homes[0], &["run"])?, Service::start(&homes[1], &["run"])?];
+    for service in &mut services {
+        http::ready(service)?;
+    }
+    work(ingress(&mut services[0])?, &services)?;
+    redis.command(&["FLUSHALL"])?;
+    for service in &mut services {
+        ensure!(!service.wait()?.success(), "{}", service.stderr());
+    }
+    let logs = services.each_ref().map(Service::stderr);
+    ensure!(logs.iter().any(|log| log.contains("the store lost everything")), "{logs:?}");
+    let mut service = Service::start(&homes[0], &["run"])?;
+    service.until_says("created a new store at ")?;
+    http::ready(&mut service)?;
+    service.end()
+}
+
+/// A request is in progress when the host finds that its Redis lost everything.
+#[test]
+fn request_in_progress_is_rejected_after_failure() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = Home::new(&["tally"], &one_partition(&redis))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    work(address, std::slice::from_ref(&service))?;
+    let line = &in_turn(1, 1)[0];
+    let mut slow = TcpStream::connect(address)?;
+    let head = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+         content-type: {ONE}\r\ncontent-length: {}\r\n\r\n",
+        line.len()
+    );
+    slow.write_all(head.as_bytes())?;
+    redis.command(&["FLUSHALL"])?;
+    wait_until("the end of the listener", || Ok(TcpStream::connect(address).is_err()))?;
+    slow.write_all(line.as_bytes())?;
+    let mut answer = String::new();
+    slow.read_to_string(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    ensure!(!service.wait()?.success(), "{}", service.stderr());
+    Ok(())
 }
 
 /// A Redis that went back assigns numbers of its queue again. The host still reads the new events with these

@@ -4,12 +4,15 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{Change, Key};
-use ordain_store::{KeyFilter, Keys, Records, StoreError};
+use ordain_store::{
+    Assign, Destination, Item, KeyFilter, Keys, Lot, Part, Place, Records, Rules, StoreError,
+};
 use ordain_store_embedded::{Embedded, Options};
-use ordain_tests::conformance::{Fixture, Owner, absent};
+use ordain_tests::conformance::{Fixture, Owner, absent, event};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -170,6 +173,96 @@ async fn damaged_journal_is_detected() {
     assert!(refused > 20, "{refused}");
 }
 
+/// The same holds for events that the store accepted without a commit.
+#[tokio::test]
+async fn damaged_acceptance_is_detected() {
+    let rig = Rig::open();
+    for number in 0..COMMITS {
+        let accepted = event(&format!("key-{number}"), 1, "data");
+        let item = Item { event: accepted, partition: 0, number: 0 };
+        let part = Part { place: Place { commit: 0, part: 0 }, items: vec![item] };
+        let assign = Assign {
+            to: Destination::Stream("s".into()),
+            shard: 0,
+            rules: Rules { numbers: None, queue: Some(1_000) },
+            witness: None,
+            lots: vec![Lot { origin: None, parts: vec![part] }],
+        };
+        rig.store().assign(Arc::new(assign)).await.expect("an answer");
+        rig.store().flush().await.expect("an answer");
+    }
+    let copy = copy_of(&rig);
+    let (path, bytes, end) = journal(copy.path());
+    fs::write(&path, &bytes[..end]).expect("a file");
+    assert_eq!(open_and_count(copy.path()).await, Ok(0));
+    let mut random = ChaCha8Rng::seed_from_u64(4);
+    for _ in 0..20 {
+        let at = random.random_range(0..end);
+        fs::write(&path, &bytes[..at]).expect("a file");
+        let refused = open_and_count(copy.path()).await.expect_err("events are lost");
+        assert!(refused.contains("has lost commits"), "byte {at} of {end}: {refused}");
+    }
+}
+
+/// The engine drops the rest of a damaged journal, and then continues with the next journal. It does not
+/// notice a missing journal.
+#[tokio::test]
+async fn damaged_sealed_journal_is_detected() {
+    let (_rig, copy) = crashed(300).await;
+    let (path, bytes, end) = journal(copy.path());
+    // Three journals, cut behind the last bytes of a batch, each with preallocated space.
+    let ends: Vec<usize> = (4..=end).filter(|at| bytes[..*at].ends_with(b"FJL\x03")).collect();
+    let cuts = [0, ends[ends.len() / 3], ends[2 * ends.len() / 3], end];
+    fs::remove_file(path).expect("removed");
+    for (number, cut) in cuts.windows(2).enumerate() {
+        let content = [&bytes[cut[0]..cut[1]], &[0; 500][..]].concat();
+        fs::write(copy.path().join(format!("data/{number}.jnl")), content).expect("a file");
+    }
+    for (damage, expected) in [
+        ("none", ""),
+        ("hole", "1.jnl is unreadable from byte"),
+        ("short", "1.jnl is unreadable from byte"),
+        ("missing", "1.jnl is missing"),
+        ("missing newest", "has lost commits"),
+        ("missing all", "has no journal"),
+    ] {
+        let image = tempfile::tempdir().expect("a folder");
+        copy_all(copy.path(), image.path()).expect("a copy");
+        let numbered = |number: usize| image.path().join(format!("data/{number}.jnl"));
+        let mut sealed = fs::read(numbered(1)).expect("a file");
+        let middle = sealed.len() / 2;
+        match damage {
+            "hole" => sealed[middle..middle + 1_000].fill(0),
+            // The end of the last batch is before the preallocated space.
+            "short" => sealed.truncate(sealed.len() - 505),
+            _ => {}
+        }
+        fs::write(numbered(1), &sealed).expect("a file");
+        let missing = match damage {
+            "missing" => 1..2,
+            "missing newest" => 2..3,
+            "missing all" => 0..3,
+            _ => 0..0,
+        };
+        for number in missing {
+            fs::remove_file(numbered(number)).expect("removed");
+        }
+        for _ in 0..2 {
+            match open_and_count(image.path()).await {
+                Ok(keys) => assert_eq!((damage, keys), ("none", COMMITS as usize)),
+                Err(words) => {
+                    assert!(!expected.is_empty() && words.contains(expected), "{damage}: {words}");
+                    assert!(words.contains("from a backup"), "{words}");
+                }
+            }
+        }
+        if ["hole", "short"].contains(&damage) {
+            assert!(fs::read(numbered(1)).expect("a file") == sealed, "the original journal");
+            assert!(!image.path().join("data.before").exists());
+        }
+    }
+}
+
 /// A damaged table file causes errors with a reason, and no wrong answers.
 #[tokio::test]
 async fn damaged_table_is_detected() {
@@ -270,8 +363,27 @@ async fn unclosed_journal_is_rewritten() {
     let path = journal(copy.path()).0;
     let aside = copy.path().join("data.before");
     fs::create_dir(&aside).expect("a folder");
+    fs::copy(&path, path.with_extension("anew")).expect("a copy");
     fs::rename(&path, aside.join(path.file_name().expect("a name"))).expect("renamed");
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
+}
+
+/// An operator restores the database from a backup, but leaves the journals of a refused start.
+#[tokio::test]
+async fn journals_of_other_time_are_ignored() {
+    let (rig, copy) = crashed(300).await;
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    owner.write(rig.store(), absent("later")).await;
+    let (path, bytes, end) = journal(rig.path());
+    assert!(path.ends_with("0.jnl"), "{}", path.display());
+    for is_closed in [false, true] {
+        assert_eq!(copy.path().join("closed").exists(), is_closed);
+        let aside = copy.path().join("data.before");
+        fs::create_dir(&aside).expect("a folder");
+        fs::write(aside.join("1.jnl"), &bytes[..end]).expect("a file");
+        assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
+        assert!(!aside.exists());
+    }
 }
 
 /// The engine truncates a journal behind a damaged place. A refused start keeps a copy of the journal.

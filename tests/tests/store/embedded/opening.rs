@@ -105,7 +105,7 @@ async fn unfinished_folder_is_completed() {
     owner.write(rig.store(), absent("a")).await;
 }
 
-/// Another program emptied the database.
+/// Another program removed the database, or emptied it.
 #[tokio::test]
 async fn lost_commits_are_detected() {
     let mut rig = Rig::open();
@@ -114,12 +114,19 @@ async fn lost_commits_are_detected() {
         owner.write(rig.store(), absent(key)).await;
     }
     rig.close();
-    fs::remove_dir_all(rig.path().join("data")).expect("a folder");
+    let data = rig.path().join("data");
+    fs::remove_dir_all(&data).expect("a folder");
+    let words = refusal(rig.options());
+    assert!(words.contains("/data is missing"), "{words}");
+    let mut empty = Rig::open();
+    empty.close();
+    fs::rename(empty.path().join("data"), &data).expect("renamed");
     for _ in 0..2 {
         let Err(StoreError::Unusable(words)) = Embedded::open(rig.options()) else {
             panic!("opened an empty database")
         };
-        assert!(words.contains("had answered 3 and contains 0"), "{words}");
+        // The claim and the commits.
+        assert!(words.contains("had answered 4 groups of requests and contains 0"), "{words}");
     }
     fs::remove_file(rig.path().join("answered")).expect("a file");
     rig.reopen().await;
@@ -183,18 +190,8 @@ async fn missing_table_is_detected() {
 async fn missing_folder_stops_store() {
     let parent = tempfile::tempdir().expect("a folder");
     let path = parent.path().join("store");
-    // A failed store releases the folder shortly after it is dropped.
-    let open = async || {
-        for _ in 0..100 {
-            match Embedded::open(Options::new(&path)) {
-                Err(StoreError::InUse(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
-                opened => return opened.expect("a store"),
-            }
-        }
-        panic!("the folder stays in use")
-    };
     for puts_another in [false, true] {
-        let store = open().await;
+        let store = open_released(&path).await.expect("a store");
         let mut owner = Owner::claim(&store, "s", 0).await;
         owner.write(&store, absent(&format!("key-{puts_another}"))).await;
         fs::rename(&path, parent.path().join("moved")).expect("renamed");
@@ -202,12 +199,59 @@ async fn missing_folder_stops_store() {
             fs::create_dir(&path).expect("a folder");
             fs::write(path.join("lock"), "").expect("a file");
         }
-        let failed = tokio::time::timeout(Duration::from_secs(5), store.failed()).await;
-        let words = failed.expect("a failed store").to_string();
-        assert!(words.contains("is missing or was replaced"), "{words}");
+        assert_misses_folder(&store).await;
         drop(store);
         let _ = fs::remove_dir_all(&path);
         fs::rename(parent.path().join("moved"), &path).expect("renamed");
     }
-    assert_eq!(Owner::claim(&open().await, "s", 0).await.numbers, [2]);
+    let store = open_released(&path).await.expect("a store");
+    assert_eq!(Owner::claim(&store, "s", 0).await.numbers, [2]);
+}
+
+/// An operator removes the database alone, or unmounts its volume.
+#[tokio::test]
+async fn missing_database_stops_store() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let aside = folder.path().join("aside");
+    for puts_another in [false, true] {
+        let store = open_released(folder.path()).await.expect("a store");
+        let mut owner = Owner::claim(&store, "s", 0).await;
+        owner.write(&store, absent(&format!("key-{puts_another}"))).await;
+        fs::rename(&data, &aside).expect("renamed");
+        if puts_another {
+            fs::create_dir(&data).expect("a folder");
+        }
+        assert_misses_folder(&store).await;
+        drop(store);
+        let Err(StoreError::Unusable(words)) = open_released(folder.path()).await else {
+            panic!("opened without the database")
+        };
+        assert!(words.contains("from a complete backup"), "{words}");
+        assert_eq!(data.exists(), puts_another, "the store made another database");
+        if puts_another {
+            fs::remove_dir(&data).expect("removed");
+        }
+        fs::rename(&aside, &data).expect("renamed");
+    }
+    let store = open_released(folder.path()).await.expect("a store");
+    assert_eq!(Owner::claim(&store, "s", 0).await.numbers, [2]);
+}
+
+/// Opens a store. A failed store releases its folder shortly after it is dropped.
+async fn open_released(path: &Path) -> Result<Embedded, StoreError> {
+    for _ in 0..100 {
+        match Embedded::open(Options::new(path)) {
+            Err(StoreError::InUse(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
+            opened => return opened,
+        }
+    }
+    panic!("the folder stays in use")
+}
+
+/// Waits until the store reports that its folder is missing.
+async fn assert_misses_folder(store: &Embedded) {
+    let failed = tokio::time::timeout(Duration::from_secs(5), store.failed()).await;
+    let words = failed.expect("a failed store").to_string();
+    assert!(words.contains("is missing or was replaced"), "{words}");
 }

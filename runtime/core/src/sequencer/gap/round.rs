@@ -108,7 +108,8 @@ impl Sequencer {
         rare.replay = Some(serial);
         self.replays.ask(Token { lane: index, serial });
         let token = Token { lane: index, serial };
-        let (key, within) = (lane.key.clone(), self.settings.complete_ttl);
+        let key = lane.key.clone();
+        let within = self.settings.complete_ttl;
         self.effects.push_back(Effect::Replay { token, key, source, missing, within });
     }
 

@@ -19,7 +19,9 @@ use crate::sink::{PublisherError, Target};
 use crate::source::Feeds;
 use ordain_amqp::{AmqpSink, Published};
 use ordain_config::Passage;
-use ordain_store::{Assign, AssignReply, Destination, Item, Lot, LotReply, Partition, Store};
+use ordain_store::{
+    Assign, AssignReply, Destination, Item, Lot, LotReply, Partition, Stage, Store,
+};
 use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum number of runs that the task gives to the store together.
@@ -288,11 +290,23 @@ impl Belt {
                 // creates these messages anew, in other commits.
                 match timeout(FENCED, strand.target.has_all_commits()).await {
                     Ok(true) => {}
-                    Ok(false) => {
+                    Err(_) if strand.target.is_driven() => {
+                        tracing::warn!(
+                            stream,
+                            to,
+                            shard,
+                            "the store went back in time and lost messages of this stream: they are written again when \
+                             the store has all commits of the partition; waiting"
+                        );
+                        return Ok(false);
+                    }
+                    // The driver has ended, or it starts after messages that wait for this strand. Under the end of
+                    // the tenure, the publisher does not mark messages as published that were not given.
+                    Ok(false) | Err(_) => {
+                        strand.target.tenure.set(Stage::Over);
                         strand.give_up();
                         return Ok(true);
                     }
-                    Err(_) => return Ok(false),
                 }
                 let Some(messages) = strand.went_back(last) else {
                     return Err(PublisherError::WentBack { stream, to, shard });

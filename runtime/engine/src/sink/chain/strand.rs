@@ -126,12 +126,13 @@ impl Strand {
         if parts.is_empty() && !self.checks {
             return None;
         }
+        let (before, done) = self.history.next_call(done);
         let origin = Some(Origin {
             partition: partition.clone(),
             shard: self.of,
             epoch: claim.epoch,
             found: found[self.of as usize],
-            before: self.history.last(),
+            before,
             done,
         });
         Some(Lot { origin, parts })
@@ -185,5 +186,53 @@ impl Strand {
         history.checked(self.breaks, self.started);
         let given = Given { target: Arc::clone(&self.target), history };
         Some(((self.target.partition.clone(), self.of, self.to), given))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    use ordain_core::{Event, EventParts};
+    use ordain_store::{Claim, Tenure};
+
+    use super::*;
+    use crate::sink::Done;
+
+    /// The partition's handle, whose messages are done for good through this commit.
+    fn target(done: u64) -> Arc<Target> {
+        let of_shard = Done::default();
+        of_shard.mark(done, done);
+        of_shard.committed(done + 1);
+        Arc::new(Target {
+            partition: Partition { stream: "orders".into(), number: 0 },
+            claim: Claim { epoch: 1, random: 0 },
+            dead_letter: None,
+            completions: tokio::sync::mpsc::channel(1).0,
+            tenure: Arc::new(Tenure::sole()),
+            found: Box::new([0]),
+            done: Box::new([of_shard]),
+            commits: Box::new([AtomicU64::new(done + 1)]),
+            driven: AtomicBool::new(true),
+        })
+    }
+
+    #[test]
+    fn lost_messages_are_not_reported_as_done() {
+        let mut strand = Strand::new(target(8), 0, 0, None, 0, 0);
+        for commit in 1..=8 {
+            let event = Arc::new(Event::new(&EventParts { key: "a", ..EventParts::default() }));
+            strand.put(commit, Item { event, partition: 0, number: 0 }, (0, 0));
+        }
+        let done_of = |lot: &Lot| lot.origin.as_ref().map(|origin| origin.done);
+        let lot = strand.next_lot(&mut CallRoom::default()).expect("new messages");
+        assert_eq!(done_of(&lot), Some(8));
+        let numbers: Vec<Assigned> = (1..=8).map(Assigned::New).collect();
+        strand.done(&lot, &numbers, true, 0);
+
+        // The store forgets messages that are done. A repeat of this call must find the message that it gave again.
+        assert_eq!(strand.went_back(Some(Place { commit: 7, part: 0 })), Some(1));
+        let lot = strand.next_lot(&mut CallRoom::default()).expect("a lost message");
+        assert_eq!(done_of(&lot), Some(7));
     }
 }

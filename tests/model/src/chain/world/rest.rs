@@ -32,7 +32,14 @@ impl ChainWorld {
     fn check(&mut self) {
         let State { source, destination, owner, .. } = &self.state;
         let State {
-            only_there, marked_again, orphans, unclaimed, mistaken, source_rewinds, ..
+            only_there,
+            marked_again,
+            came_back,
+            orphans,
+            unclaimed,
+            mistaken,
+            source_rewinds,
+            ..
         } = &self.state;
         let count = |message: &Message| {
             destination.entries.iter().filter(|entry| entry.message == *message).count()
@@ -57,8 +64,9 @@ impl ChainWorld {
             message.event < OTHERS && !committed.contains(message) && !orphans.contains(message)
         };
         let mut numbers: Vec<(u8, u64)> = Vec::new();
-        let is_ordered =
-            |message: &&Message| !marked_again.contains(message) && !unclaimed.contains(message);
+        let is_ordered = |message: &&Message| {
+            [marked_again, came_back, unclaimed].iter().all(|late| !late.contains(message))
+        };
         for message in committed.iter().filter(is_ordered) {
             let entry = destination.entries.iter().find(|entry| entry.message == *message);
             numbers.extend(entry.map(|entry| (message.key, entry.number)));

@@ -1,0 +1,245 @@
+//! The calls with which a producer wrote events to a store last.
+//!
+//! A store that goes back in time loses the newest writes of a shard. [`ProducerHistory`] keeps the calls of the last
+//! minutes, and for each shard a witness: the newest event of the producer there. A shard that lacks its witness has
+//! gone back. The producer then writes the calls again, in their order and before any new event, so that the store does
+//! not give the numbers of lost events to new ones.
+//!
+//! Times are in milliseconds since any fixed moment.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Time between two checks while the store counts no new breaks.
+const CHECK_INTERVAL_MS: u64 = 5_000;
+
+/// A call, when the store answered it, and its size.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct WrittenCall<C> {
+    call: C,
+    at: u64,
+    bytes: usize,
+}
+
+/// The witness of each shard, and when the store confirmed it.
+type Witnesses<W> = BTreeMap<u32, (W, u64)>;
+
+/// The last calls of a producer, and the newest event of the producer in each shard.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ProducerHistory<C, W> {
+    /// The calls in memory, oldest first.
+    calls: VecDeque<WrittenCall<C>>,
+    bytes: usize,
+    max_bytes: usize,
+    /// How long calls stay in memory, in ms.
+    max_age: u64,
+    /// When a call was last forgotten although it was younger than `max_age`.
+    dropped_at: Option<u64>,
+    newest: Witnesses<W>,
+    /// The shards that lack their witness.
+    lacking: BTreeSet<u32>,
+    /// Number of calls that were written again since these shards were found.
+    rewritten: usize,
+    /// The witnesses of the calls that were written again.
+    renewed: Witnesses<W>,
+    checked_at: u64,
+    /// The store's number of breaks before the last check.
+    checked_breaks: u64,
+}
+
+impl<C, W: Clone> ProducerHistory<C, W> {
+    /// Creates an empty history that keeps calls for `max_age` ms, and at most `max_bytes` of them. `breaks` is the
+    /// store's number of breaks.
+    pub fn new(max_bytes: usize, max_age: u64, breaks: u64, now: u64) -> Self {
+        Self {
+            calls: VecDeque::new(),
+            bytes: 0,
+            max_bytes,
+            max_age,
+            dropped_at: None,
+            newest: BTreeMap::new(),
+            lacking: BTreeSet::new(),
+            rewritten: 0,
+            renewed: BTreeMap::new(),
+            checked_at: now,
+            checked_breaks: breaks,
+        }
+    }
+
+    /// Returns the newest event that each shard must have.
+    pub fn witnesses(&self, now: u64) -> BTreeMap<u32, W> {
+        let is_kept = |shard: &u32, at: u64| {
+            now.saturating_sub(at) < self.max_age || self.lacking.contains(shard)
+        };
+        let newest = self.newest.iter().filter(|(shard, (_, at))| is_kept(shard, *at));
+        newest.map(|(shard, (witness, _))| (*shard, witness.clone())).collect()
+    }
+
+    /// Adds a call whose events are in the store, and its newest event in each shard.
+    pub fn add(&mut self, call: C, bytes: usize, witnesses: BTreeMap<u32, W>, now: u64) {
+        self.newest.extend(dated(witnesses, now));
+        self.bytes += bytes;
+        self.calls.push_back(WrittenCall { call, at: now, bytes });
+        while self.bytes > self.max_bytes {
+            self.drop_oldest(now);
+        }
+    }
+
+    /// Forgets the oldest call, although the store may lose it.
+    pub fn drop_oldest(&mut self, now: u64) {
+        if self.forget_oldest() {
+            self.dropped_at = Some(now);
+        }
+    }
+
+    fn forget_oldest(&mut self) -> bool {
+        let oldest = self.calls.pop_front();
+        self.bytes -= oldest.as_ref().map_or(0, |call| call.bytes);
+        oldest.is_some()
+    }
+
+    /// Returns whether memory lacks calls that the store may lose.
+    pub fn is_incomplete(&self, now: u64) -> bool {
+        self.dropped_at.is_some_and(|at| now.saturating_sub(at) < self.max_age)
+    }
+
+    /// Forgets the calls that are too old, unless the store still lacks some of them.
+    pub fn forget_old(&mut self, now: u64) {
+        let max_age = self.max_age;
+        let is_old = |call: &WrittenCall<C>| now.saturating_sub(call.at) >= max_age;
+        while self.lacking.is_empty() && self.calls.front().is_some_and(is_old) {
+            self.forget_oldest();
+        }
+    }
+
+    /// Returns whether shards may lack their witnesses; `breaks` is the store's present number of breaks.
+    pub fn is_in_doubt(&self, breaks: u64, now: u64) -> bool {
+        let is_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_MS;
+        breaks != self.checked_breaks || is_due || !self.lacking.is_empty()
+    }
+
+    /// Records that each shard had its witness. `breaks` is the store's number of breaks before the check.
+    pub fn checked(&mut self, breaks: u64, now: u64) {
+        self.checked_breaks = breaks;
+        self.checked_at = now;
+    }
+
+    /// Prepares to write all events of these shards again, because each of the shards lacks its witness.
+    pub fn went_back(&mut self, lacking: BTreeSet<u32>) {
+        self.lacking = lacking;
+        self.rewritten = 0;
+        self.renewed.clear();
+    }
+
+    /// Returns the newest event in each of these shards among the calls that were written again.
+    pub fn renewed(&self) -> BTreeMap<u32, W> {
+        self.renewed.iter().map(|(shard, (witness, _))| (*shard, witness.clone())).collect()
+    }
+
+    /// Returns the next call to write again, and the shards whose events it must write.
+    pub fn next_lost(&self) -> Option<(&C, &BTreeSet<u32>)> {
+        self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
+    }
+
+    /// Replaces the next call to write again with the call as it is in the store now; `at` is the time of the write if
+    /// the store had lost events of the call. The old witnesses stay until the store has all calls again, so that the
+    /// store refuses new events after a failure in between.
+    pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
+        if let Some(written) = self.calls.get_mut(self.rewritten) {
+            written.call = call;
+            written.at = at.unwrap_or(written.at);
+            let in_lacking = |(shard, _): &(u32, W)| self.lacking.contains(shard);
+            self.renewed.extend(dated(witnesses.into_iter().filter(in_lacking), written.at));
+            self.rewritten += 1;
+        }
+    }
+
+    /// Records that the store has all calls again.
+    pub fn restored(&mut self) {
+        let lacking = std::mem::take(&mut self.lacking);
+        self.newest.retain(|shard, _| !lacking.contains(shard));
+        self.newest.append(&mut self.renewed);
+    }
+
+    /// Returns the calls in memory, oldest first.
+    pub fn calls(&self) -> impl Iterator<Item = &C> {
+        self.calls.iter().map(|written| &written.call)
+    }
+}
+
+fn dated<W>(
+    witnesses: impl IntoIterator<Item = (u32, W)>,
+    at: u64,
+) -> impl Iterator<Item = (u32, (W, u64))> {
+    witnesses.into_iter().map(move |(shard, witness)| (shard, (witness, at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000;
+
+    fn history() -> ProducerHistory<char, u64> {
+        ProducerHistory::new(30, MINUTE, 0, 0)
+    }
+
+    fn in_shard(shard: u32, witness: u64) -> BTreeMap<u32, u64> {
+        BTreeMap::from([(shard, witness)])
+    }
+
+    #[test]
+    fn old_witnesses_stay_until_all_calls_are_written_again() {
+        let mut history = history();
+        history.add('a', 10, in_shard(0, 1), 0);
+        history.add('b', 10, in_shard(1, 1), 0);
+        history.add('c', 10, in_shard(0, 2), 0);
+        let lacking = BTreeSet::from([0]);
+        history.went_back(lacking.clone());
+        assert_eq!(history.next_lost(), Some((&'a', &lacking)));
+        history.written_again('A', in_shard(0, 7), None);
+        assert_eq!(history.renewed(), in_shard(0, 7));
+        assert_eq!(history.witnesses(0), BTreeMap::from([(0, 2), (1, 1)]));
+        // The loss is neither forgotten nor checked less often while the calls are missing.
+        history.forget_old(MINUTE);
+        assert_eq!(history.calls().count(), 3);
+        assert_eq!(history.witnesses(MINUTE), in_shard(0, 2));
+        assert!(history.is_in_doubt(0, 1));
+
+        // The store goes back once more. The calls are written again from the first one on.
+        history.went_back(lacking);
+        for call in ['A', 'B', 'C'] {
+            let lost = history.next_lost().map(|(lost, _)| *lost);
+            assert!(lost.is_some_and(|lost| lost.eq_ignore_ascii_case(&call)));
+            history.written_again(call, BTreeMap::from([(0, u64::from(call)), (1, 9)]), Some(9));
+        }
+        assert_eq!(history.next_lost(), None);
+        history.restored();
+        assert_eq!(history.witnesses(0), BTreeMap::from([(0, u64::from('C')), (1, 1)]));
+        assert_eq!(history.calls().collect::<String>(), "ABC");
+        assert!(!history.is_incomplete(0));
+    }
+
+    #[test]
+    fn memory_and_age_have_limits() {
+        let mut history = history();
+        for (at, call) in (0..).zip("abcd".chars()) {
+            history.add(call, 10, in_shard(0, at), at);
+        }
+        assert_eq!(history.calls().collect::<String>(), "bcd");
+        assert!(history.is_incomplete(MINUTE + 2));
+        assert!(!history.is_incomplete(MINUTE + 3));
+        assert_eq!(history.witnesses(MINUTE + 2), in_shard(0, 3));
+        history.forget_old(MINUTE + 2);
+        assert_eq!(history.calls().collect::<String>(), "d");
+        assert!(history.witnesses(MINUTE + 3).is_empty());
+    }
+
+    #[test]
+    fn doubt_follows_from_breaks_and_time() {
+        let mut history = history();
+        history.checked(3, 1_000);
+        assert!(!history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS - 1));
+        assert!(history.is_in_doubt(4, 1_001));
+        assert!(history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS));
+    }
+}

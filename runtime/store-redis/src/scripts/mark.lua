@@ -1,0 +1,12 @@
+-- Puts a mark into a shard that has a producer's witness and the mark before. Returns 1 if it has, otherwise 0.
+local marks, log, name, value = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
+local has_before, before = ARGV[4] == '1', ARGV[5]
+local found = redis.call('HGET', marks, name)
+if has_before ~= (found and true or false) or (has_before and found ~= before) then
+  return 0
+end
+if log and not has_witness(log, ARGV[6], ARGV[7], ARGV[8], ARGV[9]) then
+  return 0
+end
+redis.call('HSET', marks, name, value)
+return 1

@@ -1,0 +1,133 @@
+//! The checkpoint of a file source in a store that goes back in time: the shards with the effects of events, the
+//! checkpoint in one of them, and the owner that reads the file. A checker walks through all runs of small scopes, and
+//! the simulator plays long runs by seeds. The model is written from the protocol alone.
+
+mod world;
+
+use stateright::{Model, Property};
+
+pub use world::{CheckpointBroken, CheckpointSeen, CheckpointWorld};
+
+/// The steps of a run, and the limits of the rare steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CheckpointScope {
+    /// Events of the file. The shard of an event is its number modulo the number of shards, which is 2.
+    pub events: u8,
+    /// Times that shards go back.
+    pub rewinds: u64,
+    /// Times that the owner ends and another one claims the partition.
+    pub restarts: u64,
+    /// A rule that is broken on purpose.
+    pub fault: Option<CheckpointFault>,
+}
+
+/// A rule that is broken on purpose, to prove that the checks bite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CheckpointFault {
+    /// A checkpoint names no commits.
+    NoCommitIsNamed,
+    /// A checkpoint names the commit of its own shard only.
+    OneCommitIsNamed,
+    /// An owner that reads the file from its beginning leaves the old checkpoint in the store.
+    OldCheckpointStays,
+    /// A checkpoint is behind events that are not committed.
+    OpenEventsAreCovered,
+    /// An owner does not repeat lost commits.
+    LostCommitsAreDropped,
+}
+
+impl CheckpointFault {
+    /// All faults.
+    pub const ALL: [Self; 5] = [
+        Self::NoCommitIsNamed,
+        Self::OneCommitIsNamed,
+        Self::OldCheckpointStays,
+        Self::OpenEventsAreCovered,
+        Self::LostCommitsAreDropped,
+    ];
+}
+
+/// A step of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckpointStep {
+    /// The owner reads the checkpoint and opens the file.
+    Start,
+    /// The owner reads this number of events.
+    Read(u8),
+    /// The owner commits the events of a shard.
+    Commit(u8),
+    /// The owner writes a checkpoint.
+    Save,
+    /// The owner finds that the store lacks commits, and repeats them.
+    Repeat,
+    /// The present state of the shards becomes a state that they may go back to.
+    Remember,
+    /// One shard, or all, go back.
+    GoBack(Option<u8>, usize),
+    /// The owner ends; another one claims the partition.
+    Restart,
+}
+
+/// Number of moments that the shards may go back to, including the beginning.
+const REMEMBERED: usize = 2;
+
+/// Number of shards.
+pub(crate) const SHARDS: u8 = 2;
+
+impl Model for CheckpointScope {
+    type State = CheckpointWorld;
+    type Action = CheckpointStep;
+
+    fn init_states(&self) -> Vec<CheckpointWorld> {
+        vec![CheckpointWorld::new(self.events, self.fault)]
+    }
+
+    fn actions(&self, world: &CheckpointWorld, steps: &mut Vec<CheckpointStep>) {
+        if world.broken().is_some() {
+            return;
+        }
+        steps.extend([
+            CheckpointStep::Start,
+            CheckpointStep::Read(1),
+            CheckpointStep::Commit(0),
+            CheckpointStep::Commit(1),
+            CheckpointStep::Save,
+            CheckpointStep::Repeat,
+        ]);
+        if world.rewinds() < self.rewinds {
+            steps.extend((world.past() < REMEMBERED).then_some(CheckpointStep::Remember));
+            for shard in [None, Some(0), Some(1)] {
+                steps.extend((0..world.past()).map(|to| CheckpointStep::GoBack(shard, to)));
+            }
+        }
+        steps.extend((world.restarts() < self.restarts).then_some(CheckpointStep::Restart));
+    }
+
+    fn next_state(&self, world: &CheckpointWorld, step: CheckpointStep) -> Option<CheckpointWorld> {
+        let mut next = world.clone();
+        next.step(step);
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        macro_rules! never {
+            ($broken:ident) => {
+                Property::always(
+                    CheckpointBroken::$broken.rule(),
+                    |_: &Self, world: &CheckpointWorld| {
+                        world.broken_at_rest() != Some(CheckpointBroken::$broken)
+                    },
+                )
+            };
+        }
+        vec![
+            never!(Missing),
+            never!(Twice),
+            never!(Stuck),
+            Property::sometimes(READ_AGAIN, |_, world: &CheckpointWorld| world.seen().again > 0),
+        ]
+    }
+}
+
+/// The property that a model must show, so that its scope is not empty.
+pub const READ_AGAIN: &str = "a file is read again from its beginning";

@@ -1,0 +1,45 @@
+//! A file source over a store that goes back in time, played by seeds: long runs of the model's world
+//! ([`ordain_model::CheckpointWorld`]).
+
+use ordain_model::{CheckpointFault, CheckpointSeen, CheckpointStep, CheckpointWorld};
+
+use crate::Violation;
+use crate::rng::{Rng, mix};
+
+/// Number of states that the shards may go back to.
+const REMEMBERED: u64 = 6;
+
+/// Plays the run of a seed.
+pub fn run_checkpoint(
+    seed: u64,
+    fault: Option<CheckpointFault>,
+) -> Result<CheckpointSeen, Violation> {
+    let mut rng = Rng::new(mix(&[seed, 0x6b]));
+    let mut world = CheckpointWorld::new(rng.between(4, 40) as u8, fault);
+    let restarts = rng.permille(700);
+    let rare = rng.between(1, 8);
+    let mut steps = Vec::new();
+    for _ in 0..rng.between(10, 80) {
+        let step = match rng.below(20) {
+            0..2 => CheckpointStep::Start,
+            2..6 => CheckpointStep::Read(rng.between(1, 4) as u8),
+            6..10 => CheckpointStep::Save,
+            10 => CheckpointStep::Repeat,
+            11 if restarts => CheckpointStep::Restart,
+            12..14 if rng.below(rare) == 0 => {
+                let shard = [None, Some(0), Some(1)][rng.below(3) as usize];
+                let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
+                CheckpointStep::GoBack(shard, world.past() - 1 - lost)
+            }
+            _ => CheckpointStep::Commit(rng.below(2) as u8),
+        };
+        steps.push(step);
+        world.step(step);
+        world.step(CheckpointStep::Remember);
+    }
+    world.come_to_rest();
+    match world.broken() {
+        None => Ok(world.seen()),
+        Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
+    }
+}

@@ -1,0 +1,62 @@
+//! A producer over a store that goes back in time, played by seeds: long runs of the model's world
+//! ([`ordain_model::ProducerWorld`]).
+
+use ordain_model::{ProducerFault, ProducerSeen, ProducerStep, ProducerWorld};
+
+use crate::Violation;
+use crate::rng::{Rng, mix};
+
+/// Number of states that the shards may go back to.
+const REMEMBERED: u64 = 6;
+/// Events of the other producer in a run: an event has a number below 100.
+const OTHERS: u8 = 60;
+
+/// Plays the run of a seed.
+pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerSeen, Violation> {
+    let mut rng = Rng::new(mix(&[seed, 0x70]));
+    let is_library = rng.permille(300);
+    let mut world = ProducerWorld::new(rng.between(4, 40) as u8, is_library, fault);
+    let restarts = !is_library && rng.permille(500);
+    let has_others = rng.permille(500);
+    let forgets = rng.permille(200);
+    let rare = rng.between(1, 8);
+    let mut steps = Vec::new();
+    for _ in 0..rng.between(10, 80) {
+        let step = match rng.below(20) {
+            0..7 => ProducerStep::Publish(rng.between(1, 4) as u8),
+            7..12 => ProducerStep::Checkpoint,
+            12 => ProducerStep::Check,
+            13..15 if has_others && world.others() < OTHERS => {
+                ProducerStep::Other(rng.below(2) as u8)
+            }
+            15 if restarts && rng.permille(400) => ProducerStep::Restart,
+            15 if restarts => ProducerStep::PublishUnanswered,
+            16 if forgets => ProducerStep::Forget,
+            17 if forgets => {
+                // The checkpoint of a file follows each call at once.
+                steps.push(ProducerStep::Checkpoint);
+                world.step(ProducerStep::Checkpoint);
+                ProducerStep::Wait(130_000)
+            }
+            18..20 if rng.below(rare) == 0 => {
+                let shard = [None, Some(0), Some(1)][rng.below(3) as usize];
+                let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
+                ProducerStep::GoBack(shard, world.past() - 1 - lost, rng.permille(700))
+            }
+            _ => ProducerStep::Wait(rng.between(1, 3_000)),
+        };
+        steps.push(step);
+        world.step(step);
+        world.step(ProducerStep::Remember);
+        if world.broken().is_some() {
+            break;
+        }
+    }
+    if world.broken().is_none() {
+        world.come_to_rest();
+    }
+    match world.broken() {
+        None => Ok(world.seen()),
+        Some(broken) => Err(Violation { invariant: broken.rule(), detail: format!("{steps:?}") }),
+    }
+}

@@ -1,0 +1,51 @@
+//! A producer over a store that goes back in time, by seeds.
+//!
+//! `ORDAIN_SIM_SEEDS=N` plays N seeds.
+
+use std::env;
+
+use ordain_model::{ProducerFault, ProducerSeen};
+use ordain_sim::run_producer;
+
+const SEEDS: u64 = 100_000;
+
+#[test]
+fn each_event_of_a_file_is_published_once() {
+    let seeds =
+        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let mut all = ProducerSeen::default();
+    for seed in 0..seeds {
+        let seen = run_producer(seed, None)
+            .unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
+        all.rewinds += seen.rewinds;
+        all.refused += seen.refused;
+        all.again += seen.again;
+        all.known += seen.known;
+        all.changed += seen.changed;
+        all.restarts += seen.restarts;
+        all.reread += seen.reread;
+    }
+    println!("{seeds} seeds: {all:?}");
+    let ProducerSeen { rewinds, refused, again, known, changed, restarts, reread } = all;
+    for (what, count) in [
+        ("rewinds", rewinds),
+        ("refused", refused),
+        ("again", again),
+        ("known", known),
+        ("changed", changed),
+        ("restarts", restarts),
+        ("reread", reread),
+    ] {
+        assert!(count > seeds / 50, "too few cases: {count} {what} in {seeds} seeds");
+    }
+}
+
+#[test]
+fn each_fault_is_found() {
+    for fault in ProducerFault::ALL {
+        let found =
+            (0..20_000).find_map(|seed| Some((seed, run_producer(seed, Some(fault)).err()?)));
+        let (seed, violation) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
+        println!("{fault:?}: seed {seed}: not {:?}", violation.invariant);
+    }
+}
