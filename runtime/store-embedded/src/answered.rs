@@ -61,7 +61,7 @@ fn lost(path: &Path, answered: u64, groups: u64) -> StoreError {
     StoreError::Unusable(format!(
         "the store has lost commits: it had answered {answered} groups of requests and contains \
          {groups}, so its database is damaged or incomplete. If the folder contains data.before, \
-         the original journals are there. Restore the store's folder from a backup. To continue \
+         it has the original journals. Restore the store's folder from a backup. To continue \
          without the lost commits, remove {}",
         path.display()
     ))
