@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use ordain_generate::{Load, Probability, Shape, generate_to};
+use ordain_generate::{EventShape, LoadOptions, Probability, generate_to};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -55,14 +55,14 @@ pub fn real_or_generated() -> Result<Vec<String>> {
         text
     } else {
         println!("{REAL_LOG} names no file: with generated events");
-        let load = Load {
+        let load = LoadOptions {
             seed: 4,
             events: 8_000,
             keys: 1_400,
             end_of_sequence: true,
-            shape: Shape::Opaque,
+            shape: EventShape::Opaque,
             loss: Probability(0.0),
-            ..Load::default()
+            ..LoadOptions::default()
         };
         let mut out = Vec::new();
         generate_to(&load, &mut out, None, &mut ())?;

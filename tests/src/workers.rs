@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ordain_core::{
-    Event, EventParts, Failure, FailureKind, Key, Message, Token, Turn, TurnDone, Verdict,
+    AttemptToken, Event, EventParts, FailedAttempt, FailureKind, HandlerOutcome, Key, Message,
+    Turn, TurnResult,
 };
 use ordain_wasm::{
-    Active, Engine, Handler, HandlerFile, LogLine, Pool, Results, Settings, StreamContext, Turns,
+    ActiveVersion, Handler, HandlerEngine, HandlerFile, HandlerSettings, LogLine, StreamContext,
+    TurnQueueHandle, TurnResults, WorkerPool,
 };
 
 use crate::guests::guest;
@@ -28,18 +30,18 @@ pub type Line = (String, String, String);
 /// A pool with one queue.
 pub struct Workers {
     /// The engine.
-    pub engine: Arc<Engine>,
+    pub engine: Arc<HandlerEngine>,
     /// The queue. The field precedes the pool, because a driver drops the two in this order.
-    pub turns: Turns,
+    pub turns: TurnQueueHandle,
     /// The pool.
-    pub pool: Pool,
+    pub pool: WorkerPool,
     lines: Arc<Mutex<Vec<Line>>>,
-    results: Receiver<Vec<TurnDone>>,
+    results: Receiver<Vec<TurnResult>>,
 }
 
 impl Workers {
     /// Makes workers with a handler of `plugins/`.
-    pub fn plugin(name: &str, settings: Settings) -> Result<Self> {
+    pub fn plugin(name: &str, settings: HandlerSettings) -> Result<Self> {
         Self::start(&plugin(name)?, settings)
     }
 
@@ -56,10 +58,10 @@ impl Workers {
         Self::start(&path, settings())
     }
 
-    fn start(path: &Path, settings: Settings) -> Result<Self> {
-        let engine = Engine::new(settings)?;
+    fn start(path: &Path, settings: HandlerSettings) -> Result<Self> {
+        let engine = HandlerEngine::new(settings)?;
         let handler = load(&engine, path)?;
-        let pool = Pool::start(&engine)?;
+        let pool = WorkerPool::start(&engine)?;
         let lines = Arc::<Mutex<Vec<Line>>>::default();
         let stream = StreamContext::new("orders", SINKS).with_log(Arc::new({
             let lines = Arc::clone(&lines);
@@ -69,28 +71,28 @@ impl Workers {
             }
         }));
         let (send, results) = channel();
-        let done = Box::new(move |done: Results| {
+        let done = Box::new(move |done: TurnResults| {
             // A test that has ended needs no results.
             let _ = send.send(done.take());
         });
-        let turns = pool.attach(stream, Some(Active::first(handler)), done);
+        let turns = pool.attach(stream, Some(ActiveVersion::first(handler)), done);
         Ok(Self { engine, turns, pool, lines, results })
     }
 
     /// Executes one turn.
-    pub fn run(&self, turn: Turn) -> TurnDone {
+    pub fn run(&self, turn: Turn) -> TurnResult {
         self.turns.submit(vec![turn]);
         self.results(1).remove(0)
     }
 
     /// Executes one event.
-    pub fn command(&self, data: impl AsRef<[u8]>) -> TurnDone {
+    pub fn command(&self, data: impl AsRef<[u8]>) -> TurnResult {
         self.run(turn("key", &[data]))
     }
 
     /// Executes one event that fails. Returns the failure.
     #[track_caller]
-    pub fn failure(&self, data: impl AsRef<[u8]>) -> Failure {
+    pub fn failure(&self, data: impl AsRef<[u8]>) -> FailedAttempt {
         let done = self.command(data);
         done.failure.unwrap_or_else(|| panic!("the event has not failed: {:?}", done.verdicts))
     }
@@ -99,14 +101,14 @@ impl Workers {
     #[track_caller]
     pub fn report(&self, data: &str) -> String {
         let done = self.command(data);
-        let [Verdict::Effect { messages, .. }] = done.verdicts.as_slice() else {
+        let [HandlerOutcome::Effect { messages, .. }] = done.verdicts.as_slice() else {
             panic!("the event has no effect: {done:?}")
         };
         text(&messages[0])
     }
 
     /// Returns the next results, at least `count`.
-    pub fn results(&self, count: usize) -> Vec<TurnDone> {
+    pub fn results(&self, count: usize) -> Vec<TurnResult> {
         let mut results = Vec::new();
         while results.len() < count {
             results.extend(self.results.recv_timeout(PATIENCE).expect("a result in time"));
@@ -121,16 +123,16 @@ impl Workers {
 }
 
 /// Loads a handler from a file.
-pub fn load(engine: &Engine, path: &Path) -> Result<Arc<Handler>> {
+pub fn load(engine: &HandlerEngine, path: &Path) -> Result<Arc<Handler>> {
     let file = HandlerFile::from_path(path).context("is a handler's name")?;
     Ok(engine.load(&file.map_err(anyhow::Error::msg)?)?)
 }
 
 /// Returns the configuration of one worker thread, with a time limit that tests can wait for and a cache of compiled
 /// handlers.
-pub fn settings() -> Settings {
+pub fn settings() -> HandlerSettings {
     let cache = target_dir().ok().map(|target| target.join("compiled-handlers"));
-    let mut settings = Settings { workers: 1, cache, ..Settings::default() };
+    let mut settings = HandlerSettings { workers: 1, cache, ..HandlerSettings::default() };
     settings.limits.timeout = Duration::from_millis(300);
     settings
 }
@@ -142,7 +144,7 @@ pub fn turn(key: &str, data: &[impl AsRef<[u8]>]) -> Turn {
         .zip(1..)
         .map(|(data, sequence)| (sequence, event(key, sequence, data.as_ref())));
     Turn {
-        token: Token { lane: 0, serial: 1 },
+        token: AttemptToken { lane: 0, serial: 1 },
         key: Key::from(key),
         state: None,
         events: events.collect(),
@@ -174,7 +176,7 @@ pub fn text(message: &Message) -> String {
 
 /// Asserts the kind of a failure, and that its message contains all of these words.
 #[track_caller]
-pub fn assert_failure(failure: &Failure, kind: FailureKind, words: &[&str]) {
+pub fn assert_failure(failure: &FailedAttempt, kind: FailureKind, words: &[&str]) {
     assert_eq!(failure.kind, kind, "{failure:?}");
     for word in words {
         assert!(failure.message.contains(word), "{word:?} is not in {failure:?}");

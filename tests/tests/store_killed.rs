@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ordain_core::{Change, Emitted, Expect, JobWrite, Message, MessageParts};
+use ordain_core::{EmittedMessage, KeyWrite, Message, MessageParts, StateUpdate, WriteCondition};
 use ordain_store::Outbox;
-use ordain_store_embedded::{Embedded, Options};
+use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_tests::conformance::{Owner, absent, event, fresh, job};
 
 /// The variable that makes a process the child: the folder of the store.
@@ -25,7 +25,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 #[tokio::test]
 async fn child() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
-    let store = Embedded::open(Options::new(folder)).expect("the store");
+    let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
     loop {
         let number = owner.numbers[0] + 1;
@@ -42,15 +42,16 @@ async fn child() {
 
 /// Returns the writes of commit `number`: two keys that always change together, a key of its own, and a
 /// message.
-fn writes(number: u64) -> Vec<JobWrite> {
+fn writes(number: u64) -> Vec<KeyWrite> {
     let mut writes = Vec::new();
     for key in ["left", "right"] {
-        let expect = if number == 1 { Expect::Absent } else { Expect::Next(number) };
+        let expect =
+            if number == 1 { WriteCondition::Absent } else { WriteCondition::Next(number) };
         let mut write = fresh(key, expect, job(number + 1));
         // The values are large enough that the engine writes and merges tables and value files during the
         // test.
         let size = 1 + number * 331_331 % 900_000;
-        write.state = Change::Put(vec![number as u8; size as usize].into());
+        write.state = StateUpdate::Put(vec![number as u8; size as usize].into());
         writes.push(write);
     }
     let mut own = absent(&format!("own-{number}"));
@@ -59,7 +60,7 @@ fn writes(number: u64) -> Vec<JobWrite> {
     let data = vec![7; (number * 77_777 % 300_000) as usize];
     let message =
         Message::new(&MessageParts { sink: "out", data: &data, ..MessageParts::default() });
-    own.messages = vec![Emitted { sequence: 1, index: 0, event: 0, message }];
+    own.messages = vec![EmittedMessage { sequence: 1, index: 0, event: 0, message }];
     own.due_in = Some(60_000);
     writes.push(own);
     writes
@@ -112,7 +113,7 @@ fn run_and_kill(folder: &Path, after: Duration) -> u64 {
 /// Checks that the store has at least the answered commits, complete. Returns the number of commits in the
 /// store.
 async fn check(folder: &Path, answered: u64, checked: u64) -> u64 {
-    let store = Embedded::open(Options::new(folder)).expect("the store after a crash");
+    let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).expect("the store after a crash");
     let owner = Owner::claim(&store, "s", 0).await;
     let held = owner.numbers[0];
     assert!(held >= answered, "{answered} commits were answered, and the store has {held}");
@@ -149,6 +150,6 @@ fn store_killed_during_creation_opens_again() {
         std::thread::sleep(Duration::from_micros(100 * round));
         child.kill().expect("kill -9");
         child.wait().expect("its end");
-        Embedded::open(Options::new(folder.path())).expect("the store after a crash");
+        EmbeddedStore::open(EmbeddedOptions::new(folder.path())).expect("the store after a crash");
     }
 }

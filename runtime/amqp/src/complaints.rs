@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::encode::Outgoing;
-use super::flight::Fate;
-use super::held::Held;
+use super::encode::AmqpMessage;
+use super::flight::ConfirmResult;
+use super::held::KeyRetryQueue;
 use super::link::Exchange;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::clean;
@@ -14,7 +14,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The throttled warnings of an exchange.
 #[derive(Debug)]
-pub(super) struct Complaints {
+pub(super) struct PublishWarnings {
     exchange: Exchange,
     away: LogThrottle,
     not_taken: LogThrottle,
@@ -22,7 +22,7 @@ pub(super) struct Complaints {
     silence: LogThrottle,
 }
 
-impl Complaints {
+impl PublishWarnings {
     pub(super) fn new(exchange: Exchange) -> Self {
         let throttle = || LogThrottle::new(WARN_INTERVAL);
         Self {
@@ -46,14 +46,19 @@ impl Complaints {
     }
 
     /// Warns that the broker returned or refused a message.
-    pub(super) fn not_taken(&mut self, outgoing: &Outgoing, fate: Fate, held: &Held) {
+    pub(super) fn not_taken(
+        &mut self,
+        outgoing: &AmqpMessage,
+        fate: ConfirmResult,
+        held: &KeyRetryQueue,
+    ) {
         if !self.not_taken.allow() {
             return;
         }
         let exchange = &self.exchange.name;
         let key = outgoing.routing_key.as_str();
         let reason = match fate {
-            Fate::Returned => format!(
+            ConfirmResult::Returned => format!(
                 "no queue takes messages of the exchange {exchange:?} with the routing key {key:?}: bind \
                  a queue"
             ),
@@ -70,14 +75,19 @@ impl Complaints {
     }
 
     /// Warns that the broker closed the channel because of a retried message.
-    pub(super) fn refused_again(&mut self, outgoing: &Outgoing, reason: &str, held: &Held) {
+    pub(super) fn refused_again(
+        &mut self,
+        outgoing: &AmqpMessage,
+        reason: &str,
+        held: &KeyRetryQueue,
+    ) {
         if self.refused_again.allow() {
             self.refused(outgoing, reason, held);
         }
     }
 
     /// Warns the same for a new message. This warning has no limit: each costs a channel, so there are few.
-    pub(super) fn refused(&mut self, outgoing: &Outgoing, reason: &str, held: &Held) {
+    pub(super) fn refused(&mut self, outgoing: &AmqpMessage, reason: &str, held: &KeyRetryQueue) {
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
         tracing::error!(
             sink = self.exchange.sink,
@@ -89,7 +99,7 @@ impl Complaints {
     }
 
     /// Warns that the broker neither confirms nor refuses a message, although it confirms later ones.
-    pub(super) fn silence(&mut self, outgoing: &Outgoing, held: &Held) {
+    pub(super) fn silence(&mut self, outgoing: &AmqpMessage, held: &KeyRetryQueue) {
         if self.silence.allow() {
             tracing::error!(
                 sink = self.exchange.sink,

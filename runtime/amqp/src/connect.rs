@@ -9,7 +9,7 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionBuilder, ConnectionProperties, ErrorKind, runtime};
 use tokio::time::timeout;
 
-use ordain_config::{ConfigError, Loaded};
+use ordain_config::{ConfigError, LoadedConfig};
 use ordain_util::text::{clean, cut};
 
 /// Time limit for a connection with its TLS handshake and login: longer than the delay of a few lost packets.
@@ -37,11 +37,11 @@ pub enum BrokerError {
 
 /// The address of a broker, with its login and connection settings.
 #[derive(Clone)]
-pub struct Broker {
+pub struct BrokerEndpoint {
     uri: AMQPUri,
 }
 
-impl Broker {
+impl BrokerEndpoint {
     /// Creates a broker from its URL. The error does not contain the password.
     pub fn new(url: &str, heartbeat: Duration) -> Result<Self, String> {
         let mut uri = ordain_config::broker_url::parse(url)?;
@@ -51,7 +51,7 @@ impl Broker {
     }
 
     /// Returns the broker of a configuration, if it has one.
-    pub fn of(loaded: &Loaded) -> Result<Option<Arc<Self>>, ConfigError> {
+    pub fn of(loaded: &LoadedConfig) -> Result<Option<Arc<Self>>, ConfigError> {
         let Some(config) = &loaded.config.broker else { return Ok(None) };
         let heartbeat = config
             .heartbeat
@@ -120,7 +120,7 @@ pub(super) fn is_of_a_message(error: &lapin::Error) -> bool {
 }
 
 /// Formats the broker's address without its credentials.
-impl fmt::Display for Broker {
+impl fmt::Display for BrokerEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AMQPUri { authority, vhost, .. } = &self.uri;
         let tls = if self.uri.scheme == AMQPScheme::AMQPS { "s" } else { "" };
@@ -129,7 +129,7 @@ impl fmt::Display for Broker {
     }
 }
 
-impl fmt::Debug for Broker {
+impl fmt::Debug for BrokerEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Broker({self})")
     }

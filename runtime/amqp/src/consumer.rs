@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, Consumer};
-use ordain_core::Ordering;
+use ordain_core::OrderingMode;
 use tokio::sync::watch as latest;
 use tokio::sync::{mpsc, oneshot};
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
-use super::subscription::{Ended, Subscription};
-use super::watch::{Flow, watch};
-use super::window::Window;
-use ordain_cloudevents::{Acknowledged, Deliveries, READ_AHEAD, Source};
+use super::subscription::{Subscription, SubscriptionEnd};
+use super::watch::{ConsumerProgress, watch};
+use super::window::AdaptivePrefetch;
+use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD, SourceHandle};
 use ordain_util::backoff::Backoff;
 
 /// Longest delay before the next subscription. A subscription that lasts longer counts as successful.
@@ -33,10 +33,10 @@ const SUBSCRIBE: Duration = Duration::from_secs(20);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Starts a consumer. It reconnects after every failure, until the receiver of its deliveries is dropped.
-pub fn start(options: ConsumerOptions) -> Source {
+pub fn start(options: ConsumerOptions) -> SourceHandle {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
     let (fail, failure) = oneshot::channel();
-    let (acknowledge, acknowledged) = latest::channel(Acknowledged::default());
+    let (acknowledge, acknowledged) = latest::channel(AckProgress::default());
     let ended = tokio::spawn(async move {
         if let Err(error) = run(&options, &deliver, acknowledged).await {
             // The receiver is gone when the process is ending; the error does not matter then.
@@ -45,21 +45,22 @@ pub fn start(options: ConsumerOptions) -> Source {
     });
     let acknowledge = Some(acknowledge);
     let ended = Some(ended);
-    Source { deliveries, failure, acknowledge, ended, is_fed_from_here: false }
+    SourceHandle { deliveries, failure, acknowledge, ended, is_fed_from_here: false }
 }
 
 async fn run(
     options: &ConsumerOptions,
-    deliver: &mpsc::Sender<Deliveries>,
-    mut acknowledged: latest::Receiver<Acknowledged>,
+    deliver: &mpsc::Sender<DeliveryBatch>,
+    mut acknowledged: latest::Receiver<AckProgress>,
 ) -> Result<(), BrokerError> {
     let queue = options.topology.queue(options.partition);
     let mut generation = 0;
     let mut lost = false;
     let mut backoff = RETRY_BACKOFF;
-    let is_fifo = options.decoder.ordering == Ordering::Fifo;
+    let is_fifo = options.decoder.ordering == OrderingMode::Fifo;
     let memory = if is_fifo { usize::MAX } else { options.memory };
-    let mut window = Window::new(options.prefetch, memory, Arc::clone(&options.last_window));
+    let mut window =
+        AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_window));
     loop {
         tokio::select! {
             () = options.tenure.on() => {}
@@ -69,7 +70,7 @@ async fn run(
             return Ok(());
         }
         generation += 1;
-        let flow = Flow::default();
+        let flow = ConsumerProgress::default();
         let since = Instant::now();
         let session = async {
             let subscribed = subscribe(options, &queue, window.now(), generation > 1);
@@ -82,15 +83,15 @@ async fn run(
             let ended = tokio::select! {
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => ended,
                 error = watch(options, &connection, &queue, &flow) => Err(error),
-                () = options.tenure.off() => Ok(Ended::Suspended),
+                () = options.tenure.off() => Ok(SubscriptionEnd::Suspended),
             };
             options.lag.set(None);
             farewell(&connection, &channel).await;
             ended
         };
         let error = match session.await {
-            Ok(Ended::Done) => return Ok(()),
-            Ok(Ended::Resized | Ended::Suspended) => continue,
+            Ok(SubscriptionEnd::Done) => return Ok(()),
+            Ok(SubscriptionEnd::Resized | SubscriptionEnd::Suspended) => continue,
             Err(error) => error,
         };
         if let BrokerError::Refused(_) = &error
@@ -151,7 +152,7 @@ async fn subscribe(
         Ok((channel, consumer)) => Ok((connection, channel, consumer)),
         // An existing queue is used as it is. A queue that has disappeared is declared again with its bindings,
         // unless its events had no sequences of their own.
-        Err(BrokerError::Refused(_)) if again && decoder.ordering == Ordering::Sequenced => {
+        Err(BrokerError::Refused(_)) if again && decoder.ordering == OrderingMode::Sequenced => {
             topology.prepare(broker, &connection, false).await?;
             let (channel, consumer) = open().await.map_err(|error| broker.error(&error))?;
             Ok((connection, channel, consumer))

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::connect::Broker;
-use super::decode::Decoder;
+use super::connect::BrokerEndpoint;
+use super::decode::DeliveryDecoder;
 use super::topology::Topology;
-use super::window::LastWindow;
-use ordain_store::Tenure;
-use ordain_util::gauge::Waiting;
+use super::window::LastPrefetch;
+use ordain_store::Ownership;
+use ordain_util::gauge::BacklogGauge;
 
 /// The settings of a partition's consumer.
 #[derive(Debug)]
 pub struct ConsumerOptions {
     /// The broker of the queue.
-    pub broker: Arc<Broker>,
+    pub broker: Arc<BrokerEndpoint>,
     /// The exchange and queues of the stream.
     pub topology: Topology,
     /// The partition.
@@ -27,11 +27,11 @@ pub struct ConsumerOptions {
     /// another order, and that order determines the sequences of its events.
     pub memory: usize,
     /// The window to which a consumer of the stream in this process changed last.
-    pub last_window: LastWindow,
+    pub last_window: LastPrefetch,
     /// The decoder from deliveries to events.
-    pub decoder: Decoder,
+    pub decoder: DeliveryDecoder,
     /// The tenure in which the queue is consumed. While it is suspended, the consumer returns the queue.
-    pub tenure: Arc<Tenure>,
+    pub tenure: Arc<Ownership>,
     /// The gauge of the number of messages that wait in the queue.
-    pub lag: Arc<Waiting>,
+    pub lag: Arc<BacklogGauge>,
 }

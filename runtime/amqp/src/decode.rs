@@ -8,12 +8,12 @@ use std::borrow::Cow;
 
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use ordain_core::{Cause, Event, EventParts, Ordering, SEQUENCE_END};
+use ordain_core::{Cause, Event, EventParts, OrderingMode, SEQUENCE_END};
 
 use super::header::{CE_END, CE_SEQUENCE, END, KEY, PREFIXES, SEQUENCE, TIME_MS};
 use super::value::{as_bool, as_integer, as_text, json, not_utf8};
 use ordain_cloudevents::{ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
-use ordain_config::KeyFrom;
+use ordain_config::KeyLocation;
 use ordain_store::KEY_SIZE_LIMIT;
 
 /// Headers that a queue adds to redelivered messages. They are not part of the event, which is the same at each
@@ -22,27 +22,27 @@ pub(super) const OF_THE_QUEUE: [&str; 2] = ["x-delivery-count", "x-acquired-coun
 
 /// A decoder of a stream's events.
 #[derive(Debug, Clone)]
-pub struct Decoder {
+pub struct DeliveryDecoder {
     /// The stream's ordering: on a `fifo` stream, sequences are ordinary headers.
-    pub ordering: Ordering,
+    pub ordering: OrderingMode,
     /// Maximum size of an event's body and headers, in bytes.
     pub event_size: usize,
     /// The place of the key.
-    pub key: KeyFrom,
+    pub key: KeyLocation,
 }
 
 /// The cause and message of a rejection, before the event's key and sequence are added.
-struct Refusal(Cause, String);
+struct DeliveryRejection(Cause, String);
 
-type Read<T> = Result<T, Refusal>;
+type DeliveryResult<T> = Result<T, DeliveryRejection>;
 
-fn refuse<T>(cause: Cause, message: impl Into<String>) -> Read<T> {
-    Err(Refusal(cause, message.into()))
+fn refuse<T>(cause: Cause, message: impl Into<String>) -> DeliveryResult<T> {
+    Err(DeliveryRejection(cause, message.into()))
 }
 
 /// The values of the headers by their meaning.
 #[derive(Default)]
-struct Headers<'a> {
+struct EventHeaders<'a> {
     sequence: Option<&'a AMQPValue>,
     end: Option<&'a AMQPValue>,
     time_ms: Option<&'a AMQPValue>,
@@ -57,17 +57,17 @@ struct Headers<'a> {
     others: Vec<(&'a str, &'a AMQPValue)>,
 }
 
-impl<'a> Headers<'a> {
-    fn of(delivery: &'a Delivery, decoder: &Decoder) -> Self {
+impl<'a> EventHeaders<'a> {
+    fn of(delivery: &'a Delivery, decoder: &DeliveryDecoder) -> Self {
         let mut headers = Self::default();
-        let sequenced = decoder.ordering == Ordering::Sequenced;
+        let sequenced = decoder.ordering == OrderingMode::Sequenced;
         let table = delivery.properties.headers().as_ref();
         for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
             let name = name.as_str();
             if OF_THE_QUEUE.contains(&name) {
                 continue;
             }
-            if matches!(&decoder.key, KeyFrom::Header(key) if key == name) {
+            if matches!(&decoder.key, KeyLocation::Header(key) if key == name) {
                 headers.key = Some(value);
                 continue;
             }
@@ -96,12 +96,12 @@ impl<'a> Headers<'a> {
     }
 }
 
-impl Decoder {
+impl DeliveryDecoder {
     /// Decodes one delivery. The sequence of a `sequenced` stream's event may be missing: the sequencer decides how
     /// to handle such an event.
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
-        let headers = Headers::of(delivery, self);
-        self.event(delivery, &headers).map_err(|Refusal(cause, message)| DecodeError {
+        let headers = EventHeaders::of(delivery, self);
+        self.event(delivery, &headers).map_err(|DeliveryRejection(cause, message)| DecodeError {
             cause,
             message,
             key: self.key(delivery, &headers).ok().map(Cow::into_owned),
@@ -109,7 +109,7 @@ impl Decoder {
         })
     }
 
-    fn event(&self, delivery: &Delivery, headers: &Headers<'_>) -> Read<Event> {
+    fn event(&self, delivery: &Delivery, headers: &EventHeaders<'_>) -> DeliveryResult<Event> {
         let properties = &delivery.properties;
         let key = self.key(delivery, headers)?;
         let others = self.others(delivery, headers, &key)?;
@@ -120,8 +120,8 @@ impl Decoder {
         let id = match (id, sequence, self.ordering) {
             (Some(id), ..) => id,
             (None, Some(sequence), _) => Cow::Owned(format!("{key}/{sequence}")),
-            (None, None, Ordering::Sequenced) => Cow::Borrowed(""),
-            (None, None, Ordering::Fifo) => {
+            (None, None, OrderingMode::Sequenced) => Cow::Borrowed(""),
+            (None, None, OrderingMode::Fifo) => {
                 let message = "there is no id, by which a fifo stream detects repeats: set the property \
                                message_id";
                 return refuse(Cause::NoId, message);
@@ -154,12 +154,16 @@ impl Decoder {
         }))
     }
 
-    fn key<'a>(&self, delivery: &'a Delivery, headers: &Headers<'a>) -> Read<Cow<'a, str>> {
+    fn key<'a>(
+        &self,
+        delivery: &'a Delivery,
+        headers: &EventHeaders<'a>,
+    ) -> DeliveryResult<Cow<'a, str>> {
         let (key, place) = match &self.key {
-            KeyFrom::RoutingKey => {
+            KeyLocation::RoutingKey => {
                 (Some(Cow::Borrowed(delivery.routing_key.as_str())), "the routing key".to_owned())
             }
-            KeyFrom::Header(name) => {
+            KeyLocation::Header(name) => {
                 (headers.key.and_then(as_text), format!("the header {name:?}"))
             }
         };
@@ -177,7 +181,7 @@ impl Decoder {
     }
 
     /// Returns the producer's sequence.
-    fn sequence(headers: &Headers<'_>) -> Read<Option<u64>> {
+    fn sequence(headers: &EventHeaders<'_>) -> DeliveryResult<Option<u64>> {
         let found = named(SEQUENCE, headers.sequence, CE_SEQUENCE, headers.ce_sequence);
         let Some((name, value)) = found else { return Ok(None) };
         match as_integer(value) {
@@ -195,9 +199,9 @@ impl Decoder {
     fn others<'a>(
         &self,
         delivery: &Delivery,
-        headers: &Headers<'a>,
+        headers: &EventHeaders<'a>,
         key: &str,
-    ) -> Read<Vec<(&'a str, Cow<'a, str>)>> {
+    ) -> DeliveryResult<Vec<(&'a str, Cow<'a, str>)>> {
         let mut size = 0;
         let mut others = Vec::with_capacity(headers.others.len());
         for (name, value) in &headers.others {
@@ -254,7 +258,7 @@ fn attribute<'a>(
     name: &str,
     header: Option<&'a AMQPValue>,
     property: Option<&'a ShortString>,
-) -> Read<Option<Cow<'a, str>>> {
+) -> DeliveryResult<Option<Cow<'a, str>>> {
     let text = match (header, property) {
         (Some(value), _) => {
             let Some(text) = as_text(value) else {
@@ -278,7 +282,7 @@ fn attribute<'a>(
 }
 
 /// Returns a text that is UTF-8. Other texts are rejected, because their replacement does not identify them.
-fn utf8<'a>(place: &str, text: Cow<'a, str>) -> Read<Cow<'a, str>> {
+fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     match not_utf8(&text) {
         None => Ok(text),
         Some(bytes) => {
@@ -288,7 +292,7 @@ fn utf8<'a>(place: &str, text: Cow<'a, str>) -> Read<Cow<'a, str>> {
 }
 
 /// Returns the time of the event, in ms since the Unix epoch. AMQP's own timestamp has whole seconds only.
-fn time(headers: &Headers<'_>, timestamp: Option<u64>) -> Read<Option<u64>> {
+fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Option<u64>> {
     if let Some(value) = headers.time {
         let time: Option<jiff::Timestamp> = as_text(value).and_then(|text| text.parse().ok());
         let ms = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());

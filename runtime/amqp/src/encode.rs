@@ -18,7 +18,7 @@ use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::header::{END, KEY, PREFIXES, SEQUENCE, TIME_MS};
 use ordain_cloudevents::{REASONS, letter_attributes, message_id, source_of};
-use ordain_config::{KeyFrom, RoutingKey};
+use ordain_config::{KeyLocation, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_util::text::cut;
 
@@ -40,13 +40,13 @@ const PERSISTENT: u8 = 2;
 
 /// A message as it is published.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct AmqpMessage {
     pub(super) routing_key: ShortString,
     pub(super) properties: BasicProperties,
-    pub(super) body: Body,
+    pub(super) body: MessageBody,
 }
 
-impl Outgoing {
+impl AmqpMessage {
     /// Returns whether the broker returned this message, which the routing key and the id identify. The broker may
     /// have changed the other properties, as RabbitMQ's timestamp plugin does.
     pub(super) fn is(&self, returned: &Delivery) -> bool {
@@ -82,14 +82,14 @@ fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
 
 /// The data of a message, shared with its origin.
 #[derive(Debug, Clone)]
-pub(super) enum Body {
+pub(super) enum MessageBody {
     Message(Message),
     Event(Arc<Event>),
     Raw(Bytes),
     Nothing,
 }
 
-impl Body {
+impl MessageBody {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::Message(message) => message.data(),
@@ -105,11 +105,11 @@ pub(super) fn message(
     stream: &str,
     message: &OutboxMessage,
     sequence: Option<u64>,
-    template: &RoutingKey,
-) -> Outgoing {
+    template: &RoutingKeyTemplate,
+) -> AmqpMessage {
     let inner = &message.emitted.message;
     let key = inner.key().unwrap_or(&message.key);
-    let mut envelope = Envelope::new(&source_of(stream), key, inner.headers(), &[]);
+    let mut envelope = PropertiesBuilder::new(&source_of(stream), key, inner.headers(), &[]);
     envelope.attribute("id", &message_id(stream, message), BasicProperties::with_message_id);
     envelope.attribute("type", inner.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", inner.content_type(), BasicProperties::with_content_type);
@@ -119,10 +119,10 @@ pub(super) fn message(
     if inner.end() {
         envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
     }
-    Outgoing {
+    AmqpMessage {
         routing_key: routing_key(template, stream, key, inner.kind()),
         properties: envelope.properties(),
-        body: Body::Message(inner.clone()),
+        body: MessageBody::Message(inner.clone()),
     }
 }
 
@@ -132,15 +132,16 @@ pub(super) fn letter(
     stream: &str,
     letter: &DeadLetter,
     sequence: Option<u64>,
-    template: &RoutingKey,
-) -> Outgoing {
+    template: &RoutingKeyTemplate,
+) -> AmqpMessage {
     let event: Option<&Event> = match &letter.content {
         LetterContent::Event(event) => Some(event),
         LetterContent::Nothing | LetterContent::Raw(_) => None,
     };
     let attributes = letter_attributes(stream, letter);
     let headers = event.into_iter().flat_map(Event::headers);
-    let mut envelope = Envelope::new(&source_of(stream), &letter.id.key, headers, &REASONS);
+    let mut envelope =
+        PropertiesBuilder::new(&source_of(stream), &letter.id.key, headers, &REASONS);
     envelope.attribute("id", &attributes.id, BasicProperties::with_message_id);
     envelope.attribute("type", attributes.kind, BasicProperties::with_type);
     envelope.attribute(
@@ -154,20 +155,20 @@ pub(super) fn letter(
     if let Some(sequence) = sequence.or_else(|| event.and_then(Event::sequence)) {
         envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
     }
-    Outgoing {
+    AmqpMessage {
         routing_key: routing_key(template, stream, &letter.id.key, attributes.kind),
         properties: envelope.properties(),
         body: match &letter.content {
-            LetterContent::Nothing => Body::Nothing,
-            LetterContent::Raw(bytes) => Body::Raw(bytes.clone()),
-            LetterContent::Event(event) => Body::Event(Arc::clone(event)),
+            LetterContent::Nothing => MessageBody::Nothing,
+            LetterContent::Raw(bytes) => MessageBody::Raw(bytes.clone()),
+            LetterContent::Event(event) => MessageBody::Event(Arc::clone(event)),
         },
     }
 }
 
 /// Encodes a producer's event, with its sequence if it has one, in the form that the stream reads.
-pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyFrom) -> Outgoing {
-    let mut envelope = Envelope::new(event.source(), event.key(), event.headers(), &[]);
+pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation) -> AmqpMessage {
+    let mut envelope = PropertiesBuilder::new(event.source(), event.key(), event.headers(), &[]);
     envelope.attribute("id", event.id(), BasicProperties::with_message_id);
     envelope.attribute("type", event.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", event.content_type(), BasicProperties::with_content_type);
@@ -180,30 +181,34 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyFrom) ->
     if event.end() {
         envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
     }
-    if let KeyFrom::Header(name) = key {
+    if let KeyLocation::Header(name) = key {
         envelope.headers.insert(name.as_str().into(), text(event.key()));
     }
     let mut routing_key = event.key().to_owned();
-    routing_key.truncate(routing_key.floor_char_boundary(RoutingKey::LIMIT));
+    routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT));
     let properties = envelope.properties();
-    Outgoing { routing_key: routing_key.into(), properties, body: Body::Event(Arc::clone(event)) }
+    AmqpMessage {
+        routing_key: routing_key.into(),
+        properties,
+        body: MessageBody::Event(Arc::clone(event)),
+    }
 }
 
 /// Returns the routing key, cut to AMQP's limit. The key of a handler's message is never too long; that of a dead
 /// letter, or of a message from before a change of the template, may be. The event's key is in a header as well.
-fn routing_key(template: &RoutingKey, stream: &str, key: &str, kind: &str) -> ShortString {
+fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &str) -> ShortString {
     let mut filled = template.fill(stream, key, kind);
-    filled.truncate(filled.floor_char_boundary(RoutingKey::LIMIT));
+    filled.truncate(filled.floor_char_boundary(RoutingKeyTemplate::LIMIT));
     filled.into()
 }
 
 /// The properties and headers of a message under construction.
-struct Envelope {
+struct PropertiesBuilder {
     properties: BasicProperties,
     headers: FieldTable,
 }
 
-impl Envelope {
+impl PropertiesBuilder {
     /// Creates an envelope with foreign headers. Those that are reserved or in `taken` are renamed.
     fn new<'a>(
         source: &str,

@@ -14,25 +14,25 @@ use std::time::{Duration, Instant};
 use lapin::Confirmation;
 use lapin::message::Delivery;
 
-use super::encode::Outgoing;
-use ordain_store::Tenure;
+use super::encode::AmqpMessage;
+use ordain_store::Ownership;
 
 /// A message with its position in the order of its sink.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct PendingPublish {
     /// The run to which the message belongs.
     pub(super) run: u64,
     /// The position.
     pub(super) order: u64,
     /// The message.
-    pub(super) outgoing: Outgoing,
+    pub(super) outgoing: AmqpMessage,
     /// The tenure in which the message may be published.
-    pub(super) tenure: Arc<Tenure>,
+    pub(super) tenure: Arc<Ownership>,
 }
 
 /// The broker's result for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ConfirmResult {
     /// The broker accepted the message.
     Taken,
     /// The broker returned the message: no queue takes it.
@@ -41,7 +41,7 @@ pub(super) enum Fate {
     Nacked,
 }
 
-impl Fate {
+impl ConfirmResult {
     /// Returns the result that the confirm alone shows. The library reports a returned message separately.
     pub(super) fn of(confirmation: &Confirmation) -> Self {
         if confirmation.is_ack() { Self::Taken } else { Self::Nacked }
@@ -49,27 +49,27 @@ impl Fate {
 }
 
 /// The future confirm of a message.
-pub(super) type Confirm<'a> =
+pub(super) type ConfirmFuture<'a> =
     Pin<Box<dyn Future<Output = lapin::Result<Confirmation>> + Send + 'a>>;
 
 /// The error that the broker returned a message that was not sent.
 #[derive(Debug)]
-pub(super) struct Strange;
+pub(super) struct UnmatchedReturn;
 
 /// The result of a check.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct ResolvedConfirms {
     /// Messages whose result is known, in order.
-    pub(super) settled: Vec<(Item, Fate)>,
+    pub(super) settled: Vec<(PendingPublish, ConfirmResult)>,
     /// Messages that are given up, in order.
-    pub(super) silent: Vec<Item>,
+    pub(super) silent: Vec<PendingPublish>,
 }
 
-struct Sent<'a> {
-    item: Item,
+struct UnconfirmedPublish<'a> {
+    item: PendingPublish,
     /// The future confirm; `None` after it has arrived.
-    confirm: Option<Confirm<'a>>,
-    fate: Fate,
+    confirm: Option<ConfirmFuture<'a>>,
+    fate: ConfirmResult,
     /// The confirm had arrived at the last check.
     seen: bool,
     /// The time when a later message was first seen confirmed before this one.
@@ -77,8 +77,8 @@ struct Sent<'a> {
 }
 
 /// The sent messages whose result is not known yet.
-pub(super) struct Flight<'a> {
-    sent: VecDeque<Sent<'a>>,
+pub(super) struct ConfirmTracker<'a> {
+    sent: VecDeque<UnconfirmedPublish<'a>>,
     /// Total size of the bodies, in bytes.
     bytes: usize,
     /// Number of confirmed messages at the front.
@@ -88,7 +88,7 @@ pub(super) struct Flight<'a> {
     /// The time of the last confirm, or of the last message that was sent while no other was unconfirmed.
     heard: Instant,
     /// Confirms of messages that were given up. Such a confirm may still arrive and carry another message.
-    late: Vec<Confirm<'a>>,
+    late: Vec<ConfirmFuture<'a>>,
     /// The broker returned a message that was not sent.
     strange: bool,
 }
@@ -97,7 +97,7 @@ pub(super) struct Flight<'a> {
 /// confirms.
 const LATE: usize = 1_024;
 
-impl<'a> Flight<'a> {
+impl<'a> ConfirmTracker<'a> {
     pub(super) fn new() -> Self {
         Self {
             sent: VecDeque::new(),
@@ -145,7 +145,7 @@ impl<'a> Flight<'a> {
 
     /// Sends a message behind those before it. The message is passed to the library at once, but not awaited, so that
     /// many messages go into one write.
-    pub(super) fn send(&mut self, item: Item, mut confirm: Confirm<'a>) {
+    pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
             self.heard = Instant::now();
@@ -154,10 +154,10 @@ impl<'a> Flight<'a> {
         if let Poll::Ready(ready) = ready {
             confirm = Box::pin(std::future::ready(ready));
         }
-        self.sent.push_back(Sent {
+        self.sent.push_back(UnconfirmedPublish {
             item,
             confirm: Some(confirm),
-            fate: Fate::Taken,
+            fate: ConfirmResult::Taken,
             seen: false,
             overtaken: None,
         });
@@ -194,8 +194,8 @@ impl<'a> Flight<'a> {
         };
         self.sent[at].confirm = None;
         self.heard = Instant::now();
-        if self.sent[at].fate != Fate::Returned {
-            self.sent[at].fate = Fate::of(&confirmation);
+        if self.sent[at].fate != ConfirmResult::Returned {
+            self.sent[at].fate = ConfirmResult::of(&confirmation);
         }
         if let Some(returned) = confirmation.take_message() {
             self.came_back(&returned.delivery);
@@ -205,14 +205,16 @@ impl<'a> Flight<'a> {
 
     fn came_back(&mut self, returned: &Delivery) {
         let mut sent = self.sent.iter_mut();
-        match sent.find(|sent| sent.fate != Fate::Returned && sent.item.outgoing.is(returned)) {
-            Some(sent) => sent.fate = Fate::Returned,
+        match sent
+            .find(|sent| sent.fate != ConfirmResult::Returned && sent.item.outgoing.is(returned))
+        {
+            Some(sent) => sent.fate = ConfirmResult::Returned,
             None => self.strange = true,
         }
     }
 
     /// Polls the confirms of all messages.
-    fn look_ahead(&mut self) -> Result<(), Strange> {
+    fn look_ahead(&mut self) -> Result<(), UnmatchedReturn> {
         let mut cx = Context::from_waker(Waker::noop());
         for at in self.confirmed..self.sent.len() {
             let _ = self.poll_one(at, &mut cx);
@@ -228,11 +230,13 @@ impl<'a> Flight<'a> {
         for returned in told {
             self.came_back(&returned.delivery);
         }
-        if self.strange { Err(Strange) } else { Ok(()) }
+        if self.strange { Err(UnmatchedReturn) } else { Ok(()) }
     }
 
     /// Removes and returns the messages whose result is known, if a check is due. Fails as [`look`](Self::look) does.
-    pub(super) fn settled(&mut self) -> Result<Vec<(Item, Fate)>, Strange> {
+    pub(super) fn settled(
+        &mut self,
+    ) -> Result<Vec<(PendingPublish, ConfirmResult)>, UnmatchedReturn> {
         if self.confirmed < self.after {
             return Ok(Vec::new());
         }
@@ -249,14 +253,15 @@ impl<'a> Flight<'a> {
     ///
     /// Fails if the broker returned a message that was not sent. No result can be relied on then, and nothing is
     /// removed.
-    pub(super) fn look(&mut self, patience: Duration) -> Result<Found, Strange> {
+    pub(super) fn look(&mut self, patience: Duration) -> Result<ResolvedConfirms, UnmatchedReturn> {
         self.look_ahead()?;
         let last = self.sent.iter().rposition(|sent| sent.confirm.is_none()).unwrap_or(0);
         let is_all = self.sent.iter().all(|sent| sent.confirm.is_none());
         // Messages that were sent after the last check do not count.
         let mut before = self.sent.iter().take(self.after);
-        let is_known = is_all || !before.any(|sent| !sent.seen && sent.fate == Fate::Returned);
-        let mut found = Found::default();
+        let is_known =
+            is_all || !before.any(|sent| !sent.seen && sent.fate == ConfirmResult::Returned);
+        let mut found = ResolvedConfirms::default();
         let sent = std::mem::take(&mut self.sent);
         for (at, mut sent) in sent.into_iter().enumerate() {
             let is_open = sent.confirm.is_some();
@@ -268,7 +273,7 @@ impl<'a> Flight<'a> {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
                 found.settled.push((sent.item, sent.fate));
             // A returned message stays: its confirm may carry another message.
-            } else if is_late && sent.fate != Fate::Returned {
+            } else if is_late && sent.fate != ConfirmResult::Returned {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
                 self.late.extend(sent.confirm);
                 found.silent.push(sent.item);
@@ -283,7 +288,9 @@ impl<'a> Flight<'a> {
     }
 
     /// Removes all messages, in order. Also returns the position of the first unconfirmed one.
-    pub(super) fn into_items(self) -> (Option<usize>, impl DoubleEndedIterator<Item = Item>) {
+    pub(super) fn into_items(
+        self,
+    ) -> (Option<usize>, impl DoubleEndedIterator<Item = PendingPublish>) {
         let first = self.sent.iter().position(|sent| sent.confirm.is_some());
         (first, self.sent.into_iter().map(|sent| sent.item))
     }
@@ -300,16 +307,17 @@ mod tests {
     use rand::{RngExt as _, SeedableRng as _};
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::encode::Body;
+    use super::super::encode::MessageBody;
     use super::*;
 
-    fn item(order: u64) -> Item {
+    fn item(order: u64) -> PendingPublish {
         let properties = BasicProperties::default().with_message_id(order.to_string().into());
-        let outgoing = Outgoing { routing_key: "key".into(), properties, body: Body::Nothing };
-        Item { run: 0, order, outgoing, tenure: Arc::new(Tenure::sole()) }
+        let outgoing =
+            AmqpMessage { routing_key: "key".into(), properties, body: MessageBody::Nothing };
+        PendingPublish { run: 0, order, outgoing, tenure: Arc::new(Ownership::sole()) }
     }
 
-    fn returned(item: &Item) -> BasicReturnMessage {
+    fn returned(item: &PendingPublish) -> BasicReturnMessage {
         let key = item.outgoing.routing_key.clone();
         let mut delivery = Delivery::mock(0, "out".into(), key, false, Vec::new());
         delivery.properties = item.outgoing.properties.clone();
@@ -317,7 +325,7 @@ mod tests {
     }
 
     /// A simulation of the broker and the client library.
-    struct Wire {
+    struct SimulatedBroker {
         rng: ChaCha8Rng,
         /// Returned messages that the library has not attached to a confirm yet.
         waiting: VecDeque<BasicReturnMessage>,
@@ -325,7 +333,7 @@ mod tests {
         confirmed: HashMap<u64, Confirmation>,
     }
 
-    impl Wire {
+    impl SimulatedBroker {
         /// Confirms one of the unconfirmed messages, chosen at random.
         fn confirm(&mut self) {
             self.unconfirmed.shuffle(&mut self.rng);
@@ -337,7 +345,7 @@ mod tests {
     }
 
     /// Returns the confirm of a message. Polling it may first confirm other messages.
-    fn confirm(wire: &Arc<Mutex<Wire>>, order: u64) -> Confirm<'static> {
+    fn confirm(wire: &Arc<Mutex<SimulatedBroker>>, order: u64) -> ConfirmFuture<'static> {
         let wire = Arc::clone(wire);
         Box::pin(std::future::poll_fn(move |_| {
             let mut wire = wire.lock().expect("the lock is not poisoned");
@@ -358,14 +366,14 @@ mod tests {
         let mut all_given_up = 0;
         for seed in 0..4_000 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let wire = Arc::new(Mutex::new(Wire {
+            let wire = Arc::new(Mutex::new(SimulatedBroker {
                 rng: ChaCha8Rng::seed_from_u64(seed + 1_000_000),
                 waiting: VecDeque::new(),
                 unconfirmed: Vec::new(),
                 confirmed: HashMap::new(),
             }));
             let lock = || wire.lock().expect("the lock is not poisoned");
-            let mut flight = Flight::new();
+            let mut flight = ConfirmTracker::new();
             let mut truth = Vec::new();
             let mut told = Vec::new();
             let mut given_up = Vec::new();
@@ -381,7 +389,11 @@ mod tests {
                     if comes_back {
                         lock().waiting.push_back(returned(&item));
                     }
-                    truth.push(if comes_back { Fate::Returned } else { Fate::Taken });
+                    truth.push(if comes_back {
+                        ConfirmResult::Returned
+                    } else {
+                        ConfirmResult::Taken
+                    });
                     flight.send(item, confirm(&wire, order));
                     if is_silent {
                         silent.push(order);
@@ -411,7 +423,7 @@ mod tests {
             }
             all_given_up += given_up.len();
             // A message that is returned after it was given up matches no sent message.
-            let comes_late = |order: &u64| truth[*order as usize] == Fate::Returned;
+            let comes_late = |order: &u64| truth[*order as usize] == ConfirmResult::Returned;
             let may_be_strange = given_up.iter().any(comes_late);
             told.sort_unstable_by_key(|(order, _)| *order);
             if flight.strange {
@@ -433,7 +445,7 @@ mod tests {
     /// later ones were confirmed long ago, even if those are gone.
     #[test]
     fn message_without_answer_is_given_up_and_delays_no_other() {
-        let mut flight = Flight::new();
+        let mut flight = ConfirmTracker::new();
         let ready = |confirmation| Box::pin(std::future::ready(Ok(confirmation)));
         flight.send(item(0), ready(Confirmation::Nack(None)));
         flight.send(item(1), Box::pin(std::future::pending()));
@@ -443,13 +455,13 @@ mod tests {
         let mut settled = flight.settled().expect("nothing strange");
         settled.extend(flight.look(Duration::MAX).expect("nothing strange").settled);
         let settled: Vec<_> = settled.iter().map(|(item, fate)| (item.order, *fate)).collect();
-        assert_eq!(settled, [(0, Fate::Nacked), (2, Fate::Taken)]);
+        assert_eq!(settled, [(0, ConfirmResult::Nacked), (2, ConfirmResult::Taken)]);
         assert_eq!(flight.open(), 1);
         let found = flight.look(Duration::ZERO).expect("nothing strange");
         assert_eq!(found.silent.iter().map(|item| item.order).collect::<Vec<_>>(), [1]);
         assert!(flight.is_empty() && flight.open() == 1);
 
-        let mut flight = Flight::new();
+        let mut flight = ConfirmTracker::new();
         flight.send(item(0), ready(Confirmation::Ack(None)));
         flight.send(item(1), Box::pin(std::future::pending()));
         assert!(flight.look(Duration::MAX).expect("nothing strange").settled.is_empty());

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use super::flight::Item;
+use super::flight::PendingPublish;
 use ordain_util::backoff::Backoff;
 use ordain_util::wait::shortened;
 
@@ -14,11 +14,11 @@ const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration
 const ALONE_DELAY: Duration = Duration::from_secs(30);
 
 /// A stream and a key.
-type Of = (Vec<u8>, Vec<u8>);
+type OrderingKey = (Vec<u8>, Vec<u8>);
 
 /// The way in which a message is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum RetryMode {
     /// Pipelined with the other messages.
     Among,
     /// On a connection of its own, where a failure affects no other message.
@@ -26,21 +26,21 @@ pub(super) enum Again {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Held(HashMap<Of, Line>);
+pub(super) struct KeyRetryQueue(HashMap<OrderingKey, KeyBacklog>);
 
 /// The held messages of a key.
 #[derive(Debug)]
-struct Line {
+struct KeyBacklog {
     /// The messages by their order in the sink.
-    items: BTreeMap<u64, Item>,
+    items: BTreeMap<u64, PendingPublish>,
     /// The order of the message that is being retried.
     tried: Option<u64>,
-    again: Again,
+    again: RetryMode,
     retry_at: Instant,
     backoff: Backoff,
 }
 
-impl Held {
+impl KeyRetryQueue {
     /// Returns the number of held messages.
     pub(super) fn len(&self) -> usize {
         self.0.values().map(|line| line.items.len()).sum()
@@ -51,7 +51,7 @@ impl Held {
     }
 
     /// Returns a message that may be published now; keeps a message that must wait behind another.
-    pub(super) fn pass(&mut self, item: Item) -> Option<Item> {
+    pub(super) fn pass(&mut self, item: PendingPublish) -> Option<PendingPublish> {
         if self.0.is_empty() {
             return Some(item);
         }
@@ -65,8 +65,8 @@ impl Held {
     }
 
     /// Keeps a message that the broker did not accept, and schedules its retry.
-    pub(super) fn hold(&mut self, item: Item, again: Again, now: Instant) {
-        let line = self.0.entry(item.outgoing.of()).or_insert_with(|| Line {
+    pub(super) fn hold(&mut self, item: PendingPublish, again: RetryMode, now: Instant) {
+        let line = self.0.entry(item.outgoing.of()).or_insert_with(|| KeyBacklog {
             items: BTreeMap::new(),
             tried: Some(item.order),
             again,
@@ -79,8 +79,8 @@ impl Held {
             line.tried = None;
             line.again = again;
             let delay = match again {
-                Again::Among => line.backoff.next_delay(),
-                Again::Alone => {
+                RetryMode::Among => line.backoff.next_delay(),
+                RetryMode::Alone => {
                     line.backoff.advance_to_max();
                     shortened(ALONE_DELAY)
                 }
@@ -91,7 +91,10 @@ impl Held {
     }
 
     /// Releases the messages that waited behind an accepted one, in order.
-    pub(super) fn release(&mut self, taken: &Item) -> impl DoubleEndedIterator<Item = Item> {
+    pub(super) fn release(
+        &mut self,
+        taken: &PendingPublish,
+    ) -> impl DoubleEndedIterator<Item = PendingPublish> {
         let mut items = BTreeMap::new();
         if !self.0.is_empty() {
             let of = taken.outgoing.of();
@@ -104,7 +107,7 @@ impl Held {
 
     /// Removes the messages that another process publishes now. A message that is being retried is not among the held
     /// ones.
-    pub(super) fn take_over(&mut self) -> Vec<Item> {
+    pub(super) fn take_over(&mut self) -> Vec<PendingPublish> {
         let mut over = Vec::new();
         self.0.retain(|_, line| {
             over.extend(
@@ -117,24 +120,28 @@ impl Held {
 
     /// Makes all isolated retries due: the cause of the refusals may be gone for all of them.
     pub(super) fn hurry(&mut self, now: Instant) {
-        for line in self.0.values_mut().filter(|line| line.again == Again::Alone) {
+        for line in self.0.values_mut().filter(|line| line.again == RetryMode::Alone) {
             line.retry_at = now;
         }
     }
 
     /// Removes the messages that are due: those to retry among the others, and at most `alone` of those to retry in
     /// isolation, longest wait first.
-    pub(super) fn due(&mut self, alone: usize, now: Instant) -> (Vec<Item>, Vec<Item>) {
-        let is_due = |line: &&mut Line| line.tried.is_none() && line.retry_at <= now;
-        let mut lines: Vec<&mut Line> = self.0.values_mut().filter(is_due).collect();
+    pub(super) fn due(
+        &mut self,
+        alone: usize,
+        now: Instant,
+    ) -> (Vec<PendingPublish>, Vec<PendingPublish>) {
+        let is_due = |line: &&mut KeyBacklog| line.tried.is_none() && line.retry_at <= now;
+        let mut lines: Vec<&mut KeyBacklog> = self.0.values_mut().filter(is_due).collect();
         lines.sort_unstable_by_key(|line| line.retry_at);
         let mut due = Vec::new();
         let mut due_alone = Vec::new();
         for line in lines {
             let to = match line.again {
-                Again::Among => &mut due,
-                Again::Alone if due_alone.len() < alone => &mut due_alone,
-                Again::Alone => continue,
+                RetryMode::Among => &mut due,
+                RetryMode::Alone if due_alone.len() < alone => &mut due_alone,
+                RetryMode::Alone => continue,
             };
             if let Some((order, item)) = line.items.pop_first() {
                 line.tried = Some(order);
@@ -155,16 +162,17 @@ mod tests {
     use rand::{RngExt as _, SeedableRng as _};
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::encode::{Body, Outgoing};
+    use super::super::encode::{AmqpMessage, MessageBody};
     use super::*;
-    use ordain_store::Tenure;
+    use ordain_store::Ownership;
 
-    fn item(key: usize, order: u64) -> Item {
+    fn item(key: usize, order: u64) -> PendingPublish {
         let mut headers = FieldTable::default();
         headers.insert("X-Key".into(), AMQPValue::LongString(key.to_string().into()));
         let properties = BasicProperties::default().with_headers(headers);
-        let outgoing = Outgoing { routing_key: "key".into(), properties, body: Body::Nothing };
-        Item { run: key as u64, order, outgoing, tenure: Arc::new(Tenure::sole()) }
+        let outgoing =
+            AmqpMessage { routing_key: "key".into(), properties, body: MessageBody::Nothing };
+        PendingPublish { run: key as u64, order, outgoing, tenure: Arc::new(Ownership::sole()) }
     }
 
     /// All messages are accepted in the end, and each key keeps its order, whatever is refused, returned or not
@@ -173,11 +181,11 @@ mod tests {
     fn every_message_is_accepted_in_the_order_of_its_key() {
         for seed in 0..500 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let mut held = Held::default();
+            let mut held = KeyRetryQueue::default();
             let mut now = Instant::now();
-            let mut waiting: VecDeque<Item> =
+            let mut waiting: VecDeque<PendingPublish> =
                 (0..60).map(|order| item(rng.random_range(0..4), order)).collect();
-            let mut on_the_way: Vec<Item> = Vec::new();
+            let mut on_the_way: Vec<PendingPublish> = Vec::new();
             let mut taken: Vec<(u64, u64)> = Vec::new();
             for step in 0.. {
                 assert!(step < 100_000, "seed {seed}: {} of 60 are accepted", taken.len());
@@ -196,8 +204,8 @@ mod tests {
                 } else if !on_the_way.is_empty() {
                     let item = on_the_way.swap_remove(rng.random_range(0..on_the_way.len()));
                     match rng.random_range(0..4) {
-                        0 => held.hold(item, Again::Among, now),
-                        1 => held.hold(item, Again::Alone, now),
+                        0 => held.hold(item, RetryMode::Among, now),
+                        1 => held.hold(item, RetryMode::Alone, now),
                         _ => {
                             for next in held.release(&item).rev() {
                                 waiting.push_front(next);

@@ -35,12 +35,12 @@ mod watch;
 mod weight;
 mod window;
 
-pub use connect::{Broker, BrokerError};
+pub use connect::{BrokerEndpoint, BrokerError};
 pub use consumer::start;
 pub use consumer_options::ConsumerOptions;
-pub use decode::Decoder;
-pub use produce::{Numbered, Producer};
-pub use publish::{AmqpSink, Published};
+pub use decode::DeliveryDecoder;
+pub use produce::{ExchangeProducer, SequencedEvent};
+pub use publish::{ExchangeSink, PublishedCount};
 pub use reach::watch_reach;
 pub use topology::Topology;
-pub use window::LastWindow;
+pub use window::LastPrefetch;

@@ -9,30 +9,30 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Connection, Event as ConnectionEvent, ExchangeKind};
 use tokio::time::timeout;
 
-use super::connect::{Broker, BrokerError, is_of_a_message};
-use super::encode::Outgoing;
-use super::flight::{Confirm, Fate, Item};
+use super::connect::{BrokerEndpoint, BrokerError, is_of_a_message};
+use super::encode::AmqpMessage;
+use super::flight::{ConfirmFuture, ConfirmResult, PendingPublish};
 
 /// The exchange of a sink.
 #[derive(Debug, Clone)]
 pub(super) struct Exchange {
     pub(super) sink: String,
-    pub(super) broker: Arc<Broker>,
+    pub(super) broker: Arc<BrokerEndpoint>,
     pub(super) name: String,
 }
 
 /// A channel with publisher confirms, and its connection.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ConfirmChannel {
     pub(super) connection: Connection,
     pub(super) channel: Channel,
 }
 
 /// The broker's answer to a message that was published in isolation.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum IsolatedAnswer {
     /// The broker confirmed, returned or refused the message.
-    Fate(Fate),
+    Fate(ConfirmResult),
     /// The broker closed the channel because of the message, for this reason.
     Refused(String),
     /// The broker did not answer in time.
@@ -73,7 +73,10 @@ impl Exchange {
     }
 
     /// Opens a channel, on the previous connection if that is still open.
-    pub(super) async fn connect(&self, before: Option<Connection>) -> Result<Link, BrokerError> {
+    pub(super) async fn connect(
+        &self,
+        before: Option<Connection>,
+    ) -> Result<ConfirmChannel, BrokerError> {
         let connection = match before {
             Some(connection) if connection.status().connected() => connection,
             _ => self.connection().await?,
@@ -81,17 +84,21 @@ impl Exchange {
         self.channel(connection).await
     }
 
-    async fn channel(&self, connection: Connection) -> Result<Link, BrokerError> {
+    async fn channel(&self, connection: Connection) -> Result<ConfirmChannel, BrokerError> {
         let failed = |error| self.broker.error(&error);
         let channel = connection.create_channel().await.map_err(failed)?;
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(failed)?;
-        Ok(Link { connection, channel })
+        Ok(ConfirmChannel { connection, channel })
     }
 
     /// Publishes a message.
-    pub(super) fn publish<'a>(&self, channel: &'a Channel, outgoing: &Outgoing) -> Confirm<'a> {
+    pub(super) fn publish<'a>(
+        &self,
+        channel: &'a Channel,
+        outgoing: &AmqpMessage,
+    ) -> ConfirmFuture<'a> {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let Outgoing { routing_key, properties, body } = outgoing;
+        let AmqpMessage { routing_key, properties, body } = outgoing;
         let exchange = self.name.as_str().into();
         let key = routing_key.clone();
         let properties = properties.clone();
@@ -102,8 +109,12 @@ impl Exchange {
     }
 
     /// Publishes a message on a connection of its own, and waits up to `patience` for the broker's answer.
-    pub(super) async fn publish_alone(self, item: Item, patience: Duration) -> (Item, Answer) {
-        let away = |reason: String| Answer::Away(reason);
+    pub(super) async fn publish_alone(
+        self,
+        item: PendingPublish,
+        patience: Duration,
+    ) -> (PendingPublish, IsolatedAnswer) {
+        let away = |reason: String| IsolatedAnswer::Away(reason);
         let link = async {
             let name = format!("ordain sink {}, one message", self.sink);
             self.channel(self.broker.connect(&name).await?).await
@@ -115,22 +126,22 @@ impl Exchange {
         };
         if !item.tenure.is_on() {
             // Connecting may have taken longer than the lease.
-            return (item, Answer::NotOurs);
+            return (item, IsolatedAnswer::NotOurs);
         }
         let confirmed = timeout(patience, self.publish(&link.channel, &item.outgoing)).await;
         let answer = match confirmed {
             Err(_) if link.connection.status().blocked() => {
                 away(format!("{} accepts no messages for now", self.broker))
             }
-            Err(_) => Answer::Silence,
+            Err(_) => IsolatedAnswer::Silence,
             Ok(Err(error)) => {
                 let reason = self.broker.error(&error).to_string();
-                if is_of_a_message(&error) { Answer::Refused(reason) } else { away(reason) }
+                if is_of_a_message(&error) { IsolatedAnswer::Refused(reason) } else { away(reason) }
             }
             Ok(Ok(confirmation)) => {
-                let fate = Fate::of(&confirmation);
+                let fate = ConfirmResult::of(&confirmation);
                 let came_back = confirmation.take_message().is_some();
-                Answer::Fate(if came_back { Fate::Returned } else { fate })
+                IsolatedAnswer::Fate(if came_back { ConfirmResult::Returned } else { fate })
             }
         };
         let _ = timeout(patience, link.connection.close(200, "done".into())).await;

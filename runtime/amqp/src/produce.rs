@@ -10,9 +10,9 @@ use lapin::{Channel, Connection};
 use ordain_core::Event;
 use tokio::time::timeout;
 
-use super::connect::{Broker, BrokerError};
-use super::encode::{self, Outgoing};
-use ordain_config::KeyFrom;
+use super::connect::{BrokerEndpoint, BrokerError};
+use super::encode::{self, AmqpMessage};
+use ordain_config::KeyLocation;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
@@ -25,10 +25,10 @@ const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A publisher of a producer's events.
 #[derive(Debug)]
-pub struct Producer {
-    broker: Arc<Broker>,
+pub struct ExchangeProducer {
+    broker: Arc<BrokerEndpoint>,
     exchange: String,
-    key: KeyFrom,
+    key: KeyLocation,
     /// `true` if the events of a key must not overtake each other: the broker may refuse one event and accept the
     /// next.
     in_order: bool,
@@ -37,12 +37,12 @@ pub struct Producer {
     link: Option<(Connection, Channel)>,
 }
 
-impl Producer {
+impl ExchangeProducer {
     /// Creates a producer for an exchange. The key is put where the stream reads it.
     pub fn new(
-        broker: &Arc<Broker>,
+        broker: &Arc<BrokerEndpoint>,
         exchange: &str,
-        key: &KeyFrom,
+        key: &KeyLocation,
         in_order: bool,
         patience: Duration,
     ) -> Self {
@@ -54,12 +54,12 @@ impl Producer {
 
     /// Returns whether an event's key is its routing key.
     pub fn is_routed(&self) -> bool {
-        self.key == KeyFrom::RoutingKey
+        self.key == KeyLocation::RoutingKey
     }
 
     /// Publishes events with their sequences until the broker has confirmed all of them. Events that the broker does
     /// not accept are published again, until no event has been accepted for `patience`.
-    pub async fn publish(&mut self, events: &[Numbered]) -> Result<(), BrokerError> {
+    pub async fn publish(&mut self, events: &[SequencedEvent]) -> Result<(), BrokerError> {
         let mut left = events.to_vec();
         let mut until = Instant::now() + self.patience;
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -92,7 +92,10 @@ impl Producer {
     /// Publishes events once. Returns whether the broker accepted each event, and the error if there was one: the
     /// broker is unavailable, or no queue takes an event. Where order matters, the events of a key after one that was
     /// not accepted are not published.
-    pub async fn try_publish(&mut self, events: &[Numbered]) -> (Vec<bool>, Option<BrokerError>) {
+    pub async fn try_publish(
+        &mut self,
+        events: &[SequencedEvent],
+    ) -> (Vec<bool>, Option<BrokerError>) {
         let mut taken = vec![false; events.len()];
         let mut failed = None;
         let mut stopped = HashSet::new();
@@ -122,7 +125,7 @@ impl Producer {
     }
 
     /// Sends messages and returns which of them the broker confirmed.
-    async fn send(&mut self, messages: &[Outgoing]) -> (Vec<bool>, Option<BrokerError>) {
+    async fn send(&mut self, messages: &[AmqpMessage]) -> (Vec<bool>, Option<BrokerError>) {
         let mut taken = vec![false; messages.len()];
         let failed = self.try_send(messages, &mut taken).await.err();
         (taken, failed)
@@ -130,7 +133,7 @@ impl Producer {
 
     async fn try_send(
         &mut self,
-        messages: &[Outgoing],
+        messages: &[AmqpMessage],
         taken: &mut [bool],
     ) -> Result<(), BrokerError> {
         let broker = Arc::clone(&self.broker);
@@ -139,7 +142,7 @@ impl Producer {
         let channel = self.channel().await?;
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let mut confirms = Vec::with_capacity(messages.len());
-        for Outgoing { routing_key, properties, body } in messages {
+        for AmqpMessage { routing_key, properties, body } in messages {
             let to = exchange.as_str().into();
             let key = routing_key.clone();
             let sent =
@@ -205,11 +208,11 @@ impl Producer {
 }
 
 /// An event and its sequence, if it has one.
-pub type Numbered = (Arc<Event>, Option<u64>);
+pub type SequencedEvent = (Arc<Event>, Option<u64>);
 
 /// Returns the positions of the events that may be sent together: all at once, or in waves without two events of one
 /// key.
-fn waves(events: &[Numbered], in_order: bool) -> Vec<Vec<usize>> {
+fn waves(events: &[SequencedEvent], in_order: bool) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<_>> = vec![Vec::new()];
     let mut seen = HashMap::new();
     for (at, (event, _)) in events.iter().enumerate() {

@@ -17,15 +17,15 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::complaints::Complaints;
-use super::connect::{Broker, BrokerError, is_of_a_message};
-use super::encode::{self, Outgoing};
-use super::flight::{Fate, Flight, Item, Strange};
-use super::held::{Again, Held};
-use super::link::{Answer, Exchange, Link};
-use ordain_config::{AmqpSink as Config, RoutingKey};
+use super::complaints::PublishWarnings;
+use super::connect::{BrokerEndpoint, BrokerError, is_of_a_message};
+use super::encode::{self, AmqpMessage};
+use super::flight::{ConfirmResult, ConfirmTracker, PendingPublish, UnmatchedReturn};
+use super::held::{KeyRetryQueue, RetryMode};
+use super::link::{ConfirmChannel, Exchange, IsolatedAnswer};
+use ordain_config::{AmqpSinkConfig as Config, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
-use ordain_store::Tenure;
+use ordain_store::Ownership;
 use ordain_util::backoff::Backoff;
 use ordain_util::wait::shortened;
 
@@ -53,33 +53,33 @@ const LOOK: Duration = Duration::from_millis(200);
 const ALONE: usize = 8;
 
 /// The id of a run, and the number of its messages that are published.
-pub type Published = (u64, usize);
+pub type PublishedCount = (u64, usize);
 
 /// Messages of a run, with the tenure in which they may be published.
 #[derive(Debug)]
-struct Batch {
+struct ExchangeBatch {
     run: u64,
-    tenure: Arc<Tenure>,
-    messages: Vec<Outgoing>,
+    tenure: Arc<Ownership>,
+    messages: Vec<AmqpMessage>,
 }
 
 /// The entrance of an exchange's sink.
 #[derive(Debug)]
-pub struct AmqpSink {
-    routing_key: RoutingKey,
+pub struct ExchangeSink {
+    routing_key: RoutingKeyTemplate,
     /// Messages of the run that is being collected.
-    gathered: Vec<Outgoing>,
+    gathered: Vec<AmqpMessage>,
     /// The channel to the task. It needs no limit of its own: its messages come from the outbox, which has one.
-    input: UnboundedSender<Batch>,
-    start: Option<(Outlet, Connection, UnboundedReceiver<Batch>)>,
+    input: UnboundedSender<ExchangeBatch>,
+    start: Option<(ExchangePublisher, Connection, UnboundedReceiver<ExchangeBatch>)>,
 }
 
-impl AmqpSink {
+impl ExchangeSink {
     /// Connects to the broker and checks that the exchange exists.
     pub async fn open(
         name: &str,
         config: &Config,
-        broker: &Arc<Broker>,
+        broker: &Arc<BrokerEndpoint>,
     ) -> Result<Self, BrokerError> {
         let exchange = Exchange {
             sink: name.to_owned(),
@@ -87,11 +87,11 @@ impl AmqpSink {
             name: config.exchange.0.clone(),
         };
         let connection = exchange.open().await?;
-        let outlet = Outlet {
-            complaints: Complaints::new(exchange.clone()),
+        let outlet = ExchangePublisher {
+            complaints: PublishWarnings::new(exchange.clone()),
             exchange,
             waiting: VecDeque::new(),
-            held: Held::default(),
+            held: KeyRetryQueue::default(),
             alone: JoinSet::new(),
             order: 0,
             window: WINDOW,
@@ -113,7 +113,7 @@ impl AmqpSink {
     /// Returns `None` on a second call.
     pub fn start(
         &mut self,
-        published: UnboundedSender<Published>,
+        published: UnboundedSender<PublishedCount>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let (outlet, connection, taken) = self.start.take()?;
         Some(outlet.run(connection, taken, published))
@@ -130,26 +130,26 @@ impl AmqpSink {
     }
 
     /// Sends the added messages to the task, as the messages of a run.
-    pub fn send(&mut self, run: u64, tenure: &Arc<Tenure>) {
+    pub fn send(&mut self, run: u64, tenure: &Arc<Ownership>) {
         if !self.gathered.is_empty() {
             let tenure = Arc::clone(tenure);
             let messages = std::mem::take(&mut self.gathered);
             // The send fails only if the task has panicked, which the task's owner notices.
-            let _ = self.input.send(Batch { run, tenure, messages });
+            let _ = self.input.send(ExchangeBatch { run, tenure, messages });
         }
     }
 }
 
 /// The state of an exchange's task.
 #[derive(Debug)]
-struct Outlet {
+struct ExchangePublisher {
     exchange: Exchange,
-    complaints: Complaints,
+    complaints: PublishWarnings,
     /// Messages that are not sent yet, in order.
-    waiting: VecDeque<Item>,
-    held: Held,
+    waiting: VecDeque<PendingPublish>,
+    held: KeyRetryQueue,
     /// The isolated retries that are running.
-    alone: JoinSet<(Item, Answer)>,
+    alone: JoinSet<(PendingPublish, IsolatedAnswer)>,
     /// The order of the next message.
     order: u64,
     /// Maximum number of unconfirmed messages now. After the broker has closed the channel because of one of several
@@ -164,7 +164,7 @@ struct Outlet {
 }
 
 /// The reason why a channel is no longer used.
-enum Ended {
+enum ChannelEnd {
     /// The broker or the library reported an error.
     Failed(lapin::Error),
     /// The broker sends no confirms.
@@ -175,24 +175,24 @@ enum Ended {
     Worn,
 }
 
-impl From<lapin::Error> for Ended {
+impl From<lapin::Error> for ChannelEnd {
     fn from(error: lapin::Error) -> Self {
         Self::Failed(error)
     }
 }
 
-impl From<Strange> for Ended {
-    fn from(Strange: Strange) -> Self {
+impl From<UnmatchedReturn> for ChannelEnd {
+    fn from(UnmatchedReturn: UnmatchedReturn) -> Self {
         Self::Strange
     }
 }
 
-impl Outlet {
+impl ExchangePublisher {
     async fn run(
         mut self,
         connection: Connection,
-        mut input: UnboundedReceiver<Batch>,
-        published: UnboundedSender<Published>,
+        mut input: UnboundedReceiver<ExchangeBatch>,
+        published: UnboundedSender<PublishedCount>,
     ) {
         let mut connection = Some(connection);
         loop {
@@ -209,7 +209,7 @@ impl Outlet {
                     continue;
                 }
             };
-            let mut flight = Flight::new();
+            let mut flight = ConfirmTracker::new();
             let ended = self.publish(&link, &mut flight, &mut input, &published).await;
             let open = flight.open();
             let (first, items) = flight.into_items();
@@ -218,7 +218,7 @@ impl Outlet {
             }
             match ended {
                 Ok(()) => return,
-                Err(Ended::Failed(error)) => {
+                Err(ChannelEnd::Failed(error)) => {
                     let reason = self.exchange.broker.error(&error).to_string();
                     connection = Some(link.connection);
                     if is_of_a_message(&error) {
@@ -228,9 +228,9 @@ impl Outlet {
                     }
                 }
                 // Dropping the link closes the connection in the remaining cases.
-                Err(Ended::Silence) => self.silence(first),
-                Err(Ended::Worn) => {}
-                Err(Ended::Strange) => {
+                Err(ChannelEnd::Silence) => self.silence(first),
+                Err(ChannelEnd::Worn) => {}
+                Err(ChannelEnd::Strange) => {
                     let broker = &self.exchange.broker;
                     let reason = format!(
                         "{broker} returned a message that was not published on this channel"
@@ -244,11 +244,11 @@ impl Outlet {
     /// Publishes on a channel until the sink is dropped or the channel fails.
     async fn publish<'a>(
         &mut self,
-        link: &'a Link,
-        flight: &mut Flight<'a>,
-        input: &mut UnboundedReceiver<Batch>,
-        published: &UnboundedSender<Published>,
-    ) -> Result<(), Ended> {
+        link: &'a ConfirmChannel,
+        flight: &mut ConfirmTracker<'a>,
+        input: &mut UnboundedReceiver<ExchangeBatch>,
+        published: &UnboundedSender<PublishedCount>,
+    ) -> Result<(), ChannelEnd> {
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -279,10 +279,10 @@ impl Outlet {
     /// Handles overdue confirms, and starts due retries.
     fn look(
         &mut self,
-        link: &Link,
-        flight: &mut Flight<'_>,
-        published: &UnboundedSender<Published>,
-    ) -> Result<(), Ended> {
+        link: &ConfirmChannel,
+        flight: &mut ConfirmTracker<'_>,
+        published: &UnboundedSender<PublishedCount>,
+    ) -> Result<(), ChannelEnd> {
         let is_blocked = link.connection.status().blocked();
         if is_blocked {
             flight.excuse();
@@ -292,31 +292,31 @@ impl Outlet {
         // A queue without a leader neither accepts nor refuses messages.
         self.hold_silent(found.silent);
         if flight.is_silent(self.patience) {
-            return Err(Ended::Silence);
+            return Err(ChannelEnd::Silence);
         }
         if flight.is_worn() {
-            return Err(Ended::Worn);
+            return Err(ChannelEnd::Worn);
         }
         self.try_again(is_blocked);
         Ok(())
     }
 
-    fn take(&mut self, Batch { run, tenure, messages }: Batch) {
+    fn take(&mut self, ExchangeBatch { run, tenure, messages }: ExchangeBatch) {
         for outgoing in messages {
             let tenure = Arc::clone(&tenure);
-            self.waiting.push_back(Item { run, order: self.order, outgoing, tenure });
+            self.waiting.push_back(PendingPublish { run, order: self.order, outgoing, tenure });
             self.order += 1;
         }
     }
 
     /// Drops the messages that the partition's new owner publishes.
-    fn drop_over(&mut self, published: &UnboundedSender<Published>) {
+    fn drop_over(&mut self, published: &UnboundedSender<PublishedCount>) {
         let mut over = self.held.take_over();
-        let (gone, waiting): (Vec<Item>, _) =
+        let (gone, waiting): (Vec<PendingPublish>, _) =
             self.waiting.drain(..).partition(|item| item.tenure.is_over());
-        self.waiting = VecDeque::from_iter::<Vec<Item>>(waiting);
+        self.waiting = VecDeque::from_iter::<Vec<PendingPublish>>(waiting);
         over.extend(gone);
-        self.settle(over.into_iter().map(|item| (item, Fate::Taken)).collect(), published);
+        self.settle(over.into_iter().map(|item| (item, ConfirmResult::Taken)).collect(), published);
     }
 
     fn is_empty(&self) -> bool {
@@ -327,8 +327,8 @@ impl Outlet {
     fn hand_over<'a>(
         &mut self,
         channel: &'a Channel,
-        flight: &mut Flight<'a>,
-        published: &UnboundedSender<Published>,
+        flight: &mut ConfirmTracker<'a>,
+        published: &UnboundedSender<PublishedCount>,
     ) {
         let mut on = None;
         while flight.len() < self.window && flight.bytes() < WINDOW_BYTES {
@@ -340,7 +340,7 @@ impl Outlet {
             } else {
                 if item.tenure.is_over() {
                     // The partition's new owner publishes this message.
-                    self.settle(vec![(item, Fate::Taken)], published);
+                    self.settle(vec![(item, ConfirmResult::Taken)], published);
                     continue;
                 }
                 // All tenures are suspended together.
@@ -354,8 +354,12 @@ impl Outlet {
     }
 
     /// Settles sent messages. Each accepted message raises the number that may be unconfirmed.
-    fn settle_sent(&mut self, settled: Vec<(Item, Fate)>, published: &UnboundedSender<Published>) {
-        let taken = settled.iter().filter(|(_, fate)| *fate == Fate::Taken).count();
+    fn settle_sent(
+        &mut self,
+        settled: Vec<(PendingPublish, ConfirmResult)>,
+        published: &UnboundedSender<PublishedCount>,
+    ) {
+        let taken = settled.iter().filter(|(_, fate)| *fate == ConfirmResult::Taken).count();
         if taken > 0 {
             self.refused = false;
             self.backoff.reset();
@@ -368,12 +372,16 @@ impl Outlet {
     }
 
     /// Reports accepted messages, and holds the others for a retry.
-    fn settle(&mut self, settled: Vec<(Item, Fate)>, published: &UnboundedSender<Published>) {
-        let mut done: Vec<Published> = Vec::new();
+    fn settle(
+        &mut self,
+        settled: Vec<(PendingPublish, ConfirmResult)>,
+        published: &UnboundedSender<PublishedCount>,
+    ) {
+        let mut done: Vec<PublishedCount> = Vec::new();
         for (item, fate) in settled {
-            if fate != Fate::Taken {
+            if fate != ConfirmResult::Taken {
                 self.complaints.not_taken(&item.outgoing, fate, &self.held);
-                self.held.hold(item, Again::Among, Instant::now());
+                self.held.hold(item, RetryMode::Among, Instant::now());
                 continue;
             }
             for next in self.held.release(&item).rev() {
@@ -402,7 +410,7 @@ impl Outlet {
                 continue;
             }
             if !item.tenure.is_on() {
-                self.held.hold(item, Again::Alone, Instant::now());
+                self.held.hold(item, RetryMode::Alone, Instant::now());
                 continue;
             }
             self.alone.spawn(self.exchange.clone().publish_alone(item, shortened(CONFIRM)));
@@ -410,30 +418,35 @@ impl Outlet {
     }
 
     /// Handles the result of an isolated retry.
-    fn answered(&mut self, item: Item, answer: Answer, published: &UnboundedSender<Published>) {
+    fn answered(
+        &mut self,
+        item: PendingPublish,
+        answer: IsolatedAnswer,
+        published: &UnboundedSender<PublishedCount>,
+    ) {
         match answer {
-            Answer::Fate(fate) => {
-                if fate == Fate::Taken {
+            IsolatedAnswer::Fate(fate) => {
+                if fate == ConfirmResult::Taken {
                     self.held.hurry(Instant::now());
                     // The broker was slow, or it has recovered.
                     self.patience = shortened(CONFIRM);
                 }
                 return self.settle(vec![(item, fate)], published);
             }
-            Answer::Refused(reason) => {
+            IsolatedAnswer::Refused(reason) => {
                 self.complaints.refused_again(&item.outgoing, &reason, &self.held);
             }
-            Answer::Silence => self.complaints.silence(&item.outgoing, &self.held),
-            Answer::Away(reason) => self.complaints.away(self.held.len() + 1, &reason),
-            Answer::NotOurs => {}
+            IsolatedAnswer::Silence => self.complaints.silence(&item.outgoing, &self.held),
+            IsolatedAnswer::Away(reason) => self.complaints.away(self.held.len() + 1, &reason),
+            IsolatedAnswer::NotOurs => {}
         }
-        self.held.hold(item, Again::Alone, Instant::now());
+        self.held.hold(item, RetryMode::Alone, Instant::now());
     }
 
-    fn hold_silent(&mut self, silent: Vec<Item>) {
+    fn hold_silent(&mut self, silent: Vec<PendingPublish>) {
         for item in silent {
             self.complaints.silence(&item.outgoing, &self.held);
-            self.held.hold(item, Again::Alone, Instant::now());
+            self.held.hold(item, RetryMode::Alone, Instant::now());
         }
     }
 
@@ -452,7 +465,7 @@ impl Outlet {
         self.window = 1;
         let Some(item) = only.and_then(|only| self.waiting.remove(only)) else { return };
         self.complaints.refused(&item.outgoing, reason, &self.held);
-        self.held.hold(item, Again::Alone, Instant::now());
+        self.held.hold(item, RetryMode::Alone, Instant::now());
         if std::mem::replace(&mut self.refused, true) {
             // All waiting messages may be refused.
             tokio::time::sleep(self.backoff.next_delay()).await;

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lapin::Connection;
-use ordain_store::Reach;
+use ordain_store::BrokerHealth;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::connect::Broker;
+use super::connect::BrokerEndpoint;
 
 /// Shortest time limit for a response: a first connection takes several round trips.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Starts a task that checks the broker four times per lease, until the receiver is dropped.
-pub fn watch_reach(broker: &Arc<Broker>, lease: Duration) -> watch::Receiver<Reach> {
-    let (tell, told) = watch::channel(Reach::Reached);
+pub fn watch_reach(broker: &Arc<BrokerEndpoint>, lease: Duration) -> watch::Receiver<BrokerHealth> {
+    let (tell, told) = watch::channel(BrokerHealth::Reached);
     let broker = Arc::clone(broker);
     tokio::spawn(async move {
         let every = lease / 4;
@@ -32,11 +32,15 @@ pub fn watch_reach(broker: &Arc<Broker>, lease: Duration) -> watch::Receiver<Rea
                 // partitions.
                 let all_are_back = since.get_or_insert(reached_at).elapsed() > patience + every;
                 let before = *tell.borrow();
-                if all_are_back { Reach::Reached } else { before }
+                if all_are_back { BrokerHealth::Reached } else { before }
             } else {
                 connection = None;
                 since = None;
-                if reached_at.elapsed() > lease { Reach::Lost } else { Reach::Doubted }
+                if reached_at.elapsed() > lease {
+                    BrokerHealth::Lost
+                } else {
+                    BrokerHealth::Doubted
+                }
             };
             tell.send_if_modified(|now| std::mem::replace(now, reach) != reach);
             sleep(every).await;
@@ -46,7 +50,7 @@ pub fn watch_reach(broker: &Arc<Broker>, lease: Duration) -> watch::Receiver<Rea
 }
 
 /// Returns whether the broker responds, on the previous connection if there is one.
-async fn answers(broker: &Broker, connection: &mut Option<Connection>) -> bool {
+async fn answers(broker: &BrokerEndpoint, connection: &mut Option<Connection>) -> bool {
     if connection.is_none() {
         *connection = broker.connect("ordain watch").await.ok();
     }

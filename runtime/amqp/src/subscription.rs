@@ -12,15 +12,15 @@ use tokio::sync::watch as latest;
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
 use super::unreadable::event;
-use super::watch::Flow;
+use super::watch::ConsumerProgress;
 use super::weight::weight;
-use super::window::Window;
+use super::window::AdaptivePrefetch;
 use ordain_cloudevents::{
-    Acknowledged, BATCH_BYTES, BATCH_EVENTS, Delivered, Deliveries, Position,
+    AckProgress, BATCH_BYTES, BATCH_EVENTS, DecodedDelivery, DeliveryBatch, FilePosition,
 };
 
 /// The reason why a subscription ended.
-pub(super) enum Ended {
+pub(super) enum SubscriptionEnd {
     /// The receiver of the deliveries is gone.
     Done,
     /// The window has changed. A consumer keeps the window with which it started. A new consumer on the same channel
@@ -37,14 +37,14 @@ pub(super) struct Subscription<'a> {
     queue: &'a str,
     generation: u64,
     channel: &'a Channel,
-    flow: &'a Flow,
-    window: &'a mut Window,
+    flow: &'a ConsumerProgress,
+    window: &'a mut AdaptivePrefetch,
     /// Number of deliveries that have arrived.
     taken: u64,
     /// Number of acknowledged deliveries.
     done: u64,
     /// Deliveries that the receiver has not taken, and the size of each in bytes.
-    held: VecDeque<(Delivered, usize)>,
+    held: VecDeque<(DecodedDelivery, usize)>,
     bytes: usize,
     /// The window, until the receiver has been notified of it.
     untold: Option<usize>,
@@ -57,8 +57,8 @@ impl<'a> Subscription<'a> {
         queue: &'a str,
         generation: u64,
         channel: &'a Channel,
-        flow: &'a Flow,
-        window: &'a mut Window,
+        flow: &'a ConsumerProgress,
+        window: &'a mut AdaptivePrefetch,
     ) -> Self {
         window.begin();
         let untold = Some(window.now().into());
@@ -82,9 +82,9 @@ impl<'a> Subscription<'a> {
     pub(super) async fn run(
         mut self,
         consumer: Consumer,
-        deliver: &mpsc::Sender<Deliveries>,
-        acknowledged: &mut latest::Receiver<Acknowledged>,
-    ) -> Result<Ended, BrokerError> {
+        deliver: &mpsc::Sender<DeliveryBatch>,
+        acknowledged: &mut latest::Receiver<AckProgress>,
+    ) -> Result<SubscriptionEnd, BrokerError> {
         let failed = |error| self.options.broker.error(&error);
         let mut batches = consumer.ready_chunks(BATCH_EVENTS);
         loop {
@@ -99,12 +99,12 @@ impl<'a> Subscription<'a> {
                         acknowledge(self.channel, through).await.map_err(failed)?;
                     }
                     if changed.is_err() {
-                        return Ok(Ended::Done);
+                        return Ok(SubscriptionEnd::Done);
                     }
                 }
                 room = deliver.reserve(), if !self.held.is_empty() => match room {
                     Ok(room) => room.send(self.batch()),
-                    Err(_) => return Ok(Ended::Done),
+                    Err(_) => return Ok(SubscriptionEnd::Done),
                 },
                 batch = batches.next() => {
                     let Some(batch) = batch else {
@@ -120,7 +120,7 @@ impl<'a> Subscription<'a> {
                     // alternate.
                     let changes = self.done > 0 && self.window.change();
                     if changes || self.window.overflows(self.bytes) {
-                        return Ok(Ended::Resized);
+                        return Ok(SubscriptionEnd::Resized);
                     }
                 }
             }
@@ -144,25 +144,25 @@ impl<'a> Subscription<'a> {
     }
 
     /// Removes the next batch from the deliveries that wait for the receiver.
-    fn batch(&mut self) -> Deliveries {
+    fn batch(&mut self) -> DeliveryBatch {
         let mut items = Vec::with_capacity(self.held.len().min(BATCH_EVENTS));
         let mut size = 0;
         while items.len() < BATCH_EVENTS && size < BATCH_BYTES {
             let Some((item, bytes)) = self.held.pop_front() else { break };
-            items.push((item, Position::default()));
+            items.push((item, FilePosition::default()));
             size += bytes;
         }
         self.bytes -= size;
-        Deliveries {
+        DeliveryBatch {
             generation: self.generation,
             items,
             window: self.untold.take(),
-            ..Deliveries::default()
+            ..DeliveryBatch::default()
         }
     }
 }
 
-fn through(acknowledged: &Acknowledged, generation: u64) -> u64 {
+fn through(acknowledged: &AckProgress, generation: u64) -> u64 {
     if acknowledged.generation == generation { acknowledged.through } else { 0 }
 }
 

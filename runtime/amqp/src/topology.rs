@@ -10,8 +10,8 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 
-use super::connect::{Broker, BrokerError};
-use ordain_config::{AmqpSource, Bind};
+use super::connect::{BrokerEndpoint, BrokerError};
+use ordain_config::{AmqpSourceConfig, ExchangeBinding};
 
 /// The exchange type that distributes routing keys over queues by a fixed hash (plugin `rabbitmq_sharding`).
 const SPREADING: &str = "x-modulus-hash";
@@ -26,13 +26,13 @@ pub struct Topology {
     exchange: Option<String>,
     queue: String,
     partitions: u32,
-    bind: Vec<Bind>,
+    bind: Vec<ExchangeBinding>,
     declare: bool,
 }
 
 impl Topology {
     /// Returns the topology of a source's configuration.
-    pub fn of(source: &AmqpSource) -> Self {
+    pub fn of(source: &AmqpSourceConfig) -> Self {
         Self {
             exchange: source.exchange.as_ref().map(|exchange| exchange.0.clone()),
             queue: source.queue.0.clone(),
@@ -55,7 +55,7 @@ impl Topology {
     /// that its messages are lost.
     pub async fn prepare(
         &self,
-        broker: &Broker,
+        broker: &BrokerEndpoint,
         connection: &Connection,
         known: bool,
     ) -> Result<(), BrokerError> {
@@ -87,7 +87,7 @@ impl Topology {
     /// Checks that a partition's queue exists. The error names the queue.
     async fn look_for(
         &self,
-        broker: &Broker,
+        broker: &BrokerEndpoint,
         connection: &Connection,
         partition: u32,
     ) -> Result<(), BrokerError> {
@@ -107,7 +107,7 @@ impl Topology {
 
     async fn look_for_exchange(
         &self,
-        broker: &Broker,
+        broker: &BrokerEndpoint,
         connection: &Connection,
     ) -> Result<(), BrokerError> {
         let Some(exchange) = &self.exchange else { return Ok(()) };
@@ -187,7 +187,7 @@ impl Topology {
             let queue = queue.as_str().into();
             channel.queue_bind(queue, exchange.into(), "".into(), options, nothing()).await?;
         }
-        for Bind { exchange: from, routing_key } in &self.bind {
+        for ExchangeBinding { exchange: from, routing_key } in &self.bind {
             let from = from.0.as_str().into();
             let key = routing_key.0.as_str().into();
             let options = ExchangeBindOptions::default();
@@ -221,7 +221,7 @@ fn explained(error: BrokerError, name: &str, what: &str) -> BrokerError {
 /// Returns whether a queue has a delivery limit unless it is declared without one, which is so from RabbitMQ 4.0 on.
 /// Earlier versions lose the messages of a queue that is declared without one. This client has no access to the
 /// broker's version, so the function declares an exchange of a type that only exists from 4.0 on.
-async fn is_limited(broker: &Broker, queue: &str) -> Result<bool, BrokerError> {
+async fn is_limited(broker: &BrokerEndpoint, queue: &str) -> Result<bool, BrokerError> {
     let connection = broker.connect("ordain: which version").await?;
     let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
     let options = ExchangeDeclareOptions { auto_delete: true, ..ExchangeDeclareOptions::default() };

@@ -7,12 +7,12 @@ use lapin::message::Delivery;
 use ordain_core::{DeadLetter, Event, LetterContent, LetterId, digest};
 use serde_json::{Value, json};
 
-use super::decode::{Decoder, OF_THE_QUEUE};
+use super::decode::{DeliveryDecoder, OF_THE_QUEUE};
 use super::value::table;
 
 /// Decodes a delivery into an event, or into a dead letter whose origin is this queue.
 pub(super) fn event(
-    decoder: &Decoder,
+    decoder: &DeliveryDecoder,
     queue: &str,
     delivery: &Delivery,
 ) -> Result<Event, Box<DeadLetter>> {

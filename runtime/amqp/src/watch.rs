@@ -22,12 +22,12 @@ const SILENT: u32 = 3;
 
 /// The consumer's progress, as the monitor needs it.
 #[derive(Debug, Default)]
-pub(super) struct Flow {
+pub(super) struct ConsumerProgress {
     taken: AtomicU64,
     has_room: AtomicBool,
 }
 
-impl Flow {
+impl ConsumerProgress {
     /// Records how many deliveries have arrived, and whether the broker may send more.
     pub(super) fn set(&self, taken: u64, has_room: bool) {
         self.taken.store(taken, Relaxed);
@@ -45,7 +45,7 @@ pub(super) async fn watch(
     options: &ConsumerOptions,
     connection: &Connection,
     queue: &str,
-    flow: &Flow,
+    flow: &ConsumerProgress,
 ) -> BrokerError {
     let ConsumerOptions { broker, lag, .. } = options;
     let channel = match connection.create_channel().await {

@@ -22,12 +22,12 @@ const LARGEST: u64 = 16 << 20;
 const CALM: Duration = Duration::from_mins(1);
 
 /// The window to which a consumer of the stream in this process changed last; 0 before the first change.
-pub type LastWindow = Arc<AtomicU16>;
+pub type LastPrefetch = Arc<AtomicU16>;
 
 /// The window of one consumer.
 #[derive(Debug)]
-pub(super) struct Window {
-    last: LastWindow,
+pub(super) struct AdaptivePrefetch {
+    last: LastPrefetch,
     most: u16,
     bytes: u64,
     now: u16,
@@ -40,10 +40,10 @@ pub(super) struct Window {
     shrunk: Option<Instant>,
 }
 
-impl Window {
+impl AdaptivePrefetch {
     /// Creates a window of at most `most` deliveries with a total size of about `bytes`. It starts with the stream's
     /// last window; the first window of a stream assumes very large messages.
-    pub(super) fn new(most: u16, bytes: usize, last: LastWindow) -> Self {
+    pub(super) fn new(most: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let now = match last.load(Relaxed) {
             0 => fitting(most, bytes, LARGEST),
@@ -127,7 +127,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn feed(window: &mut Window, deliveries: usize, size: usize) -> Vec<u16> {
+    fn feed(window: &mut AdaptivePrefetch, deliveries: usize, size: usize) -> Vec<u16> {
         let mut changes = Vec::new();
         for _ in 0..deliveries {
             window.note(size, false);
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn window_is_as_large_as_configured_and_as_memory_allows() {
-        let mut window = Window::new(4_000, 128 * MIB, LastWindow::default());
+        let mut window = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
         assert_eq!(window.now(), 8);
         assert_eq!(feed(&mut window, 1_024, 256), [4_000]);
         assert!(feed(&mut window, 1_024, 20_000).is_empty(), "the messages fit");
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn reduced_window_has_room_for_the_largest_message() {
-        let mut window = Window::new(4_000, 4 * MIB, LastWindow::default());
+        let mut window = AdaptivePrefetch::new(4_000, 4 * MIB, LastPrefetch::default());
         assert_eq!(feed(&mut window, 200, 100), [4_000]);
         for number in 0..128 {
             window.note(if number % 4 == 0 { 300_000 } else { 100 }, false);
@@ -164,17 +164,17 @@ mod tests {
 
     #[test]
     fn window_always_allows_one_message() {
-        let mut window = Window::new(10, 1_000, LastWindow::default());
+        let mut window = AdaptivePrefetch::new(10, 1_000, LastPrefetch::default());
         assert_eq!(window.now(), 1);
         assert!(feed(&mut window, 10, MIB).is_empty());
         assert!(!window.overflows(MIB));
         assert_eq!(feed(&mut window, 3, 200), [5], "the sample ends after one message");
-        assert_eq!(Window::new(1, 1_000, LastWindow::default()).now(), 1);
+        assert_eq!(AdaptivePrefetch::new(1, 1_000, LastPrefetch::default()).now(), 1);
     }
 
     #[test]
     fn window_is_unchanged_during_redeliveries() {
-        let mut window = Window::new(4_000, 128 * MIB, LastWindow::default());
+        let mut window = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
         for _ in 0..1_000 {
             window.note(100, true);
             assert!(!window.change());
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn exceeding_the_memory_limit_reduces_the_window_at_once() {
-        let mut window = Window::new(4_000, 128 * MIB, LastWindow::default());
+        let mut window = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
         assert_eq!(feed(&mut window, 8, 100), [4_000]);
         assert!(!window.overflows(128 * MIB));
         window.note(MIB / 32, false);
@@ -200,20 +200,20 @@ mod tests {
 
     #[test]
     fn later_consumer_starts_with_the_last_window() {
-        let last = LastWindow::default();
-        let mut first = Window::new(4_000, 128 * MIB, Arc::clone(&last));
-        let mut second = Window::new(4_000, 128 * MIB, Arc::clone(&last));
+        let last = LastPrefetch::default();
+        let mut first = AdaptivePrefetch::new(4_000, 128 * MIB, Arc::clone(&last));
+        let mut second = AdaptivePrefetch::new(4_000, 128 * MIB, Arc::clone(&last));
         assert_eq!((first.now(), second.now()), (8, 8));
         assert_eq!(feed(&mut first, 1_024, 256), [4_000]);
-        assert_eq!(Window::new(4_000, 128 * MIB, Arc::clone(&last)).now(), 4_000);
-        assert_eq!(Window::new(1_000, 128 * MIB, Arc::clone(&last)).now(), 1_000);
+        assert_eq!(AdaptivePrefetch::new(4_000, 128 * MIB, Arc::clone(&last)).now(), 4_000);
+        assert_eq!(AdaptivePrefetch::new(1_000, 128 * MIB, Arc::clone(&last)).now(), 1_000);
         assert_eq!(feed(&mut second, 1_024, MIB), [128]);
-        assert_eq!(Window::new(4_000, 128 * MIB, last).now(), 128);
+        assert_eq!(AdaptivePrefetch::new(4_000, 128 * MIB, last).now(), 128);
     }
 
     #[test]
     fn window_without_memory_limit_is_the_configured_one() {
-        let mut window = Window::new(4_000, usize::MAX, LastWindow::default());
+        let mut window = AdaptivePrefetch::new(4_000, usize::MAX, LastPrefetch::default());
         assert_eq!(window.now(), 4_000);
         assert!(feed(&mut window, 1_000, 100 * MIB).is_empty());
         assert!(!window.overflows(4_000 * MIB));

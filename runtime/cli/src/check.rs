@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use crate::cli::{Failure, FileArg};
+use crate::cli::{CommandError, FileArg};
 use crate::show::{self, JsonRow};
 use ordain_config::{StoreConfig, explain};
 use ordain_engine::run::check_files;
-use ordain_http::view::{Executing, StreamRow};
-use ordain_wasm::{LoadingError, Manner, RefusedFile};
+use ordain_http::view::{StreamRow, StreamVersion};
+use ordain_wasm::{CompilePriority, HandlerSetupError, MisnamedFile};
 use ordain_wasm::{folder, handlers};
 
 #[derive(Debug, Args)]
@@ -28,14 +28,14 @@ pub(crate) struct CheckArgs {
 
 /// The result, as JSON.
 #[derive(Serialize)]
-struct Found {
+struct CheckReport {
     /// URL of a store that the check does not connect to.
     not_asked: Option<String>,
     streams: Vec<StreamRow>,
 }
 
 impl CheckArgs {
-    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         if self.explain {
             show::text(&explain())?;
             return Ok(ExitCode::SUCCESS);
@@ -46,18 +46,21 @@ impl CheckArgs {
         let handlers = handlers(&loaded)?;
         // `run` ignores unusable files; a check reports them.
         let folder = folder(&loaded)?;
-        if let Some(RefusedFile { path, reason }) = folder.refused.first() {
-            return Err(Failure::Config(anyhow::anyhow!("{}: {reason}", path.display())));
+        if let Some(MisnamedFile { path, reason }) = folder.refused.first() {
+            return Err(CommandError::Config(anyhow::anyhow!("{}: {reason}", path.display())));
         }
         let used: BTreeSet<&str> =
             loaded.config.streams.values().map(|stream| &*stream.handler).collect();
         for file in used.iter().filter_map(|name| folder.handlers.get(*name)).flatten() {
-            handlers.engine.load_beside(file, Manner::Fast).map_err(LoadingError::from)?;
+            handlers
+                .engine
+                .load_beside(file, CompilePriority::Fast)
+                .map_err(HandlerSetupError::from)?;
         }
         let streams = loaded.config.streams.iter();
         let streams = streams.map(|(name, stream)| {
             let build = handlers.offered(&stream.handler);
-            (name, stream, Executing { build, ..Executing::default() })
+            (name, stream, StreamVersion { build, ..StreamVersion::default() })
         });
         let store = match &loaded.config.store {
             StoreConfig::Embedded(_) => None,
@@ -66,7 +69,7 @@ impl CheckArgs {
         if self.json {
             let rows = streams
                 .map(|(name, stream, executing)| StreamRow::of(name, Some((stream, executing))));
-            let found = Found { not_asked: store, streams: rows.collect() };
+            let found = CheckReport { not_asked: store, streams: rows.collect() };
             JsonRow::from(found).print(true)?;
         } else {
             for (name, _, executing) in streams {

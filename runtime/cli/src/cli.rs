@@ -11,35 +11,35 @@ use crate::{check, dead, instances, keys, logs, plugins, publish, run};
 
 use crate::store::open_store;
 use ordain_config::known_streams;
-use ordain_config::{ConfigError, DEFAULT_FILE, Loaded};
+use ordain_config::{ConfigError, DEFAULT_FILE, LoadedConfig};
 use ordain_engine::run::RunError;
 use ordain_generate::{GenerateArgs, generate};
 use ordain_http::ListenError;
 use ordain_store::{Store, StoreError};
 use ordain_util::text::say;
 use ordain_util::wait::{shorten, shortened};
-use ordain_wasm::{COMMAND, CompileLimits, LoadError, LoadingError, compile};
+use ordain_wasm::{COMMAND, CompileLimits, HandlerSetupError, LoadError, compile};
 
 /// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
 /// keys, each event taking effect exactly once.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true)]
-pub(crate) struct Cli {
+pub(crate) struct OrdainCli {
     #[command(subcommand)]
-    command: Command,
+    command: OrdainCommand,
     /// Divisor of the waits for brokers and stores. For tests.
     #[arg(long, hide = true, default_value = "1", value_parser = value_parser!(u32).range(1..=100))]
     wait_divisor: u32,
     /// Format of the log on standard error.
     #[arg(long, global = true, default_value = "text")]
-    log_format: logs::Format,
+    log_format: logs::LogFormat,
     /// Filter of the log, for example `debug` or `ordain=debug,info`.
     #[arg(long, global = true, env = "ORDAIN_LOG", default_value = "info")]
     log: String,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum OrdainCommand {
     /// Run the streams of a configuration.
     Run(run::RunArgs),
     /// Check a configuration and its handlers without running them.
@@ -89,8 +89,8 @@ pub(crate) struct ConfigArg {
 }
 
 impl ConfigArg {
-    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
-        Ok(Loaded::load(&self.config)?)
+    pub(crate) fn load(&self) -> Result<LoadedConfig, CommandError> {
+        Ok(LoadedConfig::load(&self.config)?)
     }
 }
 
@@ -106,8 +106,8 @@ pub(crate) struct FileArg {
 }
 
 impl FileArg {
-    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
-        Ok(Loaded::load(self.option.as_ref().unwrap_or(&self.config))?)
+    pub(crate) fn load(&self) -> Result<LoadedConfig, CommandError> {
+        Ok(LoadedConfig::load(self.option.as_ref().unwrap_or(&self.config))?)
     }
 }
 
@@ -115,10 +115,10 @@ impl FileArg {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Opens the store to read it.
-pub(crate) async fn open_any(loaded: &Loaded) -> Result<Arc<dyn Store>, Failure> {
+pub(crate) async fn open_any(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
     loaded.unsupported()?;
     open_store(loaded, Some(shortened(PATIENCE))).await.map_err(|error| match error {
-        StoreError::InUse(words) => Failure::Unavailable(anyhow::anyhow!(
+        StoreError::InUse(words) => CommandError::Unavailable(anyhow::anyhow!(
             "{words}. Or ask the process that uses the store: --admin URL, with the URL from its log"
         )),
         error => error.into(),
@@ -126,13 +126,16 @@ pub(crate) async fn open_any(loaded: &Loaded) -> Result<Arc<dyn Store>, Failure>
 }
 
 /// Opens the store to read a stream that is configured or has data in the store.
-pub(crate) async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>, Failure> {
+pub(crate) async fn open(
+    loaded: &LoadedConfig,
+    stream: &str,
+) -> Result<Arc<dyn Store>, CommandError> {
     let store = open_any(loaded).await?;
     let known = known_streams(loaded, &*store).await?;
     if known.iter().any(|known| known == stream) {
         return Ok(store);
     }
-    Err(Failure::Failed(anyhow::anyhow!(
+    Err(CommandError::Failed(anyhow::anyhow!(
         "stream {stream:?} does not exist, neither in {} nor in its store; existing streams: {}",
         loaded.file.display(),
         known.iter().map(|known| ordain_util::text::clean(known)).collect::<Vec<_>>().join(", ")
@@ -141,7 +144,7 @@ pub(crate) async fn open(loaded: &Loaded, stream: &str) -> Result<Arc<dyn Store>
 
 /// The reason for which a command failed, as a shell or a service manager distinguishes them.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum CommandError {
     /// The command failed while running.
     Failed(anyhow::Error),
     /// The configuration or a handler is invalid: a restart does not help (`EX_CONFIG`).
@@ -155,7 +158,7 @@ pub(crate) const EXIT_FAILED: u8 = 1;
 pub(crate) const EXIT_CONFIG: u8 = 78;
 pub(crate) const EXIT_UNAVAILABLE: u8 = 75;
 
-impl Cli {
+impl OrdainCli {
     /// Runs the command.
     pub(crate) fn run(self) -> ExitCode {
         if let Err(error) = logs::start(self.log_format, &self.log) {
@@ -164,26 +167,26 @@ impl Cli {
         }
         shorten(self.wait_divisor);
         let result = match self.command {
-            Command::Run(args) => args.run(self.log_format),
-            Command::Check(args) => args.run(),
-            Command::Publish(args) => args.run(),
-            Command::Generate(args) => {
-                generate(&args).map(|()| ExitCode::SUCCESS).map_err(Failure::Failed)
+            OrdainCommand::Run(args) => args.run(self.log_format),
+            OrdainCommand::Check(args) => args.run(),
+            OrdainCommand::Publish(args) => args.run(),
+            OrdainCommand::Generate(args) => {
+                generate(&args).map(|()| ExitCode::SUCCESS).map_err(CommandError::Failed)
             }
-            Command::Keys(command) => command.run(),
-            Command::Dead(command) => command.run(),
-            Command::Plugins(command) => command.run(),
-            Command::Instances(args) => args.run(),
-            Command::Compile(CompileArgs { cache, seconds, memory, polite }) => {
+            OrdainCommand::Keys(command) => command.run(),
+            OrdainCommand::Dead(command) => command.run(),
+            OrdainCommand::Plugins(command) => command.run(),
+            OrdainCommand::Instances(args) => args.run(),
+            OrdainCommand::Compile(CompileArgs { cache, seconds, memory, polite }) => {
                 let timeout = Duration::from_secs(seconds);
                 Ok(compile(&cache, CompileLimits { timeout, memory }, polite))
             }
         };
         let (error, code) = match result {
             Ok(code) => return code,
-            Err(Failure::Failed(error)) => (error, EXIT_FAILED),
-            Err(Failure::Config(error)) => (error, EXIT_CONFIG),
-            Err(Failure::Unavailable(error)) => (error, EXIT_UNAVAILABLE),
+            Err(CommandError::Failed(error)) => (error, EXIT_FAILED),
+            Err(CommandError::Config(error)) => (error, EXIT_CONFIG),
+            Err(CommandError::Unavailable(error)) => (error, EXIT_UNAVAILABLE),
         };
         if is_broken_pipe(&error) {
             // The reader of the output closed it, as `head` does.
@@ -201,13 +204,13 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-impl From<ConfigError> for Failure {
+impl From<ConfigError> for CommandError {
     fn from(error: ConfigError) -> Self {
         Self::Config(error.into())
     }
 }
 
-impl From<RunError> for Failure {
+impl From<RunError> for CommandError {
     fn from(error: RunError) -> Self {
         if error.is_configuration() {
             Self::Config(error.into())
@@ -219,21 +222,22 @@ impl From<RunError> for Failure {
     }
 }
 
-impl From<LoadingError> for Failure {
-    fn from(error: LoadingError) -> Self {
+impl From<HandlerSetupError> for CommandError {
+    fn from(error: HandlerSetupError) -> Self {
         match error {
-            LoadingError::Config(_) | LoadingError::Handler(LoadError { may_pass: false, .. }) => {
+            HandlerSetupError::Config(_)
+            | HandlerSetupError::Handler(LoadError { may_pass: false, .. }) => {
                 Self::Config(error.into())
             }
-            LoadingError::Handler(LoadError { may_pass: true, .. }) => {
+            HandlerSetupError::Handler(LoadError { may_pass: true, .. }) => {
                 Self::Unavailable(error.into())
             }
-            LoadingError::Engine(_) => Self::Failed(error.into()),
+            HandlerSetupError::Engine(_) => Self::Failed(error.into()),
         }
     }
 }
 
-impl From<ListenError> for Failure {
+impl From<ListenError> for CommandError {
     fn from(error: ListenError) -> Self {
         match error {
             ListenError::Config(_) => Self::Config(error.into()),
@@ -242,19 +246,19 @@ impl From<ListenError> for Failure {
     }
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for CommandError {
     fn from(error: StoreError) -> Self {
         RunError::from(error).into()
     }
 }
 
-impl From<std::io::Error> for Failure {
+impl From<std::io::Error> for CommandError {
     fn from(error: std::io::Error) -> Self {
         Self::Failed(error.into())
     }
 }
 
-impl From<anyhow::Error> for Failure {
+impl From<anyhow::Error> for CommandError {
     fn from(error: anyhow::Error) -> Self {
         Self::Failed(error)
     }

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::look::{Form, Look, LookArgs};
-use crate::cli::{EXIT_FAILED, Failure};
+use super::look::{InspectArgs, InspectTarget, RowForm};
+use crate::cli::{CommandError, EXIT_FAILED};
 use crate::show::{self, JsonRow};
 use ordain_core::LetterId;
 use ordain_http::view::{self, LetterRow};
@@ -17,15 +17,15 @@ const PAGE: usize = 200;
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadCommand {
     /// List the dead letters of a stream.
-    List(ListArgs),
+    List(DeadListArgs),
     /// Show a dead letter with its whole event.
-    Show(ShowArgs),
+    Show(DeadShowArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct DeadListArgs {
     #[command(flatten)]
-    look: LookArgs,
+    look: InspectArgs,
     /// The stream.
     stream: String,
     /// Only dead letters of this key.
@@ -40,9 +40,9 @@ pub(crate) struct ListArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct DeadShowArgs {
     #[command(flatten)]
-    look: LookArgs,
+    look: InspectArgs,
     /// The stream.
     stream: String,
     /// The id, as `list` prints it.
@@ -56,7 +56,7 @@ pub(crate) struct ShowArgs {
 }
 
 impl DeadCommand {
-    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             match self {
@@ -67,7 +67,7 @@ impl DeadCommand {
     }
 }
 
-async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
+async fn list(args: DeadListArgs) -> Result<ExitCode, CommandError> {
     let look = args.look.begin(&args.stream).await?;
     if args.json {
         print(&args, &look, JsonRow::line).await?;
@@ -84,11 +84,11 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Prints the rows up to the limit. Returns whether there are more.
-async fn print<F: Form<LetterRow>>(
-    args: &ListArgs,
-    look: &Look,
+async fn print<F: RowForm<LetterRow>>(
+    args: &DeadListArgs,
+    look: &InspectTarget,
     line: impl Fn(&F) -> String,
-) -> Result<bool, Failure> {
+) -> Result<bool, CommandError> {
     let mut cursor = None;
     let mut left = args.limit;
     while left > 0 {
@@ -118,7 +118,7 @@ fn line(row: &LetterRow) -> String {
     )
 }
 
-async fn one(args: ShowArgs) -> Result<ExitCode, Failure> {
+async fn one(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
     let look = args.look.begin(&args.stream).await?;
     if LetterId::parse(&args.key, &args.id).is_none() {
         say(&view::no_letter_id(&args.id));

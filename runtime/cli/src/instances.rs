@@ -4,23 +4,25 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::look::{Form, LookArgs};
-use crate::cli::{Failure, open_any};
+use super::look::{InspectArgs, RowForm};
+use crate::cli::{CommandError, open_any};
 use crate::show::{self, JsonRow};
-use ordain_http::view::{InstanceRow, Instances, InstancesPage, PartitionRow, Rows, Text};
+use ordain_http::view::{
+    BoundedRows, InstanceOverview, InstanceRow, InstancesPage, PartitionRow, RowText,
+};
 
 /// Show the processes that share the streams: the partitions that each owns, since when, and their backlog.
 #[derive(Debug, Args)]
 pub(crate) struct InstancesArgs {
     #[command(flatten)]
-    look: LookArgs,
+    look: InspectArgs,
     /// Print JSON, one instance per line. The last line may list the partitions without an owner.
     #[arg(long)]
     json: bool,
 }
 
 impl InstancesArgs {
-    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         if self.json {
             let rows: Vec<JsonRow> = self.rows()?;
             for row in &rows {
@@ -32,18 +34,19 @@ impl InstancesArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn rows<F: Form<InstanceRow>>(&self) -> Result<Vec<F>, Failure> {
+    fn rows<F: RowForm<InstanceRow>>(&self) -> Result<Vec<F>, CommandError> {
         if let Some(process) = self.look.process() {
-            let page: InstancesPage<Rows<F>> = process.get(&["instances"], &[], "instances")?;
+            let page: InstancesPage<BoundedRows<F>> =
+                process.get(&["instances"], &[], "instances")?;
             return Ok(page.instances.0);
         }
         let loaded = self.look.load()?;
         let runtime = tokio::runtime::Runtime::new()?;
         let table = runtime.block_on(async {
             let store = open_any(&loaded).await?;
-            Ok::<_, Failure>(store.table().await?)
+            Ok::<_, CommandError>(store.table().await?)
         })?;
-        Ok(Instances::of(&loaded, &table).rows().into_iter().map(F::from).collect())
+        Ok(InstanceOverview::of(&loaded, &table).rows().into_iter().map(F::from).collect())
     }
 }
 
@@ -91,7 +94,7 @@ fn text(rows: &[InstanceRow]) -> String {
     text
 }
 
-fn word(text: Option<&Text>) -> String {
+fn word(text: Option<&RowText>) -> String {
     text.map_or_else(|| "-".to_owned(), ToString::to_string)
 }
 

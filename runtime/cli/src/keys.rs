@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use ordain_core::Status;
+use ordain_core::KeyStatus;
 
-use super::look::{Form, Look, LookArgs};
-use crate::cli::Failure;
+use super::look::{InspectArgs, InspectTarget, RowForm};
+use crate::cli::CommandError;
 use crate::show::{self, JsonRow};
 use ordain_http::view::{self, KeyRow};
 use ordain_store::KeyFilter;
@@ -20,7 +20,7 @@ const PAGE: usize = 500;
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
     /// List the keys of a stream.
-    List(ListArgs),
+    List(KeysListArgs),
     /// Show the whole record of a key, including its state.
     ///
     /// `next` is the sequence to settle next; all lower sequences are settled. `held` are later events in
@@ -43,14 +43,14 @@ pub(crate) enum KeysCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct KeysListArgs {
     #[command(flatten)]
-    look: LookArgs,
+    look: InspectArgs,
     /// The stream.
     stream: String,
     /// Only keys with this status.
     #[arg(long, value_parser = statuses())]
-    status: Option<Status>,
+    status: Option<KeyStatus>,
     /// Only keys with this prefix.
     #[arg(long, default_value = "")]
     prefix: String,
@@ -65,7 +65,7 @@ pub(crate) struct ListArgs {
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
     #[command(flatten)]
-    look: LookArgs,
+    look: InspectArgs,
     /// The stream.
     stream: String,
     /// The key.
@@ -76,7 +76,7 @@ pub(crate) struct KeyArgs {
 }
 
 impl KeysCommand {
-    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             match self {
@@ -88,7 +88,7 @@ impl KeysCommand {
     }
 }
 
-async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
+async fn list(args: KeysListArgs) -> Result<ExitCode, CommandError> {
     let look = args.look.begin(&args.stream).await?;
     if args.json {
         print(&args, &look, JsonRow::line).await?;
@@ -106,11 +106,11 @@ async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Prints the rows up to the limit. Returns whether there are more.
-async fn print<F: Form<KeyRow>>(
-    args: &ListArgs,
-    look: &Look,
+async fn print<F: RowForm<KeyRow>>(
+    args: &KeysListArgs,
+    look: &InspectTarget,
     line: impl Fn(&F) -> String,
-) -> Result<bool, Failure> {
+) -> Result<bool, CommandError> {
     let mut filter = KeyFilter {
         status: args.status,
         prefix: args.prefix.clone(),
@@ -149,12 +149,12 @@ fn line(row: &KeyRow) -> String {
 }
 
 /// Returns a parser of statuses that lists them in the help.
-fn statuses() -> impl TypedValueParser<Value = Status> {
-    PossibleValuesParser::new(Status::ALL.map(Status::name))
+fn statuses() -> impl TypedValueParser<Value = KeyStatus> {
+    PossibleValuesParser::new(KeyStatus::ALL.map(KeyStatus::name))
         .try_map(|name| view::parse_status(&name))
 }
 
-async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
+async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
     let look = args.look.begin(&args.stream).await?;
     if args.json || !why {
         let row: JsonRow = found(&args, &look, why).await?;
@@ -168,13 +168,17 @@ async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, Failure> {
 
 /// Reads the key. With `why`, the error of an absent key names its dead letters, which may hold all its
 /// events.
-async fn found<F: Form<KeyRow>>(args: &KeyArgs, look: &Look, why: bool) -> Result<F, Failure> {
+async fn found<F: RowForm<KeyRow>>(
+    args: &KeyArgs,
+    look: &InspectTarget,
+    why: bool,
+) -> Result<F, CommandError> {
     let error = match look.key(&args.stream, &args.key).await {
-        Err(Failure::Failed(error)) if why => error,
+        Err(CommandError::Failed(error)) if why => error,
         row => return row,
     };
     let letters = why::letters(look, &args.stream, &args.key).await?;
-    Err(Failure::Failed(match letters {
+    Err(CommandError::Failed(match letters {
         Some(letters) => anyhow::anyhow!("{error}; {letters}"),
         None => error,
     }))

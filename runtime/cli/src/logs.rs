@@ -10,7 +10,7 @@ use ordain_util::text::{clean, clean_lines, say};
 
 /// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum LogFormat {
     /// A line of text.
     Text,
     /// One JSON object per line.
@@ -32,27 +32,27 @@ const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regal
                      lapin=off,ureq=off,ureq_proto=off";
 
 /// Starts logging.
-pub(crate) fn start(format: Format, filter: &str) -> Result<(), String> {
+pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| {
         format!("--log {filter:?} is not a valid filter: {error}; try `--log info`")
     })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(move || Stderr { json: format == Format::Json })
+        .with_writer(move || LogWriter { json: format == LogFormat::Json })
         // By default the subscriber reports its own errors on standard error, and panics if that fails.
         .log_internal_errors(false);
     match format {
-        Format::Text => builder.with_target(false).with_ansi(is_terminal()).init(),
-        Format::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => builder.with_target(false).with_ansi(is_terminal()).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
     }
     Ok(())
 }
 
 /// Writes the reason for which the process ends, independent of the log's filter.
-pub(crate) fn last_words(format: Format, error: &str) {
+pub(crate) fn last_words(format: LogFormat, error: &str) {
     match format {
-        Format::Text => say(&format!("error: {}", clean_lines(error))),
-        Format::Json => {
+        LogFormat::Text => say(&format!("error: {}", clean_lines(error))),
+        LogFormat::Json => {
             let timestamp = jiff::Timestamp::now().to_string();
             let line = serde_json::json!({
                 "timestamp": timestamp, "level": "ERROR", "message": error, "target": "ordain",
@@ -69,12 +69,12 @@ fn is_terminal() -> bool {
 
 /// Standard error as the output of the log. Lines that cannot be written are dropped, and the caller
 /// continues.
-struct Stderr {
+struct LogWriter {
     /// True if lines are JSON, which escapes fewer invisible characters than the text format.
     json: bool,
 }
 
-impl Write for Stderr {
+impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let shown = if self.json { clean_lines(&text) } else { text };

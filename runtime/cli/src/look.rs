@@ -6,17 +6,17 @@ use std::sync::Arc;
 use clap::Args;
 use serde::de::DeserializeOwned;
 
-use super::remote::{Remote, parse_url};
-use crate::cli::{ConfigArg, Failure, open};
-use ordain_config::Loaded;
+use super::remote::{AdminClient, parse_url};
+use crate::cli::{CommandError, ConfigArg, open};
+use ordain_config::LoadedConfig;
 use ordain_core::LetterId;
 use ordain_http::view::{
-    self, DeadPage, KeyRow, KeysPage, LetterRow, Rows, StreamRow, StreamsPage, Text,
+    self, BoundedRows, DeadPage, KeyRow, KeysPage, LetterRow, RowText, StreamRow, StreamsPage,
 };
-use ordain_store::{KeyFilter, Page, Store};
+use ordain_store::{KeyFilter, ListPage, Store};
 
 #[derive(Debug, Args)]
-pub(crate) struct LookArgs {
+pub(crate) struct InspectArgs {
     #[command(flatten)]
     config: ConfigArg,
     /// Read from the process that listens at this URL instead of opening the store. The process's token is
@@ -26,61 +26,61 @@ pub(crate) struct LookArgs {
 }
 
 /// The form in which a command reads rows: typed, to print text, or [`JsonRow`](crate::show::JsonRow).
-pub(crate) trait Form<R>: From<R> + DeserializeOwned {}
+pub(crate) trait RowForm<R>: From<R> + DeserializeOwned {}
 
-impl<R, F: From<R> + DeserializeOwned> Form<R> for F {}
+impl<R, F: From<R> + DeserializeOwned> RowForm<R> for F {}
 
 /// The place from which a command reads.
-pub(crate) enum Look {
-    Store { loaded: Box<Loaded>, store: Arc<dyn Store> },
-    Process(Remote),
+pub(crate) enum InspectTarget {
+    Store { loaded: Box<LoadedConfig>, store: Arc<dyn Store> },
+    Process(AdminClient),
 }
 
-impl LookArgs {
+impl InspectArgs {
     /// Returns the process to read from, if the command line names one.
-    pub(crate) fn process(&self) -> Option<Remote> {
-        self.admin.as_deref().map(Remote::new)
+    pub(crate) fn process(&self) -> Option<AdminClient> {
+        self.admin.as_deref().map(AdminClient::new)
     }
 
     /// Loads the configuration, to read from the store.
-    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
+    pub(crate) fn load(&self) -> Result<LoadedConfig, CommandError> {
         self.config.load()
     }
 
     /// Opens a stream that is configured or has data in the store.
-    pub(crate) async fn begin(&self, stream: &str) -> Result<Look, Failure> {
+    pub(crate) async fn begin(&self, stream: &str) -> Result<InspectTarget, CommandError> {
         if let Some(process) = self.process() {
-            return Ok(Look::Process(process));
+            return Ok(InspectTarget::Process(process));
         }
         let loaded = self.load()?;
         let store = open(&loaded, stream).await?;
-        Ok(Look::Store { loaded: Box::new(loaded), store })
+        Ok(InspectTarget::Store { loaded: Box::new(loaded), store })
     }
 }
 
-impl Look {
-    /// Returns a page of keys. See [`Keys::keys`](ordain_store::Keys::keys).
-    pub(crate) async fn keys<F: Form<KeyRow>>(
+impl InspectTarget {
+    /// Returns a page of keys. See [`KeyListing::keys`](ordain_store::KeyListing::keys).
+    pub(crate) async fn keys<F: RowForm<KeyRow>>(
         &self,
         stream: &str,
         of: &KeyFilter,
-    ) -> Result<Page<F>, Failure> {
+    ) -> Result<ListPage<F>, CommandError> {
         match self {
             Self::Store { store, .. } => {
                 let page = store.keys(stream, of).await?;
                 let rows = page.rows.iter().map(|row| F::from(KeyRow::of(row))).collect();
-                Ok(Page { rows, cursor: page.cursor })
+                Ok(ListPage { rows, cursor: page.cursor })
             }
             Self::Process(process) => {
                 let limit = of.limit.to_string();
                 let mut query = vec![("limit", &*limit), ("prefix", &*of.prefix)];
                 query.extend(of.status.map(|status| ("status", status.name())));
                 query.extend(of.cursor.as_deref().map(|cursor| ("cursor", cursor)));
-                let answer: KeysPage<Rows<F>> =
+                let answer: KeysPage<BoundedRows<F>> =
                     process.get(&["streams", stream, "keys"], &query, "keys")?;
                 moving_on(
                     process,
-                    Page { rows: answer.keys.0, cursor: answer.cursor },
+                    ListPage { rows: answer.keys.0, cursor: answer.cursor },
                     of.cursor.as_deref(),
                 )
             }
@@ -88,48 +88,52 @@ impl Look {
     }
 
     /// Returns a key with its state.
-    pub(crate) async fn key<F: Form<KeyRow>>(&self, stream: &str, key: &str) -> Result<F, Failure> {
+    pub(crate) async fn key<F: RowForm<KeyRow>>(
+        &self,
+        stream: &str,
+        key: &str,
+    ) -> Result<F, CommandError> {
         match self {
             Self::Store { store, .. } => match store.key(stream, key).await? {
                 Some((row, state)) => Ok(KeyRow::whole(&row, state.as_ref()).into()),
-                None => Err(Failure::Failed(anyhow::anyhow!(view::no_key(stream, key)))),
+                None => Err(CommandError::Failed(anyhow::anyhow!(view::no_key(stream, key)))),
             },
             Self::Process(process) => process.get(&["streams", stream, "keys", key], &[], "key"),
         }
     }
 
-    /// Returns a page of dead letters. See [`Letters::letters`](ordain_store::Letters::letters).
-    pub(crate) async fn letters<F: Form<LetterRow>>(
+    /// Returns a page of dead letters. See [`LetterListing::letters`](ordain_store::LetterListing::letters).
+    pub(crate) async fn letters<F: RowForm<LetterRow>>(
         &self,
         stream: &str,
         key: Option<&str>,
         cursor: Option<&str>,
         limit: usize,
-    ) -> Result<Page<F>, Failure> {
+    ) -> Result<ListPage<F>, CommandError> {
         match self {
             Self::Store { store, .. } => {
                 let page = store.letters(stream, key, cursor, limit).await?;
                 let rows = page.rows.iter().map(|row| F::from(LetterRow::of(row))).collect();
-                Ok(Page { rows, cursor: page.cursor })
+                Ok(ListPage { rows, cursor: page.cursor })
             }
             Self::Process(process) => {
                 let limit = limit.to_string();
                 let mut query = vec![("stream", stream), ("limit", &*limit)];
                 query.extend(key.map(|key| ("key", key)));
                 query.extend(cursor.map(|cursor| ("cursor", cursor)));
-                let answer: DeadPage<Rows<F>> = process.get(&["dead"], &query, "dead")?;
-                moving_on(process, Page { rows: answer.dead.0, cursor: answer.cursor }, cursor)
+                let answer: DeadPage<BoundedRows<F>> = process.get(&["dead"], &query, "dead")?;
+                moving_on(process, ListPage { rows: answer.dead.0, cursor: answer.cursor }, cursor)
             }
         }
     }
 
     /// Returns a dead letter; `None` if it does not exist or its id is invalid.
-    pub(crate) async fn letter<F: Form<LetterRow>>(
+    pub(crate) async fn letter<F: RowForm<LetterRow>>(
         &self,
         stream: &str,
         key: &str,
         id: &str,
-    ) -> Result<Option<F>, Failure> {
+    ) -> Result<Option<F>, CommandError> {
         match self {
             Self::Store { store, .. } => {
                 let Some(id) = LetterId::parse(key, id) else { return Ok(None) };
@@ -138,14 +142,15 @@ impl Look {
             }
             Self::Process(process) => {
                 let query = [("stream", stream), ("key", key), ("id", id)];
-                let mut answer: DeadPage<Rows<F>> = process.get(&["dead"], &query, "dead")?;
+                let mut answer: DeadPage<BoundedRows<F>> =
+                    process.get(&["dead"], &query, "dead")?;
                 Ok(answer.dead.0.pop())
             }
         }
     }
 
     /// Returns whether another handler version resumes the keys that a failure has parked.
-    pub(crate) fn tries_again(&self, stream: &str) -> Result<bool, Failure> {
+    pub(crate) fn tries_again(&self, stream: &str) -> Result<bool, CommandError> {
         match self {
             Self::Store { loaded, .. } => {
                 let config = loaded.config.streams.get(stream);
@@ -160,7 +165,7 @@ impl Look {
 
     /// Returns why the handler version of a stream is unavailable in the process; `None` if it is available,
     /// or if the command reads the store, which does not know.
-    pub(crate) fn missing(&self, stream: &str) -> Result<Option<Text>, Failure> {
+    pub(crate) fn missing(&self, stream: &str) -> Result<Option<RowText>, CommandError> {
         match self {
             Self::Store { .. } => Ok(None),
             Self::Process(process) => Ok(stream_of(process, stream)?.and_then(|row| row.missing)),
@@ -177,13 +182,17 @@ impl Look {
 }
 
 /// Requests the row of a stream from a process.
-fn stream_of(process: &Remote, stream: &str) -> Result<Option<StreamRow>, Failure> {
+fn stream_of(process: &AdminClient, stream: &str) -> Result<Option<StreamRow>, CommandError> {
     let page: StreamsPage = process.get(&["streams"], &[], "streams")?;
     Ok(page.streams.0.into_iter().find(|row| row.stream.raw() == stream))
 }
 
 /// Returns an error for a page whose cursor leads to the page itself.
-fn moving_on<F>(process: &Remote, page: Page<F>, behind: Option<&str>) -> Result<Page<F>, Failure> {
+fn moving_on<F>(
+    process: &AdminClient,
+    page: ListPage<F>,
+    behind: Option<&str>,
+) -> Result<ListPage<F>, CommandError> {
     if page.cursor.is_some() && page.cursor.as_deref() == behind {
         return Err(process.stranger("the cursor of a page leads to the page itself"));
     }

@@ -32,5 +32,5 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    cli::Cli::parse().run()
+    cli::OrdainCli::parse().run()
 }

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::look::{Form, LookArgs};
-use crate::cli::{ConfigArg, EXIT_CONFIG, Failure};
+use super::look::{InspectArgs, RowForm};
+use crate::cli::{CommandError, ConfigArg, EXIT_CONFIG};
 use crate::show::{self, JsonRow};
-use ordain_http::view::{FileRow, PluginRow, Plugins, RefusedRow, Text, look_into, plugins};
+use ordain_http::view::{FileRow, PluginRow, PluginsPage, RefusedRow, RowText, look_into, plugins};
 use ordain_wasm::engine;
 
 #[derive(Debug, Subcommand)]
@@ -17,25 +17,25 @@ pub(crate) enum PluginsCommand {
     ///
     /// With `--admin` the list also shows which handlers the process runs, and in which streams (`-`: none).
     /// Without `--admin` this is unknown (`?`).
-    List(ListArgs),
+    List(PluginsListArgs),
     /// Check files as a process checks its folder, before you copy them there.
     ///
     /// Compiles and starts each handler under the limits of the configuration. Exits with 78 if one of them
     /// cannot be used.
-    Check(CheckArgs),
+    Check(PluginsCheckArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct PluginsListArgs {
     #[command(flatten)]
-    look: LookArgs,
+    look: InspectArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CheckArgs {
+pub(crate) struct PluginsCheckArgs {
     #[command(flatten)]
     config: ConfigArg,
     /// The files, named as in the folder: `NAME@VERSION.wasm`.
@@ -47,7 +47,7 @@ pub(crate) struct CheckArgs {
 }
 
 impl PluginsCommand {
-    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         match self {
             Self::List(args) => args.run(),
             Self::Check(args) => args.run(),
@@ -55,8 +55,8 @@ impl PluginsCommand {
     }
 }
 
-impl CheckArgs {
-    fn run(self) -> Result<ExitCode, Failure> {
+impl PluginsCheckArgs {
+    fn run(self) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
         let engine = engine(&loaded)?;
         let mut end = ExitCode::SUCCESS;
@@ -75,8 +75,8 @@ impl CheckArgs {
     }
 }
 
-impl ListArgs {
-    fn run(self) -> Result<ExitCode, Failure> {
+impl PluginsListArgs {
+    fn run(self) -> Result<ExitCode, CommandError> {
         if self.json {
             self.look::<JsonRow>()?.print(true)?;
         } else {
@@ -85,7 +85,7 @@ impl ListArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn look<F: Form<Plugins>>(&self) -> Result<F, Failure> {
+    fn look<F: RowForm<PluginsPage>>(&self) -> Result<F, CommandError> {
         if let Some(process) = self.look.process() {
             return process.get(&["plugins"], &[], "handlers");
         }
@@ -105,7 +105,7 @@ fn file(row: &FileRow) -> String {
     format!("{path}: can be used as {handler} (SHA-256 {digest}){used}\n")
 }
 
-fn text(seen: &Plugins) -> String {
+fn text(seen: &PluginsPage) -> String {
     let mut text = format!(
         "{:<32} {:<8} {:<24} {:<24} {}\n",
         "HANDLER", "STATE", "STREAMS", "RUNS IN", "FILE"
@@ -132,7 +132,7 @@ fn handler(row: &PluginRow) -> String {
     )
 }
 
-fn names(streams: &[Text]) -> String {
+fn names(streams: &[RowText]) -> String {
     streams.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use ordain_core::Ordering;
+use ordain_core::OrderingMode;
 use serde_json::{Value, json};
 
-use crate::cli::{ConfigArg, Failure};
+use crate::cli::{CommandError, ConfigArg};
 use crate::show;
 use crate::store::open_store;
-use ordain_cloudevents::Decoder;
-use ordain_config::Loaded;
-use ordain_engine::publish_file::{Counts, FileError, publish_file};
+use ordain_cloudevents::EventDecoder;
+use ordain_config::LoadedConfig;
+use ordain_engine::publish_file::{PublishCounts, PublishFileError, publish_file};
 use ordain_engine::run::RunError;
-use ordain_publish::{PATIENCE, PublishError, Publisher, new_id};
-use ordain_store::Assigned;
+use ordain_publish::{PATIENCE, PublishError, StreamPublisher, new_id};
+use ordain_store::AssignItemReply;
 use ordain_util::text::say;
 use ordain_util::wait::shortened;
 
@@ -69,7 +69,7 @@ pub(crate) struct PublishArgs {
 }
 
 impl PublishArgs {
-    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
         // Check the input before a store, exchanges and queues are created.
         let data = self.data()?;
@@ -84,7 +84,7 @@ impl PublishArgs {
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
-            let mut publisher = Publisher::open(
+            let mut publisher = StreamPublisher::open(
                 &loaded,
                 &self.stream,
                 open_store(&loaded, Some(shortened(PATIENCE))),
@@ -100,7 +100,7 @@ impl PublishArgs {
         })
     }
 
-    fn data(&self) -> Result<Option<Value>, Failure> {
+    fn data(&self) -> Result<Option<Value>, CommandError> {
         let Some(data) = &self.data else { return Ok(None) };
         let data = serde_json::from_str(data).with_context(|| {
             format!("--data {data:?} is not JSON; write a text with quotes: '\"text\"'")
@@ -108,20 +108,20 @@ impl PublishArgs {
         Ok(Some(data))
     }
 
-    fn ordering(&self, loaded: &Loaded) -> Ordering {
+    fn ordering(&self, loaded: &LoadedConfig) -> OrderingMode {
         let streams = &loaded.config.streams;
         let stream = streams.iter().find(|(name, _)| ***name == *self.stream);
-        stream.map_or(Ordering::Sequenced, |(_, stream)| stream.ordering)
+        stream.map_or(OrderingMode::Sequenced, |(_, stream)| stream.ordering)
     }
 
     /// Publishes the event given by the options, which is decoded like a line of a file.
     async fn one(
         &self,
-        publisher: &mut Publisher,
-        loaded: &Loaded,
+        publisher: &mut StreamPublisher,
+        loaded: &LoadedConfig,
         key: &str,
         data: Option<Value>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandError> {
         let id = self.id.clone().unwrap_or_else(new_id);
         let mut event = json!({
             "specversion": "1.0", "id": id, "source": "/ordain/publish",
@@ -137,9 +137,9 @@ impl PublishArgs {
             event["endofsequence"] = true.into();
         }
         let event_size = loaded.config.runtime.event_size.bytes();
-        let decoder = Decoder { ordering: self.ordering(loaded), event_size };
+        let decoder = EventDecoder { ordering: self.ordering(loaded), event_size };
         let event = decoder.decode(event.to_string().as_bytes());
-        let event = event.map_err(|error| Failure::Failed(anyhow!("the event: {error}")))?;
+        let event = event.map_err(|error| CommandError::Failed(anyhow!("the event: {error}")))?;
         let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|stopped| {
             // An invalid event cannot be published under any id.
             if self.id.is_none() && !matches!(stopped.error, PublishError::Event { .. }) {
@@ -147,7 +147,7 @@ impl PublishArgs {
             }
             stopped.error
         })?;
-        let is_new = matches!(assigned.first(), Some(Assigned::New(_)));
+        let is_new = matches!(assigned.first(), Some(AssignItemReply::New(_)));
         let sequence = assigned.first().map(|assigned| assigned.sequence());
         let sequence = sequence.filter(|_| publisher.is_numbered());
         if self.json {
@@ -163,14 +163,14 @@ impl PublishArgs {
 
     async fn file(
         &self,
-        publisher: &mut Publisher,
-        loaded: &Loaded,
+        publisher: &mut StreamPublisher,
+        loaded: &LoadedConfig,
         file: &Path,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandError> {
         let path = (file != Path::new("-")).then_some(file);
         let bar = bar(path);
         let ordering = self.ordering(loaded);
-        let mut counts = Counts::default();
+        let mut counts = PublishCounts::default();
         let done = publish_file(publisher, loaded, ordering, path, |so_far, offset| {
             counts = so_far;
             bar.set_message((counts.published + counts.known).to_string());
@@ -179,13 +179,13 @@ impl PublishArgs {
         let done = done.await;
         bar.finish_and_clear();
         // After an error, the events before it are published.
-        if self.json || done.is_ok() || counts != Counts::default() {
+        if self.json || done.is_ok() || counts != PublishCounts::default() {
             self.tell(file, counts)?;
         }
         Ok(done?)
     }
 
-    fn tell(&self, file: &Path, counts: Counts) -> Result<(), Failure> {
+    fn tell(&self, file: &Path, counts: PublishCounts) -> Result<(), CommandError> {
         let name = file.display();
         if counts.before > 0 && !self.json {
             say(&format!("{name}: an earlier run published the first {} lines", counts.before));
@@ -228,7 +228,7 @@ fn bar(path: Option<&Path>) -> ProgressBar {
     bar
 }
 
-impl From<PublishError> for Failure {
+impl From<PublishError> for CommandError {
     fn from(error: PublishError) -> Self {
         match error {
             PublishError::Config(error) => error.into(),
@@ -241,10 +241,10 @@ impl From<PublishError> for Failure {
     }
 }
 
-impl From<FileError> for Failure {
-    fn from(error: FileError) -> Self {
+impl From<PublishFileError> for CommandError {
+    fn from(error: PublishFileError) -> Self {
         match error {
-            FileError::Publish(error) => error.into(),
+            PublishFileError::Publish(error) => error.into(),
             error => Self::Failed(error.into()),
         }
     }

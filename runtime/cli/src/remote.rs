@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use ureq::http::{StatusCode, Uri};
 
-use crate::cli::Failure;
+use crate::cli::CommandError;
 use ordain_engine::https;
 use ordain_util::text::{clean, cut};
 
@@ -28,13 +28,13 @@ const WORDS: usize = 1_000;
 
 /// The error response of a process: problem details (RFC 9457).
 #[derive(Deserialize)]
-struct Problem {
+struct RemoteProblem {
     status: u16,
     detail: String,
 }
 
 /// The admin listener of a process.
-pub(crate) struct Remote {
+pub(crate) struct AdminClient {
     agent: ureq::Agent,
     url: String,
     token: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) fn parse_url(text: &str) -> Result<String, String> {
     Ok(text.trim_end_matches('/').to_owned())
 }
 
-impl Remote {
+impl AdminClient {
     pub(crate) fn new(url: &str) -> Self {
         let config = https::agent(url).timeout_connect(Some(CONNECT)).timeout_global(Some(ANSWER));
         let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
@@ -71,7 +71,7 @@ impl Remote {
         path: &[&str],
         query: &[(&str, &str)],
         part: &str,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, CommandError> {
         let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
         let mut url = format!("{}/v1", self.url);
         for segment in path {
@@ -100,31 +100,33 @@ impl Remote {
     }
 
     /// Returns an error for a server that is not an admin listener of this version.
-    pub(crate) fn stranger(&self, found: &str) -> Failure {
+    pub(crate) fn stranger(&self, found: &str) -> CommandError {
         let found = self.shown(found);
-        Failure::Failed(anyhow!(
+        CommandError::Failed(anyhow!(
             "the server at {} is not an admin listener of this version of Ordain ({found}): find the URL \
              in the log of the process, and use the same version",
             self.url
         ))
     }
 
-    fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
+    fn refused(&self, status: StatusCode, body: &[u8]) -> CommandError {
         let problem = serde_json::from_slice(body).ok();
-        let problem = problem.filter(|problem: &Problem| problem.status == status.as_u16());
+        let problem = problem.filter(|problem: &RemoteProblem| problem.status == status.as_u16());
         match (status, problem.as_ref().map(|problem| &*problem.detail)) {
             (_, None) => self.stranger(&format!("it responded with status {status}")),
             (StatusCode::UNAUTHORIZED, Some(_)) => {
                 let state = if self.token.is_some() { "rejects the token in" } else { "requires" };
-                Failure::Failed(anyhow!(
+                CommandError::Failed(anyhow!(
                     "the process at {} {state} {TOKEN}: set it to `token` of the process's [admin]",
                     self.url
                 ))
             }
             (StatusCode::SERVICE_UNAVAILABLE, Some(detail)) => {
-                Failure::Unavailable(anyhow!("{}: {}", self.url, self.shown(detail)))
+                CommandError::Unavailable(anyhow!("{}: {}", self.url, self.shown(detail)))
             }
-            (_, Some(detail)) => Failure::Failed(anyhow!("{}: {}", self.url, self.shown(detail))),
+            (_, Some(detail)) => {
+                CommandError::Failed(anyhow!("{}: {}", self.url, self.shown(detail)))
+            }
         }
     }
 
@@ -137,16 +139,16 @@ impl Remote {
         cut(clean(&words).into_owned(), WORDS)
     }
 
-    fn failed(&self, error: ureq::Error) -> Failure {
+    fn failed(&self, error: ureq::Error) -> CommandError {
         match error {
             ureq::Error::Io(_)
             | ureq::Error::Timeout(_)
             | ureq::Error::HostNotFound
-            | ureq::Error::ConnectionFailed => Failure::Unavailable(anyhow!(
+            | ureq::Error::ConnectionFailed => CommandError::Unavailable(anyhow!(
                 "no process responds at {}: {error}. Check that the process is running; its log contains the URL",
                 self.url
             )),
-            ureq::Error::Http(_) => Failure::Failed(anyhow!(
+            ureq::Error::Http(_) => CommandError::Failed(anyhow!(
                 "no request can be sent to {}: {error}; check {TOKEN} for invalid characters",
                 self.url
             )),
@@ -165,13 +167,13 @@ mod tests {
     #[test]
     fn error_text_is_cut_and_does_not_contain_the_token() {
         let token = Some("secret".to_owned());
-        let remote = Remote { token, ..Remote::new("http://localhost") };
+        let remote = AdminClient { token, ..AdminClient::new("http://localhost") };
         assert_eq!(
             remote.shown("Bearer secret,\n\x1b[1m and more"),
             "Bearer …,\\n\\u001b[1m and more"
         );
         let long = "x".repeat(100_000);
-        let Failure::Failed(error) = remote.stranger(&long) else { panic!("another failure") };
+        let CommandError::Failed(error) = remote.stranger(&long) else { panic!("another failure") };
         assert!(error.to_string().len() < 2 * WORDS);
     }
 

@@ -8,18 +8,18 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::logs::Format;
-use crate::cli::{EXIT_FAILED, Failure, FileArg};
+use super::logs::LogFormat;
+use crate::cli::{CommandError, EXIT_FAILED, FileArg};
 use crate::store::open_store;
 use crate::{status, totals};
-use ordain_config::Loaded;
-use ordain_engine::run::{EndIntake, Figures, Report, Run, RunError, check_ends};
-use ordain_http::admin::Admin;
-use ordain_http::ingress::Ingress;
+use ordain_config::LoadedConfig;
+use ordain_engine::run::{EndIntake, PreparedRun, RunError, RunReport, RunStatus, check_ends};
+use ordain_http::admin::AdminListener;
+use ordain_http::ingress::IngressListener;
 use ordain_store::Store;
 use ordain_util::shutdown::asked_to_stop;
 use ordain_util::text::say;
-use ordain_wasm::Handlers;
+use ordain_wasm::HandlerRegistry;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -38,7 +38,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    pub(crate) fn run(self, log: Format) -> Result<ExitCode, Failure> {
+    pub(crate) fn run(self, log: LogFormat) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let report = runtime.block_on(self.until_the_end(&loaded));
@@ -60,10 +60,15 @@ impl RunArgs {
     }
 
     /// Prints the report so that it does not mix with messages on standard output or a log in JSON.
-    fn show(&self, report: &Report, loaded: &Loaded, log: Format) -> std::io::Result<()> {
+    fn show(
+        &self,
+        report: &RunReport,
+        loaded: &LoadedConfig,
+        log: LogFormat,
+    ) -> std::io::Result<()> {
         if self.json && !loaded.config.writes_standard_output() {
             super::show::json(&report.json(), true)?;
-        } else if self.json || (self.once && log == Format::Json) {
+        } else if self.json || (self.once && log == LogFormat::Json) {
             say(&report.json().to_string());
         } else if self.once {
             say(report.text(loaded).trim_end());
@@ -75,8 +80,11 @@ impl RunArgs {
     }
 
     /// Runs until the run ends by itself or by a signal; returns `None` if the grace period elapsed.
-    async fn until_the_end(&self, loaded: &Loaded) -> Result<Option<Report>, Failure> {
-        let figures = Arc::<Figures>::default();
+    async fn until_the_end(
+        &self,
+        loaded: &LoadedConfig,
+    ) -> Result<Option<RunReport>, CommandError> {
+        let figures = Arc::<RunStatus>::default();
         let (stop, shutdown) = watch::channel(false);
         let mut run = std::pin::pin!(run(loaded, self.once, shutdown, &figures));
         let mut terminate = signal(SignalKind::terminate())?;
@@ -100,16 +108,16 @@ impl RunArgs {
 /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled
 /// or held. The order of the parts is listener, handlers, store, engine.
 async fn run(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     once: bool,
     shutdown: watch::Receiver<bool>,
-    figures: &Arc<Figures>,
-) -> Result<Report, Failure> {
+    figures: &Arc<RunStatus>,
+) -> Result<RunReport, CommandError> {
     loaded.unsupported()?;
     if once {
         check_ends(loaded)?;
     }
-    let admin = Admin::listen(loaded, once, figures, &shutdown).await?;
+    let admin = AdminListener::listen(loaded, once, figures, &shutdown).await?;
     let report = start(loaded, once, shutdown, figures).await;
     if let Some(admin) = admin {
         admin.end().await;
@@ -119,22 +127,22 @@ async fn run(
 
 /// Loads the handlers, opens the store, and runs the engine.
 async fn start(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     once: bool,
     mut shutdown: watch::Receiver<bool>,
-    figures: &Arc<Figures>,
-) -> Result<Report, Failure> {
+    figures: &Arc<RunStatus>,
+) -> Result<RunReport, CommandError> {
     // Compiling takes seconds, and a shutdown does not wait for it.
     let to_load = loaded.clone();
     let loading = tokio::task::spawn_blocking(move || ordain_wasm::handlers(&to_load));
     let handlers = tokio::select! {
         handlers = loading => Arc::new(handlers.map_err(RunError::Panic)??),
-        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
+        () = asked_to_stop(&mut shutdown) => return Ok(RunReport::default()),
     };
     figures.loaded(&handlers);
     let store = tokio::select! {
         store = open_store(loaded, None) => store?,
-        () = asked_to_stop(&mut shutdown) => return Ok(Report::default()),
+        () = asked_to_stop(&mut shutdown) => return Ok(RunReport::default()),
     };
     let durability = store.durability();
     if durability.is_at_risk {
@@ -154,20 +162,20 @@ async fn start(
 
 /// Runs all partitions to their end, together with the ingress.
 async fn drive(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     once: bool,
-    handlers: &Arc<Handlers>,
+    handlers: &Arc<HandlerRegistry>,
     store: &Arc<dyn Store>,
     shutdown: watch::Receiver<bool>,
-    figures: &Arc<Figures>,
-) -> Result<Report, Failure> {
-    let run = Run::prepare(loaded, once, handlers, store, figures).await?;
+    figures: &Arc<RunStatus>,
+) -> Result<RunReport, CommandError> {
+    let run = PreparedRun::prepare(loaded, once, handlers, store, figures).await?;
     // With `once` there is no ingress: its events would have no end. The ingress listens before the broker is
     // connected: events are accepted while the broker is unavailable.
     let ingress = if once {
         None
     } else {
-        Ingress::listen(loaded, store, run.feeds(), figures, &shutdown).await?
+        IngressListener::listen(loaded, store, run.feeds(), figures, &shutdown).await?
     };
     let end_intake =
         ingress.map(|ingress| Box::new(|has_failed| ingress.end(has_failed)) as EndIntake<'_>);
@@ -177,11 +185,11 @@ async fn drive(
 /// Requests the shutdown and waits for it, until the grace period elapses or another signal arrives.
 async fn ending(
     stop: &watch::Sender<bool>,
-    run: impl Future<Output = Result<Report, Failure>>,
+    run: impl Future<Output = Result<RunReport, CommandError>>,
     grace: Duration,
     terminate: &mut tokio::signal::unix::Signal,
     interrupt: &mut tokio::signal::unix::Signal,
-) -> Result<Option<Report>, Failure> {
+) -> Result<Option<RunReport>, CommandError> {
     tracing::info!(
         ?grace,
         "shutting down: finishing and committing running events; a second signal ends the process now"

@@ -7,13 +7,13 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use ordain_core::{LaneState, Stats};
 
 use super::logs;
-use ordain_engine::run::Figures;
+use ordain_engine::run::RunStatus;
 
 /// Interval between updates: short enough to appear live, long enough to read.
 const EVERY: Duration = Duration::from_millis(250);
 
 /// Draws until the future is dropped. Without a terminal it draws nothing and never completes.
-pub(crate) async fn show(figures: &Figures) -> std::convert::Infallible {
+pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
     let line = ProgressBar::new_spinner();
     if line.is_hidden() {
         return std::future::pending().await;

@@ -4,26 +4,26 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain_config::{Loaded, StoreConfig};
+use ordain_config::{LoadedConfig, StoreConfig};
 use ordain_store::{Store, StoreError};
-use ordain_store_embedded::{Embedded, Options};
-use ordain_store_redis::Redis;
+use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
+use ordain_store_redis::RedisStore;
 
 /// Opens the store of a configuration. Requests to an unavailable store are retried for `patience`, and without
 /// limit if it is `None`.
 pub(crate) async fn open_store(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     patience: Option<Duration>,
 ) -> Result<Arc<dyn Store>, StoreError> {
     match &loaded.config.store {
         StoreConfig::Embedded(embedded) => {
-            let mut options = Options::new(&*embedded.path);
+            let mut options = EmbeddedOptions::new(&*embedded.path);
             options.cache = embedded.cache.0;
             options.dead_ttl = embedded.dead_ttl.0;
-            let opened = tokio::task::spawn_blocking(move || Embedded::open(options)).await;
+            let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(options)).await;
             let opened = opened.unwrap_or_else(|error| resume_unwind(error.into_panic()));
             Ok(Arc::new(opened?))
         }
-        StoreConfig::Redis(redis) => Ok(Arc::new(Redis::open(redis.options(patience)).await?)),
+        StoreConfig::Redis(redis) => Ok(Arc::new(RedisStore::open(redis.options(patience)).await?)),
     }
 }

@@ -9,7 +9,7 @@ use ordain_core::Event;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::{DecodeError, Decoder, Form, decode_http};
+use crate::{ContentMode, DecodeError, EventDecoder, decode_http};
 
 /// Maximum number of invalid events that an error names.
 pub const NAMED_LIMIT: usize = 100;
@@ -27,7 +27,7 @@ pub struct BodyEvents {
 
 /// An invalid event of a body.
 #[derive(Debug)]
-pub struct WrongEvent {
+pub struct InvalidEvent {
     /// Place of the event in the body.
     pub place: usize,
     /// Key of the event, if it could be read.
@@ -57,42 +57,42 @@ pub enum BodyError {
         /// Number of all events.
         total: usize,
         /// The first invalid events, up to [`NAMED_LIMIT`].
-        named: Vec<WrongEvent>,
+        named: Vec<InvalidEvent>,
     },
 }
 
 /// Decodes up to `limit` events of a body. `check` returns the fault of an event that was decoded.
 pub fn decode_body(
-    decoder: &Decoder,
-    form: Form,
+    decoder: &EventDecoder,
+    form: ContentMode,
     headers: &HeaderMap,
     body: &Bytes,
     limit: usize,
     check: impl Fn(&Event) -> Option<String>,
 ) -> Result<BodyEvents, BodyError> {
     let place_name = match form {
-        Form::Binary | Form::Structured => None,
-        Form::Batch => Some("index"),
-        Form::Lines => Some("line"),
+        ContentMode::Binary | ContentMode::Structured => None,
+        ContentMode::Batch => Some("index"),
+        ContentMode::Lines => Some("line"),
     };
     let found = BodyEvents { events: Vec::new(), place_name, places: Vec::new() };
-    let mut reading = Reading { found, named: Vec::new(), wrong: 0 };
+    let mut reading = BodyReader { found, named: Vec::new(), wrong: 0 };
     match form {
-        Form::Structured if body.trim_ascii().is_empty() => {
+        ContentMode::Structured if body.trim_ascii().is_empty() => {
             return Err(BodyError::Unreadable(
                 "the body is empty: it must be a CloudEvent in JSON".to_owned(),
             ));
         }
-        Form::Structured if body.trim_ascii().starts_with(b"[") => {
+        ContentMode::Structured if body.trim_ascii().starts_with(b"[") => {
             return Err(BodyError::Unreadable(
                 "the body is an array, but must be a single event: use application/cloudevents-batch+json for an array"
                     .to_owned(),
             ));
         }
-        Form::Binary | Form::Structured => {
+        ContentMode::Binary | ContentMode::Structured => {
             reading.add(0, decode_http(decoder, headers, body), &check);
         }
-        Form::Batch => {
+        ContentMode::Batch => {
             let mut json = serde_json::Deserializer::from_slice(body);
             let parts = BoundedArray { limit }
                 .deserialize(&mut json)
@@ -107,7 +107,7 @@ pub fn decode_body(
                 reading.add(index, decoder.decode(part.get().as_bytes()), &check);
             }
         }
-        Form::Lines => {
+        ContentMode::Lines => {
             check_count(memchr::memchr_iter(b'\n', body).count(), limit)?;
             for (number, line) in (1..).zip(body.split(|byte| *byte == b'\n')) {
                 if !line.trim_ascii().is_empty() {
@@ -116,7 +116,7 @@ pub fn decode_body(
             }
         }
     }
-    let Reading { found, named, wrong } = reading;
+    let BodyReader { found, named, wrong } = reading;
     if wrong > 0 {
         let total = found.events.len() + wrong;
         return Err(BodyError::Wrong { place_name, wrong, total, named });
@@ -160,13 +160,13 @@ impl<'de> Visitor<'de> for BoundedArray {
     }
 }
 
-struct Reading {
+struct BodyReader {
     found: BodyEvents,
-    named: Vec<WrongEvent>,
+    named: Vec<InvalidEvent>,
     wrong: usize,
 }
 
-impl Reading {
+impl BodyReader {
     fn add(
         &mut self,
         place: usize,
@@ -179,7 +179,7 @@ impl Reading {
                     self.found.places.push(place);
                     return self.found.events.push(Arc::new(event));
                 }
-                Some(message) => WrongEvent {
+                Some(message) => InvalidEvent {
                     place,
                     key: Some(event.key().to_owned()),
                     sequence: event.sequence(),
@@ -187,7 +187,7 @@ impl Reading {
                 },
             },
             Err(DecodeError { key, sequence, message, .. }) => {
-                WrongEvent { place, key, sequence, message }
+                InvalidEvent { place, key, sequence, message }
             }
         };
         self.wrong += 1;

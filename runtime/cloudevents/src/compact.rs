@@ -9,10 +9,10 @@ pub const NESTING_LIMIT: usize = 127;
 
 /// The error of JSON that is nested deeper than [`NESTING_LIMIT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooDeep;
+pub struct NestingError;
 
 /// Makes valid JSON compact; borrows it if it is compact already. For other text the result is unspecified.
-pub fn compact(json: &str) -> Result<Cow<'_, str>, TooDeep> {
+pub fn compact(json: &str) -> Result<Cow<'_, str>, NestingError> {
     let bytes = json.as_bytes();
     let mut out = String::new();
     let mut copied = 0;
@@ -31,7 +31,7 @@ pub fn compact(json: &str) -> Result<Cow<'_, str>, TooDeep> {
             b'{' | b'[' => {
                 depth += 1;
                 if depth > NESTING_LIMIT {
-                    return Err(TooDeep);
+                    return Err(NestingError);
                 }
             }
             b'}' | b']' => depth = depth.saturating_sub(1),

@@ -6,13 +6,13 @@ mod http;
 
 use std::borrow::Cow;
 
-use ordain_core::{Cause, Event, EventParts, Ordering};
+use ordain_core::{Cause, Event, EventParts, OrderingMode};
 
-use super::envelope::{Envelope, Member};
+use super::envelope::{EnvelopeMember, EventEnvelope};
 use super::{HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON, MORE_HEADERS};
 use attribute::{SHOWN, attribute, end, key, shown, text, time};
 use data::{data, value};
-pub use http::{Form, decode_http, form_of};
+pub use http::{ContentMode, decode_http, form_of};
 
 use ordain_util::text::cut;
 
@@ -38,35 +38,43 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A decoder of a stream's events.
 #[derive(Debug, Clone, Copy)]
-pub struct Decoder {
+pub struct EventDecoder {
     /// Ordering of the stream: in a `fifo` stream the producer's sequence is only a header.
-    pub ordering: Ordering,
+    pub ordering: OrderingMode,
     /// Maximum length of a line, in bytes.
     pub event_size: usize,
 }
 
 /// A fault before the event's key and sequence are known.
-struct Refusal(Cause, String);
+struct EventRejection(Cause, String);
 
-type Read<T> = Result<T, Refusal>;
+type DecodeResult<T> = Result<T, EventRejection>;
 
-fn unreadable<T>(message: impl Into<String>) -> Read<T> {
-    Err(Refusal(Cause::Unreadable, message.into()))
+fn unreadable<T>(message: impl Into<String>) -> DecodeResult<T> {
+    Err(EventRejection(Cause::Unreadable, message.into()))
 }
 
-impl Decoder {
+impl EventDecoder {
     /// Decodes a line. The sequence of an event in a `sequenced` stream may be missing: the sequencer decides
     /// how to treat such an event.
     pub fn decode(&self, line: &[u8]) -> Result<Event, DecodeError> {
-        let anonymous =
-            |Refusal(cause, message)| DecodeError { cause, message, key: None, sequence: None };
+        let anonymous = |EventRejection(cause, message)| DecodeError {
+            cause,
+            message,
+            key: None,
+            sequence: None,
+        };
         let envelope = self.envelope(line).map_err(anonymous)?;
         self.judge(&envelope, None)
     }
 
     /// Returns the event of an envelope. `body` is the data, if it is outside the envelope.
-    fn judge(&self, envelope: &Envelope<'_>, body: Option<&[u8]>) -> Result<Event, DecodeError> {
-        self.event(envelope, body).map_err(|Refusal(cause, message)| DecodeError {
+    fn judge(
+        &self,
+        envelope: &EventEnvelope<'_>,
+        body: Option<&[u8]>,
+    ) -> Result<Event, DecodeError> {
+        self.event(envelope, body).map_err(|EventRejection(cause, message)| DecodeError {
             cause,
             message,
             key: key(envelope).ok().map(|(key, _)| key.into_owned()),
@@ -74,7 +82,7 @@ impl Decoder {
         })
     }
 
-    fn envelope<'a>(&self, line: &'a [u8]) -> Read<Envelope<'a>> {
+    fn envelope<'a>(&self, line: &'a [u8]) -> DecodeResult<EventEnvelope<'a>> {
         if line.len() > self.event_size {
             let size = line.len();
             let limit = self.event_size;
@@ -90,12 +98,12 @@ impl Decoder {
         })
     }
 
-    fn event(&self, envelope: &Envelope<'_>, body: Option<&[u8]>) -> Read<Event> {
+    fn event(&self, envelope: &EventEnvelope<'_>, body: Option<&[u8]>) -> DecodeResult<Event> {
         if let Some(name) = &envelope.twice {
             let name = cut(name.to_string(), SHOWN);
             return unreadable(format!("`{name}` occurs twice: it must occur once"));
         }
-        match envelope.raw(Member::SpecVersion) {
+        match envelope.raw(EnvelopeMember::SpecVersion) {
             Some("\"1.0\"") => {}
             Some(other) => {
                 let other = shown(other);
@@ -105,10 +113,10 @@ impl Decoder {
         }
         let (key, key_member) = key(envelope)?;
         let id = self.id(envelope)?;
-        let source = attribute(envelope, Member::Source, "source")?;
-        let kind = attribute(envelope, Member::Type, "type")?;
-        let content_type = match envelope.raw(Member::DataContentType) {
-            Some(_) => attribute(envelope, Member::DataContentType, "datacontenttype")?,
+        let source = attribute(envelope, EnvelopeMember::Source, "source")?;
+        let kind = attribute(envelope, EnvelopeMember::Type, "type")?;
+        let content_type = match envelope.raw(EnvelopeMember::DataContentType) {
+            Some(_) => attribute(envelope, EnvelopeMember::DataContentType, "datacontenttype")?,
             None if body.is_some() => Cow::Borrowed(""),
             None => Cow::Borrowed(JSON),
         };
@@ -133,26 +141,31 @@ impl Decoder {
         }))
     }
 
-    fn id<'a>(&self, envelope: &Envelope<'a>) -> Read<Cow<'a, str>> {
-        attribute(envelope, Member::Id, "id").map_err(|Refusal(cause, message)| {
+    fn id<'a>(&self, envelope: &EventEnvelope<'a>) -> DecodeResult<Cow<'a, str>> {
+        attribute(envelope, EnvelopeMember::Id, "id").map_err(|EventRejection(cause, message)| {
             match self.ordering {
-                Ordering::Fifo => {
-                    Refusal(Cause::NoId, message + "; a fifo stream recognizes repeats by it")
-                }
-                Ordering::Sequenced => Refusal(cause, message),
+                OrderingMode::Fifo => EventRejection(
+                    Cause::NoId,
+                    message + "; a fifo stream recognizes repeats by it",
+                ),
+                OrderingMode::Sequenced => EventRejection(cause, message),
             }
         })
     }
 
-    fn sequence(&self, envelope: &Envelope<'_>) -> Read<Option<u64>> {
-        if self.ordering == Ordering::Fifo {
+    fn sequence(&self, envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
+        if self.ordering == OrderingMode::Fifo {
             return Ok(None);
         }
         attribute::sequence(envelope)
     }
 
     /// Returns all other attributes of the event.
-    fn headers<'a>(&self, envelope: &Envelope<'a>, key_member: Member) -> Read<Vec<Header<'a>>> {
+    fn headers<'a>(
+        &self,
+        envelope: &EventEnvelope<'a>,
+        key_member: EnvelopeMember,
+    ) -> DecodeResult<Vec<HeaderPair<'a>>> {
         let mut headers = Vec::new();
         let mut push = |name: Cow<'a, str>, raw: Option<&'a str>| {
             if let Some(raw) = raw.filter(|raw| *raw != "null") {
@@ -160,11 +173,11 @@ impl Decoder {
             }
             Ok(())
         };
-        if key_member == Member::PartitionKey {
-            push("subject".into(), envelope.raw(Member::Subject))?;
+        if key_member == EnvelopeMember::PartitionKey {
+            push("subject".into(), envelope.raw(EnvelopeMember::Subject))?;
         }
-        if self.ordering == Ordering::Fifo {
-            push("sequence".into(), envelope.raw(Member::Sequence))?;
+        if self.ordering == OrderingMode::Fifo {
+            push("sequence".into(), envelope.raw(EnvelopeMember::Sequence))?;
         }
         for (name, raw) in envelope.extensions.iter().filter(|(name, _)| name != MORE_HEADERS) {
             push(name.clone(), Some(raw))?;
@@ -185,10 +198,10 @@ impl Decoder {
     }
 }
 
-type Header<'a> = (Cow<'a, str>, Cow<'a, str>);
+type HeaderPair<'a> = (Cow<'a, str>, Cow<'a, str>);
 
 /// Returns the headers that are not extension attributes; see [`MORE_HEADERS`].
-fn more_headers(raw: &str) -> Read<Vec<Header<'static>>> {
+fn more_headers(raw: &str) -> DecodeResult<Vec<HeaderPair<'static>>> {
     let pairs =
         text(raw).and_then(|text| serde_json::from_str::<Vec<(String, String)>>(&text).ok());
     let Some(pairs) = pairs else {

@@ -4,21 +4,21 @@ use ordain_core::{DeadLetter, Event};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-pub use ordain_store::checkpoint::{Position, Print};
+pub use ordain_store::checkpoint::{FilePosition, ReadFingerprint};
 
 /// A delivery: an event, or the dead letter of data that is not a valid event.
-pub type Delivered = Result<Event, Box<DeadLetter>>;
+pub type DecodedDelivery = Result<Event, Box<DeadLetter>>;
 
 /// Deliveries, each with the position after it.
 #[derive(Debug, Default)]
-pub struct Deliveries {
+pub struct DeliveryBatch {
     /// Number of the connection that delivered them. Unacknowledged deliveries of an earlier connection are
     /// delivered again.
     pub generation: u64,
     /// The deliveries, in order.
-    pub items: Vec<(Delivered, Position)>,
+    pub items: Vec<(DecodedDelivery, FilePosition)>,
     /// Fingerprint of the file up to the last delivery; `None` for standard input.
-    pub print: Option<Print>,
+    pub print: Option<ReadFingerprint>,
     /// The new limit of unacknowledged deliveries, if it has changed.
     pub window: Option<usize>,
     /// True if the source has ended.
@@ -34,7 +34,7 @@ pub const BATCH_BYTES: usize = 1 << 20;
 
 /// The progress of acknowledging the deliveries of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Acknowledged {
+pub struct AckProgress {
     /// Number of the connection.
     pub generation: u64,
     /// Number of acknowledged deliveries, counted from the connection's first.
@@ -43,13 +43,13 @@ pub struct Acknowledged {
 
 /// A running source.
 #[derive(Debug)]
-pub struct Source {
+pub struct SourceHandle {
     /// The deliveries. The channel closes when the source fails; `failure` then has the error.
-    pub deliveries: mpsc::Receiver<Deliveries>,
+    pub deliveries: mpsc::Receiver<DeliveryBatch>,
     /// The error for which the source ended early.
     pub failure: oneshot::Receiver<std::io::Error>,
     /// Sends the acknowledgements to a source that stores them itself. The source ends when the sender is dropped.
-    pub acknowledge: Option<watch::Sender<Acknowledged>>,
+    pub acknowledge: Option<watch::Sender<AckProgress>>,
     /// Completes when the source has written the last acknowledgement.
     pub ended: Option<JoinHandle<()>>,
     /// True if the deliveries come from streams of this process, in order and without gaps. Such a source has

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
 use super::compact::compact;
-use super::envelope::Member;
+use super::envelope::EnvelopeMember;
 use super::id::{message_id, source_of};
 use super::{JSON, MORE_HEADERS, is_json};
 use ordain_store::OutboxMessage;
@@ -18,7 +18,7 @@ use ordain_store::OutboxMessage;
 ///
 /// `sequence` is the number from a sequenced sink. Data is written as JSON if it is valid JSON and has a content
 /// type of JSON, otherwise as base64. Headers become extension attributes; headers whose names are not allowed are
-/// combined in one attribute that [`Decoder`](super::Decoder) separates again.
+/// combined in one attribute that [`EventDecoder`](super::EventDecoder) separates again.
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
@@ -66,7 +66,7 @@ pub(super) fn headers<'a>(
 fn is_extension(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-        && Member::of(name).is_none()
+        && EnvelopeMember::of(name).is_none()
         && name != MORE_HEADERS
 }
 

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 /// The attributes of the envelope. All others are extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Member {
+pub(super) enum EnvelopeMember {
     SpecVersion,
     Id,
     Source,
@@ -27,7 +27,7 @@ pub(super) enum Member {
 /// Number of members.
 const MEMBERS: usize = 12;
 
-impl Member {
+impl EnvelopeMember {
     pub(super) fn of(name: &str) -> Option<Self> {
         Some(match name {
             "specversion" => Self::SpecVersion,
@@ -49,22 +49,22 @@ impl Member {
 
 /// The members of a JSON object.
 #[derive(Debug, Default)]
-pub(super) struct Envelope<'a> {
+pub(super) struct EventEnvelope<'a> {
     members: [Option<&'a str>; MEMBERS],
     pub(super) extensions: Vec<(Cow<'a, str>, &'a str)>,
     /// The first name that occurs twice, which makes the object ambiguous.
     pub(super) twice: Option<Cow<'a, str>>,
 }
 
-impl<'a> Envelope<'a> {
+impl<'a> EventEnvelope<'a> {
     /// Returns the JSON of a member. According to the specification, `null` means that an attribute is not set;
     /// as data it is a value.
-    pub(super) fn raw(&self, member: Member) -> Option<&'a str> {
-        self.members[member as usize].filter(|raw| *raw != "null" || member == Member::Data)
+    pub(super) fn raw(&self, member: EnvelopeMember) -> Option<&'a str> {
+        self.members[member as usize].filter(|raw| *raw != "null" || member == EnvelopeMember::Data)
     }
 
     pub(super) fn put(&mut self, name: Cow<'a, str>, raw: &'a str) {
-        let twice = if let Some(member) = Member::of(&name) {
+        let twice = if let Some(member) = EnvelopeMember::of(&name) {
             self.members[member as usize].replace(raw).is_some()
         } else {
             let twice = self.extensions.iter().any(|(other, _)| *other == name);
@@ -77,24 +77,24 @@ impl<'a> Envelope<'a> {
     }
 }
 
-impl<'de> Deserialize<'de> for Envelope<'de> {
+impl<'de> Deserialize<'de> for EventEnvelope<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_map(EnvelopeVisitor)
     }
 }
 
-struct Members;
+struct EnvelopeVisitor;
 
-impl<'de> Visitor<'de> for Members {
-    type Value = Envelope<'de>;
+impl<'de> Visitor<'de> for EnvelopeVisitor {
+    type Value = EventEnvelope<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Envelope<'de>, A::Error> {
-        let mut envelope = Envelope::default();
-        while let Some(Name(name)) = map.next_key()? {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<EventEnvelope<'de>, A::Error> {
+        let mut envelope = EventEnvelope::default();
+        while let Some(MemberName(name)) = map.next_key()? {
             if envelope.extensions.len() > super::HEADERS_LIMIT {
                 let limit = super::HEADERS_LIMIT;
                 return Err(A::Error::custom(format_args!("more than {limit} extensions")));
@@ -106,28 +106,28 @@ impl<'de> Visitor<'de> for Members {
 }
 
 /// The name of a member, borrowed unless it has escapes.
-struct Name<'a>(Cow<'a, str>);
+struct MemberName<'a>(Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Name<'de> {
+impl<'de> Deserialize<'de> for MemberName<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
+        struct MemberNameVisitor;
 
-        impl<'de> Visitor<'de> for Text {
-            type Value = Name<'de>;
+        impl<'de> Visitor<'de> for MemberNameVisitor {
+            type Value = MemberName<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a name")
             }
 
-            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Name<'de>, E> {
-                Ok(Name(Cow::Borrowed(text)))
+            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<MemberName<'de>, E> {
+                Ok(MemberName(Cow::Borrowed(text)))
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Name<'de>, E> {
-                Ok(Name(Cow::Owned(text.to_owned())))
+            fn visit_str<E: Error>(self, text: &str) -> Result<MemberName<'de>, E> {
+                Ok(MemberName(Cow::Owned(text.to_owned())))
             }
         }
 
-        deserializer.deserialize_str(Text)
+        deserializer.deserialize_str(MemberNameVisitor)
     }
 }

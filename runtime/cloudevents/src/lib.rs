@@ -19,13 +19,13 @@ mod letter;
 #[cfg(test)]
 mod tests;
 
-pub use body::{BodyError, BodyEvents, NAMED_LIMIT, WrongEvent, decode_body};
-pub use compact::{NESTING_LIMIT, TooDeep, compact};
-pub use decode::{DecodeError, Decoder};
-pub use decode::{Form, decode_http, form_of};
+pub use body::{BodyError, BodyEvents, InvalidEvent, NAMED_LIMIT, decode_body};
+pub use compact::{NESTING_LIMIT, NestingError, compact};
+pub use decode::{ContentMode, decode_http, form_of};
+pub use decode::{DecodeError, EventDecoder};
 pub use delivery::{
-    Acknowledged, BATCH_BYTES, BATCH_EVENTS, Delivered, Deliveries, Position, Print, READ_AHEAD,
-    Source,
+    AckProgress, BATCH_BYTES, BATCH_EVENTS, DecodedDelivery, DeliveryBatch, FilePosition,
+    READ_AHEAD, ReadFingerprint, SourceHandle,
 };
 pub use encode::encode;
 pub use event::{letter_event, message_event};

@@ -1,15 +1,17 @@
 //! Tests of decoding and encoding lines, and properties of the two and of `compact`.
 
 use ordain_core::{
-    Cause, DeadLetter, Emitted, Event, LetterContent, LetterId, Message, MessageParts, Ordering,
+    Cause, DeadLetter, EmittedMessage, Event, LetterContent, LetterId, Message, MessageParts,
+    OrderingMode,
 };
 use proptest::prelude::*;
 
 use super::*;
 use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 
-const SEQUENCED: Decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20 };
-const FIFO: Decoder = Decoder { ordering: Ordering::Fifo, event_size: 1 << 20 };
+const SEQUENCED: EventDecoder =
+    EventDecoder { ordering: OrderingMode::Sequenced, event_size: 1 << 20 };
+const FIFO: EventDecoder = EventDecoder { ordering: OrderingMode::Fifo, event_size: 1 << 20 };
 
 /// Returns a valid event with `more` members.
 fn line(more: &str) -> String {
@@ -23,7 +25,7 @@ fn decode(more: &str) -> Event {
 }
 
 #[track_caller]
-fn refused(decoder: Decoder, line: &str, cause: Cause, message: &str) -> DecodeError {
+fn refused(decoder: EventDecoder, line: &str, cause: Cause, message: &str) -> DecodeError {
     let error = decoder.decode(line.as_bytes()).expect_err(line);
     assert_eq!(error.cause, cause, "{line}: {error}");
     assert!(error.message.contains(message), "{line}: {error}");
@@ -223,8 +225,8 @@ fn errors_name_the_limits() {
         refused(SEQUENCED, &line(&wrong), Cause::Unreadable, message);
     }
     let size = line("").len();
-    assert!(Decoder { event_size: size, ..SEQUENCED }.decode(line("").as_bytes()).is_ok());
-    let small = Decoder { event_size: size - 1, ..SEQUENCED };
+    assert!(EventDecoder { event_size: size, ..SEQUENCED }.decode(line("").as_bytes()).is_ok());
+    let small = EventDecoder { event_size: size - 1, ..SEQUENCED };
     refused(small, &line(""), Cause::Unreadable, "runtime.event_size allows");
 }
 
@@ -238,7 +240,7 @@ fn handlers_can_read_accepted_nesting() {
 }
 
 fn message(parts: &MessageParts<'_>) -> OutboxMessage {
-    let emitted = Emitted { sequence: 7, index: 2, event: 0, message: Message::new(parts) };
+    let emitted = EmittedMessage { sequence: 7, index: 2, event: 0, message: Message::new(parts) };
     OutboxMessage { key: "o/1 ü".into(), incarnation: 99, emitted }
 }
 

@@ -3,18 +3,21 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use ordain_core::Ordering;
+use ordain_core::OrderingMode;
 
-use super::problem::{Lines, Problem};
-use super::text::{Name, Place, Secret};
+use super::problem::{ConfigProblem, SettingLines};
+use super::text::{FileOrStdio, ResourceName, Secret};
 use super::units::Millis;
-use super::{AmqpSource, Config, KeyFrom, Sink, Source, StoreConfig, Stream, StreamSink};
+use super::{
+    AmqpSourceConfig, Config, KeyLocation, SinkConfig, SourceConfig, StoreConfig, StreamConfig,
+    StreamSinkConfig,
+};
 use ordain_store::PARTITIONS;
 use ordain_store::REDIS_BATCH_LIMIT;
 
 /// Returns the conflicts between settings that are each valid by themselves.
-pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
-    let mut checks = Checks { config, lines, problems: Vec::new() };
+pub(super) fn check(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem> {
+    let mut checks = ConfigChecker { config, lines, problems: Vec::new() };
     checks.process();
     checks.listeners();
     checks.broker();
@@ -28,16 +31,20 @@ pub(super) fn check(config: &Config, lines: &Lines) -> Vec<Problem> {
     checks.problems
 }
 
-struct Checks<'a> {
+struct ConfigChecker<'a> {
     config: &'a Config,
-    lines: &'a Lines,
-    problems: Vec<Problem>,
+    lines: &'a SettingLines,
+    problems: Vec<ConfigProblem>,
 }
 
-impl Checks<'_> {
+impl ConfigChecker<'_> {
     fn note(&mut self, setting: &str, message: impl Into<String>) {
         let line = self.lines.of(setting);
-        self.problems.push(Problem { line, setting: setting.to_owned(), message: message.into() });
+        self.problems.push(ConfigProblem {
+            line,
+            setting: setting.to_owned(),
+            message: message.into(),
+        });
     }
 
     fn process(&mut self) {
@@ -129,9 +136,9 @@ impl Checks<'_> {
         }
     }
 
-    fn stream(&mut self, name: &Name, stream: &Stream) {
+    fn stream(&mut self, name: &ResourceName, stream: &StreamConfig) {
         let at = |field: &str| format!("streams.{name}.{field}");
-        let fifo = stream.ordering == Ordering::Fifo;
+        let fifo = stream.ordering == OrderingMode::Fifo;
         if fifo && self.lines.has(&at("first")) {
             let message = "applies to sequenced streams only: in a fifo stream Ordain numbers the events from 1";
             self.note(&at("first"), message);
@@ -164,13 +171,13 @@ impl Checks<'_> {
                 if stream.bake.is_some() { ("bake", "canary") } else { ("canary", "bake") };
             self.note(&at(here), format!("has no effect without `{missing}`: set both or neither"));
         }
-        if let Source::Amqp(source) = &stream.source {
+        if let SourceConfig::Amqp(source) = &stream.source {
             self.amqp_source(&at("source"), source);
         }
     }
 
-    fn amqp_source(&mut self, at: &str, source: &AmqpSource) {
-        if matches!(source.key, KeyFrom::Header(_)) && source.partitions > 1 {
+    fn amqp_source(&mut self, at: &str, source: &AmqpSourceConfig) {
+        if matches!(source.key, KeyLocation::Header(_)) && source.partitions > 1 {
             let message = "only a source with one partition can take the key from a header: the exchange \
                            spreads events by routing key, so one key could be in several partitions";
             self.note(&format!("{at}.key"), message);
@@ -193,10 +200,10 @@ impl Checks<'_> {
         }
     }
 
-    fn sink(&mut self, name: &Name, sink: &Sink) {
+    fn sink(&mut self, name: &ResourceName, sink: &SinkConfig) {
         let at = format!("sinks.{name}");
         match sink {
-            Sink::Amqp(sink) => {
+            SinkConfig::Amqp(sink) => {
                 self.needs_broker(&at);
                 if sink.sequenced
                     && let Some((stream, setting, other)) =
@@ -209,20 +216,20 @@ impl Checks<'_> {
                     self.note(&format!("streams.{stream}.{setting}"), message);
                 }
             }
-            Sink::File(file)
-                if file.path != Place::Standard
+            SinkConfig::File(file)
+                if file.path != FileOrStdio::Standard
                     && !matches!(self.config.store, StoreConfig::Embedded(_)) =>
             {
                 let message = "only the embedded store can keep a file exact: use path = \"-\", another \
                                kind of sink, or [store] kind = \"embedded\"";
                 self.note(&format!("{at}.path"), message);
             }
-            Sink::File(_) => {}
-            Sink::Stream(sink) => self.stream_sink(&at, sink),
+            SinkConfig::File(_) => {}
+            SinkConfig::Stream(sink) => self.stream_sink(&at, sink),
         }
     }
 
-    fn stream_sink(&mut self, at: &str, sink: &StreamSink) {
+    fn stream_sink(&mut self, at: &str, sink: &StreamSinkConfig) {
         let target = &sink.stream;
         let setting = format!("{at}.stream");
         // A sink without `stream` has an error of its own.
@@ -235,7 +242,7 @@ impl Checks<'_> {
             self.note(&setting, format!("[streams.{target}] is not defined; {hint}"));
         }
         let Some(stream) = self.config.streams.get(target) else { return };
-        let differs = |other: &Sink| matches!(other, Sink::Stream(other) if other.stream == *target && other.sequenced != sink.sequenced);
+        let differs = |other: &SinkConfig| matches!(other, SinkConfig::Stream(other) if other.stream == *target && other.sequenced != sink.sequenced);
         if !sink.sequenced
             && let Some((other, _)) = self.config.sinks.iter().find(|entry| differs(entry.1))
         {
@@ -244,12 +251,12 @@ impl Checks<'_> {
             );
             self.note(&format!("{at}.sequenced"), message);
         }
-        if !matches!(stream.source, Source::Stream(_)) {
+        if !matches!(stream.source, SourceConfig::Stream(_)) {
             let message = format!(
                 "the source of [streams.{target}] is of another kind: it must have kind = \"stream\""
             );
             self.note(&setting, message);
-        } else if stream.ordering == Ordering::Sequenced && !sink.sequenced {
+        } else if stream.ordering == OrderingMode::Sequenced && !sink.sequenced {
             let message = format!(
                 "[streams.{target}] needs numbered events: set sequenced = true here, or ordering = \"fifo\" \
                  in the stream"
@@ -259,11 +266,11 @@ impl Checks<'_> {
     }
 
     /// Returns whether dead letters of a stream come back to it, directly or through other streams.
-    fn leads_back(&self, stream: &Name) -> bool {
-        let next = |name: &Name| {
+    fn leads_back(&self, stream: &ResourceName) -> bool {
+        let next = |name: &ResourceName| {
             let sink = self.config.streams.get(name)?.dead_letter.as_ref()?;
             match self.config.sinks.get(sink)? {
-                Sink::Stream(sink) => Some(&sink.stream),
+                SinkConfig::Stream(sink) => Some(&sink.stream),
                 _ => None,
             }
         };
@@ -272,21 +279,21 @@ impl Checks<'_> {
     }
 
     /// Returns the sink that numbers the keys of a stream.
-    fn numbered_by(&self, stream: &Name) -> Option<&Name> {
+    fn numbered_by(&self, stream: &ResourceName) -> Option<&ResourceName> {
         let exchange = match &self.config.streams.get(stream)?.source {
-            Source::Amqp(source) => source.exchange.as_ref(),
+            SourceConfig::Amqp(source) => source.exchange.as_ref(),
             _ => None,
         };
-        let feeds = |sink: &Sink| match sink {
-            Sink::Stream(sink) => sink.sequenced && sink.stream == *stream,
-            Sink::Amqp(sink) => sink.sequenced && Some(&sink.exchange) == exchange,
-            Sink::File(_) => false,
+        let feeds = |sink: &SinkConfig| match sink {
+            SinkConfig::Stream(sink) => sink.sequenced && sink.stream == *stream,
+            SinkConfig::Amqp(sink) => sink.sequenced && Some(&sink.exchange) == exchange,
+            SinkConfig::File(_) => false,
         };
         self.config.sinks.iter().find(|(_, sink)| feeds(sink)).map(|(name, _)| name)
     }
 
     /// Reports a sink that the file does not define. A sink with an error of its own counts as defined.
-    fn sink_exists(&mut self, at: &str, sink: &Name) {
+    fn sink_exists(&mut self, at: &str, sink: &ResourceName) {
         if !self.lines.has(&format!("sinks.{sink}")) {
             let known: Vec<&str> = self.config.sinks.keys().map(|name| &**name).collect();
             let hint = match super::suggest::nearest(sink, known.iter().copied()) {
@@ -300,19 +307,19 @@ impl Checks<'_> {
     /// Checks that each file has one writer and is not its own input, and that standard input has one
     /// reader.
     fn files(&mut self) {
-        let mut read: HashMap<&Place, String> = HashMap::new();
+        let mut read: HashMap<&FileOrStdio, String> = HashMap::new();
         for (name, stream) in &self.config.streams {
-            let Source::File(source) = &stream.source else { continue };
+            let SourceConfig::File(source) = &stream.source else { continue };
             let at = format!("streams.{name}.source.path");
-            if let (Place::Standard, Some(other)) = (&source.path, read.get(&source.path)) {
+            if let (FileOrStdio::Standard, Some(other)) = (&source.path, read.get(&source.path)) {
                 self.note(&at, format!("standard input is already read by {other}"));
             }
             read.entry(&source.path).or_insert(at);
         }
-        let mut written: HashMap<&Place, String> = HashMap::new();
+        let mut written: HashMap<&FileOrStdio, String> = HashMap::new();
         for (name, sink) in &self.config.sinks {
-            let Sink::File(sink) = sink else { continue };
-            if sink.path == Place::Standard {
+            let SinkConfig::File(sink) = sink else { continue };
+            if sink.path == FileOrStdio::Standard {
                 continue;
             }
             let at = format!("sinks.{name}.path");

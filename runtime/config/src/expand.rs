@@ -4,10 +4,13 @@ use std::borrow::Cow;
 
 /// A function that looks up an environment variable. It is a parameter, so that tests do not depend on the
 /// environment.
-pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(super) type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Replaces the variables in a text. The flag is true if the text contained any.
-pub(super) fn expand<'a>(text: &'a str, env: Env<'_>) -> Result<(Cow<'a, str>, bool), String> {
+pub(super) fn expand<'a>(
+    text: &'a str,
+    env: EnvLookup<'_>,
+) -> Result<(Cow<'a, str>, bool), String> {
     if !text.contains("${") {
         return Ok((Cow::Borrowed(text), false));
     }
@@ -33,7 +36,7 @@ pub(super) fn expand<'a>(text: &'a str, env: Env<'_>) -> Result<(Cow<'a, str>, b
     Ok((Cow::Owned(out), any))
 }
 
-fn variable(inside: &str, env: Env<'_>) -> Result<String, String> {
+fn variable(inside: &str, env: EnvLookup<'_>) -> Result<String, String> {
     let (name, default) = match inside.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (inside, None),

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::later::not_yet;
-use super::reader::Row;
+use super::reader::ReferenceRow;
 
 /// Returns every setting with its meaning, form, bounds, default and reason, in the order of the file.
 pub fn explain() -> String {
@@ -21,7 +21,7 @@ pub fn explain() -> String {
 
 /// Appends one row. `place` is the row's place in the reference: the names of the tables around it, with
 /// the kind of each table that has several.
-fn block(out: &mut String, title: &str, place: &str, row: &Row, depth: usize) {
+fn block(out: &mut String, title: &str, place: &str, row: &ReferenceRow, depth: usize) {
     let indent = "  ".repeat(depth);
     let _ = writeln!(out, "{indent}{title}");
     for line in row.meaning.lines() {
@@ -43,7 +43,7 @@ fn block(out: &mut String, title: &str, place: &str, row: &Row, depth: usize) {
 }
 
 /// Returns form, bounds and default in one line.
-fn value(row: &Row) -> String {
+fn value(row: &ReferenceRow) -> String {
     let mut text = row.form.to_owned();
     if let Some((low, high)) = row.bounds {
         let _ = write!(text, ", from {low} to {high}");

@@ -1,13 +1,13 @@
 //! Settings that can be configured but that this build does not support yet. The change that implements
 //! such a setting removes its row from [`NOT_YET`]; no other module depends on the list.
 
-use super::problem::{Lines, Problem};
-use super::{Config, Source, Stream};
+use super::problem::{ConfigProblem, SettingLines};
+use super::{Config, SourceConfig, StreamConfig};
 
 /// A feature, its places in the reference, and a function that finds the settings that request it.
-type NotYet = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
+type UnsupportedFeature = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
 
-const NOT_YET: &[NotYet] = &[
+const NOT_YET: &[UnsupportedFeature] = &[
     ("alerts", &["runtime.alerts"], |config| {
         given(config.runtime.alerts.is_some(), "runtime.alerts")
     }),
@@ -31,13 +31,13 @@ pub(super) fn places() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the settings of a configuration that this build does not support, by line.
-pub(super) fn unsupported(config: &Config, lines: &Lines) -> Vec<Problem> {
-    let mut problems: Vec<Problem> = NOT_YET
+pub(super) fn unsupported(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem> {
+    let mut problems: Vec<ConfigProblem> = NOT_YET
         .iter()
         .flat_map(|(feature, _, find)| {
             find(config).into_iter().map(move |setting| (feature, setting))
         })
-        .map(|(feature, setting)| Problem {
+        .map(|(feature, setting)| ConfigProblem {
             line: lines.of(&setting),
             setting,
             message: format!("this build does not support {feature} yet: remove the setting"),
@@ -51,16 +51,16 @@ fn given(is_given: bool, setting: &str) -> Vec<String> {
     if is_given { vec![setting.to_owned()] } else { Vec::new() }
 }
 
-fn streams(config: &Config, asks: fn(&Stream) -> bool, field: &str) -> Vec<String> {
+fn streams(config: &Config, asks: fn(&StreamConfig) -> bool, field: &str) -> Vec<String> {
     let asking = config.streams.iter().filter(|(_, stream)| asks(stream));
     asking.map(|(name, _)| format!("streams.{name}.{field}")).collect()
 }
 
-fn sources(config: &Config, asks: fn(&Source) -> bool) -> Vec<String> {
+fn sources(config: &Config, asks: fn(&SourceConfig) -> bool) -> Vec<String> {
     let asking = config.streams.iter().filter(|(_, stream)| asks(&stream.source));
     asking.map(|(name, _)| format!("streams.{name}.source")).collect()
 }
 
-fn is_split_file(source: &Source) -> bool {
-    matches!(source, Source::File(_)) && source.partitions() > 1
+fn is_split_file(source: &SourceConfig) -> bool {
+    matches!(source, SourceConfig::File(_)) && source.partitions() > 1
 }

@@ -39,25 +39,26 @@ use std::path::{Path, PathBuf};
 
 pub use explain::explain;
 pub use known::known_streams;
-pub use passage::Passage;
-pub use problem::{ConfigError, Lines, Problem};
+pub use passage::NumberingPolicy;
+pub use problem::{ConfigError, ConfigProblem, SettingLines};
 pub use process::{
-    Admin, Broker, Durability, Embedded, Ingress, Instance, Plugins, Redis, Runtime, StoreConfig,
+    AdminConfig, BrokerConfig, EmbeddedConfig, IngressConfig, InstanceMode, PluginsConfig,
+    RedisConfig, RedisDurability, RuntimeConfig, StoreConfig,
 };
-pub use reader::Row;
-pub use replay::{Authorization, Replay, ReplayServer, ReplayUrl};
-pub use settings::Share;
-pub use sink::{AmqpSink, FileSink, Sink, StreamSink};
+pub use reader::ReferenceRow;
+pub use replay::{Authorization, ReplayServer, ReplaySource, ReplayUrl};
+pub use settings::PartitionParams;
+pub use sink::{AmqpSinkConfig, FileSinkConfig, SinkConfig, StreamSinkConfig};
 pub use source::{
-    AmqpSource, Bind, CHECKPOINT_EVENTS, FileSource, HttpSource, KeyFrom, REQUEST_EVENTS, Source,
-    StreamSource,
+    AmqpSourceConfig, CHECKPOINT_EVENTS, ExchangeBinding, FileSourceConfig, HttpSourceConfig,
+    KeyLocation, REQUEST_EVENTS, SourceConfig, StreamSourceConfig,
 };
-pub use stream::{Gap, GapExhausted, Retry, RetryExhausted, Stream};
-pub use template::RoutingKey;
-pub use text::{BrokerUrl, FilePath, Name, Named, Place, Secret, Text};
-pub use units::{Millis, Off, Percent, Size};
+pub use stream::{GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig};
+pub use template::RoutingKeyTemplate;
+pub use text::{AmqpName, BrokerUrl, FileOrStdio, FilePath, NamedTables, ResourceName, Secret};
+pub use units::{ByteSize, Millis, OffOr, Percent};
 
-use reader::{Reader, Setting};
+use reader::{ConfigReader, SettingValue};
 use section::section;
 
 use ordain_util::text::quoted;
@@ -72,38 +73,38 @@ section! {
     /// All settings of a configuration file.
     pub struct Config {
         /// Limits of the process, shared by all streams.
-        runtime: Runtime = {};
+        runtime: RuntimeConfig = {};
         /// Where the process serves operators.
-        admin: Option<Admin>;
+        admin: Option<AdminConfig>;
         /// Where the process accepts events over HTTP. If left out, it listens at the default address if a
         /// stream has a source of kind `http`, and does not listen otherwise.
-        ingress: Option<Ingress>;
+        ingress: Option<IngressConfig>;
         /// Where all data is kept.
         store: StoreConfig = { kind = "embedded" },
             because "it needs no server";
         /// The RabbitMQ of all sources and sinks of kind `amqp`.
-        broker: Option<Broker>;
+        broker: Option<BrokerConfig>;
         /// The handlers.
-        plugins: Plugins = {};
+        plugins: PluginsConfig = {};
         /// The streams, by name; at least one.
-        streams: Named<Stream> = {};
+        streams: NamedTables<StreamConfig> = {};
         /// The sinks, by name.
-        sinks: Named<Sink> = {};
+        sinks: NamedTables<SinkConfig> = {};
     }
 }
 
 /// A configuration as read from a file.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The file that was read.
     pub file: PathBuf,
     /// The settings, with defaults for those that the file leaves out.
     pub config: Config,
     /// The line of each setting in the file.
-    pub lines: Lines,
+    pub lines: SettingLines,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Reads a file and replaces environment variables. Relative paths in the file start at its folder.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = read(file).map_err(|message| ConfigError::whole(file, message))?;
@@ -117,10 +118,10 @@ impl Loaded {
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
         let base = file.parent().unwrap_or(Path::new(""));
-        let mut reader = Reader::new(text, base, env);
+        let mut reader = ConfigReader::new(text, base, env);
         let config: Option<Config> = reader.document(text);
         let is_whole = reader.is_whole();
-        let Reader { mut problems, lines, .. } = reader;
+        let ConfigReader { mut problems, lines, .. } = reader;
         if let Some(config) = config {
             if is_whole {
                 problems.extend(check::check(&config, &lines));
@@ -154,13 +155,13 @@ impl Loaded {
     /// Returns an error about a setting that is found after reading, for example a missing handler.
     pub fn error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
         let line = self.lines.of(setting);
-        let problem = Problem { line, setting: setting.to_owned(), message: message.into() };
+        let problem = ConfigProblem { line, setting: setting.to_owned(), message: message.into() };
         ConfigError { file: self.file.clone(), problems: vec![problem] }
     }
 }
 
 /// Returns the documentation of every setting.
-pub fn reference() -> &'static [Row] {
+pub fn reference() -> &'static [ReferenceRow] {
     Config::ROWS
 }
 

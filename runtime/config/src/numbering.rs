@@ -2,11 +2,11 @@
 //! stream: events would be confused with each other and take effect twice. A mark in the store records
 //! the settings under which the data was written.
 
-use ordain_core::Ordering;
+use ordain_core::OrderingMode;
 use serde::{Deserialize, Serialize};
 
-use crate::{ConfigError, Loaded, StoreConfig, Stream};
-use ordain_store::{About, InstanceId, Mark, Store, StoreError};
+use crate::{ConfigError, LoadedConfig, StoreConfig, StreamConfig};
+use ordain_store::{InstanceId, InstanceInfo, Mark, Store, StoreError};
 
 /// Version of the mark's format.
 const FORMAT: u32 = 2;
@@ -25,7 +25,7 @@ pub enum NumberingError {
 /// The settings that must not change, as the configuration writes them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Numbering {
+pub struct StreamNumbering {
     format: u32,
     ordering: String,
     /// Sequence of a key's first event; `None` in a `fifo` stream, which always begins at 1.
@@ -34,11 +34,11 @@ pub struct Numbering {
     partitions: u32,
 }
 
-impl Numbering {
-    fn of(stream: &Stream) -> Self {
+impl StreamNumbering {
+    fn of(stream: &StreamConfig) -> Self {
         let (ordering, first) = match stream.ordering {
-            Ordering::Sequenced => ("sequenced", Some(stream.first)),
-            Ordering::Fifo => ("fifo", None),
+            OrderingMode::Sequenced => ("sequenced", Some(stream.first)),
+            OrderingMode::Fifo => ("fifo", None),
         };
         let partitions = stream.source.partitions();
         Self { format: FORMAT, ordering: ordering.to_owned(), first, partitions }
@@ -71,22 +71,22 @@ impl Numbering {
 /// If two processes start at the same time with different partitions, one of them finds the other, provided
 /// that each calls this function again once it is in the membership.
 pub async fn check(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     store: &dyn Store,
     id: InstanceId,
 ) -> Result<(), NumberingError> {
     let with_data = store.streams().await?;
-    let others = About::all_but(&store.table().await?, id);
+    let others = InstanceInfo::all_but(&store.table().await?, id);
     let place = match loaded.config.store {
         StoreConfig::Embedded(_) => "folder",
         StoreConfig::Redis(_) => "`prefix`",
     };
     let mut marks = Vec::new();
     for (name, stream) in &loaded.config.streams {
-        let now = Numbering::of(stream);
+        let now = StreamNumbering::of(stream);
         let mark = format!("stream/{name}");
         let then = match store.mark(&mark).await? {
-            Some(bytes) => Some(Numbering::decode(&mark, &bytes)?),
+            Some(bytes) => Some(StreamNumbering::decode(&mark, &bytes)?),
             None => None,
         };
         let difference = then.as_ref().and_then(|then| then.difference(&now));
@@ -102,7 +102,7 @@ pub async fn check(
         }
         for other in &others {
             let Some(partitions) = other.streams.get(&**name) else { continue };
-            let theirs = Numbering { partitions: *partitions, ..now.clone() };
+            let theirs = StreamNumbering { partitions: *partitions, ..now.clone() };
             if let Some((setting, value)) = theirs.difference(&now).or_else(|| difference.clone()) {
                 return Err(NumberingError::Store(StoreError::InUse(format!(
                     "the process {} runs stream {name} with {setting} = {value}; all processes must use \
@@ -124,7 +124,7 @@ pub async fn check(
 pub async fn partitions(store: &dyn Store, stream: &str) -> Result<u32, StoreError> {
     let mark = format!("stream/{stream}");
     match store.mark(&mark).await? {
-        Some(bytes) => Ok(Numbering::decode(&mark, &bytes)?.partitions),
+        Some(bytes) => Ok(StreamNumbering::decode(&mark, &bytes)?.partitions),
         None => Ok(1),
     }
 }

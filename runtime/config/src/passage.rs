@@ -1,22 +1,25 @@
 //! Decides where messages that pass through the store go, and how they are numbered and limited there.
 //! All publishers to one destination must use the same rules, so no other module may decide this.
 
-use crate::{Config, ConfigError, Loaded, Name, Place, Replay, Sink, Source, Stream};
-use ordain_store::{Destination, Numbers, Rules};
+use crate::{
+    Config, ConfigError, FileOrStdio, LoadedConfig, ReplaySource, ResourceName, SinkConfig,
+    SourceConfig, StreamConfig,
+};
+use ordain_store::{Destination, DestinationRules, NumberingSettings};
 use ordain_util::whole::whole;
 
 /// The destination and the rules of messages that pass through the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passage {
+pub struct NumberingPolicy {
     /// The destination.
     pub to: Destination,
     /// How the store numbers and limits the messages.
-    pub rules: Rules,
+    pub rules: DestinationRules,
     /// Number of partitions of the destination stream; 1 for other destinations.
     pub partitions: u32,
 }
 
-impl Passage {
+impl NumberingPolicy {
     /// Exclusive upper bound of sequences from a producer: stores count exactly up to here, with room to
     /// continue the count.
     const SEQUENCE_LIMIT: u64 = 1 << 51;
@@ -33,37 +36,46 @@ impl Passage {
     }
 
     /// Returns the passage of a sink; `None` if its messages do not pass through the store.
-    pub fn of_sink(config: &Config, name: &Name, sink: &Sink, shards: u32) -> Option<Self> {
+    pub fn of_sink(
+        config: &Config,
+        name: &ResourceName,
+        sink: &SinkConfig,
+        shards: u32,
+    ) -> Option<Self> {
         match sink {
-            Sink::Amqp(sink) if sink.sequenced => Some(Self::to_exchange(config, &sink.exchange.0)),
-            Sink::Stream(sink) => {
+            SinkConfig::Amqp(sink) if sink.sequenced => {
+                Some(Self::to_exchange(config, &sink.exchange.0))
+            }
+            SinkConfig::Stream(sink) => {
                 let stream = config.streams.get(&sink.stream)?;
                 Self::to_stream(&sink.stream, stream, sink.sequenced, shards)
             }
-            Sink::File(sink) if sink.sequenced => {
+            SinkConfig::File(sink) if sink.sequenced => {
                 let name = match &sink.path {
                     // Several sinks may write to standard output, each with numbers of its own.
-                    Place::Standard => format!("-{name}").into(),
-                    Place::File(path) => whole(path).display().to_string().into(),
+                    FileOrStdio::Standard => format!("-{name}").into(),
+                    FileOrStdio::File(path) => whole(path).display().to_string().into(),
                 };
-                Some(Self::numbered(Destination::File(name), Numbers::default()))
+                Some(Self::numbered(Destination::File(name), NumberingSettings::default()))
             }
-            Sink::Amqp(_) | Sink::File(_) => None,
+            SinkConfig::Amqp(_) | SinkConfig::File(_) => None,
         }
     }
 
     /// Returns the log in which the store keeps a stream's events for replay; `None` if the store may not
     /// keep them or is not one of the stream's replay sources.
-    pub fn log_of(name: &Name, stream: &Stream) -> Option<Destination> {
-        if !stream.gap.replay.contains(&Replay::Store) {
+    pub fn log_of(name: &ResourceName, stream: &StreamConfig) -> Option<Destination> {
+        if !stream.gap.replay.contains(&ReplaySource::Store) {
             return None;
         }
         match &stream.source {
-            Source::Amqp(source) => {
+            SourceConfig::Amqp(source) => {
                 Some(Destination::Exchange(source.exchange.as_ref()?.0.as_str().into()))
             }
-            Source::Stream(_) | Source::Http(_) => Some(Destination::Stream(name.shared())),
-            Source::File(_) => None,
+            SourceConfig::Stream(_) | SourceConfig::Http(_) => {
+                Some(Destination::Stream(name.shared()))
+            }
+            SourceConfig::File(_) => None,
         }
     }
 
@@ -75,7 +87,7 @@ impl Passage {
 
     /// Returns the passage for events that producers publish to an exchange. The streams that read the
     /// exchange must agree on the numbering.
-    pub fn of_producers(loaded: &Loaded, exchange: &str) -> Result<Self, ConfigError> {
+    pub fn of_producers(loaded: &LoadedConfig, exchange: &str) -> Result<Self, ConfigError> {
         if let Some((name, setting, other)) = loaded.config.counts_otherwise(exchange) {
             let message = format!(
                 "must be as in [streams.{other}] to accept events there: both streams read the exchange \
@@ -87,26 +99,31 @@ impl Passage {
     }
 
     /// Returns the passage to a stream that reads its events from the store; `None` for other sources.
-    pub fn to_stream(name: &Name, stream: &Stream, is_numbered: bool, shards: u32) -> Option<Self> {
+    pub fn to_stream(
+        name: &ResourceName,
+        stream: &StreamConfig,
+        is_numbered: bool,
+        shards: u32,
+    ) -> Option<Self> {
         // The limit of the whole queue, divided among the shards.
         let queue = stream.source.queue()?.div_ceil(u64::from(shards.max(1)));
         let numbers = is_numbered.then(|| numbers(stream));
         Some(Self {
             to: Destination::Stream(name.shared()),
-            rules: Rules { numbers, queue: Some(queue) },
+            rules: DestinationRules { numbers, queue: Some(queue) },
             partitions: stream.source.partitions(),
         })
     }
 
-    fn numbered(to: Destination, numbers: Numbers) -> Self {
-        Self { to, rules: Rules { numbers: Some(numbers), queue: None }, partitions: 1 }
+    fn numbered(to: Destination, numbers: NumberingSettings) -> Self {
+        Self { to, rules: DestinationRules { numbers: Some(numbers), queue: None }, partitions: 1 }
     }
 }
 
 /// Returns how the keys of a stream are numbered.
-fn numbers(stream: &Stream) -> Numbers {
+fn numbers(stream: &StreamConfig) -> NumberingSettings {
     let key_ttl = stream.key_ttl.0.map_or(u64::MAX, |ttl| ttl.0);
-    Numbers {
+    NumberingSettings {
         first: stream.first,
         // Events of a forgotten key must not be replayed to a new key of the same name.
         retain: stream.retain.0.min(stream.complete_ttl.0).min(key_ttl),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// One error in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// Line in the file, from 1; 0 if the error concerns the whole file.
     pub line: usize,
     /// The setting, for example `streams.orders.gap.timeout`; empty if the error concerns none.
@@ -22,12 +22,12 @@ pub struct ConfigError {
     /// The file.
     pub file: PathBuf,
     /// The errors, by line; at least one.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ConfigProblem>,
 }
 
 impl ConfigError {
     pub(super) fn whole(file: &Path, message: String) -> Self {
-        let problem = Problem { line: 0, setting: String::new(), message };
+        let problem = ConfigProblem { line: 0, setting: String::new(), message };
         Self { file: file.to_owned(), problems: vec![problem] }
     }
 }
@@ -50,7 +50,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.setting.is_empty() {
             write!(f, "{}: ", self.setting)?;
@@ -61,9 +61,9 @@ impl fmt::Display for Problem {
 
 /// The line of each setting in a file, by full name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lines(BTreeMap<String, usize>);
+pub struct SettingLines(BTreeMap<String, usize>);
 
-impl Lines {
+impl SettingLines {
     pub(super) fn note(&mut self, setting: &str, line: usize) {
         self.0.insert(setting.to_owned(), line);
     }

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::reader::Reader;
+use super::reader::ConfigReader;
 use super::scalar::choice;
 use super::section::{kinds, section};
-use super::text::{BrokerUrl, FilePath, Name, Secret};
-use super::units::{Millis, Off, Size};
+use super::text::{BrokerUrl, FilePath, ResourceName, Secret};
+use super::units::{ByteSize, Millis, OffOr};
 use ordain_store::{RedisAddress, RedisOptions};
 
 section! {
     /// `[runtime]`: limits of the process, shared by all streams.
-    pub struct Runtime {
+    pub struct RuntimeConfig {
         /// Threads that execute handlers. Default: one per processor.
         workers: Option<usize> [1 to 1_024],
             because "a handler only computes, so threads beyond the number of processors do not add throughput";
@@ -24,7 +24,7 @@ section! {
         /// Memory for events, states, outcomes and unpublished messages. At three quarters of it,
         /// waiting events move to the store and reading pauses; when it is full, the process loads and
         /// executes nothing until data has been written. The store and the handlers use additional memory.
-        memory_budget: Size ["16MiB" to "1024GiB"] = "512MiB",
+        memory_budget: ByteSize ["16MiB" to "1024GiB"] = "512MiB",
             because "this is enough for the prefetch windows of many partitions, and half of a small machine";
         /// Events of a partition that are dispatched or executed and not yet committed.
         run_ahead: usize [1 to 1_000_000] = 4_096,
@@ -33,10 +33,10 @@ section! {
         batch: usize [1 to 65_536] = 512,
             because "larger batches no longer lower the cost of an event, and delay the next batch";
         /// Bytes in a commit. A commit closes once it reaches this size, so the outcome of a turn always fits.
-        batch_size: Size ["64KiB" to "256MiB"] = "4MiB",
+        batch_size: ByteSize ["64KiB" to "256MiB"] = "4MiB",
             because "a disk writes this in a few ms, which is how long the next commits wait";
         /// Size of the largest event, with its attributes and headers.
-        event_size: Size ["1KiB" to "64MiB"] = "1MiB",
+        event_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "an event describes what happened and refers to larger data, which is stored elsewhere";
         /// How long an instance owns its partitions after its last heartbeat.
         lease: Millis ["2s" to "10m"] = "10s",
@@ -45,13 +45,13 @@ section! {
         shutdown_grace: Millis ["0s" to "1h"] = "30s",
             because "service managers wait this long before they kill a process";
         /// Sink that receives a message for each parked key and dead letter.
-        alerts: Option<Name>;
+        alerts: Option<ResourceName>;
     }
 }
 
 section! {
     /// `[admin]`: metrics, health, and the operators' interface.
-    pub struct Admin {
+    pub struct AdminConfig {
         /// Address and port to listen on; port 0 selects a free port.
         listen: SocketAddr = "127.0.0.1:7070",
             because "other machines cannot reach it until the configuration allows them to";
@@ -62,33 +62,33 @@ section! {
 
 section! {
     /// `[ingress]`: accepts events over HTTP.
-    pub struct Ingress {
+    pub struct IngressConfig {
         /// Address and port to listen on; port 0 selects a free port.
         listen: SocketAddr = "127.0.0.1:7071",
             because "other machines cannot reach it until the configuration allows them to";
         /// Token that a caller must present. Required for an address that other machines can reach.
         token: Option<Secret>;
         /// Size of the largest request.
-        request_size: Size ["1KiB" to "256MiB"] = "8MiB",
+        request_size: ByteSize ["1KiB" to "256MiB"] = "8MiB",
             because "it holds some thousand events; larger requests gain nothing and take longer to send again";
         /// Total size of the requests in progress. Beyond it, Ordain rejects requests, and producers retry
         /// after a moment.
-        in_flight: Size ["1MiB" to "16GiB"] = "64MiB",
+        in_flight: ByteSize ["1MiB" to "16GiB"] = "64MiB",
             because "it holds eight requests of the largest size, or some ten thousand small ones";
     }
 }
 
 /// The values of a section that the file leaves out.
-impl Default for Ingress {
+impl Default for IngressConfig {
     fn default() -> Self {
-        let mut reader = Reader::new("", Path::new(""), &|_| None);
+        let mut reader = ConfigReader::new("", Path::new(""), &|_| None);
         reader.document("").expect("defaults for all settings")
     }
 }
 
 section! {
     /// `[broker]`: the RabbitMQ of all sources and sinks of kind `amqp`.
-    pub struct Broker {
+    pub struct BrokerConfig {
         /// URL of the broker.
         url: BrokerUrl;
         /// Interval between probes of a quiet connection, in whole seconds. Default: a fifth of
@@ -102,9 +102,9 @@ kinds! {
     /// `[store]`: where key records, spilled events, outboxes and dead letters are kept.
     pub enum StoreConfig {
         /// A folder that one process uses.
-        "embedded" => Embedded(Embedded),
+        "embedded" => Embedded(EmbeddedConfig),
         /// A Redis, which several machines can share.
-        "redis" => Redis(Redis),
+        "redis" => Redis(RedisConfig),
     }
 }
 
@@ -118,7 +118,7 @@ impl StoreConfig {
     }
 }
 
-impl Redis {
+impl RedisConfig {
     /// Returns the options for opening this store. Requests other than commits are retried for `patience`
     /// while no server responds, and without limit if `patience` is `None`.
     pub fn options(&self, patience: Option<Duration>) -> RedisOptions {
@@ -136,12 +136,12 @@ impl Redis {
 
 section! {
     /// `[store] kind = "embedded"`.
-    pub struct Embedded {
+    pub struct EmbeddedConfig {
         /// The folder; created if it is missing. Only one process at a time can open it.
         path: FilePath = "ordain-data",
             because "it is easy to find next to the configuration";
         /// Memory for data read from the folder; writing uses about 100 MiB in addition.
-        cache: Size ["1MiB" to "1024GiB"] = "64MiB",
+        cache: ByteSize ["1MiB" to "1024GiB"] = "64MiB",
             because "it holds the hot part of the records of a million keys; the system caches the rest";
         /// How long a dead letter is kept.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
@@ -151,19 +151,19 @@ section! {
 
 section! {
     /// `[store] kind = "redis"`.
-    pub struct Redis {
+    pub struct RedisConfig {
         /// URL of a server, of a few nodes of a Cluster, or of Sentinels, separated by commas. For
         /// Sentinels that watch several masters, the URL ends with the name of the master. Ordain detects
         /// which of these it is.
         url: RedisAddress;
         /// Prefix of the names of all keys in Redis.
-        prefix: Name = "ordain",
+        prefix: ResourceName = "ordain",
             because "several Ordain deployments can share one Redis under different prefixes";
         /// Number of shards of the store, each in one hash slot. It can be changed only after a drain.
         shards: u32 [1 to 1_024] = 16,
             because "it exceeds the masters of a usual cluster, and still allows large batches";
         /// Which servers must have a commit before it succeeds.
-        durability: Durability = "local",
+        durability: RedisDurability = "local",
             because "waiting for replicas adds a round trip to each batch";
         /// How long a dead letter is kept.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
@@ -173,14 +173,14 @@ section! {
 
 /// The servers that must have a commit in Redis before it succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
+pub enum RedisDurability {
     /// The master.
     Local,
     /// The master and this many replicas.
     Replicas(u32),
 }
 
-impl Durability {
+impl RedisDurability {
     /// Returns how many replicas must have a commit before it succeeds.
     pub fn replicas(self) -> u32 {
         match self {
@@ -193,7 +193,7 @@ impl Durability {
 /// Largest number of replicas: Redis's documentation advises against more replicas of one master.
 const REPLICAS_LIMIT: u32 = 16;
 
-impl super::scalar::Scalar for Durability {
+impl super::scalar::Scalar for RedisDurability {
     const FORM: &'static str = "\"local\" or \"replicas:N\" with N from 1 to 16";
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -209,7 +209,7 @@ impl super::scalar::Scalar for Durability {
 
 section! {
     /// `[plugins]`: the handlers and their limits.
-    pub struct Plugins {
+    pub struct PluginsConfig {
         /// Folder with the files `<handler>@<version>.wasm` or `<handler>.wasm`.
         dir: FilePath = "plugins",
             because "it is easy to find next to the configuration";
@@ -217,45 +217,45 @@ section! {
         timeout: Millis ["1ms" to "1h"] = "5s",
             because "it is a thousand times what a handler needs, and short enough for an operator to notice";
         /// Memory limit of one handler instance, over all its memories.
-        memory: Size ["1MiB" to "4GiB"] = "64MiB",
+        memory: ByteSize ["1MiB" to "4GiB"] = "64MiB",
             because "the runtime of every language fits, and a leak is stopped early";
         /// Use of a handler instance: for many events (`reuse`) or for one (`fresh`).
-        instance: Instance = "reuse",
+        instance: InstanceMode = "reuse",
             because "a new instance for each event costs up to a millisecond, depending on the language";
         /// Number of events after which a reused handler instance is replaced.
         instance_events: u64 [1 to 1_000_000_000] = 10_000,
             because "the cost of a new instance is negligible per event, and slow leaks are bounded";
         /// Size of the largest state of a key.
-        state_size: Size ["1KiB" to "64MiB"] = "1MiB",
+        state_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "every commit of the key writes the whole state";
         /// Number of messages in one outcome.
         messages: usize [1 to 100_000] = 1_000,
             because "more messages point to a loop, not to a reaction to one event";
         /// Total size of the messages in one outcome.
-        messages_size: Size ["1KiB" to "256MiB"] = "4MiB",
+        messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
             because "such an outcome fits into a usual commit";
         /// Size of the log of one event. An event that writes more fails; the log up to the limit is kept.
-        log: Size [0 to "1MiB"] = "16KiB",
+        log: ByteSize [0 to "1MiB"] = "16KiB",
             because "some hundred lines are enough to understand one event";
         /// Processor time for compiling a handler. A handler that needs more is rejected.
         compile_timeout: Millis ["1s" to "1h"] = "5m",
             because "the largest handler that was measured needs a hundredth of it";
         /// Memory for compiling a handler. A handler that needs more is rejected.
-        compile_memory: Size ["256MiB" to "64GiB"] = "4GiB",
+        compile_memory: ByteSize ["256MiB" to "64GiB"] = "4GiB",
             because "a handler of 3 MB needs a fortieth of it, and a malicious file is stopped there";
     }
 }
 
 /// The use of handler instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Instance {
+pub enum InstanceMode {
     /// An instance serves one event after another.
     Reuse,
     /// Each event has an instance of its own.
     Fresh,
 }
 
-choice!(Instance { "reuse" => Instance::Reuse, "fresh" => Instance::Fresh, });
+choice!(InstanceMode { "reuse" => InstanceMode::Reuse, "fresh" => InstanceMode::Fresh, });
 
 /// A duration or `"off"`, which means "never". The tables of streams use it too.
-pub(super) type OrOff = Off<Millis>;
+pub(super) type OffOrMillis = OffOr<Millis>;

@@ -1,5 +1,5 @@
 //! Walks the parsed file: returns tables and fields, records every problem with its line, and continues.
-//! It reads any [`Setting`] and must not depend on the meaning of a setting.
+//! It reads any [`SettingValue`] and must not depend on the meaning of a setting.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -7,22 +7,22 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::expand::{Env, expand};
-use super::problem::{Lines, Problem};
+use super::expand::{EnvLookup, expand};
+use super::problem::{ConfigProblem, SettingLines};
 use super::suggest::nearest;
 
 /// The field that selects the kind of a table that has several.
 const KIND: &str = "kind";
 
 /// The state of reading a file.
-pub(super) struct Reader<'a> {
+pub(super) struct ConfigReader<'a> {
     /// Offsets at which the lines after the first begin.
     breaks: Vec<usize>,
-    env: Env<'a>,
+    env: EnvLookup<'a>,
     /// The folder at which relative paths start.
     pub(super) base: &'a Path,
-    pub(super) problems: Vec<Problem>,
-    pub(super) lines: Lines,
+    pub(super) problems: Vec<ConfigProblem>,
+    pub(super) lines: SettingLines,
     /// Lines that are not valid TOML. A missing or misplaced setting may be on such a line, so only values
     /// on other lines are checked then.
     broken: Vec<usize>,
@@ -30,7 +30,7 @@ pub(super) struct Reader<'a> {
 
 /// A value, with its full name and its place in the file.
 #[derive(Clone)]
-pub(super) struct Node<'n> {
+pub(super) struct SettingNode<'n> {
     pub(super) name: String,
     /// Its key in the surrounding table; empty for the whole file and for elements of an array.
     pub(super) key: &'n str,
@@ -42,21 +42,21 @@ pub(super) struct Node<'n> {
     has_kind: bool,
 }
 
-impl<'n> Node<'n> {
+impl<'n> SettingNode<'n> {
     fn new(name: String, line: usize, value: &'n DeValue<'n>, in_file: bool) -> Self {
         Self { name, key: "", line, value, in_file, has_kind: false }
     }
 }
 
 /// A table of the file or of a default.
-pub(super) struct Table<'n> {
-    node: Node<'n>,
+pub(super) struct TableNode<'n> {
+    node: SettingNode<'n>,
     entries: &'n DeTable<'n>,
 }
 
 /// The documentation of one setting.
 #[derive(Debug, Clone, Copy)]
-pub struct Row {
+pub struct ReferenceRow {
     /// Name within the table.
     pub name: &'static str,
     /// Meaning.
@@ -72,20 +72,20 @@ pub struct Row {
     /// True if a setting without a default may be left out.
     pub optional: bool,
     /// The settings inside, if the setting is a table.
-    pub rows: &'static [Row],
+    pub rows: &'static [ReferenceRow],
 }
 
 /// A value that a file can contain.
-pub(super) trait Setting: Sized {
+pub(super) trait SettingValue: Sized {
     /// Description of a valid value: `a duration ("200ms", "5s", …)`.
     const FORM: &'static str;
     /// The settings inside, if the value is a table.
-    const ROWS: &'static [Row] = &[];
+    const ROWS: &'static [ReferenceRow] = &[];
     /// True if the setting may be left out although it has no default.
     const OPTIONAL: bool = false;
 
     /// Reads the value. Before it returns `None`, it records at least one problem.
-    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self>;
+    fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self>;
 
     /// Returns the value of a setting that is left out and has no default.
     fn absent() -> Option<Self> {
@@ -103,12 +103,12 @@ pub(super) trait Setting: Sized {
     }
 }
 
-impl<T: Setting> Setting for Option<T> {
+impl<T: SettingValue> SettingValue for Option<T> {
     const FORM: &'static str = T::FORM;
-    const ROWS: &'static [Row] = T::ROWS;
+    const ROWS: &'static [ReferenceRow] = T::ROWS;
     const OPTIONAL: bool = true;
 
-    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+    fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         T::read(reader, node).map(Some)
     }
 
@@ -124,16 +124,16 @@ impl<T: Setting> Setting for Option<T> {
     }
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(text: &str, base: &'a Path, env: Env<'a>) -> Self {
+impl<'a> ConfigReader<'a> {
+    pub(super) fn new(text: &str, base: &'a Path, env: EnvLookup<'a>) -> Self {
         let breaks = text.match_indices('\n').map(|(at, _)| at + 1).collect();
         let problems = Vec::new();
-        let lines = Lines::default();
+        let lines = SettingLines::default();
         Self { breaks, env, base, problems, lines, broken: Vec::new() }
     }
 
     /// Reads the whole document.
-    pub(super) fn document<T: Setting>(&mut self, text: &str) -> Option<T> {
+    pub(super) fn document<T: SettingValue>(&mut self, text: &str) -> Option<T> {
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             let line = error.span().map_or(0, |span| self.line_of(span.start));
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
             self.broken.push(line);
         }
         let value = DeValue::Table(root.into_inner());
-        T::read(self, &Node::new(String::new(), 1, &value, true))
+        T::read(self, &SettingNode::new(String::new(), 1, &value, true))
     }
 
     /// Returns whether the whole file is valid TOML.
@@ -154,11 +154,15 @@ impl<'a> Reader<'a> {
         if self.broken.contains(&line) {
             return;
         }
-        self.problems.push(Problem { line, setting: setting.to_owned(), message: message.into() });
+        self.problems.push(ConfigProblem {
+            line,
+            setting: setting.to_owned(),
+            message: message.into(),
+        });
     }
 
     /// Records that a value does not have the expected form.
-    pub(super) fn refuse(&mut self, node: &Node<'_>, form: &str) {
+    pub(super) fn refuse(&mut self, node: &SettingNode<'_>, form: &str) {
         let found = describe(node.value);
         self.note(node.line, &node.name, format!("expected {form}, found {found}"));
     }
@@ -168,7 +172,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the table at a node, and records each field that is unknown.
-    pub(super) fn table<'n>(&mut self, node: &Node<'n>, known: &[Row]) -> Option<Table<'n>> {
+    pub(super) fn table<'n>(
+        &mut self,
+        node: &SettingNode<'n>,
+        known: &[ReferenceRow],
+    ) -> Option<TableNode<'n>> {
         let table = self.any_table(node)?;
         let kind = node.has_kind.then_some(KIND);
         let names: Vec<&str> = kind.into_iter().chain(known.iter().map(|row| row.name)).collect();
@@ -189,25 +197,25 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the table at a node, with any fields.
-    pub(super) fn any_table<'n>(&mut self, node: &Node<'n>) -> Option<Table<'n>> {
+    pub(super) fn any_table<'n>(&mut self, node: &SettingNode<'n>) -> Option<TableNode<'n>> {
         let DeValue::Table(entries) = node.value else {
             self.refuse(node, "a table");
             return None;
         };
-        Some(Table { node: node.clone(), entries })
+        Some(TableNode { node: node.clone(), entries })
     }
 
     /// Returns the fields of a table in the order of the file.
-    pub(super) fn children<'n>(&mut self, table: &Table<'n>) -> Vec<Node<'n>> {
+    pub(super) fn children<'n>(&mut self, table: &TableNode<'n>) -> Vec<SettingNode<'n>> {
         table.entries.iter().map(|(name, value)| self.child(table, name, value)).collect()
     }
 
     fn child<'n>(
         &mut self,
-        table: &Table<'n>,
+        table: &TableNode<'n>,
         name: &'n Spanned<Cow<'n, str>>,
         value: &'n Spanned<DeValue<'n>>,
-    ) -> Node<'n> {
+    ) -> SettingNode<'n> {
         let parent = &table.node;
         let dot = if parent.name.is_empty() { "" } else { "." };
         let full = format!("{}{dot}{}", parent.name, name.get_ref());
@@ -215,11 +223,18 @@ impl<'a> Reader<'a> {
         if parent.in_file {
             self.lines.note(&full, line);
         }
-        Node { key: name.get_ref(), ..Node::new(full, line, value.get_ref(), parent.in_file) }
+        SettingNode {
+            key: name.get_ref(),
+            ..SettingNode::new(full, line, value.get_ref(), parent.in_file)
+        }
     }
 
     /// Returns the elements of an array.
-    pub(super) fn elements<'n>(&mut self, node: &Node<'n>, form: &str) -> Option<Vec<Node<'n>>> {
+    pub(super) fn elements<'n>(
+        &mut self,
+        node: &SettingNode<'n>,
+        form: &str,
+    ) -> Option<Vec<SettingNode<'n>>> {
         let DeValue::Array(elements) = node.value else {
             self.refuse(node, form);
             return None;
@@ -227,13 +242,17 @@ impl<'a> Reader<'a> {
         let element = |(index, value): (usize, &'n Spanned<DeValue<'n>>)| {
             let name = format!("{}[{index}]", node.name);
             let line = if node.in_file { self.line_of(value.span().start) } else { node.line };
-            Node::new(name, line, value.get_ref(), node.in_file)
+            SettingNode::new(name, line, value.get_ref(), node.in_file)
         };
         Some(elements.iter().enumerate().map(element).collect())
     }
 
     /// Reads one field and checks it against its bounds, or returns its default.
-    pub(super) fn field<T: Setting>(&mut self, table: &Table<'_>, row: &Row) -> Option<T> {
+    pub(super) fn field<T: SettingValue>(
+        &mut self,
+        table: &TableNode<'_>,
+        row: &ReferenceRow,
+    ) -> Option<T> {
         let entry = table.entries.iter().find(|(name, _)| name.get_ref().as_ref() == row.name);
         let Some((name, value)) = entry else {
             return self.left_out(table, row);
@@ -251,7 +270,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn left_out<T: Setting>(&mut self, table: &Table<'_>, row: &Row) -> Option<T> {
+    fn left_out<T: SettingValue>(
+        &mut self,
+        table: &TableNode<'_>,
+        row: &ReferenceRow,
+    ) -> Option<T> {
         if let Some(default) = row.default {
             return self.literal(&table.node, default);
         }
@@ -266,7 +289,12 @@ impl<'a> Reader<'a> {
         absent
     }
 
-    fn bounded<T: Setting>(&mut self, node: &Node<'_>, row: &Row, value: &T) -> bool {
+    fn bounded<T: SettingValue>(
+        &mut self,
+        node: &SettingNode<'_>,
+        row: &ReferenceRow,
+        value: &T,
+    ) -> bool {
         let Some((low, high)) = row.bounds else { return true };
         let (Some(lowest), Some(highest)) = (self.literal(node, low), self.literal(node, high))
         else {
@@ -282,13 +310,17 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a default or a bound, which this crate's source writes as the file would.
-    fn literal<T: Setting>(&mut self, at: &Node<'_>, text: &str) -> Option<T> {
+    fn literal<T: SettingValue>(&mut self, at: &SettingNode<'_>, text: &str) -> Option<T> {
         let value = DeValue::parse(text).ok()?;
-        T::read(self, &Node::new(at.name.clone(), at.line, value.get_ref(), false))
+        T::read(self, &SettingNode::new(at.name.clone(), at.line, value.get_ref(), false))
     }
 
     /// Returns the `kind` of a table that has several.
-    pub(super) fn kind(&mut self, node: &Node<'_>, known: &[&'static str]) -> Option<&'static str> {
+    pub(super) fn kind(
+        &mut self,
+        node: &SettingNode<'_>,
+        known: &[&'static str],
+    ) -> Option<&'static str> {
         let table = self.any_table(node)?;
         let form = format!("one of \"{}\"", known.join("\", \""));
         let children = self.children(&table);
@@ -311,12 +343,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a table whose `kind` is known.
-    pub(super) fn inside<T: Setting>(&mut self, node: &Node<'_>) -> Option<T> {
-        T::read(self, &Node { has_kind: true, ..node.clone() })
+    pub(super) fn inside<T: SettingValue>(&mut self, node: &SettingNode<'_>) -> Option<T> {
+        T::read(self, &SettingNode { has_kind: true, ..node.clone() })
     }
 
     /// Returns a text with its variables replaced.
-    pub(super) fn text<'n>(&mut self, node: &Node<'n>, form: &str) -> Option<Cow<'n, str>> {
+    pub(super) fn text<'n>(&mut self, node: &SettingNode<'n>, form: &str) -> Option<Cow<'n, str>> {
         let DeValue::String(text) = node.value else {
             self.refuse(node, form);
             return None;
@@ -327,7 +359,7 @@ impl<'a> Reader<'a> {
     /// Replaces the variables of a text. The flag is true if the text contained any.
     pub(super) fn expanded<'n>(
         &mut self,
-        node: &Node<'_>,
+        node: &SettingNode<'_>,
         text: &'n str,
     ) -> Option<(Cow<'n, str>, bool)> {
         match expand(text, self.env) {

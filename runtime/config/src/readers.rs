@@ -1,23 +1,26 @@
 //! Finds the streams that read one exchange. Their keys are numbered once, so their settings for numbering
 //! must be equal.
 
-use ordain_core::Ordering;
+use ordain_core::OrderingMode;
 
-use super::{Config, Name, Source, Stream};
+use super::{Config, ResourceName, SourceConfig, StreamConfig};
 
 impl Config {
     /// Returns the sequenced streams that read an exchange.
-    pub fn readers(&self, exchange: &str) -> impl Iterator<Item = (&Name, &Stream)> {
+    pub fn readers(&self, exchange: &str) -> impl Iterator<Item = (&ResourceName, &StreamConfig)> {
         self.streams.iter().filter(move |(_, stream)| {
-            let Source::Amqp(source) = &stream.source else { return false };
-            stream.ordering == Ordering::Sequenced
+            let SourceConfig::Amqp(source) = &stream.source else { return false };
+            stream.ordering == OrderingMode::Sequenced
                 && source.exchange.as_ref().is_some_and(|name| name.0 == exchange)
         })
     }
 
     /// Returns a stream that reads an exchange, the first of its numbering settings that differs, and the
     /// stream from which it differs. All streams of an exchange must be numbered alike.
-    pub fn counts_otherwise(&self, exchange: &str) -> Option<(&Name, &'static str, &Name)> {
+    pub fn counts_otherwise(
+        &self,
+        exchange: &str,
+    ) -> Option<(&ResourceName, &'static str, &ResourceName)> {
         let mut readers = self.readers(exchange);
         let (reference_name, reference) = readers.next()?;
         readers.find_map(|(name, other)| {

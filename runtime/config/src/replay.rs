@@ -2,7 +2,7 @@
 
 use toml::de::DeValue;
 
-use super::reader::{Node, Reader, Row, Setting};
+use super::reader::{ConfigReader, ReferenceRow, SettingNode, SettingValue};
 use super::scalar::Scalar;
 use super::section::section;
 use super::template::placeholders;
@@ -10,7 +10,7 @@ use super::units::Millis;
 
 /// A source of missing events.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Replay {
+pub enum ReplaySource {
     /// The events that the store retains.
     Store,
     /// An HTTP server.
@@ -125,17 +125,17 @@ impl Scalar for Authorization {
     }
 }
 
-impl Replay {
-    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+impl ReplaySource {
+    fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         match node.value {
             DeValue::Table(_) => ReplayServer::read(reader, node).map(Self::Http),
             DeValue::String(text) if text == "store" => Some(Self::Store),
             DeValue::String(_) => {
-                let url = Short::read(reader, node)?.0;
+                let url = ReplayShorthand::read(reader, node)?.0;
                 Some(Self::Http(ReplayServer::at(url)))
             }
             _ => {
-                reader.refuse(node, <Short as Scalar>::FORM);
+                reader.refuse(node, <ReplayShorthand as Scalar>::FORM);
                 None
             }
         }
@@ -150,9 +150,9 @@ impl ReplayServer {
 }
 
 /// A URL in place of a table with `url` alone.
-struct Short(ReplayUrl);
+struct ReplayShorthand(ReplayUrl);
 
-impl Scalar for Short {
+impl Scalar for ReplayShorthand {
     const FORM: &'static str = "\"store\", a URL such as \"http://host/{stream}/{key}/{sequence}\", or a table \
                                 with `url`";
     const VEILED: bool = true;
@@ -165,17 +165,18 @@ impl Scalar for Short {
 /// Maximum number of servers: each is asked in turn while the key waits.
 const REPLAY_LIMIT: usize = ordain_core::SOURCES_LIMIT - 1;
 
-impl Setting for Vec<Replay> {
+impl SettingValue for Vec<ReplaySource> {
     const FORM: &'static str = "an array of at most 8, \"store\" first, then URLs such as \
                                 \"http://host/{stream}/{key}/{sequence}\" or tables with `url`";
-    const ROWS: &'static [Row] = ReplayServer::ROWS;
+    const ROWS: &'static [ReferenceRow] = ReplayServer::ROWS;
 
-    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
-        let elements = reader.elements(node, <Self as Setting>::FORM)?;
-        let found: Vec<_> = elements.iter().map(|element| Replay::read(reader, element)).collect();
+    fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
+        let elements = reader.elements(node, <Self as SettingValue>::FORM)?;
+        let found: Vec<_> =
+            elements.iter().map(|element| ReplaySource::read(reader, element)).collect();
         let found: Self = found.into_iter().collect::<Option<_>>()?;
         // The store is always asked first: it holds the spilled events, and is the nearest source.
-        let late = found.iter().skip(1).any(|replay| *replay == Replay::Store);
+        let late = found.iter().skip(1).any(|replay| *replay == ReplaySource::Store);
         let twice = (1..found.len()).any(|at| found[..at].contains(&found[at]));
         let wrong = match (found.len() > REPLAY_LIMIT, twice, late) {
             (true, _, _) => "the array has more than 8",
@@ -183,7 +184,7 @@ impl Setting for Vec<Replay> {
             (_, _, true) => "\"store\" is not first",
             _ => return Some(found),
         };
-        let message = format!("expected {}, but {wrong}", <Self as Setting>::FORM);
+        let message = format!("expected {}, but {wrong}", <Self as SettingValue>::FORM);
         reader.note(node.line, &node.name, message);
         None
     }

@@ -2,7 +2,7 @@
 
 use toml::de::DeValue;
 
-use super::reader::{Node, Reader, Setting, describe};
+use super::reader::{ConfigReader, SettingNode, SettingValue, describe};
 
 /// A value that is written as one text, number or switch.
 pub(super) trait Scalar: Sized {
@@ -21,21 +21,21 @@ pub(super) trait Scalar: Sized {
     /// Parses the text. A non-empty error is a hint that follows the expected form.
     fn parse(text: &str) -> Result<Self, String>;
 
-    /// See [`Setting::within`].
+    /// See [`SettingValue::within`].
     fn within(&self, _low: &Self, _high: &Self) -> bool {
         true
     }
 
-    /// See [`Setting::stand_in`].
+    /// See [`SettingValue::stand_in`].
     fn stand_in() -> Option<Self> {
         None
     }
 }
 
-impl<T: Scalar> Setting for T {
+impl<T: Scalar> SettingValue for T {
     const FORM: &'static str = T::FORM;
 
-    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+    fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         let (text, shown) = match node.value {
             DeValue::String(text) => {
                 let (expanded, variables) = reader.expanded(node, text)?;

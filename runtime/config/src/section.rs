@@ -36,26 +36,26 @@ macro_rules! section {
             )*
         }
 
-        impl $crate::reader::Setting for $name {
+        impl $crate::reader::SettingValue for $name {
             const FORM: &'static str = "a table";
-            const ROWS: &'static [$crate::reader::Row] = &[$(
-                $crate::reader::Row {
+            const ROWS: &'static [$crate::reader::ReferenceRow] = &[$(
+                $crate::reader::ReferenceRow {
                     name: stringify!($field),
                     meaning: concat!($($meaning, "\n"),+),
-                    form: <$type as $crate::reader::Setting>::FORM,
+                    form: <$type as $crate::reader::SettingValue>::FORM,
                     bounds: $crate::section::maybe!(
                         $((stringify!($low), stringify!($high)))?
                     ),
                     default: $crate::section::maybe!($(stringify!($default))?),
                     because: $crate::section::maybe!($($why)?),
-                    optional: <$type as $crate::reader::Setting>::OPTIONAL,
-                    rows: <$type as $crate::reader::Setting>::ROWS,
+                    optional: <$type as $crate::reader::SettingValue>::OPTIONAL,
+                    rows: <$type as $crate::reader::SettingValue>::ROWS,
                 },
             )*];
 
             fn read(
-                reader: &mut $crate::reader::Reader<'_>,
-                node: &$crate::reader::Node<'_>,
+                reader: &mut $crate::reader::ConfigReader<'_>,
+                node: &$crate::reader::SettingNode<'_>,
             ) -> Option<Self> {
                 let table = reader.table(node, Self::ROWS)?;
                 let mut rows = Self::ROWS.iter();
@@ -88,10 +88,10 @@ macro_rules! kinds {
             }
         }
 
-        impl $crate::reader::Setting for $name {
+        impl $crate::reader::SettingValue for $name {
             const FORM: &'static str = "a table with a `kind`";
-            const ROWS: &'static [$crate::reader::Row] = &[$(
-                $crate::reader::Row {
+            const ROWS: &'static [$crate::reader::ReferenceRow] = &[$(
+                $crate::reader::ReferenceRow {
                     name: concat!("kind = \"", $kind, "\""),
                     meaning: concat!($($meaning, "\n"),+),
                     form: "a table",
@@ -99,13 +99,13 @@ macro_rules! kinds {
                     default: None,
                     because: None,
                     optional: true,
-                    rows: <$section as $crate::reader::Setting>::ROWS,
+                    rows: <$section as $crate::reader::SettingValue>::ROWS,
                 },
             )+];
 
             fn read(
-                reader: &mut $crate::reader::Reader<'_>,
-                node: &$crate::reader::Node<'_>,
+                reader: &mut $crate::reader::ConfigReader<'_>,
+                node: &$crate::reader::SettingNode<'_>,
             ) -> Option<Self> {
                 match reader.kind(node, &[$($kind),+])? {
                     $($kind => reader.inside::<$section>(node).map(Self::$variant),)+

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Decided, GapSettings, RetrySettings, Settings};
+use ordain_core::{GapSettings, RetrySettings, Rollout, SequencerSettings};
 
-use super::{Config, Place, Replay, ReplayServer, Sink, StoreConfig, Stream};
+use super::{
+    Config, FileOrStdio, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
+};
 
 /// Turns in progress for each worker thread. The sequencer exchanges turns with the workers in batches, at
 /// each of its steps: if a turn is one cheap event, a worker needs enough turns to last until the next step.
@@ -33,7 +35,7 @@ const DUE_POLL: u64 = 5_000;
 
 /// The share of one partition.
 #[derive(Debug, Clone)]
-pub struct Share {
+pub struct PartitionParams {
     /// The partition's number.
     pub partition: u32,
     /// Number of partitions of its stream that this process owns.
@@ -43,7 +45,7 @@ pub struct Share {
     /// Number of threads that execute handlers.
     pub workers: usize,
     /// Handler version that executes events at the start, if one is active.
-    pub version: Option<Arc<Decided>>,
+    pub version: Option<Arc<Rollout>>,
     /// Seed of the jitter.
     pub seed: u64,
 }
@@ -57,8 +59,7 @@ impl Config {
 
     /// Returns whether a sink writes to standard output.
     pub fn writes_standard_output(&self) -> bool {
-        let standard =
-            |sink: &Sink| matches!(sink, Sink::File(file) if file.path == Place::Standard);
+        let standard = |sink: &SinkConfig| matches!(sink, SinkConfig::File(file) if file.path == FileOrStdio::Standard);
         self.sinks.values().any(standard)
     }
 
@@ -82,13 +83,13 @@ impl Config {
     }
 
     /// Returns the settings of one partition of a stream.
-    pub fn settings(&self, stream: &Stream, share: &Share) -> Settings {
+    pub fn settings(&self, stream: &StreamConfig, share: &PartitionParams) -> SequencerSettings {
         let runtime = &self.runtime;
         let of_process = share.of_process.max(1);
         let repeats = stream.source.repeats(self.ingress.is_some());
         let id_window = stream.id_window.max(repeats);
         let turns = stream.concurrency.unwrap_or(share.workers * TURNS_PER_WORKER);
-        Settings {
+        SequencerSettings {
             ordering: stream.ordering,
             first: stream.first,
             partition: share.partition,
@@ -136,7 +137,7 @@ impl Config {
     }
 }
 
-impl Stream {
+impl StreamConfig {
     fn gap_settings(&self) -> GapSettings {
         let gap = &self.gap;
         GapSettings {
@@ -163,8 +164,8 @@ impl Stream {
     /// Returns the replay sources from number 1 on; number 0 is the store.
     pub fn replay_servers(&self) -> impl Iterator<Item = &ReplayServer> {
         self.gap.replay.iter().filter_map(|replay| match replay {
-            Replay::Store => None,
-            Replay::Http(server) => Some(server),
+            ReplaySource::Store => None,
+            ReplaySource::Http(server) => Some(server),
         })
     }
 

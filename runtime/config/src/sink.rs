@@ -1,22 +1,22 @@
 //! `[sinks.NAME]`: the destinations of messages.
 
 use super::section::{kinds, section};
-use super::template::RoutingKey;
-use super::text::{Name, Place, Text};
+use super::template::RoutingKeyTemplate;
+use super::text::{AmqpName, FileOrStdio, ResourceName};
 
 kinds! {
     /// The destination of messages.
-    pub enum Sink {
+    pub enum SinkConfig {
         /// An exchange of the broker.
-        "amqp" => Amqp(AmqpSink),
+        "amqp" => Amqp(AmqpSinkConfig),
         /// A file or standard output, with one CloudEvent in JSON per line.
-        "file" => File(FileSink),
+        "file" => File(FileSinkConfig),
         /// Another stream of this Ordain.
-        "stream" => Stream(StreamSink),
+        "stream" => Stream(StreamSinkConfig),
     }
 }
 
-impl Sink {
+impl SinkConfig {
     /// Returns whether messages are numbered within their keys.
     pub fn sequenced(&self) -> bool {
         match self {
@@ -29,11 +29,11 @@ impl Sink {
 
 section! {
     /// `[sinks.NAME] kind = "amqp"`.
-    pub struct AmqpSink {
+    pub struct AmqpSinkConfig {
         /// The exchange.
-        exchange: Text;
+        exchange: AmqpName;
         /// The routing key, with the placeholders `{key}`, `{type}` and `{stream}`.
-        routing_key: RoutingKey = "{key}",
+        routing_key: RoutingKeyTemplate = "{key}",
             because "an Ordain that reads them takes the key from the routing key";
         /// If true, each message gets a number within its key.
         sequenced: bool = false,
@@ -43,9 +43,9 @@ section! {
 
 section! {
     /// `[sinks.NAME] kind = "file"`.
-    pub struct FileSink {
+    pub struct FileSinkConfig {
         /// The file, or `-` for standard output, where a line may be repeated after a crash.
-        path: Place;
+        path: FileOrStdio;
         /// If true, each message gets a number within its key.
         sequenced: bool = false,
             because "numbers and their replay log cost a write for each message";
@@ -54,9 +54,9 @@ section! {
 
 section! {
     /// `[sinks.NAME] kind = "stream"`.
-    pub struct StreamSink {
+    pub struct StreamSinkConfig {
         /// A stream of this configuration whose source is of kind `stream`.
-        stream: Name;
+        stream: ResourceName;
         /// If true, each message gets a number within its key.
         sequenced: bool = false,
             because "numbers and their replay log cost a write for each message";

@@ -1,25 +1,25 @@
 //! `[streams.NAME] source`: the source of a stream's events.
 
-use super::reader::{Node, Reader, Row, Setting};
+use super::reader::{ConfigReader, ReferenceRow, SettingNode, SettingValue};
 use super::scalar::Scalar;
 use super::section::{kinds, section};
-use super::text::{Place, Text};
+use super::text::{AmqpName, FileOrStdio};
 
 kinds! {
     /// The source of a stream's events.
-    pub enum Source {
+    pub enum SourceConfig {
         /// A queue of the broker, or several queues that share the keys.
-        "amqp" => Amqp(AmqpSource),
+        "amqp" => Amqp(AmqpSourceConfig),
         /// Requests to `[ingress]`.
-        "http" => Http(HttpSource),
+        "http" => Http(HttpSourceConfig),
         /// A file or standard input, with one CloudEvent in JSON per line.
-        "file" => File(FileSource),
+        "file" => File(FileSourceConfig),
         /// Messages of sinks of kind `stream`, and events that `ordain publish` stores.
-        "stream" => Stream(StreamSource),
+        "stream" => Stream(StreamSourceConfig),
     }
 }
 
-impl Source {
+impl SourceConfig {
     /// Returns the number of partitions.
     pub fn partitions(&self) -> u32 {
         match self {
@@ -54,12 +54,12 @@ impl Source {
 
 section! {
     /// `source = { kind = "amqp" }`.
-    pub struct AmqpSource {
+    pub struct AmqpSourceConfig {
         /// The exchange that spreads the events over the queues. Required with more than one partition or
         /// with `bind`.
-        exchange: Option<Text>;
+        exchange: Option<AmqpName>;
         /// The queue. With more than one partition the queues are `{queue}.0`, `{queue}.1` and so on.
-        queue: Text;
+        queue: AmqpName;
         /// Number of queues that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
@@ -72,10 +72,10 @@ section! {
         inbox: u64 [1 to 1_000_000_000] = 100_000,
             because "a broker may be unavailable for a while, and a producer that gets this response can wait";
         /// Where a delivery has its key.
-        key: KeyFrom = "routing-key",
+        key: KeyLocation = "routing-key",
             because "the exchange spreads events by it, so all events of a key are in one partition";
         /// Exchanges that feed this exchange.
-        bind: Vec<Bind> = [],
+        bind: Vec<ExchangeBinding> = [],
             because "the bindings can also be declared outside";
         /// If true, Ordain declares the exchange, queues and bindings that are missing.
         declare: bool = true,
@@ -85,7 +85,7 @@ section! {
 
 section! {
     /// `source = { kind = "http" }`.
-    pub struct HttpSource {
+    pub struct HttpSourceConfig {
         /// Number of partitions that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
@@ -102,9 +102,9 @@ section! {
 
 section! {
     /// `source = { kind = "file" }`.
-    pub struct FileSource {
+    pub struct FileSourceConfig {
         /// The file, or `-` for standard input, which cannot resume after a restart.
-        path: Place;
+        path: FileOrStdio;
         /// Number of partitions that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
@@ -117,7 +117,7 @@ section! {
 
 section! {
     /// `source = { kind = "stream" }`.
-    pub struct StreamSource {
+    pub struct StreamSourceConfig {
         /// Number of partitions that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
@@ -134,11 +134,11 @@ section! {
 
 section! {
     /// An exchange that feeds a stream's exchange.
-    pub struct Bind {
+    pub struct ExchangeBinding {
         /// The feeding exchange.
-        exchange: Text;
+        exchange: AmqpName;
         /// Which messages the feeding exchange passes on.
-        routing_key: Text = "#",
+        routing_key: AmqpName = "#",
             because "a topic exchange then passes on every message";
     }
 }
@@ -146,37 +146,38 @@ section! {
 /// Maximum number of feeding exchanges: each is a binding to declare at the start.
 const BIND_LIMIT: usize = 64;
 
-impl Setting for Vec<Bind> {
+impl SettingValue for Vec<ExchangeBinding> {
     const FORM: &'static str = "an array of at most 64 tables with `exchange` and `routing_key`";
-    const ROWS: &'static [Row] = Bind::ROWS;
+    const ROWS: &'static [ReferenceRow] = ExchangeBinding::ROWS;
 
-    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
-        let elements = reader.elements(node, <Self as Setting>::FORM)?;
+    fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
+        let elements = reader.elements(node, <Self as SettingValue>::FORM)?;
         if elements.len() > BIND_LIMIT {
-            reader.refuse(node, <Self as Setting>::FORM);
+            reader.refuse(node, <Self as SettingValue>::FORM);
             return None;
         }
-        let found: Vec<_> = elements.iter().map(|element| Bind::read(reader, element)).collect();
+        let found: Vec<_> =
+            elements.iter().map(|element| ExchangeBinding::read(reader, element)).collect();
         found.into_iter().collect()
     }
 }
 
 /// The place of the key in a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyFrom {
+pub enum KeyLocation {
     /// In the routing key.
     RoutingKey,
     /// In the header with this name.
     Header(String),
 }
 
-impl Scalar for KeyFrom {
+impl Scalar for KeyLocation {
     const FORM: &'static str = "\"routing-key\" or \"header:NAME\"";
 
     fn parse(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "routing-key" => Ok(Self::RoutingKey),
-            Some(("header", name)) if Text::parse(name).is_ok() => {
+            Some(("header", name)) if AmqpName::parse(name).is_ok() => {
                 Ok(Self::Header(name.to_owned()))
             }
             _ => Err(String::new()),
@@ -193,7 +194,7 @@ pub const CHECKPOINT_EVENTS: usize = 1_024;
 /// that a request completes in time.
 pub const REQUEST_EVENTS: usize = 10_000;
 
-impl Source {
+impl SourceConfig {
     /// Returns how many events may arrive again after a crash or a lost response. `has_ingress` states
     /// whether a stream of the broker also accepts events over HTTP. A `fifo` stream must remember as many
     /// ids.
@@ -211,6 +212,6 @@ impl Source {
 
     /// Returns whether the stream accepts events over HTTP in addition to those of the broker.
     pub fn has_inbox(&self, has_ingress: bool) -> bool {
-        has_ingress && matches!(self, Self::Amqp(AmqpSource { exchange: Some(_), .. }))
+        has_ingress && matches!(self, Self::Amqp(AmqpSourceConfig { exchange: Some(_), .. }))
     }
 }

@@ -1,40 +1,40 @@
 //! `[streams.NAME]`: a stream, its source and its handler.
 
-use ordain_core::{Backoff, Exhausted, Ordering, Overflow};
+use ordain_core::{BackoffBounds, ExhaustedPolicy, OrderingMode, OverflowPolicy};
 
-use super::process::OrOff;
-use super::replay::Replay;
+use super::process::OffOrMillis;
+use super::replay::ReplaySource;
 use super::scalar::choice;
 use super::section::section;
-use super::source::Source;
-use super::text::Name;
+use super::source::SourceConfig;
+use super::text::ResourceName;
 use super::units::{Millis, Percent};
 
 section! {
     /// A stream.
-    pub struct Stream {
+    pub struct StreamConfig {
         /// Name of the handler: `<handler>@<version>.wasm` in the folder of plugins.
-        handler: Name;
+        handler: ResourceName;
         /// Source of the numbers within a key: the producer, or Ordain in the order of delivery.
-        ordering: Ordering = "sequenced",
+        ordering: OrderingMode = "sequenced",
             because "only the producer's numbers show that an event is missing";
         /// Where the events come from.
-        source: Source;
+        source: SourceConfig;
         /// Sequence of a key's first event, in a `sequenced` stream.
         first: u64 [0 to 1] = 1,
             because "most producers count from 1";
         /// How the stream treats a missing event.
-        gap: Gap = {},
+        gap: GapConfig = {},
             because "the key waits for a missing event, requests it, and is then parked";
         /// How the stream treats a failing handler.
-        retry: Retry = {},
+        retry: RetryConfig = {},
             because "an event is retried for a while, and then the key is parked";
         /// How long a completed key is remembered, so that repeated events are recognized; and how long its
         /// count is remembered if Ordain numbers its events.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
             because "it is longer than any usual redelivery, and a key takes some hundred bytes";
         /// How long after its last write a key is forgotten, complete or not.
-        key_ttl: OrOff ["1m" to "3650d"] = "off",
+        key_ttl: OffOrMillis ["1m" to "3650d"] = "off",
             because "a forgotten key that receives another event would start again";
         /// Events of a blocked key in memory. Further events move to the store.
         lane_buffer: usize [1 to 100_000] = 256,
@@ -46,7 +46,7 @@ section! {
         spill_limit: u64 [1 to 1_000_000_000] = 1_000_000,
             because "events of 1 KiB take about 1 GiB, and one key should not fill a disk unnoticed";
         /// How the stream treats an event beyond `spill_limit`: reading pauses, or the event is dead-lettered.
-        overflow: Overflow = "pause",
+        overflow: OverflowPolicy = "pause",
             because "an event should not be dead-lettered unless the configuration requests it";
         /// Events of a key in one turn, before other keys have theirs.
         quantum: usize [1 to 4_096] = 64,
@@ -73,7 +73,7 @@ section! {
         retain_events: u64 [1 to 10_000_000] = 10_000,
             because "it is the widest gap that a key waits for";
         /// Sink that also receives every dead letter, with the reason in extension attributes.
-        dead_letter: Option<Name>;
+        dead_letter: Option<ResourceName>;
         /// Concurrent turns of this stream at the workers. Default: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
             because "turns are exchanged in batches, and no worker should wait for the next one";
@@ -90,7 +90,7 @@ section! {
 
 section! {
     /// Settings for missing events.
-    pub struct Gap {
+    pub struct GapConfig {
         /// Time from the arrival of the first later event to the first round of requests.
         timeout: Millis ["1ms" to "7d"] = "2s",
             because "an event that was only overtaken arrives by then";
@@ -99,10 +99,10 @@ section! {
             because "with the backoff they take one to three seconds, within which a late response arrives";
         /// Delay between rounds: a random value between the lower bound and a ceiling that doubles with each
         /// round, up to the upper bound.
-        backoff: Backoff ["1ms..1ms" to "7d..7d"] = "200ms..5s",
+        backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "200ms..5s",
             because "the first rounds are quick, and the sources are never overloaded";
         /// Sources of missing events, in this order: the store for retained events, then HTTP servers.
-        replay: Vec<Replay> = ["store"],
+        replay: Vec<ReplaySource> = ["store"],
             because "it needs no other service";
         /// How far an event may be beyond the first missing sequence. Events further ahead are dead-lettered.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
@@ -112,20 +112,20 @@ section! {
             because "the stream promises order, so a person decides";
         /// Requests the next event of an incomplete key once after this time without an event, so that a lost
         /// last event is found too.
-        tail: OrOff ["1s" to "365d"] = "off",
+        tail: OffOrMillis ["1s" to "365d"] = "off",
             because "only the producer's habits determine how long a key may be quiet";
     }
 }
 
 section! {
     /// Settings for failing handlers.
-    pub struct Retry {
+    pub struct RetryConfig {
         /// Attempts of one event whose handler requests a retry or exceeds its time limit, the first included.
         attempts: u32 [1 to 1_000_000] = 5,
             because "with the backoff they take about a second, within which a short disturbance passes";
         /// Delay between attempts: a random value between the lower bound and a ceiling that doubles with each
         /// attempt, up to the upper bound.
-        backoff: Backoff ["1ms..1ms" to "7d..7d"] = "100ms..30s",
+        backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "100ms..30s",
             because "the first attempts are quick, and an unavailable service is never overloaded";
         /// Action after the last attempt: park the key, or dead-letter the event and continue with the key.
         on_exhausted: RetryExhausted = "park",
@@ -138,20 +138,20 @@ section! {
 
 /// Action after the last round of requests for a missing event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GapExhausted(pub Exhausted);
+pub struct GapExhausted(pub ExhaustedPolicy);
 
 /// Action after the last attempt of a failing event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RetryExhausted(pub Exhausted);
+pub struct RetryExhausted(pub ExhaustedPolicy);
 
-choice!(Ordering { "sequenced" => Ordering::Sequenced, "fifo" => Ordering::Fifo, });
-choice!(Overflow { "pause" => Overflow::Pause, "dead-letter" => Overflow::DeadLetter, });
+choice!(OrderingMode { "sequenced" => OrderingMode::Sequenced, "fifo" => OrderingMode::Fifo, });
+choice!(OverflowPolicy { "pause" => OverflowPolicy::Pause, "dead-letter" => OverflowPolicy::DeadLetter, });
 choice!(GapExhausted {
-    "park" => GapExhausted(Exhausted::Park),
-    "skip" => GapExhausted(Exhausted::Skip),
-    "wait" => GapExhausted(Exhausted::Wait),
+    "park" => GapExhausted(ExhaustedPolicy::Park),
+    "skip" => GapExhausted(ExhaustedPolicy::Skip),
+    "wait" => GapExhausted(ExhaustedPolicy::Wait),
 });
 choice!(RetryExhausted {
-    "park" => RetryExhausted(Exhausted::Park),
-    "skip" => RetryExhausted(Exhausted::Skip),
+    "park" => RetryExhausted(ExhaustedPolicy::Park),
+    "skip" => RetryExhausted(ExhaustedPolicy::Skip),
 });

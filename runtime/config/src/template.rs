@@ -5,9 +5,9 @@ use super::suggest::nearest;
 
 /// A routing key with the placeholders `{key}`, `{type}` and `{stream}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RoutingKey(pub String);
+pub struct RoutingKeyTemplate(pub String);
 
-impl Scalar for RoutingKey {
+impl Scalar for RoutingKeyTemplate {
     const FORM: &'static str = "a text that may contain {key}, {type} and {stream}";
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -16,7 +16,7 @@ impl Scalar for RoutingKey {
     }
 }
 
-impl RoutingKey {
+impl RoutingKeyTemplate {
     /// Size limit of a routing key, in bytes: a short string of AMQP 0-9-1.
     pub const LIMIT: usize = 255;
 

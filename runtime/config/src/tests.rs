@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ordain_core::{Exhausted, Ordering, Overflow};
+use ordain_core::{ExhaustedPolicy, OrderingMode, OverflowPolicy};
 
 use super::*;
 
@@ -17,8 +17,8 @@ fn env(name: &str) -> Option<String> {
     }
 }
 
-fn parse(text: &str) -> Result<Loaded, ConfigError> {
-    Loaded::parse(Path::new("/etc/ordain/ordain.toml"), text, &env)
+fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
+    LoadedConfig::parse(Path::new("/etc/ordain/ordain.toml"), text, &env)
 }
 
 /// Checks the errors of a text. An expected error is the line, the setting and a part of the message.
@@ -49,17 +49,17 @@ fn missing_settings_have_their_defaults() {
     let loaded = parse(ORDERS).expect("a valid configuration");
     let Config { runtime, store, plugins, streams, .. } = &loaded.config;
     assert_eq!(runtime.max_active_keys, 100_000);
-    assert_eq!(runtime.memory_budget, Size(512 << 20));
+    assert_eq!(runtime.memory_budget, ByteSize(512 << 20));
     assert_eq!(plugins.dir.0, PathBuf::from("/etc/ordain/plugins"));
     assert_eq!(plugins.timeout, Millis(5_000));
     let StoreConfig::Embedded(store) = store else { panic!("{store:?}") };
     assert_eq!(store.path.0, PathBuf::from("/etc/ordain/ordain-data"));
     let stream = &streams["orders"];
-    assert_eq!(stream.ordering, Ordering::Sequenced);
-    assert_eq!(stream.overflow, Overflow::Pause);
-    assert_eq!(stream.gap.on_exhausted, GapExhausted(Exhausted::Park));
-    assert_eq!(stream.gap.replay, [Replay::Store]);
-    assert_eq!(stream.key_ttl, Off(None));
+    assert_eq!(stream.ordering, OrderingMode::Sequenced);
+    assert_eq!(stream.overflow, OverflowPolicy::Pause);
+    assert_eq!(stream.gap.on_exhausted, GapExhausted(ExhaustedPolicy::Park));
+    assert_eq!(stream.gap.replay, [ReplaySource::Store]);
+    assert_eq!(stream.key_ttl, OffOr(None));
     assert_eq!(loaded.lines.of("streams.orders.gap.timeout"), 1);
     assert_eq!(loaded.lines.of("streams.orders.source.path"), 3);
     assert_eq!(loaded.unsupported(), Ok(()));
@@ -82,7 +82,7 @@ fn every_setting_is_accepted() {
         orders.replay_servers().map(|server| server.url.0.as_str()).collect::<Vec<_>>(),
         ["http://archive/{stream}/{key}/{sequence}", "https://other:8443/{key}?n={sequence}"]
     );
-    assert_eq!(orders.key_ttl, Off(Some(Millis(90 * 86_400_000))));
+    assert_eq!(orders.key_ttl, OffOr(Some(Millis(90 * 86_400_000))));
     // The file contains every setting of the reference, so that none is untested.
     untried(reference(), "", text);
     // This build rejects the unsupported settings, by line.
@@ -111,7 +111,7 @@ fn file_with_several_partitions_is_not_supported_yet() {
     );
 }
 
-fn untried(rows: &[Row], table: &str, text: &str) {
+fn untried(rows: &[ReferenceRow], table: &str, text: &str) {
     for row in rows {
         // A file can contain only one kind of store.
         let name = row.name.split(' ').next().unwrap_or_default();
@@ -124,7 +124,7 @@ fn untried(rows: &[Row], table: &str, text: &str) {
 
 #[test]
 fn every_setting_is_documented_and_every_default_is_valid() {
-    fn walk(rows: &[Row], count: &mut usize) {
+    fn walk(rows: &[ReferenceRow], count: &mut usize) {
         for row in rows {
             *count += 1;
             assert!(row.meaning.trim().ends_with('.'), "{}: {:?}", row.name, row.meaning);
@@ -497,8 +497,14 @@ fn partitions_share_the_limits_of_the_process() {
     let loaded = parse(include_str!("tests/full.toml")).expect("a valid configuration");
     let config = &loaded.config;
     assert_eq!((config.workers(), config.partitions(), config.shards()), (3, 7, 64));
-    let share =
-        Share { partition: 2, of_stream: 4, of_process: 7, workers: 3, version: None, seed: 9 };
+    let share = PartitionParams {
+        partition: 2,
+        of_stream: 4,
+        of_process: 7,
+        workers: 3,
+        version: None,
+        seed: 9,
+    };
     let settings = config.settings(&config.streams["orders"], &share);
     assert_eq!((settings.partition, settings.seed, settings.shards), (2, 9, 64));
     assert_eq!(settings.max_lanes, 50_000 / 7);
@@ -509,13 +515,13 @@ fn partitions_share_the_limits_of_the_process() {
         settings.gap.sources.iter().map(|source| &**source).collect::<Vec<_>>(),
         ["store", "http://archive", "https://other:8443"]
     );
-    assert_eq!(settings.gap.on_exhausted, Exhausted::Wait);
-    assert_eq!(settings.retry.on_exhausted, Exhausted::Skip);
+    assert_eq!(settings.gap.on_exhausted, ExhaustedPolicy::Wait);
+    assert_eq!(settings.retry.on_exhausted, ExhaustedPolicy::Skip);
     let settings = config.settings(&config.streams["payments"], &share);
     assert_eq!((settings.max_turns, settings.id_window), (192, 11_224));
     // With many small partitions, each still has room for events.
-    let settings =
-        config.settings(&config.streams["payments"], &Share { of_process: 100_000, ..share });
+    let settings = config
+        .settings(&config.streams["payments"], &PartitionParams { of_process: 100_000, ..share });
     assert_eq!((settings.max_lanes, settings.memory_budget), (1, 4 << 20));
 }
 
@@ -523,12 +529,12 @@ fn partitions_share_the_limits_of_the_process() {
 fn unreadable_file_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("ordain.toml");
-    let error = Loaded::load(&file).expect_err("a missing file");
+    let error = LoadedConfig::load(&file).expect_err("a missing file");
     assert!(error.to_string().contains("ordain.toml: cannot be read: "), "{error}");
-    let error = Loaded::load(folder.path()).expect_err("a folder");
+    let error = LoadedConfig::load(folder.path()).expect_err("a folder");
     assert!(error.to_string().contains("is not a file"), "{error}");
     std::fs::write(&file, ORDERS).expect("written");
-    let loaded = Loaded::load(&file).expect("a valid configuration");
+    let loaded = LoadedConfig::load(&file).expect("a valid configuration");
     assert_eq!(loaded.config.plugins.dir.0, folder.path().join("plugins"));
     let error = loaded.error("streams.orders.handler", "there is no such file").to_string();
     assert!(
@@ -536,7 +542,7 @@ fn unreadable_file_is_named() {
         "{error}"
     );
     std::fs::write(&file, [0xff, 0xfe]).expect("written");
-    assert!(Loaded::load(&file).is_err());
+    assert!(LoadedConfig::load(&file).is_err());
 }
 
 proptest::proptest! {

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::reader::{Node, Reader, Row, Setting};
+use super::reader::{ConfigReader, ReferenceRow, SettingNode, SettingValue};
 use super::scalar::Scalar;
 use ordain_store::RedisAddress;
 
@@ -17,23 +17,23 @@ const NAME_LIMIT: usize = 64;
 
 /// The name of a stream, a sink or a handler.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<str>);
+pub struct ResourceName(Arc<str>);
 
-impl Name {
+impl ResourceName {
     /// Returns the name as a shared text.
     pub fn shared(&self) -> Arc<str> {
         Arc::clone(&self.0)
     }
 }
 
-impl Name {
+impl ResourceName {
     /// Parses a name. The error describes a valid name.
     pub fn new(text: &str) -> Result<Self, String> {
         Self::parse(text).map_err(|_| <Self as Scalar>::FORM.to_owned())
     }
 }
 
-impl Deref for Name {
+impl Deref for ResourceName {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -41,19 +41,19 @@ impl Deref for Name {
     }
 }
 
-impl Borrow<str> for Name {
+impl Borrow<str> for ResourceName {
     fn borrow(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Scalar for Name {
+impl Scalar for ResourceName {
     const FORM: &'static str = "a name of 1 to 64 letters (a-z, A-Z), digits, `-` and `_` that begins with a letter or digit";
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -71,19 +71,20 @@ impl Scalar for Name {
 }
 
 /// Tables by name, as under `[streams]`. An invalid entry is left out after its error is recorded.
-pub type Named<T> = BTreeMap<Name, T>;
+pub type NamedTables<T> = BTreeMap<ResourceName, T>;
 
-impl<T: Setting> Setting for Named<T> {
+impl<T: SettingValue> SettingValue for NamedTables<T> {
     const FORM: &'static str = "a table of tables, each under its name";
-    const ROWS: &'static [Row] = T::ROWS;
+    const ROWS: &'static [ReferenceRow] = T::ROWS;
 
-    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+    fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         let table = reader.any_table(node)?;
         let mut named = Self::new();
         for child in reader.children(&table) {
-            let name = Name::parse(child.key).ok();
+            let name = ResourceName::parse(child.key).ok();
             if name.is_none() {
-                let message = format!("expected {}, found {:?}", <Name as Scalar>::FORM, child.key);
+                let message =
+                    format!("expected {}, found {:?}", <ResourceName as Scalar>::FORM, child.key);
                 reader.note(child.line, &node.name, message);
             }
             if let (Some(value), Some(name)) = (T::read(reader, &child), name) {
@@ -96,13 +97,13 @@ impl<T: Setting> Setting for Named<T> {
 
 /// A text that is not empty and no longer than AMQP allows for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text(pub String);
+pub struct AmqpName(pub String);
 
 /// Size limit in bytes: AMQP's short strings end at 255 bytes, and the rest is for the `.N` of a partition's
 /// queue.
 const TEXT_LIMIT: usize = 240;
 
-impl Scalar for Text {
+impl Scalar for AmqpName {
     const FORM: &'static str = "a text of 1 to 240 bytes";
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -127,10 +128,10 @@ impl Deref for FilePath {
     }
 }
 
-impl Setting for FilePath {
+impl SettingValue for FilePath {
     const FORM: &'static str = "a path";
 
-    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+    fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         let text = reader.text(node, Self::FORM)?;
         if text.is_empty() || text.contains('\0') {
             reader.refuse(node, Self::FORM);
@@ -146,17 +147,17 @@ impl Setting for FilePath {
 
 /// The source or destination of lines.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum FileOrStdio {
     /// `-`: standard input or output.
     Standard,
     /// A file.
     File(PathBuf),
 }
 
-impl Setting for Place {
+impl SettingValue for FileOrStdio {
     const FORM: &'static str = "a path, or \"-\"";
 
-    fn read(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<Self> {
+    fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         match node.value.as_str() {
             Some("-") => Some(Self::Standard),
             _ => FilePath::read(reader, node).map(|path| Self::File(path.0)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ordain_core::Backoff;
+use ordain_core::BackoffBounds;
 
 use super::scalar::Scalar;
 
@@ -35,9 +35,9 @@ impl Scalar for Millis {
 
 /// A value that `"off"` disables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Off<T>(pub Option<T>);
+pub struct OffOr<T>(pub Option<T>);
 
-impl Scalar for Off<Millis> {
+impl Scalar for OffOr<Millis> {
     const FORM: &'static str = "\"off\" or a duration such as \"5s\", \"10m\", \"24h\" or \"7d\"";
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -58,9 +58,9 @@ impl Scalar for Off<Millis> {
 
 /// A size in bytes: `65536`, `"64KiB"`, `"64MiB"`, `"1GiB"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Size(pub u64);
+pub struct ByteSize(pub u64);
 
-impl Size {
+impl ByteSize {
     /// Returns the size as a `usize`. The bounds of all sizes are far below what 32 bits hold.
     pub fn bytes(self) -> usize {
         self.0 as usize
@@ -69,7 +69,7 @@ impl Size {
 
 const SIZES: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1)];
 
-impl Scalar for Size {
+impl Scalar for ByteSize {
     const FORM: &'static str = "a size such as \"64KiB\", \"64MiB\", \"1GiB\" or a number of bytes";
     const BARE: bool = true;
 
@@ -85,7 +85,7 @@ impl Scalar for Size {
     }
 }
 
-impl std::str::FromStr for Size {
+impl std::str::FromStr for ByteSize {
     type Err = String;
 
     /// Parses a size on a command line, in the form of the file.
@@ -94,7 +94,7 @@ impl std::str::FromStr for Size {
     }
 }
 
-impl Scalar for Backoff {
+impl Scalar for BackoffBounds {
     const FORM: &'static str = "a range of durations such as \"200ms..5s\"";
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -170,17 +170,17 @@ mod tests {
             ("MiB", None),
             ("", None),
         ] {
-            assert_eq!(Size::parse(text).ok(), expected.map(Size), "{text}");
+            assert_eq!(ByteSize::parse(text).ok(), expected.map(ByteSize), "{text}");
         }
         for (text, expected) in [
-            ("200ms..5s", Some(Backoff { min: 200, max: 5_000 })),
-            ("1s .. 1s", Some(Backoff { min: 1_000, max: 1_000 })),
+            ("200ms..5s", Some(BackoffBounds { min: 200, max: 5_000 })),
+            ("1s .. 1s", Some(BackoffBounds { min: 1_000, max: 1_000 })),
             ("5s..200ms", None),
             ("0ms..5s", None),
             ("5s", None),
             ("5s..", None),
         ] {
-            assert_eq!(Backoff::parse(text).ok(), expected, "{text}");
+            assert_eq!(BackoffBounds::parse(text).ok(), expected, "{text}");
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::event::{Delivery, Key};
-use crate::job::{Applied, Batch};
-use crate::turn::{Token, Turn};
+use crate::event::{DeliveryNumber, Key};
+use crate::job::{AppliedCommit, Batch};
+use crate::turn::{AttemptToken, Turn};
 
 /// A request of the sequencer. The driver performs each effect once. Some effects name the
 /// [`Input`](crate::Input) that answers them.
@@ -15,7 +15,7 @@ pub enum Effect {
     /// [`may_read`](crate::Sequencer::may_read) permits. `Loaded` answers this effect.
     Load {
         /// The token to return with the answer.
-        token: Token,
+        token: AttemptToken,
         /// The key.
         key: Key,
     },
@@ -28,7 +28,7 @@ pub enum Effect {
     /// Acknowledge every delivery up to this one: they are all durably settled or held.
     Ack {
         /// The last delivery to acknowledge.
-        through: Delivery,
+        through: DeliveryNumber,
     },
     /// Publish the messages of a committed batch, then [`Batch::forwarded`], after those of all
     /// earlier batches of its shard. The sequencer requests this only for a batch that contains
@@ -37,13 +37,13 @@ pub enum Effect {
         /// The batch.
         batch: Arc<Batch>,
         /// The writes of the batch that applied, and their time.
-        applied: Applied,
+        applied: AppliedCommit,
     },
     /// Read spilled events, as soon as [`may_read`](crate::Sequencer::may_read) permits.
     /// `SpillRead` answers this effect.
     ReadSpill {
         /// The token to return with the answer.
-        token: Token,
+        token: AttemptToken,
         /// The key.
         key: Key,
         /// The first sequence to read.
@@ -56,7 +56,7 @@ pub enum Effect {
     /// Search a replay source for missing events. `Replayed` answers this effect.
     Replay {
         /// The token to return with the answer.
-        token: Token,
+        token: AttemptToken,
         /// The key.
         key: Key,
         /// The number of the replay source; 0 is the store.
@@ -78,12 +78,12 @@ pub enum Effect {
         all: bool,
     },
     /// Stop: this owner has lost the partition. Close everything without another write.
-    Stop(Stop),
+    Stop(StopReason),
 }
 
 /// The reason why ownership ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     /// A newer owner has the partition.
     Fenced,
     /// The state of the store differs from this owner's last commit.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
-use crate::packed::{Headers, Malformed, Packed, pack_headers};
+use crate::packed::{HeaderIter, PackedStrings, UnpackError, pack_headers};
 
 /// The unit of order: an order id, an account, a session.
 pub type Key = Arc<str>;
 
 /// The position of a delivery in its source's order. The driver counts deliveries from 1 without
 /// holes. A repeated delivery of the same event has its own position.
-pub type Delivery = u64;
+pub type DeliveryNumber = u64;
 
 /// The first sequence that no key can have, because `next` must be able to be one past the last
 /// sequence.
@@ -51,7 +51,7 @@ pub struct EventParts<'a> {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Event {
     /// key, id, type, source, content type, headers, data
-    parts: Packed<7>,
+    parts: PackedStrings<7>,
     sequence: Option<u64>,
     time_ms: Option<u64>,
     content: u64,
@@ -73,7 +73,7 @@ impl Event {
     pub fn new(parts: &EventParts<'_>) -> Self {
         let headers = pack_headers(parts.headers.iter().copied());
         Self::from_packed(
-            Packed::new([
+            PackedStrings::new([
                 parts.key.as_bytes(),
                 parts.id.as_bytes(),
                 parts.kind.as_bytes(),
@@ -89,7 +89,7 @@ impl Event {
     }
 
     fn from_packed(
-        parts: Packed<7>,
+        parts: PackedStrings<7>,
         sequence: Option<u64>,
         time_ms: Option<u64>,
         end: bool,
@@ -144,8 +144,8 @@ impl Event {
     }
 
     /// Returns the remaining headers, in their order.
-    pub fn headers(&self) -> Headers<'_> {
-        Headers::new(self.parts.bytes(5))
+    pub fn headers(&self) -> HeaderIter<'_> {
+        HeaderIter::new(self.parts.bytes(5))
     }
 
     /// Returns the payload.
@@ -195,18 +195,18 @@ impl Event {
     }
 
     /// Decodes the stored form.
-    pub fn decode(mut input: Bytes) -> Result<Self, Malformed> {
+    pub fn decode(mut input: Bytes) -> Result<Self, UnpackError> {
         if input.len() < 18 {
-            return Err(Malformed("event"));
+            return Err(UnpackError("event"));
         }
         if input.get_u8() != EVENT_FORMAT {
-            return Err(Malformed("event format"));
+            return Err(UnpackError("event format"));
         }
         let flags = input.get_u8();
         let sequence = input.get_u64_le();
         let time = input.get_u64_le();
-        let parts = Packed::decode(input, 5)?;
-        Headers::new(parts.bytes(5)).check()?;
+        let parts = PackedStrings::decode(input, 5)?;
+        HeaderIter::new(parts.bytes(5)).check()?;
         Ok(Self::from_packed(
             parts,
             (flags & HAS_SEQUENCE != 0).then_some(sequence),
@@ -240,7 +240,7 @@ pub struct MessageParts<'a> {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// sink, key, type, content type, headers, data
-    parts: Packed<6>,
+    parts: PackedStrings<6>,
     delay_ms: Option<u64>,
     has_key: bool,
     end: bool,
@@ -251,7 +251,7 @@ impl Message {
     pub fn new(parts: &MessageParts<'_>) -> Self {
         let headers = pack_headers(parts.headers.iter().copied());
         Self {
-            parts: Packed::new([
+            parts: PackedStrings::new([
                 parts.sink.as_bytes(),
                 parts.key.unwrap_or_default().as_bytes(),
                 parts.kind.as_bytes(),
@@ -286,8 +286,8 @@ impl Message {
     }
 
     /// Returns the headers, in their order.
-    pub fn headers(&self) -> Headers<'_> {
-        Headers::new(self.parts.bytes(4))
+    pub fn headers(&self) -> HeaderIter<'_> {
+        HeaderIter::new(self.parts.bytes(4))
     }
 
     /// Returns the payload.
@@ -329,17 +329,17 @@ impl Message {
     }
 
     /// Decodes the stored form.
-    pub fn decode(mut input: Bytes) -> Result<Self, Malformed> {
+    pub fn decode(mut input: Bytes) -> Result<Self, UnpackError> {
         if input.len() < 10 {
-            return Err(Malformed("message"));
+            return Err(UnpackError("message"));
         }
         if input.get_u8() != EVENT_FORMAT {
-            return Err(Malformed("message format"));
+            return Err(UnpackError("message format"));
         }
         let flags = input.get_u8();
         let delay = input.get_u64_le();
-        let parts = Packed::decode(input, 4)?;
-        Headers::new(parts.bytes(4)).check()?;
+        let parts = PackedStrings::decode(input, 4)?;
+        HeaderIter::new(parts.bytes(4)).check()?;
         Ok(Self {
             parts,
             delay_ms: (flags & HAS_DELAY != 0).then_some(delay),

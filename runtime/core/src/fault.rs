@@ -6,7 +6,7 @@
 
 /// A deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum SequencerFault {
     /// The sequencer skips a single missing sequence.
     SkipAGap,
     /// The sequencer accepts a completion for the lane's current attempt without checking its
@@ -30,7 +30,7 @@ pub enum Fault {
     TrustOldReads,
 }
 
-impl Fault {
+impl SequencerFault {
     /// All faults.
     pub const ALL: [Self; 10] = [
         Self::SkipAGap,

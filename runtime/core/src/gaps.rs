@@ -7,7 +7,7 @@ use crate::settings::SOURCES_LIMIT;
 /// The latest gaps of a key whose clock expired, the newest last. Clones share the list until one
 /// of them changes, because each commit clones its jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Gaps(Option<Arc<Vec<GapEntry>>>);
+pub struct GapHistory(Option<Arc<Vec<GapEntry>>>);
 
 /// A gap whose clock expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct GapEntry {
     /// The number of replay rounds that have begun.
     pub rounds: u32,
     /// The answers of each source, in the order in which the sources are queried.
-    pub answers: Vec<Answers>,
+    pub answers: Vec<SourceAnswers>,
     /// The end of the gap.
     pub end: GapEnd,
     /// The time of the write that recorded the end, like `since`; meaningless while the gap is
@@ -37,7 +37,7 @@ pub struct GapEntry {
 
 /// The answers of one replay source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answers {
+pub struct SourceAnswers {
     /// The source.
     pub source: Arc<str>,
     /// The number of requests.
@@ -106,7 +106,7 @@ impl GapEnd {
 }
 
 impl GapEntry {
-    /// The maximum length of [`Answers::error`], in bytes.
+    /// The maximum length of [`SourceAnswers::error`], in bytes.
     pub const ERROR_LIMIT: usize = 120;
 
     /// Creates an entry for a gap whose clock has just expired, after `waited` ms.
@@ -130,7 +130,13 @@ impl GapEntry {
                     self.answers.remove(0);
                 }
                 let source = Arc::clone(source);
-                self.answers.push(Answers { source, asked: 0, found: 0, failed: 0, error: None });
+                self.answers.push(SourceAnswers {
+                    source,
+                    asked: 0,
+                    found: 0,
+                    failed: 0,
+                    error: None,
+                });
                 self.answers.len() - 1
             });
         let answers = &mut self.answers[at];
@@ -153,11 +159,11 @@ impl GapEntry {
     /// Returns an upper bound of the memory, without a scan of the errors, because every event
     /// calls this.
     fn memory(&self) -> usize {
-        size_of::<Self>() + self.answers.len() * (size_of::<Answers>() + Self::ERROR_LIMIT)
+        size_of::<Self>() + self.answers.len() * (size_of::<SourceAnswers>() + Self::ERROR_LIMIT)
     }
 }
 
-impl Gaps {
+impl GapHistory {
     /// The number of gaps remembered for a key: enough to show its producer's behavior, in a record
     /// that each commit writes.
     pub const LIMIT: usize = 16;
@@ -310,7 +316,7 @@ impl Gaps {
     }
 }
 
-impl FromIterator<GapEntry> for Gaps {
+impl FromIterator<GapEntry> for GapHistory {
     fn from_iter<I: IntoIterator<Item = GapEntry>>(entries: I) -> Self {
         let entries: Vec<GapEntry> = entries.into_iter().collect();
         Self((!entries.is_empty()).then(|| Arc::new(entries)))
@@ -326,7 +332,7 @@ mod tests {
         let waiting =
             |first, last| GapEntry { end: GapEnd::Waiting, ..GapEntry::new(first, last, 0) };
         let times = |written: GapEntry, now: GapEntry| {
-            let mut gaps: Gaps = std::iter::once(now).collect();
+            let mut gaps: GapHistory = std::iter::once(now).collect();
             gaps.fill_written_times(&std::iter::once(written).collect(), 7);
             let entry = gaps.iter().next().expect("an entry");
             (entry.since, entry.until)

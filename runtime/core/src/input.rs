@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::event::{Delivery, Event, Key};
-use crate::job::{CommitReply, Loaded};
+use crate::event::{DeliveryNumber, Event, Key};
+use crate::job::{CommitReply, KeySnapshot};
 use crate::letter::DeadLetter;
-use crate::turn::{Token, TurnDone};
-use crate::version::Decided;
+use crate::turn::{AttemptToken, TurnResult};
+use crate::version::Rollout;
 
 /// The first spilled events from the requested sequence on, ascending, and whether no event follows
 /// the last of them.
@@ -20,14 +20,14 @@ pub enum Input {
     /// [`Input::Unreadable`] deliveries count too.
     Arrived {
         /// The position of the delivery.
-        delivery: Delivery,
+        delivery: DeliveryNumber,
         /// The event.
         event: Arc<Event>,
     },
     /// The source delivered data that is not an event. The letter contains the data and the reason.
     Unreadable {
         /// The position of the delivery.
-        delivery: Delivery,
+        delivery: DeliveryNumber,
         /// The complete letter.
         letter: Box<DeadLetter>,
     },
@@ -43,19 +43,19 @@ pub enum Input {
     /// positions. This input precedes the first of these deliveries.
     SourceReset,
     /// The maximum number of unacknowledged deliveries of the source. It is below
-    /// [`Settings::prefetch`](crate::Settings::prefetch) if the deliveries are large.
+    /// [`SequencerSettings::prefetch`](crate::SequencerSettings::prefetch) if the deliveries are large.
     Window(usize),
     /// The source ended. Gap clocks expire at once, since no more events can arrive.
     SourceEnded,
     /// The answer to [`Effect::Load`](crate::Effect::Load).
     Loaded {
         /// The token of the load.
-        token: Token,
+        token: AttemptToken,
         /// `None` if the job does not exist; an error if the job cannot be read.
-        loaded: Result<Option<Box<Loaded>>, String>,
+        loaded: Result<Option<Box<KeySnapshot>>, String>,
     },
     /// The answer to [`Effect::Run`](crate::Effect::Run).
-    TurnDone(TurnDone),
+    TurnDone(TurnResult),
     /// The answer to [`Effect::Commit`](crate::Effect::Commit).
     Committed {
         /// The shard of the batch.
@@ -68,14 +68,14 @@ pub enum Input {
     /// The answer to [`Effect::ReadSpill`](crate::Effect::ReadSpill).
     SpillRead {
         /// The token of the read.
-        token: Token,
+        token: AttemptToken,
         /// The events, or the reason why they cannot be read.
         read: Result<SpillPage, String>,
     },
     /// The answer to [`Effect::Replay`](crate::Effect::Replay).
     Replayed {
         /// The token of the request.
-        token: Token,
+        token: AttemptToken,
         /// The requested events that the source found, ascending by sequence.
         found: Vec<(u64, Arc<Event>)>,
         /// The first sequence that the source did not search for. [`u64::MAX`] if the source
@@ -124,7 +124,7 @@ pub enum Input {
     Look(Key),
     /// Another handler version executes events from now on. `None` if the decided version is not
     /// available here. Running turns finish under the previous version.
-    VersionChanged(Option<Arc<Decided>>),
+    VersionChanged(Option<Arc<Rollout>>),
     /// Start no more turns; finish and commit the running turns.
     Drain,
 }

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::event::{Event, Key, Message};
-use crate::gaps::Gaps;
+use crate::gaps::GapHistory;
 use crate::id_times::IdTimes;
 use crate::letter::{Cause, DeadLetter, LetterId};
-use crate::limit::{Limit, untagged};
-use crate::version::{Decided, Version};
+use crate::limit::{HandlerLimit, untagged};
+use crate::version::{Rollout, VersionName};
 
 /// The durable record of one key, without its handler's state. The store reads and writes the state
 /// separately, so that a change of one does not rewrite the other.
@@ -20,7 +20,7 @@ use crate::version::{Decided, Version};
 /// being written means "the time of this commit". The store fills it in, since only the store knows
 /// its clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Job {
+pub struct KeyRecord {
     /// The next sequence to settle: everything below it is settled.
     pub next: u64,
     /// The time of the key's first commit. It distinguishes a key that starts again after its end
@@ -32,7 +32,7 @@ pub struct Job {
     /// it. A key that has returned to a partition has another number than its old lane there knows.
     pub takeovers: u32,
     /// The state of the key.
-    pub status: Status,
+    pub status: KeyStatus,
     /// Failed tries of event `next`.
     pub attempts: u32,
     /// Replay rounds made for event `next`.
@@ -41,24 +41,24 @@ pub struct Job {
     /// meant for.
     pub generation: u32,
     /// The extent of the key's events in the store's spill area.
-    pub spilled: Spilled,
+    pub spilled: SpillExtent,
     /// The handler version of the last commit with an executed event.
-    pub version: Option<Arc<Decided>>,
+    pub version: Option<Arc<Rollout>>,
     /// The reason why the key waits, retries or is parked.
-    pub trouble: Option<Box<Trouble>>,
+    pub trouble: Option<Box<FailureInfo>>,
     /// Content digests of the last settled sequences.
-    pub digests: Digests,
+    pub digests: ContentDigests,
     /// Sequences that were skipped without their event.
-    pub holes: Holes,
+    pub holes: SkippedRanges,
     /// `fifo`: the first sequence whose id is remembered. 0 if no ids are: `sequenced`.
     pub ids_from: u64,
     /// `fifo`: the ages of the ids.
     pub id_times: IdTimes,
     /// The latest gaps whose clock expired.
-    pub gaps: Gaps,
+    pub gaps: GapHistory,
 }
 
-impl Job {
+impl KeyRecord {
     /// Creates the record of a key without commits.
     pub fn new(first: u64, partition: u32) -> Self {
         Self {
@@ -66,18 +66,18 @@ impl Job {
             incarnation: 0,
             partition,
             takeovers: 0,
-            status: Status::Active,
+            status: KeyStatus::Active,
             attempts: 0,
             rounds: 0,
             generation: 0,
-            spilled: Spilled::default(),
+            spilled: SpillExtent::default(),
             version: None,
             trouble: None,
-            digests: Digests::default(),
-            holes: Holes::default(),
+            digests: ContentDigests::default(),
+            holes: SkippedRanges::default(),
             ids_from: 0,
             id_times: IdTimes::default(),
-            gaps: Gaps::default(),
+            gaps: GapHistory::default(),
         }
     }
 
@@ -128,7 +128,7 @@ impl Job {
 /// The state of a key. `Waiting` and `Retrying` are written only together with another change of
 /// the key; a lane in memory has the current state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum KeyStatus {
     /// Events run when they arrive.
     Active,
     /// Event `next` is missing while later events are held.
@@ -142,7 +142,7 @@ pub enum Status {
     Completed,
 }
 
-impl Status {
+impl KeyStatus {
     /// All statuses, in the order in which a key may have them.
     pub const ALL: [Self; 5] =
         [Self::Active, Self::Waiting, Self::Retrying, Self::Parked, Self::Completed];
@@ -166,7 +166,7 @@ impl Status {
 
 /// The reason why a key waits, retries or is parked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct FailureInfo {
     /// The class of the reason.
     pub cause: Cause,
     /// The reason: the tag of [`limit`](Self::limit), then [`words`](Self::words).
@@ -174,12 +174,12 @@ pub struct Trouble {
     /// The time when the trouble began.
     pub since: u64,
     /// The handler version that failed, if a handler failed.
-    pub version: Option<Version>,
+    pub version: Option<VersionName>,
 }
 
-impl Trouble {
+impl FailureInfo {
     /// Returns the limit that the handler exceeded, if a setting can raise it.
-    pub fn limit(&self) -> Option<Limit> {
+    pub fn limit(&self) -> Option<HandlerLimit> {
         self.parts().0
     }
 
@@ -190,7 +190,7 @@ impl Trouble {
 
     /// Splits the reason into tag and text. Texts of other causes may be the handler's own, and are
     /// never parsed for a tag.
-    fn parts(&self) -> (Option<Limit>, &str) {
+    fn parts(&self) -> (Option<HandlerLimit>, &str) {
         match self.cause {
             Cause::Limit | Cause::Timeout => untagged(&self.error),
             _ => (None, &self.error),
@@ -205,7 +205,7 @@ impl Trouble {
 
 /// The extent of a key's spill area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Spilled {
+pub struct SpillExtent {
     /// The number of events.
     pub count: u64,
     /// A lower bound of the sequences.
@@ -214,7 +214,7 @@ pub struct Spilled {
     pub last: u64,
 }
 
-impl Spilled {
+impl SpillExtent {
     /// Widens the extent by one event.
     pub fn add(&mut self, sequence: u64) {
         if self.count == 0 {
@@ -243,15 +243,15 @@ impl Spilled {
 ///
 /// Clones share the list until one of them changes, because each commit clones its jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Digests(Arc<VecDeque<u32>>);
+pub struct ContentDigests(Arc<VecDeque<u32>>);
 
-impl FromIterator<u32> for Digests {
+impl FromIterator<u32> for ContentDigests {
     fn from_iter<I: IntoIterator<Item = u32>>(digests: I) -> Self {
         Self(Arc::new(digests.into_iter().collect()))
     }
 }
 
-impl Digests {
+impl ContentDigests {
     /// The digest of a sequence whose event was never seen.
     const UNSEEN: u32 = 0;
 
@@ -312,16 +312,16 @@ impl Digests {
 /// Ranges (first, last) of sequences that were skipped unseen, ascending. Few keys have any. Clones
 /// share the list until one of them changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Holes(Option<Arc<Vec<(u64, u64)>>>);
+pub struct SkippedRanges(Option<Arc<Vec<(u64, u64)>>>);
 
-impl FromIterator<(u64, u64)> for Holes {
+impl FromIterator<(u64, u64)> for SkippedRanges {
     fn from_iter<I: IntoIterator<Item = (u64, u64)>>(ranges: I) -> Self {
         let ranges: Vec<(u64, u64)> = ranges.into_iter().collect();
         Self((!ranges.is_empty()).then(|| Arc::new(ranges)))
     }
 }
 
-impl Holes {
+impl SkippedRanges {
     /// The number of ranges remembered for a key. Only a faulty producer causes more. The late
     /// original of a forgotten hole counts as a duplicate.
     pub const LIMIT: usize = 64;
@@ -372,18 +372,18 @@ impl Holes {
 
 /// An id that a `fifo` stream accepted, with its assigned sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TakenId {
+pub struct AcceptedId {
     /// The assigned sequence.
     pub sequence: u64,
     /// [`Event::id_digest`].
     pub id: u64,
-    /// [`Digests::short`] of [`Event::content`].
+    /// [`ContentDigests::short`] of [`Event::content`].
     pub content: u32,
 }
 
 /// A handler's change of the state of its key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Change {
+pub enum StateUpdate {
     /// Leave the state as it is.
     #[default]
     Keep,
@@ -393,7 +393,7 @@ pub enum Change {
     Delete,
 }
 
-impl Change {
+impl StateUpdate {
     /// Returns the number of bytes in the change.
     pub fn memory(&self) -> usize {
         match self {
@@ -405,10 +405,10 @@ impl Change {
 
 /// The condition for a write to apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
+pub enum WriteCondition {
     /// The job does not exist, not even as a tombstone.
     Absent,
-    /// The job exists, belongs to this partition, and has this `next` and the [`Job::takeovers`] of
+    /// The job exists, belongs to this partition, and has this `next` and the [`KeyRecord::takeovers`] of
     /// the write. Neither a spill nor a take-over changes `next`. Only the number of take-overs
     /// shows that another owner had the key meanwhile, and that the spill area may differ from the
     /// lane's view.
@@ -417,18 +417,18 @@ pub enum Expect {
 
 /// All writes of a commit to one key. They apply as a whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobWrite {
+pub struct KeyWrite {
     /// The key.
     pub key: Key,
     /// The condition. If it does not hold, the store refuses only this write.
-    pub expect: Expect,
+    pub expect: WriteCondition,
     /// The new job. This write removes the spilled events below its `next`, and all spilled events
     /// if its `spilled.count` is 0.
-    pub job: Job,
+    pub job: KeyRecord,
     /// The change of the state.
-    pub state: Change,
+    pub state: StateUpdate,
     /// Messages with the sequence of their event, in order of emission.
-    pub messages: Vec<Emitted>,
+    pub messages: Vec<EmittedMessage>,
     /// Dead letters to put. A letter replaces an existing letter with the same id.
     pub letters: Vec<DeadLetter>,
     /// Dead letters to remove, because their event is now settled in another way.
@@ -437,7 +437,7 @@ pub struct JobWrite {
     /// sequence.
     pub spill: Vec<(u64, Arc<Event>)>,
     /// `fifo`: ids accepted by this write, ascending by sequence.
-    pub ids: SmallVec<[TakenId; 2]>,
+    pub ids: SmallVec<[AcceptedId; 2]>,
     /// The time, in ms from the commit, at which the owner must process the key again; the write
     /// sets the key's entry in the due index.
     pub due_in: Option<u64>,
@@ -447,7 +447,7 @@ pub struct JobWrite {
 
 /// A message and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Emitted {
+pub struct EmittedMessage {
     /// The sequence of the event.
     pub sequence: u64,
     /// The position among the messages of that event.
@@ -470,7 +470,7 @@ pub struct Batch {
     /// number.
     pub number: u64,
     /// The writes, at most one per key.
-    pub writes: Vec<JobWrite>,
+    pub writes: Vec<KeyWrite>,
     /// Dead letters that belong to no write: their events never changed a job. Idempotent by id.
     pub letters: Vec<DeadLetter>,
     /// `true` if dead letters also go into the outbox. A free letter whose id already exists does
@@ -480,7 +480,10 @@ pub struct Batch {
 
 impl Batch {
     /// Returns the dead letters that the commit has put into the outbox, in their order there.
-    pub fn forwarded<'a>(&'a self, applied: &'a Applied) -> impl Iterator<Item = &'a DeadLetter> {
+    pub fn forwarded<'a>(
+        &'a self,
+        applied: &'a AppliedCommit,
+    ) -> impl Iterator<Item = &'a DeadLetter> {
         let refused =
             |at: usize| applied.refused.binary_search_by_key(&at, |refused| refused.0).is_ok();
         let writes = self.writes.iter().enumerate().filter(move |(at, _)| !refused(*at));
@@ -497,7 +500,7 @@ impl Batch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitReply {
     /// The commit is durable, now or since an earlier try with the same number.
-    Applied(Applied),
+    Applied(AppliedCommit),
     /// A newer owner has the partition.
     Fenced,
     /// The state of the store differs from this owner's last commit.
@@ -514,20 +517,20 @@ pub enum CommitReply {
 
 /// The details of an applied commit that are not ordinary.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Applied {
+pub struct AppliedCommit {
     /// The store's time of the commit, which replaced zero times in its writes.
     pub time: u64,
     /// Refused writes (by position, ascending). The store contains nothing of them.
-    pub refused: Vec<(usize, Refusal)>,
+    pub refused: Vec<(usize, WriteRefusal)>,
     /// Spilled events that were in the spill area already.
-    pub present: Vec<Present>,
+    pub present: Vec<ExistingSpill>,
     /// In a batch that forwards: free letters (by position, ascending) whose id existed already.
     pub known: Vec<usize>,
 }
 
 /// A spilled event whose sequence was in the spill area already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Present {
+pub struct ExistingSpill {
     /// The position of the write.
     pub write: usize,
     /// The sequence.
@@ -538,13 +541,13 @@ pub struct Present {
 
 /// The reason why one write was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum WriteRefusal {
     /// The stored `next` differs (`None`: the job does not exist).
     Next(Option<u64>),
     /// Another partition took the job over, and the job may have returned since. Its `next` is
     /// this.
     Partition(u64),
-    /// The job's last event was executed under a newer [`Decided`] than the write's.
+    /// The job's last event was executed under a newer [`Rollout`] than the write's.
     Version,
     /// The job cannot be read.
     Corrupt(String),
@@ -552,13 +555,13 @@ pub enum Refusal {
 
 /// A job as loaded from the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Loaded {
+pub struct KeySnapshot {
     /// The record.
-    pub job: Job,
+    pub job: KeyRecord,
     /// The handler's state.
     pub state: Option<Bytes>,
     /// `fifo`: the remembered ids, ascending by sequence.
-    pub ids: Vec<TakenId>,
+    pub ids: Vec<AcceptedId>,
     /// The time of the load, by the store's clock, in ms since the Unix epoch.
     pub now: u64,
     /// The time from now to the key's entry in the due index, in ms; 0 if it has passed.
@@ -567,11 +570,11 @@ pub struct Loaded {
     pub expire_in: Option<u64>,
 }
 
-impl Loaded {
+impl KeySnapshot {
     /// Returns the memory cost in bytes, mainly of the state and the ids.
     pub fn memory(&self) -> usize {
         size_of::<Self>()
             + self.state.as_ref().map_or(0, Bytes::len)
-            + self.ids.len() * size_of::<TakenId>()
+            + self.ids.len() * size_of::<AcceptedId>()
     }
 }

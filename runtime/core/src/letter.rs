@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::event::{Event, Key};
-use crate::version::Version;
+use crate::version::VersionName;
 
 /// The reason why an event ended without effect, or why a key is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,7 +151,7 @@ pub struct DeadLetter {
     /// The origin of the event, as far as that helps to find it: `line 17 of orders.ndjson`.
     pub origin: Option<String>,
     /// The handler version that executed the event, if one did.
-    pub version: Option<Version>,
+    pub version: Option<VersionName>,
     /// The content of the delivery.
     pub content: LetterContent,
 }

@@ -29,30 +29,32 @@ mod stats;
 mod turn;
 mod version;
 
-pub use effect::{Effect, Stop};
+pub use effect::{Effect, StopReason};
 pub use event::{
-    Delivery, EVENT_SEQUENCE_AT, Event, EventParts, Key, Message, MessageParts, SEQUENCE_END,
+    DeliveryNumber, EVENT_SEQUENCE_AT, Event, EventParts, Key, Message, MessageParts, SEQUENCE_END,
     digest, shard_of,
 };
 #[cfg(feature = "faults")]
-pub use fault::Fault;
-pub use gaps::{Answers, GapEnd, GapEntry, Gaps};
+pub use fault::SequencerFault;
+pub use gaps::{GapEnd, GapEntry, GapHistory, SourceAnswers};
 pub use id_times::{IdStretch, IdTimes};
 pub use input::{Input, SpillPage};
 pub use job::{
-    Applied, Batch, Change, CommitReply, Digests, Emitted, Expect, Holes, Job, JobWrite, Loaded,
-    Present, Refusal, Spilled, Status, TakenId, Trouble,
+    AcceptedId, AppliedCommit, Batch, CommitReply, ContentDigests, EmittedMessage, ExistingSpill,
+    FailureInfo, KeyRecord, KeySnapshot, KeyStatus, KeyWrite, SkippedRanges, SpillExtent,
+    StateUpdate, WriteCondition, WriteRefusal,
 };
 pub use letter::{Cause, DeadLetter, LetterContent, LetterId};
-pub use limit::Limit;
-pub use packed::{Headers, Malformed};
+pub use limit::HandlerLimit;
+pub use packed::{HeaderIter, UnpackError};
 pub use producer_history::ProducerHistory;
-pub use publish_history::{NumberedPart, Place, PublishHistory, PublishProgress};
-pub use queue::{QueueCursor, QueueLoss, QueuePlace, QueueRun};
+pub use publish_history::{NumberedChunk, OutboxPosition, PublishHistory, PublishProgress};
+pub use queue::{QueueCursor, QueueLoss, QueuePosition, QueueRun};
 pub use sequencer::Sequencer;
 pub use settings::{
-    Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, SOURCES_LIMIT, Settings,
+    BackoffBounds, ExhaustedPolicy, GapSettings, OrderingMode, OverflowPolicy, RetrySettings,
+    SOURCES_LIMIT, SequencerSettings,
 };
-pub use stats::{LaneState, Recovery, Replays, Stats};
-pub use turn::{Failure, FailureKind, Token, Turn, TurnDone, Verdict};
-pub use version::{Build, Decided, Digest, NoDigest, Version, split_version};
+pub use stats::{LaneState, RecoveryTimes, ReplayCounts, Stats};
+pub use turn::{AttemptToken, FailedAttempt, FailureKind, HandlerOutcome, Turn, TurnResult};
+pub use version::{Build, FileDigest, ParseDigestError, Rollout, VersionName, split_version};

@@ -6,7 +6,7 @@
 
 /// A limit of the host that a handler exceeded, and that a setting can raise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
+pub enum HandlerLimit {
     /// The time of one event.
     Timeout,
     /// The memory of one instance.
@@ -27,7 +27,7 @@ pub enum Limit {
     Sinks,
 }
 
-impl Limit {
+impl HandlerLimit {
     /// All limits.
     pub const ALL: [Self; 9] = [
         Self::Timeout,
@@ -78,7 +78,7 @@ impl Limit {
 }
 
 /// Puts the tag of a limit before the text of a failure.
-pub(crate) fn tagged(limit: Option<Limit>, words: String) -> String {
+pub(crate) fn tagged(limit: Option<HandlerLimit>, words: String) -> String {
     match limit {
         Some(limit) => format!("[{}] {words}", limit.name()),
         None => words,
@@ -86,9 +86,9 @@ pub(crate) fn tagged(limit: Option<Limit>, words: String) -> String {
 }
 
 /// Separates the tag of a limit, if present, from the text of a failure.
-pub(crate) fn untagged(text: &str) -> (Option<Limit>, &str) {
+pub(crate) fn untagged(text: &str) -> (Option<HandlerLimit>, &str) {
     let parts = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
-    match parts.and_then(|(name, words)| Some((Limit::parse(name)?, words))) {
+    match parts.and_then(|(name, words)| Some((HandlerLimit::parse(name)?, words))) {
         Some((limit, words)) => (Some(limit), words),
         None => (None, text),
     }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn every_tag_is_read_back() {
         let words = "message 0 goes to the sink `[memory] x`, which is not configured";
-        for limit in Limit::ALL.map(Some).into_iter().chain([None]) {
+        for limit in HandlerLimit::ALL.map(Some).into_iter().chain([None]) {
             let text = tagged(limit, words.to_owned());
             assert_eq!(untagged(&text), (limit, words));
         }
@@ -117,7 +117,7 @@ mod tests {
     /// Records of keys contain these names.
     #[test]
     fn stored_names_do_not_change() {
-        let names = Limit::ALL.map(Limit::name).join(" ");
+        let names = HandlerLimit::ALL.map(HandlerLimit::name).join(" ");
         assert_eq!(
             names,
             "timeout memory state_size messages messages_size outcome_size event_size log sinks"

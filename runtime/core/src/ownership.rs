@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A stream's name and the number of a partition.
-pub type Part<'a> = (&'a str, u32);
+pub type PartitionId<'a> = (&'a str, u32);
 
 /// An instance that may own partitions.
 #[derive(Debug, Clone, Default)]
-pub struct Candidate<'a> {
+pub struct OwnerCandidate<'a> {
     /// The id of the instance.
     pub id: u64,
     /// The streams that the instance runs, with their numbers of partitions.
@@ -28,10 +28,10 @@ pub struct Candidate<'a> {
 /// current owners; a partition whose owner is not a candidate counts as free. Each candidate must
 /// occur once.
 pub fn owners<'a>(
-    candidates: &[Candidate<'a>],
-    held: &BTreeMap<Part<'a>, u64>,
-) -> BTreeMap<Part<'a>, u64> {
-    let mut shares = Shares::default();
+    candidates: &[OwnerCandidate<'a>],
+    held: &BTreeMap<PartitionId<'a>, u64>,
+) -> BTreeMap<PartitionId<'a>, u64> {
+    let mut shares = PartitionShares::default();
     for candidate in candidates {
         shares.has.insert(candidate.id, BTreeSet::new());
         for (stream, partitions) in &candidate.streams {
@@ -47,25 +47,27 @@ pub fn owners<'a>(
         shares.has.entry(from).or_default().remove(&part);
         shares.give(part, to);
     }
-    let of = |(id, parts): (u64, BTreeSet<Part<'a>>)| parts.into_iter().map(move |part| (part, id));
+    let of = |(id, parts): (u64, BTreeSet<PartitionId<'a>>)| {
+        parts.into_iter().map(move |part| (part, id))
+    };
     shares.has.into_iter().flat_map(of).collect()
 }
 
 #[derive(Default)]
-struct Shares<'a> {
+struct PartitionShares<'a> {
     /// The number of partitions of each stream, and the instances that run it.
     streams: BTreeMap<&'a str, (u32, Vec<u64>)>,
-    has: BTreeMap<u64, BTreeSet<Part<'a>>>,
+    has: BTreeMap<u64, BTreeSet<PartitionId<'a>>>,
 }
 
-impl<'a> Shares<'a> {
+impl<'a> PartitionShares<'a> {
     /// Distributes the partitions of a stream among the instances that run it.
     fn share(
         &mut self,
         stream: &'a str,
         partitions: u32,
         of: &[u64],
-        held: &BTreeMap<Part<'a>, u64>,
+        held: &BTreeMap<PartitionId<'a>, u64>,
     ) {
         let mut has: BTreeMap<u64, Vec<u32>> = of.iter().map(|id| (*id, Vec::new())).collect();
         let mut free = Vec::new();
@@ -105,7 +107,7 @@ impl<'a> Shares<'a> {
         }
     }
 
-    fn give(&mut self, part: Part<'a>, id: u64) {
+    fn give(&mut self, part: PartitionId<'a>, id: u64) {
         self.has.entry(id).or_default().insert(part);
     }
 
@@ -122,7 +124,7 @@ impl<'a> Shares<'a> {
     /// Returns a partition to move, its present and its future owner. The present owner has at
     /// least two partitions of all streams more than the future owner, and the shares of the stream
     /// stay even.
-    fn uneven(&self) -> Option<(Part<'a>, u64, u64)> {
+    fn uneven(&self) -> Option<(PartitionId<'a>, u64, u64)> {
         let mut by_load: Vec<u64> = self.has.keys().copied().collect();
         by_load.sort_by_key(|id| Reverse(self.load(*id)));
         for from in by_load {
@@ -144,7 +146,7 @@ impl<'a> Shares<'a> {
 }
 
 /// Returns the rendezvous weight of a partition at an instance.
-fn weight((stream, number): Part<'_>, id: u64) -> u64 {
+fn weight((stream, number): PartitionId<'_>, id: u64) -> u64 {
     xxh3_64_with_seed(stream.as_bytes(), id ^ (u64::from(number) << 32 | u64::from(number)))
 }
 
@@ -152,12 +154,15 @@ fn weight((stream, number): Part<'_>, id: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn runs<'a>(id: u64, streams: &[(&'a str, u32)]) -> Candidate<'a> {
+    fn runs<'a>(id: u64, streams: &[(&'a str, u32)]) -> OwnerCandidate<'a> {
         // Real ids are random.
-        Candidate { id: weight(("instance", 0), id), streams: streams.iter().copied().collect() }
+        OwnerCandidate {
+            id: weight(("instance", 0), id),
+            streams: streams.iter().copied().collect(),
+        }
     }
 
-    fn loads(owners: &BTreeMap<Part<'_>, u64>) -> BTreeMap<u64, u32> {
+    fn loads(owners: &BTreeMap<PartitionId<'_>, u64>) -> BTreeMap<u64, u32> {
         let mut loads = BTreeMap::new();
         for id in owners.values() {
             *loads.entry(*id).or_default() += 1;
@@ -165,7 +170,10 @@ mod tests {
         loads
     }
 
-    fn moved(before: &BTreeMap<Part<'_>, u64>, after: &BTreeMap<Part<'_>, u64>) -> usize {
+    fn moved(
+        before: &BTreeMap<PartitionId<'_>, u64>,
+        after: &BTreeMap<PartitionId<'_>, u64>,
+    ) -> usize {
         after.iter().filter(|(part, id)| before.get(*part) != Some(*id)).count()
     }
 
@@ -209,7 +217,7 @@ mod tests {
         let streams: Vec<String> = (0..40).map(|number| format!("stream-{number}")).collect();
         let all: Vec<(&str, u32)> =
             streams.iter().zip(1..).map(|(name, number)| (&**name, number % 5 + 1)).collect();
-        let mut candidates: Vec<Candidate<'_>> = (0..7).map(|id| runs(id, &all)).collect();
+        let mut candidates: Vec<OwnerCandidate<'_>> = (0..7).map(|id| runs(id, &all)).collect();
         candidates[3].streams.retain(|name, _| name.ends_with('1'));
         let owners = super::owners(&candidates, &BTreeMap::new());
         assert_eq!(super::owners(&candidates, &owners), owners);

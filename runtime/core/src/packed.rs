@@ -9,28 +9,28 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 /// An error: the bytes are not a stored event or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed(
+pub struct UnpackError(
     /// The part that the reader was decoding when the bytes ended or did not fit.
     pub &'static str,
 );
 
-impl std::fmt::Display for Malformed {
+impl std::fmt::Display for UnpackError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "malformed or truncated: {}", self.0)
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for UnpackError {}
 
 /// `N` byte strings in one buffer; the last one may be large (the payload).
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Packed<const N: usize> {
+pub(crate) struct PackedStrings<const N: usize> {
     /// The end of each string, relative to the start of the first string.
     ends: [u32; N],
     buffer: Bytes,
 }
 
-impl<const N: usize> Packed<N> {
+impl<const N: usize> PackedStrings<N> {
     /// Copies the parts into one buffer. The total size must stay below 4 GiB; other limits keep it
     /// at a few MiB.
     pub(crate) fn new(parts: [&[u8]; N]) -> Self {
@@ -76,34 +76,34 @@ impl<const N: usize> Packed<N> {
 
     /// Decodes the output of [`Self::encode`] and consumes the rest of `input`. The first `texts`
     /// parts must be UTF-8.
-    pub(crate) fn decode(mut input: Bytes, texts: usize) -> Result<Self, Malformed> {
+    pub(crate) fn decode(mut input: Bytes, texts: usize) -> Result<Self, UnpackError> {
         use bytes::Buf;
         if input.len() < 4 * N {
-            return Err(Malformed("lengths"));
+            return Err(UnpackError("lengths"));
         }
         let mut ends = [0; N];
         let mut last = 0;
         for end in &mut ends {
             *end = input.get_u32_le();
             if *end < last {
-                return Err(Malformed("lengths"));
+                return Err(UnpackError("lengths"));
             }
             last = *end;
         }
         if last as usize != input.len() {
-            return Err(Malformed("content"));
+            return Err(UnpackError("content"));
         }
         let packed = Self { ends, buffer: input };
         for index in 0..texts {
             if std::str::from_utf8(packed.bytes(index)).is_err() {
-                return Err(Malformed("text"));
+                return Err(UnpackError("text"));
             }
         }
         Ok(packed)
     }
 }
 
-/// Packs name and value pairs into one string of a [`Packed`].
+/// Packs name and value pairs into one string of a [`PackedStrings`].
 pub(crate) fn pack_headers<'a>(headers: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in headers {
@@ -117,19 +117,19 @@ pub(crate) fn pack_headers<'a>(headers: impl IntoIterator<Item = (&'a str, &'a s
 
 /// An iterator over name and value pairs, in their stored order.
 #[derive(Clone, Debug)]
-pub struct Headers<'a> {
+pub struct HeaderIter<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Headers<'a> {
+impl<'a> HeaderIter<'a> {
     pub(crate) fn new(rest: &'a [u8]) -> Self {
         Self { rest }
     }
 
     /// Checks that every pair can be read to the end.
-    pub(crate) fn check(mut self) -> Result<(), Malformed> {
+    pub(crate) fn check(mut self) -> Result<(), UnpackError> {
         while !self.rest.is_empty() {
-            self.next().ok_or(Malformed("headers"))?;
+            self.next().ok_or(UnpackError("headers"))?;
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ impl<'a> Headers<'a> {
     }
 }
 
-impl<'a> Iterator for Headers<'a> {
+impl<'a> Iterator for HeaderIter<'a> {
     type Item = (&'a str, &'a str);
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -17,7 +17,7 @@ const CHECK_INTERVAL_MS: u64 = 5_000;
 
 /// The place of messages in an outbox: the commit, and the part of the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Place {
+pub struct OutboxPosition {
     /// The number of the commit.
     pub commit: u64,
     /// The index of the part. The messages of a commit for one destination and shard are divided into parts of a size
@@ -26,12 +26,12 @@ pub struct Place {
 }
 
 /// The messages of one place, which the store numbers in order.
-pub trait NumberedPart {
+pub trait NumberedChunk {
     /// The key of a message; the store numbers the messages of each key separately.
     type Key: Ord + ?Sized;
 
     /// Returns the place in the outbox.
-    fn place(&self) -> Place;
+    fn place(&self) -> OutboxPosition;
 
     /// Returns the key of each message, in order.
     fn keys(&self) -> impl Iterator<Item = &Self::Key>;
@@ -71,13 +71,13 @@ pub struct PublishProgress {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PublishHistory<P> {
     /// The last place that the store confirmed, or the last place that it has after it went back in time.
-    last: Option<Place>,
+    last: Option<OutboxPosition>,
     /// The parts that were given last, oldest first.
     recent: VecDeque<NumberedEntry<P>>,
     /// The bytes of the recent parts.
     bytes: usize,
     /// The last place whose messages have left memory.
-    forgotten: Option<Place>,
+    forgotten: Option<OutboxPosition>,
     /// Parts that the store has lost, in order.
     lost: VecDeque<LostEntry<P>>,
     /// The store's number of breaks before the last answered call.
@@ -103,7 +103,7 @@ impl<P> Default for PublishHistory<P> {
     }
 }
 
-impl<P: NumberedPart + Clone> PublishHistory<P> {
+impl<P: NumberedChunk + Clone> PublishHistory<P> {
     /// Returns whether the owner has given no part yet.
     pub fn is_empty(&self) -> bool {
         self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
@@ -112,7 +112,7 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
     /// Returns what the next call names: the last place that the store must have, and the last commit whose messages
     /// the store may forget, if the outbox is done for good through `done`. The store must remember messages that it is
     /// about to get again, because their call may be repeated.
-    pub fn next_call(&self, done: u64) -> (Option<Place>, u64) {
+    pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
         let first = self.lost.front().map(|lost| lost.entry.part.place().commit);
         let known = first.map_or(done, |first| done.min(first.saturating_sub(1)));
         (self.last, known)
@@ -188,7 +188,7 @@ impl<P: NumberedPart + Clone> PublishHistory<P> {
 
     /// Prepares to give again all messages behind `last`, the last place that the store has. Returns their number, or
     /// `None` if memory does not have all of them.
-    pub fn went_back(&mut self, last: Option<Place>) -> Option<usize> {
+    pub fn went_back(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         if self.forgotten > last {
             return None;
         }
@@ -257,16 +257,16 @@ mod tests {
 
     /// A part with one message of a key, of 10 bytes.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    struct Part {
-        place: Place,
+    struct TestChunk {
+        place: OutboxPosition,
         key: char,
         requested: u64,
     }
 
-    impl NumberedPart for Part {
+    impl NumberedChunk for TestChunk {
         type Key = char;
 
-        fn place(&self) -> Place {
+        fn place(&self) -> OutboxPosition {
             self.place
         }
 
@@ -283,25 +283,26 @@ mod tests {
         }
     }
 
-    fn place(commit: u64) -> Place {
-        Place { commit, part: 0 }
+    fn place(commit: u64) -> OutboxPosition {
+        OutboxPosition { commit, part: 0 }
     }
 
-    fn part(commit: u64, key: char) -> Part {
-        Part { place: place(commit), key, requested: 0 }
+    fn part(commit: u64, key: char) -> TestChunk {
+        TestChunk { place: place(commit), key, requested: 0 }
     }
 
     /// A history of parts 1, 2, … with these keys, which have the numbers 11, 12, ….
-    fn history(keys: &str) -> PublishHistory<Part> {
+    fn history(keys: &str) -> PublishHistory<TestChunk> {
         let mut history = PublishHistory::default();
-        let parts: Vec<Part> = (1..).zip(keys.chars()).map(|(at, key)| part(at, key)).collect();
+        let parts: Vec<TestChunk> =
+            (1..).zip(keys.chars()).map(|(at, key)| part(at, key)).collect();
         let numbers: Vec<u64> = (11..).take(parts.len()).collect();
         let progress = history.answered(&parts, &numbers, true, 0);
         assert_eq!(progress, PublishProgress { new_parts: parts.len(), changed: 0 });
         history
     }
 
-    fn requested(history: &PublishHistory<Part>) -> Vec<(u64, u64)> {
+    fn requested(history: &PublishHistory<TestChunk>) -> Vec<(u64, u64)> {
         history.next_parts(&[]).map(|part| (part.place.commit, part.requested)).collect()
     }
 
@@ -315,11 +316,11 @@ mod tests {
         assert_eq!(history.next_call(9), (Some(place(1)), 1), "the calls may be repeated");
 
         // The owner gives one of the parts, and the store loses it again.
-        let first: Vec<Part> = history.next_parts(&new).take(1).cloned().collect();
+        let first: Vec<TestChunk> = history.next_parts(&new).take(1).cloned().collect();
         assert_eq!(history.answered(&first, &[12], true, 0), PublishProgress::default());
         assert_eq!(history.went_back(None), Some(2));
         assert_eq!(requested(&history), [(1, 11), (2, 12), (3, 13)]);
-        let all: Vec<Part> = history.next_parts(&new).cloned().collect();
+        let all: Vec<TestChunk> = history.next_parts(&new).cloned().collect();
         history.answered(&all, &[11, 12, 13], true, 0);
         assert_eq!(history.next_parts(&new).collect::<Vec<_>>(), [&new[0]]);
         assert_eq!(history.next_call(9), (Some(place(3)), 9));
@@ -329,11 +330,11 @@ mod tests {
     fn message_behind_a_changed_number_asks_for_a_new_one() {
         let mut history = history("abab");
         assert_eq!(history.went_back(None), Some(4));
-        let first: Vec<Part> = history.next_parts(&[]).take(1).cloned().collect();
+        let first: Vec<TestChunk> = history.next_parts(&[]).take(1).cloned().collect();
         // Another message has number 11 now.
         assert_eq!(history.answered(&first, &[13], true, 0).changed, 1);
         assert_eq!(requested(&history), [(2, 12), (3, 0), (4, 14)]);
-        let rest: Vec<Part> = history.next_parts(&[]).cloned().collect();
+        let rest: Vec<TestChunk> = history.next_parts(&[]).cloned().collect();
         assert_eq!(history.answered(&rest, &[12, 15, 14], true, 0).changed, 1);
     }
 
@@ -342,7 +343,7 @@ mod tests {
         let mut history = history("abba");
         assert_eq!(history.went_back(None), Some(4));
         let mut answer_next = |number: u64| {
-            let next: Vec<Part> = history.next_parts(&[]).take(1).cloned().collect();
+            let next: Vec<TestChunk> = history.next_parts(&[]).take(1).cloned().collect();
             history.answered(&next, &[number], true, 0);
             requested(&history)
         };

@@ -15,14 +15,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The number of an entry in a queue, and the history of the store up to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct QueuePlace {
+pub struct QueuePosition {
     /// The number of the entry, from 1. 0 is the place before all entries.
     pub number: u64,
     /// The history of the queue up to this entry; 0 if it is unknown.
     pub history: u64,
 }
 
-impl QueuePlace {
+impl QueuePosition {
     /// Returns whether `found`, read now, is the entry that was at this place before. A damaged
     /// entry has no history and counts as the same.
     fn is_still(self, found: Self) -> bool {
@@ -43,8 +43,8 @@ pub struct QueueRun {
 
 impl QueueRun {
     /// Returns the place of the last entry.
-    pub fn end(&self) -> QueuePlace {
-        QueuePlace { number: self.last, history: self.history }
+    pub fn end(&self) -> QueuePosition {
+        QueuePosition { number: self.last, history: self.history }
     }
 }
 
@@ -59,7 +59,7 @@ pub struct QueueLoss {
 
 /// A run that is still to be read, and the time when it was put, in ms since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Expected {
+struct ExpectedRun {
     run: QueueRun,
     at: u64,
 }
@@ -79,7 +79,7 @@ pub struct QueueCursor {
     /// had lost their removal.
     late: BTreeMap<u64, u64>,
     /// Entries that writers of this process have put, and that are not read yet.
-    expected: VecDeque<Expected>,
+    expected: VecDeque<ExpectedRun>,
     /// The number of the last entry that was read since the last restart.
     read: u64,
     /// All delivered entries through this number are finished, except the late entries.
@@ -92,8 +92,8 @@ pub struct QueueCursor {
 
 impl QueueCursor {
     /// Returns the place after which to read.
-    pub fn after(&self) -> QueuePlace {
-        self.place(self.read).unwrap_or(QueuePlace { number: self.read, history: 0 })
+    pub fn after(&self) -> QueuePosition {
+        self.place(self.read).unwrap_or(QueuePosition { number: self.read, history: 0 })
     }
 
     /// Restarts at the beginning of the queue, because the store went back in time. The cursor
@@ -104,8 +104,8 @@ impl QueueCursor {
 
     /// Records an entry that was read behind [`QueueCursor::after`]. Returns whether to deliver the
     /// entry; `false` if it was delivered before.
-    pub fn take(&mut self, place: QueuePlace) -> bool {
-        let QueuePlace { number, history } = place;
+    pub fn take(&mut self, place: QueuePosition) -> bool {
+        let QueuePosition { number, history } = place;
         self.read = number;
         if self.place(number).is_some_and(|known| known.is_still(place)) {
             return false;
@@ -137,7 +137,7 @@ impl QueueCursor {
         if self.last_delivered().is_some_and(|last| last > end) {
             self.diverge(end + 1);
         }
-        while let Some(Expected { run, at }) = self.expected.pop_front() {
+        while let Some(ExpectedRun { run, at }) = self.expected.pop_front() {
             // Another reader has read and removed the entries before `first`.
             self.lose((run.last + 1).saturating_sub(run.first.max(first)), at);
         }
@@ -147,7 +147,7 @@ impl QueueCursor {
     /// back, and another reader has read and removed the expected entries before `first`.
     pub fn begins_at(&mut self, first: u64) {
         self.removed = self.removed.min(first.saturating_sub(1));
-        while let Some(Expected { run, .. }) = self.expected.front_mut()
+        while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()
             && run.first < first
         {
             if run.last >= first {
@@ -174,7 +174,7 @@ impl QueueCursor {
         }
         // The expected runs ascend and do not overlap.
         let mut place = self.expected.partition_point(|expected| expected.run.last < run.first);
-        while let Some(Expected { run: other, at: since }) = self.expected.get_mut(place)
+        while let Some(ExpectedRun { run: other, at: since }) = self.expected.get_mut(place)
             && other.first <= run.last
         {
             // The store assigned these numbers again, so it has lost the previous entries.
@@ -188,7 +188,7 @@ impl QueueCursor {
             }
             self.lose(entries, lost_at);
         }
-        self.expected.insert(place, Expected { run, at });
+        self.expected.insert(place, ExpectedRun { run, at });
         if self.expected.len() > RUNS_LIMIT {
             self.expected.pop_front();
         }
@@ -196,7 +196,7 @@ impl QueueCursor {
 
     /// Marks all delivered entries through this place as finished, so that they may be removed.
     /// Ignores a place that the store has lost since its delivery.
-    pub fn finish(&mut self, place: QueuePlace) {
+    pub fn finish(&mut self, place: QueuePosition) {
         if self.late.get(&place.number) == Some(&place.history) {
             self.late.remove(&place.number);
         }
@@ -206,7 +206,7 @@ impl QueueCursor {
     }
 
     /// Returns the place through which entries may be removed now; `None` if there are none.
-    pub fn removable(&self) -> Option<QueuePlace> {
+    pub fn removable(&self) -> Option<QueuePosition> {
         let mut through = self.finished.min(self.read);
         if let Some((late, _)) = self.late.first_key_value() {
             through = through.min(late - 1);
@@ -215,7 +215,7 @@ impl QueueCursor {
     }
 
     /// Records that the store has removed all entries through this place.
-    pub fn removed(&mut self, through: QueuePlace) {
+    pub fn removed(&mut self, through: QueuePosition) {
         self.removed = self.removed.max(through.number);
         while self.delivered.len() > RUNS_LIMIT
             && self.delivered.front().is_some_and(|run| run.last < self.removed)
@@ -249,10 +249,10 @@ impl QueueCursor {
     }
 
     /// Returns the place of a delivered entry.
-    fn place(&self, number: u64) -> Option<QueuePlace> {
+    fn place(&self, number: u64) -> Option<QueuePosition> {
         let at = self.delivered.partition_point(|run| run.last < number);
         let run = self.delivered.get(at).filter(|run| run.first <= number)?;
-        Some(QueuePlace { number, history: run.history })
+        Some(QueuePosition { number, history: run.history })
     }
 
     /// Forgets the delivered entries from this number on: the store has other entries there.
@@ -272,9 +272,9 @@ impl QueueCursor {
     }
 
     /// Compares an entry that is read for the first time with the expected entry at its place.
-    fn compare(&mut self, place: QueuePlace) {
-        let QueuePlace { number, history } = place;
-        while let Some(Expected { run, .. }) = self.expected.front_mut()
+    fn compare(&mut self, place: QueuePosition) {
+        let QueuePosition { number, history } = place;
+        while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()
             && run.first <= number
         {
             let is_same = run.history == history || history == 0;
@@ -282,7 +282,7 @@ impl QueueCursor {
                 run.first = number + 1;
                 return;
             }
-            let Some(Expected { run, at }) = self.expected.pop_front() else { return };
+            let Some(ExpectedRun { run, at }) = self.expected.pop_front() else { return };
             // Another reader has removed entries further in front.
             if !is_same && run.last >= number {
                 self.lose(run.last + 1 - run.first, at);
@@ -295,8 +295,8 @@ impl QueueCursor {
 mod tests {
     use super::*;
 
-    fn place(number: u64, history: u64) -> QueuePlace {
-        QueuePlace { number, history }
+    fn place(number: u64, history: u64) -> QueuePosition {
+        QueuePosition { number, history }
     }
 
     fn run(first: u64, last: u64, history: u64) -> QueueRun {

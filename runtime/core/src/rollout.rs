@@ -6,13 +6,13 @@
 //! older version. Two reasons: a crashed instance may return with the file, and an older version
 //! may be unable to read states that the newer version has written.
 
-use crate::{Build, Decided, split_version};
+use crate::{Build, Rollout, split_version};
 
 /// The view that one instance has of a stream.
 #[derive(Debug, Clone, Copy)]
-pub struct Known<'a> {
+pub struct RolloutView<'a> {
     /// The last decision.
-    pub decided: Option<&'a Decided>,
+    pub decided: Option<&'a Rollout>,
     /// The build that this instance offers.
     pub mine: &'a Build,
     /// The builds that the other instances offer.
@@ -25,15 +25,15 @@ pub struct Known<'a> {
 }
 
 /// Returns the next decision, or `None` if the last decision stays.
-pub fn decide(known: &Known<'_>) -> Option<Decided> {
-    let Known { decided, mine, others, may_go_back, newest } = *known;
+pub fn decide(known: &RolloutView<'_>) -> Option<Rollout> {
+    let RolloutView { decided, mine, others, may_go_back, newest } = *known;
     let last = decided.map_or(0, |decided| decided.generation);
     let generation = newest.max(last) + 1;
-    if generation >= Decided::END {
+    if generation >= Rollout::END {
         // Decisions alone cannot reach this generation.
         return None;
     }
-    let next = |build: &Build| Decided { generation, build: build.clone() };
+    let next = |build: &Build| Rollout { generation, build: build.clone() };
     let (my_name, my_semver) = split_version(&mine.version);
     let highest = || {
         let of_mine = others.iter().filter(|build| split_version(&build.version).0 == my_name);
@@ -58,16 +58,16 @@ pub fn decide(known: &Known<'_>) -> Option<Decided> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Digest;
+    use crate::FileDigest;
 
     use super::*;
 
     fn build(version: &str) -> Build {
-        Build { version: version.into(), digest: Digest([version.len() as u8; 32]) }
+        Build { version: version.into(), digest: FileDigest([version.len() as u8; 32]) }
     }
 
-    fn decided(generation: u64, version: &str) -> Decided {
-        Decided { generation, build: build(version) }
+    fn decided(generation: u64, version: &str) -> Rollout {
+        Rollout { generation, build: build(version) }
     }
 
     /// Returns the decision of an instance that offers `mine`, beside instances that offer
@@ -76,8 +76,13 @@ mod tests {
         let others: Vec<Build> = others.iter().map(|version| build(version)).collect();
         let last = decided(4, last);
         let mine = build(mine);
-        let known =
-            Known { decided: Some(&last), mine: &mine, others: &others, may_go_back, newest: 4 };
+        let known = RolloutView {
+            decided: Some(&last),
+            mine: &mine,
+            others: &others,
+            may_go_back,
+            newest: 4,
+        };
         decide(&known).map(|next| {
             assert_eq!(next.generation, 5);
             next.build.version.to_string()
@@ -121,18 +126,23 @@ mod tests {
     fn decision_is_repeated_after_the_store_went_back() {
         let last = decided(4, "a@1.0.0");
         let mine = build("a@1.0.0");
-        let known =
-            Known { decided: Some(&last), mine: &mine, others: &[], may_go_back: false, newest: 9 };
+        let known = RolloutView {
+            decided: Some(&last),
+            mine: &mine,
+            others: &[],
+            may_go_back: false,
+            newest: 9,
+        };
         assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")));
-        let known = Known { decided: None, ..known };
+        let known = RolloutView { decided: None, ..known };
         assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")));
         // No instance offers the stored decision any more.
         let left = decided(4, "a+left");
-        let known = Known { decided: Some(&left), others: &[build("a@2.0.0")], ..known };
+        let known = RolloutView { decided: Some(&left), others: &[build("a@2.0.0")], ..known };
         assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")), "a semver ranks above none");
         let left = decided(4, "a@3.0.0");
         let mine = build("a+mine");
-        let known = Known { decided: Some(&left), mine: &mine, ..known };
+        let known = RolloutView { decided: Some(&left), mine: &mine, ..known };
         assert_eq!(decide(&known), Some(decided(10, "a@2.0.0")));
     }
 }

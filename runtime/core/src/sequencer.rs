@@ -50,40 +50,40 @@ mod window;
 
 use std::collections::VecDeque;
 
-use self::asked::Asked;
-use self::commit::Shard;
-use self::due::Due;
+use self::asked::OutstandingRequests;
+use self::commit::ShardState;
+use self::due::DueScan;
 use self::jitter::Jitter;
-use self::lanes::{Lanes, List};
-use self::timers::Timers;
-use self::window::Window;
+use self::lanes::{LaneList, LaneTable};
+use self::timers::LaneTimers;
+use self::window::DeliveryWindow;
 use crate::effect::Effect;
 use crate::event::Key;
 use crate::input::Input;
-use crate::settings::{Ordering, Settings};
+use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::{LaneState, Stats};
-use crate::turn::Token;
+use crate::turn::AttemptToken;
 
 /// The state machine that decides what happens to each event of one partition, and when.
 #[derive(Debug)]
 pub struct Sequencer {
-    settings: Settings,
+    settings: SequencerSettings,
     /// The time of construction: the partition was claimed then.
     born: u64,
     now: u64,
     serial: u64,
-    lanes: Lanes,
-    window: Window,
-    shards: Vec<Shard>,
+    lanes: LaneTable,
+    window: DeliveryWindow,
+    shards: Vec<ShardState>,
     /// Lanes that may have an event to execute.
     ready: VecDeque<u32>,
     /// Lanes whose load has not been requested yet.
     loads: VecDeque<u32>,
-    loads_under_way: Asked,
+    loads_under_way: OutstandingRequests,
     /// Keys to reload when lanes become free.
     looks: VecDeque<Key>,
-    pages: Asked,
-    replays: Asked,
+    pages: OutstandingRequests,
+    replays: OutstandingRequests,
     turns: usize,
     ahead: usize,
     /// Bytes of events, states, outcomes and unpublished messages.
@@ -93,12 +93,12 @@ pub struct Sequencer {
     /// The recent size of a turn's outcome, in bytes.
     outcome: usize,
     /// The last turn that started although it exceeded the memory budget, and its start time.
-    extra: Option<(Token, u64)>,
+    extra: Option<(AttemptToken, u64)>,
     outbox: usize,
     /// The number of lanes that will change without a new input.
     restless: usize,
-    timers: Timers,
-    due: Due,
+    timers: LaneTimers,
+    due: DueScan,
     jitter: Jitter,
     effects: VecDeque<Effect>,
     /// `true` if the source ended.
@@ -115,15 +115,15 @@ pub struct Sequencer {
     /// See [`Sequencer::settled_times`].
     settled_times: Vec<Option<u64>>,
     #[cfg(feature = "faults")]
-    fault: Option<crate::fault::Fault>,
+    fault: Option<crate::fault::SequencerFault>,
 }
 
 impl Sequencer {
     /// Creates a sequencer for a partition that has just been claimed. `commits` contains the
     /// number of the last commit of each shard.
-    pub fn new(settings: Settings, commits: &[u64], now: u64) -> Self {
+    pub fn new(settings: SequencerSettings, commits: &[u64], now: u64) -> Self {
         assert!(
-            settings.first == 1 || settings.ordering == Ordering::Sequenced,
+            settings.first == 1 || settings.ordering == OrderingMode::Sequenced,
             "a fifo stream must begin at 1"
         );
         assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
@@ -131,15 +131,15 @@ impl Sequencer {
             born: now,
             now,
             serial: 0,
-            lanes: Lanes::new(),
-            window: Window::new(),
-            shards: commits.iter().map(|number| Shard::new(*number)).collect(),
+            lanes: LaneTable::new(),
+            window: DeliveryWindow::new(),
+            shards: commits.iter().map(|number| ShardState::new(*number)).collect(),
             ready: VecDeque::new(),
             loads: VecDeque::new(),
-            loads_under_way: Asked::default(),
+            loads_under_way: OutstandingRequests::default(),
             looks: VecDeque::new(),
-            pages: Asked::default(),
-            replays: Asked::default(),
+            pages: OutstandingRequests::default(),
+            replays: OutstandingRequests::default(),
             turns: 0,
             ahead: 0,
             memory: 0,
@@ -148,8 +148,8 @@ impl Sequencer {
             extra: None,
             outbox: 0,
             restless: 0,
-            timers: Timers::default(),
-            due: Due::new(now),
+            timers: LaneTimers::default(),
+            due: DueScan::new(now),
             jitter: Jitter::new(settings.seed),
             effects: VecDeque::new(),
             ended: false,
@@ -183,7 +183,7 @@ impl Sequencer {
     }
 
     fn committed_all(&self) -> bool {
-        self.shards.iter().all(Shard::is_quiet)
+        self.shards.iter().all(ShardState::is_quiet)
     }
 
     /// Returns whether every accepted event is durably settled or held, and nothing will happen
@@ -222,11 +222,11 @@ impl Sequencer {
     /// key is stopped. The key has reached its spill limit (`overflow = pause`), and only a manual
     /// action can release it.
     pub fn stopped_by(&self) -> Option<(&Key, u64)> {
-        if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(Shard::is_quiet) {
+        if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(ShardState::is_quiet) {
             return None;
         }
         let lane = self.lanes.get(self.window.head()?.lane)?;
-        let for_ever = lane.parked() || lane.rare.gap.as_ref().is_some_and(gap::Gap::for_ever);
+        let for_ever = lane.parked() || lane.rare.gap.as_ref().is_some_and(gap::LaneGap::for_ever);
         (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
     }
 
@@ -234,7 +234,7 @@ impl Sequencer {
     /// shards. Meanwhile the owner must not write anything to the store that depends on committed
     /// data.
     pub fn in_doubt(&self) -> bool {
-        self.shards.iter().any(Shard::is_in_doubt)
+        self.shards.iter().any(ShardState::is_in_doubt)
     }
 
     /// Returns the number of keys of [`Input::Look`] that wait for a lane. Callers with more keys
@@ -264,7 +264,7 @@ impl Sequencer {
 
     /// Activates a deliberate fault.
     #[cfg(feature = "faults")]
-    pub fn inject(&mut self, fault: crate::fault::Fault) {
+    pub fn inject(&mut self, fault: crate::fault::SequencerFault) {
         self.fault = Some(fault);
     }
 
@@ -360,7 +360,7 @@ impl Sequencer {
 
     /// Returns the number of lanes that can still be created or freed.
     fn room(&self) -> usize {
-        let leaving = self.lanes.count(List::Leaving);
+        let leaving = self.lanes.count(LaneList::Leaving);
         (self.settings.max_lanes + leaving).saturating_sub(self.lanes.len())
     }
 }

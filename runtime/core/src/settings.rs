@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::version::Decided;
+use crate::version::Rollout;
 
 /// The settings of one sequencer. Durations are in ms, sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct SequencerSettings {
     /// The party that numbers the events of a key: the producer or Ordain.
-    pub ordering: Ordering,
+    pub ordering: OrderingMode,
     /// The sequence of a key's first event: 0 or 1; always 1 if Ordain numbers the events.
     pub first: u64,
     /// The partition that the sequencer owns.
@@ -51,7 +51,7 @@ pub struct Settings {
     /// The maximum number of events of one key in the store's spill area.
     pub spill_limit: u64,
     /// The handling of events beyond `spill_limit`.
-    pub overflow: Overflow,
+    pub overflow: OverflowPolicy,
     /// The handling of gaps.
     pub gap: GapSettings,
     /// The handling of failures.
@@ -74,14 +74,14 @@ pub struct Settings {
     pub key_ttl: Option<u64>,
     /// The handler version that executes events at the start. `None` if the decided version is not
     /// available here; nothing is executed until it is.
-    pub version: Option<Arc<Decided>>,
+    pub version: Option<Arc<Rollout>>,
     /// The seed of the jitter.
     pub seed: u64,
 }
 
 /// The party that numbers the events of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ordering {
+pub enum OrderingMode {
     /// The producer.
     Sequenced,
     /// Ordain, in the order of delivery.
@@ -90,7 +90,7 @@ pub enum Ordering {
 
 /// The handling of an event that would exceed `spill_limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overflow {
+pub enum OverflowPolicy {
     /// The event stays unacknowledged, which eventually stops the intake.
     Pause,
     /// The event is dead-lettered.
@@ -99,7 +99,7 @@ pub enum Overflow {
 
 /// The handling of a failure or gap after the last attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exhausted {
+pub enum ExhaustedPolicy {
     /// The key stops.
     Park,
     /// The event is dead-lettered and the key continues.
@@ -110,7 +110,7 @@ pub enum Exhausted {
 
 /// The bounds of an exponential backoff, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backoff {
+pub struct BackoffBounds {
     /// The upper bound of the first delay, and the lower bound of all delays.
     pub min: u64,
     /// The upper bound of all delays.
@@ -128,14 +128,14 @@ pub struct GapSettings {
     /// The maximum number of rounds.
     pub attempts: u32,
     /// The delay between rounds.
-    pub backoff: Backoff,
+    pub backoff: BackoffBounds,
     /// The names of the replay sources, in the order in which they are queried. The first is the
     /// store itself. At most [`SOURCES_LIMIT`].
     pub sources: Vec<Arc<str>>,
     /// The maximum distance of an event from the first missing number.
     pub max_width: u64,
     /// The action after the last round.
-    pub on_exhausted: Exhausted,
+    pub on_exhausted: ExhaustedPolicy,
     /// The idle time of a key after which the sequencer requests its next event once.
     pub tail: Option<u64>,
 }
@@ -147,9 +147,9 @@ pub struct RetrySettings {
     /// first.
     pub attempts: u32,
     /// The delay between tries.
-    pub backoff: Backoff,
+    pub backoff: BackoffBounds,
     /// The action after the last try.
-    pub on_exhausted: Exhausted,
+    pub on_exhausted: ExhaustedPolicy,
     /// `true` if a key that a failure parked is retried under another handler version.
     pub on_new_version: bool,
 }

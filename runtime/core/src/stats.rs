@@ -24,9 +24,9 @@ pub struct Stats {
     /// Replay rounds.
     pub gap_rounds: u64,
     /// Requests to each replay source, by result.
-    pub replays: [Replays; SOURCES_LIMIT],
+    pub replays: [ReplayCounts; SOURCES_LIMIT],
     /// Times until missing events arrived.
-    pub recovery: Recovery,
+    pub recovery: RecoveryTimes,
     /// Events found by replay.
     pub replayed: u64,
     /// Events written to the spill area.
@@ -151,7 +151,7 @@ impl Stats {
 
 /// Requests to one replay source, by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Replays {
+pub struct ReplayCounts {
     /// Requests that found an event.
     pub found: u64,
     /// Requests that found no event.
@@ -160,7 +160,7 @@ pub struct Replays {
     pub failed: u64,
 }
 
-impl Replays {
+impl ReplayCounts {
     /// Adds the figures of another source.
     pub fn add(&mut self, other: &Self) {
         self.found += other.found;
@@ -171,15 +171,15 @@ impl Replays {
 
 /// A histogram of the times from the arrival of a later event to the arrival of the missing event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Recovery {
-    /// Counts by the bounds of [`Recovery::BOUNDS_MS`]; the last count is of times beyond all
+pub struct RecoveryTimes {
+    /// Counts by the bounds of [`RecoveryTimes::BOUNDS_MS`]; the last count is of times beyond all
     /// bounds.
     pub counts: [u64; Self::BOUNDS_MS.len() + 1],
     /// The sum of all times, in ms.
     pub sum_ms: u64,
 }
 
-impl Recovery {
+impl RecoveryTimes {
     /// The upper bound of each count, in ms: from a swap in transit to an outage of an hour.
     pub const BOUNDS_MS: [u64; 15] = [
         1, 5, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::event::{Event, Key, Message};
-use crate::job::Change;
+use crate::job::StateUpdate;
 use crate::letter::Cause;
-use crate::limit::Limit;
-use crate::version::Decided;
+use crate::limit::HandlerLimit;
+use crate::version::Rollout;
 
 /// The identity of one asynchronous attempt of one lane. The completion carries the token back. The
 /// sequencer drops the completion unless the lane still waits for exactly that attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token {
+pub struct AttemptToken {
     /// The index of the lane.
     pub lane: u32,
     /// A number that the sequencer never uses twice.
@@ -24,7 +24,7 @@ pub struct Token {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Turn {
     /// The token to return with the result.
-    pub token: Token,
+    pub token: AttemptToken,
     /// The key of all events of the turn.
     pub key: Key,
     /// The state before the first event.
@@ -42,24 +42,24 @@ pub struct Turn {
 ///
 /// The worker executes the events in order, each on the state that the previous event left. The
 /// worker stops after a failure, and after an event that ends the key ([`Event::end`] or
-/// [`Verdict::Effect::complete`]). It may stop earlier, after any event but not before the first.
+/// [`HandlerOutcome::Effect::complete`]). It may stop earlier, after any event but not before the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TurnDone {
+pub struct TurnResult {
     /// The token of the turn.
-    pub token: Token,
+    pub token: AttemptToken,
     /// The version that executed the turn.
-    pub version: Arc<Decided>,
+    pub version: Arc<Rollout>,
     /// One verdict for each settled event, from the first on.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<HandlerOutcome>,
     /// The combined change of the state.
-    pub state: Change,
+    pub state: StateUpdate,
     /// The failure of the event after the settled events, if it failed.
-    pub failure: Option<Failure>,
+    pub failure: Option<FailedAttempt>,
 }
 
 /// The outcome of an executed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HandlerOutcome {
     /// The event had an effect.
     Effect {
         /// The messages that the event emitted, in order.
@@ -73,11 +73,11 @@ pub enum Verdict {
 
 /// A failed try of one event. The sequencer keeps nothing that the try did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct FailedAttempt {
     /// The class of the failure.
     pub kind: FailureKind,
     /// The exceeded limit, if a setting can raise it.
-    pub limit: Option<Limit>,
+    pub limit: Option<HandlerLimit>,
     /// The description of the failure, and the setting to check.
     pub message: String,
     /// The delay before the next try that the handler requested, in ms.

@@ -5,15 +5,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 /// The name of a handler's version: `name@semver`, or without a semver `name+digest`.
-pub type Version = Arc<str>;
+pub type VersionName = Arc<str>;
 
 /// One build of a handler. Two builds may have the same version name; their digests differ.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Build {
     /// The name of the version.
-    pub version: Version,
+    pub version: VersionName,
     /// The digest of the file.
-    pub digest: Digest,
+    pub digest: FileDigest,
 }
 
 /// Splits the name of a version into the handler's name and the semver of its file. A file without
@@ -32,30 +32,30 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
 /// commit under an older generation. A key therefore never returns to an abandoned version unless a
 /// new decision names that version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decided {
-    /// The number of the decision, from 1, below [`Decided::END`].
+pub struct Rollout {
+    /// The number of the decision, from 1, below [`Rollout::END`].
     pub generation: u64,
     /// The build that executes the events.
     pub build: Build,
 }
 
-impl Decided {
+impl Rollout {
     /// The exclusive upper bound of generations. No stream reaches it, and Lua numbers represent
     /// all integers below it exactly.
     pub const END: u64 = 1 << 52;
 
     /// Creates the first decision of a stream.
-    pub fn first(version: impl Into<Version>, digest: Digest) -> Arc<Self> {
+    pub fn first(version: impl Into<VersionName>, digest: FileDigest) -> Arc<Self> {
         Arc::new(Self { generation: 1, build: Build { version: version.into(), digest } })
     }
 }
 
 /// SHA-256 of a handler's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Digest(pub [u8; 32]);
+pub struct FileDigest(pub [u8; 32]);
 
 /// Writes the digest in hexadecimal digits; a precision limits the number of digits.
-impl fmt::Display for Digest {
+impl fmt::Display for FileDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut digits = String::new();
         self.0.iter().for_each(|byte| digits += &format!("{byte:02x}"));
@@ -65,26 +65,26 @@ impl fmt::Display for Digest {
 
 /// An error: the text is not a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoDigest;
+pub struct ParseDigestError;
 
-impl fmt::Display for NoDigest {
+impl fmt::Display for ParseDigestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not a SHA-256 digest: expected 64 hexadecimal digits")
     }
 }
 
 /// Parses all 64 hexadecimal digits.
-impl FromStr for Digest {
-    type Err = NoDigest;
+impl FromStr for FileDigest {
+    type Err = ParseDigestError;
 
-    fn from_str(text: &str) -> Result<Self, NoDigest> {
+    fn from_str(text: &str) -> Result<Self, ParseDigestError> {
         let mut digest = [0; 32];
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
         if pairs.len() != digest.len() || !rest.is_empty() {
-            return Err(NoDigest);
+            return Err(ParseDigestError);
         }
         for (byte, [high, low]) in digest.iter_mut().zip(pairs) {
-            let digit = |of: u8| char::from(of).to_digit(16).ok_or(NoDigest);
+            let digit = |of: u8| char::from(of).to_digit(16).ok_or(ParseDigestError);
             *byte = (digit(*high)? << 4 | digit(*low)?) as u8;
         }
         Ok(Self(digest))

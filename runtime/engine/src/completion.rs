@@ -1,7 +1,7 @@
 //! Completions: the messages of workers and of the publisher to the driver of a partition.
 
 use ordain_core::Input;
-use ordain_wasm::Results;
+use ordain_wasm::TurnResults;
 use tokio::sync::oneshot;
 
 /// Maximum number of completions that wait for the driver; further senders wait.
@@ -9,9 +9,9 @@ pub const INBOX: usize = 1_024;
 
 /// A message to the driver.
 #[derive(Debug)]
-pub enum Note {
+pub enum Completion {
     /// Turns that a worker finished.
-    Turns(Results),
+    Turns(TurnResults),
     /// A request for an answer as soon as the store is known to have all commits of the partition, because the store
     /// may have gone back in time. A driver that ends gives no answer.
     StoreCheck(oneshot::Sender<()>),

@@ -15,25 +15,25 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{CommitReply, Decided, Event, Input, Key, Sequencer, Stats, Turn};
+use ordain_core::{CommitReply, Event, Input, Key, Rollout, Sequencer, Stats, Turn};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::completion::Note;
+use crate::completion::Completion;
 use crate::replay;
-use crate::sink::{Committed, Target};
+use crate::sink::{CommittedBatch, PartitionHandle};
 use crate::source::{self, Inbox};
-use ordain_cloudevents::{Delivered, Deliveries, Position, Source};
-use ordain_store::Stage;
+use ordain_cloudevents::{DecodedDelivery, DeliveryBatch, FilePosition, SourceHandle};
+use ordain_store::OwnershipPhase;
 use ordain_store::{Claim, Partition, Store};
 use ordain_util::log_throttle::LogThrottle;
-use ordain_wasm::{Active, Turns};
-use parked::Parked;
-use perform::{Answer, Asked, Page};
-use taken::Taken;
+use ordain_wasm::{ActiveVersion, TurnQueueHandle};
+use parked::ParkedSearch;
+use perform::{SpillReadRequest, StoreFuture, StoreReply};
+use taken::DeliveryTracker;
 
 pub use error::DriverError;
-pub use parts::Parts;
-pub use progress::{Progress, Times};
+pub use parts::DriverConfig;
+pub use progress::{CommitHistograms, PartitionMetrics};
 
 /// Maximum number of completions that are taken at one time.
 const TAKE: usize = 8;
@@ -48,32 +48,32 @@ pub struct Driver {
     partition: Partition,
     claim: Claim,
     store: Arc<dyn Store>,
-    turns: Turns,
-    publisher: mpsc::Sender<Committed>,
-    target: Arc<Target>,
+    turns: TurnQueueHandle,
+    publisher: mpsc::Sender<CommittedBatch>,
+    target: Arc<PartitionHandle>,
     sequencer: Sequencer,
     started: Instant,
     /// Turns to submit together.
     bunch: Vec<Turn>,
     /// Loads to start together, as soon as one may start.
-    loads: Vec<(ordain_core::Token, ordain_core::Key)>,
+    loads: Vec<(ordain_core::AttemptToken, ordain_core::Key)>,
     /// Number of loads that are running.
     loading: usize,
     /// Reads of spilled events that wait to be started.
-    pages: VecDeque<Page>,
+    pages: VecDeque<SpillReadRequest>,
     /// Number of reads that are running.
     reading: usize,
     /// Size limit of one load, in bytes: the same as for a commit, because the size of a load is known only
     /// afterwards.
     load_bytes: usize,
     /// Requests to the store that are running.
-    asked: FuturesUnordered<Asked>,
+    asked: FuturesUnordered<StoreFuture>,
     /// The replay sources for missing events.
-    replay: Arc<replay::Sources>,
+    replay: Arc<replay::ReplaySources>,
     /// Deliveries of the source that the sequencer has not accepted yet.
-    waiting: VecDeque<(Delivered, Position)>,
+    waiting: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
-    taken: Taken,
+    taken: DeliveryTracker,
     /// The reason why the source ended early.
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
@@ -81,16 +81,16 @@ pub struct Driver {
     unpublished: Option<(usize, Instant)>,
     /// The number of the store's disconnects that the sequencer knows of.
     breaks: u64,
-    rewinds: Rewinds,
+    rewinds: RollbackTracker,
     /// `true` if the driver only waits for the store to confirm that it has everything.
     ending: bool,
     failed: Option<DriverError>,
-    progress: Arc<Progress>,
+    progress: Arc<PartitionMetrics>,
 }
 
 /// Commits that the store lost and that were repeated.
 #[derive(Default)]
-struct Rewinds {
+struct RollbackTracker {
     /// Number of repeated commits that were logged.
     logged: u64,
     /// For each shard, the first and the last lost commit that were not logged yet.
@@ -101,9 +101,15 @@ struct Rewinds {
 
 impl Driver {
     /// Runs until the requested end, or until an error.
-    pub async fn run(parts: Parts) -> Result<Stats, DriverError> {
-        let Parts {
-            mut completions, mut source, mut inbox, mut version, mut may_end, once, ..
+    pub async fn run(parts: DriverConfig) -> Result<Stats, DriverError> {
+        let DriverConfig {
+            mut completions,
+            mut source,
+            mut inbox,
+            mut version,
+            mut may_end,
+            once,
+            ..
         } = parts;
         let tries_again = parts.settings.retry.on_new_version;
         let decided = parts.settings.version.clone();
@@ -129,11 +135,11 @@ impl Driver {
             replay: Arc::new(parts.replay),
             waiting: VecDeque::new(),
             source_ended: false,
-            taken: Taken::new(parts.checkpoint, source.acknowledge.take(), prefetch),
+            taken: DeliveryTracker::new(parts.checkpoint, source.acknowledge.take(), prefetch),
             source_failed: None,
             full_throttle: LogThrottle::new(WARN_INTERVAL),
             unpublished: None,
-            rewinds: Rewinds::default(),
+            rewinds: RollbackTracker::default(),
             ending: false,
             failed: None,
             progress: parts.progress,
@@ -144,7 +150,7 @@ impl Driver {
         let mut known = decided.as_ref().map_or(0, |decided| decided.generation);
         let mut notes = Vec::with_capacity(TAKE);
         let mut stages = driver.target.tenure.stages();
-        let mut stage = Stage::Held;
+        let mut stage = OwnershipPhase::Held;
         let mut away = false;
         loop {
             driver.perform_all()?;
@@ -154,7 +160,7 @@ impl Driver {
                 version.needs(newest);
                 known = newest;
             }
-            let draining = stage == Stage::Leaving;
+            let draining = stage == OwnershipPhase::Leaving;
             let rests = once && parked.is_over() && driver.rests();
             driver.progress.set_rests(rests);
             if driver.is_over(rests && *may_end.borrow_and_update(), draining) {
@@ -172,7 +178,7 @@ impl Driver {
             tokio::select! {
                 biased;
                 next = stages.past(stage) => match next {
-                    Stage::Over => return Err(DriverError::Fenced),
+                    OwnershipPhase::Over => return Err(DriverError::Fenced),
                     next => {
                         stage = next;
                         driver.input(Input::Drain);
@@ -196,7 +202,7 @@ impl Driver {
                 Ok(()) = may_end.changed() => {}
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
-            driver.deliver(stage == Stage::Leaving, once);
+            driver.deliver(stage == OwnershipPhase::Leaving, once);
             driver.note_reach(&mut away, inbox.as_ref());
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
@@ -224,12 +230,12 @@ impl Driver {
     }
 
     /// Starts the search for keys that a failure parked under another version.
-    fn look_for_parked(&self, decided: Option<&Decided>) -> Parked {
-        Parked::start(&self.store, &self.partition, decided)
+    fn look_for_parked(&self, decided: Option<&Rollout>) -> ParkedSearch {
+        ParkedSearch::start(&self.store, &self.partition, decided)
     }
 
     /// Switches to another version, which also executes the turns that no worker has begun.
-    fn swap(&mut self, active: Option<Arc<Active>>) -> Option<Arc<Decided>> {
+    fn swap(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
         let decided = active.as_ref().map(|active| Arc::clone(&active.decided));
         let undone = self.turns.replace(active);
         self.input(Input::VersionChanged(decided.clone()));
@@ -262,16 +268,16 @@ impl Driver {
         self.sequencer.handle(now, input);
     }
 
-    fn take_notes(&mut self, notes: &mut Vec<Note>) {
+    fn take_notes(&mut self, notes: &mut Vec<Completion>) {
         let now = self.now();
         for note in notes.drain(..) {
             match note {
-                Note::Input(input) => self.sequencer.handle(now, input),
-                Note::StoreCheck(answer) => {
+                Completion::Input(input) => self.sequencer.handle(now, input),
+                Completion::StoreCheck(answer) => {
                     self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
                     self.rewinds.waiting.push(answer);
                 }
-                Note::Turns(turns) => {
+                Completion::Turns(turns) => {
                     for turn in turns.take() {
                         self.sequencer.handle(now, Input::TurnDone(turn));
                     }
@@ -280,15 +286,15 @@ impl Driver {
         }
     }
 
-    fn take_answer(&mut self, answer: Answer) {
+    fn take_answer(&mut self, answer: StoreReply) {
         let now = self.now();
         let breaks = self.store.breaks();
         if std::mem::replace(&mut self.breaks, breaks) != breaks {
             self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
         }
         match answer {
-            Answer::One(input) => self.sequencer.handle(now, input),
-            Answer::Committed(input, took) => {
+            StoreReply::One(input) => self.sequencer.handle(now, input),
+            StoreReply::Committed(input, took) => {
                 let applied = match &input {
                     Input::Committed { shard, number, reply: CommitReply::Applied(_) } => {
                         Some((*shard, *number))
@@ -314,19 +320,19 @@ impl Driver {
                     self.progress.committed(took, self.sequencer.settled_times());
                 }
             }
-            Answer::MarkedAgain => {}
-            Answer::Saved(Ok(true)) => self.taken.saved(),
-            Answer::Saved(Ok(false)) => {
+            StoreReply::MarkedAgain => {}
+            StoreReply::Saved(Ok(true)) => self.taken.saved(),
+            StoreReply::Saved(Ok(false)) => {
                 self.taken.not_saved();
                 // The partition may have another owner, or the store may have lost the claim: check the shards.
                 self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
             }
-            Answer::Saved(Err(error)) => self.failed = Some(error.into()),
-            Answer::Page(read) => {
+            StoreReply::Saved(Err(error)) => self.failed = Some(error.into()),
+            StoreReply::Page(read) => {
                 self.reading -= 1;
                 self.sequencer.handle(now, read);
             }
-            Answer::Loads(inputs, rest) => {
+            StoreReply::Loads(inputs, rest) => {
                 self.loading -= 1;
                 self.loads.splice(0..0, rest);
                 for input in inputs {
@@ -336,7 +342,7 @@ impl Driver {
         }
     }
 
-    fn take_deliveries(&mut self, deliveries: Deliveries, once: bool) {
+    fn take_deliveries(&mut self, deliveries: DeliveryBatch, once: bool) {
         if self.taken.is_new(deliveries.generation) {
             self.waiting.clear();
             self.input(Input::SourceReset);
@@ -453,7 +459,7 @@ impl Driver {
         !self.sequencer.in_doubt() && !self.taken.is_saving() && !self.taken.is_unsaved()
     }
 
-    async fn end(self, source: Source, inbox: Option<Inbox>) -> Result<Stats, DriverError> {
+    async fn end(self, source: SourceHandle, inbox: Option<Inbox>) -> Result<Stats, DriverError> {
         self.store.flush().await?;
         alarms::flush();
         // Dropping these ends the source, which then processes the last acknowledgement.
@@ -470,7 +476,7 @@ impl Driver {
 
     /// Handles the failure of a source. Deliveries that were taken may not be available again, so they are settled or
     /// held before the driver ends, which takes at most `spill_after`.
-    async fn source_fails(&mut self, source: &mut Source) {
+    async fn source_fails(&mut self, source: &mut SourceHandle) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);
         tracing::error!(

@@ -52,7 +52,7 @@ impl Incident for CommitsRepeated {
 }
 
 #[derive(Serialize)]
-struct Envelope<'a, T> {
+struct IncidentEnvelope<'a, T> {
     specversion: &'a str,
     id: String,
     source: String,
@@ -67,7 +67,7 @@ struct Envelope<'a, T> {
 /// Returns the record of an incident in a partition: a structured CloudEvent in JSON, in one line. Its `source` is
 /// that of the stream's messages, and its `subject` the partition.
 pub(crate) fn record<T: Incident>(partition: &Partition, data: &T) -> String {
-    let envelope = Envelope {
+    let envelope = IncidentEnvelope {
         specversion: "1.0",
         id: new_id(),
         source: format!("/ordain/{}", partition.stream),

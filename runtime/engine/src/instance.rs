@@ -5,4 +5,4 @@
 
 mod heart;
 
-pub(crate) use heart::{Heart, Membership, bury};
+pub(crate) use heart::{Heartbeat, Membership, bury};

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
-use ordain_core::{Event, Ordering};
+use ordain_core::{Event, OrderingMode};
 
 use crate::source::{self, FileOptions};
-use ordain_cloudevents::Decoder;
-use ordain_cloudevents::{Delivered, Position, Print};
-use ordain_config::Loaded;
-use ordain_publish::{PublishError, Publisher, Stopped};
+use ordain_cloudevents::EventDecoder;
+use ordain_cloudevents::{DecodedDelivery, FilePosition, ReadFingerprint};
+use ordain_config::LoadedConfig;
+use ordain_publish::{PartialPublishError, PublishError, StreamPublisher};
 use ordain_store::checkpoint::Checkpoint;
-use ordain_store::{Assigned, Mark, StoreError};
-use ordain_util::probe::{PROBE, Probe};
+use ordain_store::{AssignItemReply, Mark, StoreError};
+use ordain_util::probe::{PROBE, TailFingerprint};
 
 /// Number of events from which the publisher publishes them without waiting for more.
 const TOGETHER: usize = 2_048;
@@ -26,7 +26,7 @@ const REWIND_ATTEMPTS: usize = 5;
 
 /// The reason why a file was not published to its end. All lines before the named line are published.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+pub enum PublishFileError {
     /// A line cannot be published.
     #[error("{origin}: {words}. Correct the line and run this again: publishing continues there")]
     Line {
@@ -50,7 +50,7 @@ pub enum FileError {
 
 /// The numbers of published events and skipped lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PublishCounts {
     /// Events that are new.
     pub published: u64,
     /// Events that had been published before.
@@ -63,25 +63,25 @@ pub struct Counts {
 /// `progress` with the counts and the position in bytes at the start, after each batch, and before it returns the error
 /// of a batch.
 pub fn publish_file<'a>(
-    publisher: &'a mut Publisher,
-    loaded: &'a Loaded,
-    ordering: Ordering,
+    publisher: &'a mut StreamPublisher,
+    loaded: &'a LoadedConfig,
+    ordering: OrderingMode,
     path: Option<&'a Path>,
-    progress: impl FnMut(Counts, u64) + 'a,
-) -> LocalBoxFuture<'a, Result<(), FileError>> {
+    progress: impl FnMut(PublishCounts, u64) + 'a,
+) -> LocalBoxFuture<'a, Result<(), PublishFileError>> {
     Box::pin(publish_lines(publisher, loaded, ordering, path, Box::new(progress)))
 }
 
 async fn publish_lines(
-    publisher: &mut Publisher,
-    loaded: &Loaded,
-    ordering: Ordering,
+    publisher: &mut StreamPublisher,
+    loaded: &LoadedConfig,
+    ordering: OrderingMode,
     path: Option<&Path>,
-    mut progress: Box<dyn FnMut(Counts, u64) + '_>,
-) -> Result<(), FileError> {
+    mut progress: Box<dyn FnMut(PublishCounts, u64) + '_>,
+) -> Result<(), PublishFileError> {
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
-    let decoder = Decoder { ordering, event_size: loaded.config.runtime.event_size.bytes() };
-    let mut counts = Counts::default();
+    let decoder = EventDecoder { ordering, event_size: loaded.config.runtime.event_size.bytes() };
+    let mut counts = PublishCounts::default();
     for _ in 0..REWIND_ATTEMPTS {
         let ended = publish_once(publisher, decoder, &name, path, &mut counts, &mut progress);
         if ended.await? == Ended::AtEnd {
@@ -107,15 +107,15 @@ enum Ended {
 
 /// Publishes a file from its checkpoint on.
 async fn publish_once(
-    publisher: &mut Publisher,
-    decoder: Decoder,
+    publisher: &mut StreamPublisher,
+    decoder: EventDecoder,
     name: &str,
     path: Option<&Path>,
-    counts: &mut Counts,
-    progress: &mut dyn FnMut(Counts, u64),
-) -> Result<Ended, FileError> {
-    let read_error = |error| FileError::Read { name: name.to_owned(), error };
-    let mut position = Position::default();
+    counts: &mut PublishCounts,
+    progress: &mut dyn FnMut(PublishCounts, u64),
+) -> Result<Ended, PublishFileError> {
+    let read_error = |error| PublishFileError::Read { name: name.to_owned(), error };
+    let mut position = FilePosition::default();
     let mut file = None;
     let mut checkpoints = None;
     if let Some(path) = path {
@@ -199,18 +199,18 @@ struct Checkpoints {
 }
 
 impl Checkpoints {
-    async fn read(publisher: &Publisher, path: &Path) -> Result<Self, PublishError> {
+    async fn read(publisher: &StreamPublisher, path: &Path) -> Result<Self, PublishError> {
         let name = format!("publish/{}/{}", publisher.stream(), path.display());
         let marks = publisher.store().mark_in_shards(&name).await?;
         Ok(Self { name, run: rand::random(), marks })
     }
 
     /// Returns the position at which publishing continues.
-    fn position(&self, path: &Path, file: &File) -> std::io::Result<Position> {
+    fn position(&self, path: &Path, file: &File) -> std::io::Result<FilePosition> {
         Ok(match published_before(&self.marks, file)? {
-            Before::Nothing => Position::default(),
-            Before::Through(position) => position,
-            Before::Unclear(position) => {
+            ResumePoint::Nothing => FilePosition::default(),
+            ResumePoint::Through(position) => position,
+            ResumePoint::Unclear(position) => {
                 tracing::warn!(
                     file = %path.display(),
                     line = position.line + 1,
@@ -219,13 +219,13 @@ impl Checkpoints {
                 );
                 position
             }
-            Before::OtherFile => {
+            ResumePoint::OtherFile => {
                 tracing::warn!(
                     file = %path.display(),
                     "the file changed, or is not the file of the last run: publishing from its beginning; events that \
                      the store has are known by their ids for as long as `retain` says"
                 );
-                Position::default()
+                FilePosition::default()
             }
         })
     }
@@ -233,9 +233,9 @@ impl Checkpoints {
     /// Writes a checkpoint into each shard. Returns false if a shard has gone back in time.
     async fn put(
         &mut self,
-        publisher: &Publisher,
-        position: Position,
-        print: Print,
+        publisher: &StreamPublisher,
+        position: FilePosition,
+        print: ReadFingerprint,
     ) -> Result<bool, PublishError> {
         let checkpoint = Checkpoint::new(position, print, Vec::new()).of_run(self.run);
         let mark = Mark { name: self.name.clone(), value: checkpoint.encode().into() };
@@ -244,45 +244,45 @@ impl Checkpoints {
 }
 
 /// The part of a file that was published before, according to the checkpoints of all shards.
-enum Before {
+enum ResumePoint {
     /// The file was never published.
     Nothing,
     /// All lines before this position were published; all shards have the same checkpoint.
-    Through(Position),
+    Through(FilePosition),
     /// At least the lines before this position were published; the shards have different checkpoints.
-    Unclear(Position),
+    Unclear(FilePosition),
     /// A file of this name with other content.
     OtherFile,
 }
 
-fn published_before(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Before> {
+fn published_before(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<ResumePoint> {
     if of_shards.iter().all(Option::is_none) {
-        return Ok(Before::Nothing);
+        return Ok(ResumePoint::Nothing);
     }
     let mut positions = Vec::with_capacity(of_shards.len());
     for kept in of_shards {
         let checkpoint = kept.as_ref().and_then(|kept| Checkpoint::decode(kept).ok());
         positions.push(match checkpoint.map(|checkpoint| checkpoint.resume(file)).transpose()? {
-            Some(None) => return Ok(Before::OtherFile),
+            Some(None) => return Ok(ResumePoint::OtherFile),
             found => found.flatten().unwrap_or_default(),
         });
     }
     let position =
         positions.iter().copied().min_by_key(|position| position.line).unwrap_or_default();
     let is_unclear = positions.iter().any(|other| *other != position);
-    Ok(if is_unclear { Before::Unclear(position) } else { Before::Through(position) })
+    Ok(if is_unclear { ResumePoint::Unclear(position) } else { ResumePoint::Through(position) })
 }
 
 /// Publishes events up to the first line without a valid event. Returns the position behind the last published line,
 /// and the error of the bad line.
 async fn publish_batch(
-    publisher: &mut Publisher,
+    publisher: &mut StreamPublisher,
     name: &str,
-    batch: Vec<(Delivered, Position)>,
-    counts: &mut Counts,
-) -> Result<(Option<Position>, Option<FileError>), FileError> {
-    let bad = |position: Position, words: String| {
-        Some(FileError::Line { origin: format!("line {} of {name}", position.line), words })
+    batch: Vec<(DecodedDelivery, FilePosition)>,
+    counts: &mut PublishCounts,
+) -> Result<(Option<FilePosition>, Option<PublishFileError>), PublishFileError> {
+    let bad = |position: FilePosition, words: String| {
+        Some(PublishFileError::Line { origin: format!("line {} of {name}", position.line), words })
     };
     let mut events = Vec::<Arc<Event>>::new();
     let mut ends = Vec::new();
@@ -298,7 +298,7 @@ async fn publish_batch(
             Err(letter) => {
                 // The letter names its line. The position may be behind later empty lines.
                 let origin = letter.origin.unwrap_or_else(|| name.to_owned());
-                stop = Some(FileError::Line { origin, words: letter.error });
+                stop = Some(PublishFileError::Line { origin, words: letter.error });
             }
             Ok(event) => {
                 events.push(Arc::new(event));
@@ -310,25 +310,26 @@ async fn publish_batch(
     }
     let done = publisher.publish(&events).await;
     let assigned = match &done {
-        Ok(assigned) | Err(Stopped { assigned, .. }) => assigned,
+        Ok(assigned) | Err(PartialPublishError { assigned, .. }) => assigned,
     };
-    let count =
-        |is: fn(&Assigned) -> bool| assigned.iter().filter(|result| is(result)).count() as u64;
-    counts.published += count(|result| matches!(result, Assigned::New(_)));
-    counts.known += count(|result| matches!(result, Assigned::Known(_)));
+    let count = |is: fn(&AssignItemReply) -> bool| {
+        assigned.iter().filter(|result| is(result)).count() as u64
+    };
+    counts.published += count(|result| matches!(result, AssignItemReply::New(_)));
+    counts.known += count(|result| matches!(result, AssignItemReply::Known(_)));
     match done {
         Ok(_) => {}
-        Err(Stopped { error: PublishError::Event { at, words }, .. }) => {
+        Err(PartialPublishError { error: PublishError::Event { at, words }, .. }) => {
             stop = bad(ends[at], words);
             ends.truncate(at);
         }
-        Err(Stopped { error, .. }) => return Err(error.into()),
+        Err(PartialPublishError { error, .. }) => return Err(error.into()),
     }
     Ok((ends.pop(), stop))
 }
 
 /// Returns the fingerprint of a file up to a position.
-fn print_of(file: &File, position: Position) -> std::io::Result<Print> {
-    let head = Probe::read(file, position.offset.min(PROBE as u64))?;
-    Ok(Print::new(head.bytes(), &Probe::read(file, position.offset)?))
+fn print_of(file: &File, position: FilePosition) -> std::io::Result<ReadFingerprint> {
+    let head = TailFingerprint::read(file, position.offset.min(PROBE as u64))?;
+    Ok(ReadFingerprint::new(head.bytes(), &TailFingerprint::read(file, position.offset)?))
 }

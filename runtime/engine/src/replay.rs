@@ -9,17 +9,17 @@ use std::sync::Arc;
 use ordain_core::{Event, Key};
 use tokio::sync::Semaphore;
 
-use ordain_config::Passage;
-use ordain_config::{Config, Name, ReplayServer, Stream};
-use ordain_store::{Destination, OfKey, Partition, Store, StoreError, insist_on};
-use server::{Host, Server};
+use ordain_config::NumberingPolicy;
+use ordain_config::{Config, ReplayServer, ResourceName, StreamConfig};
+use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, insist_on};
+use server::{ReplayClient, ReplayHost};
 
 /// Size of the events of one answer after the first event, in bytes; a later round finds the others.
 const FOUND_BYTES: usize = 1 << 20;
 
 /// The answer of a replay source.
 #[derive(Debug)]
-pub struct Found {
+pub struct ReplayAnswer {
     /// The requested events that the source has, in ascending order.
     pub events: Vec<(u64, Arc<Event>)>,
     /// The end of the answer: the source did not search for sequences from here on.
@@ -28,7 +28,7 @@ pub struct Found {
     pub failed: Option<Box<str>>,
 }
 
-impl Found {
+impl ReplayAnswer {
     /// Creates an answer for all requested sequences.
     fn of_all(events: Vec<(u64, Arc<Event>)>) -> Self {
         Self { events, until: u64::MAX, failed: None }
@@ -47,16 +47,16 @@ const ANSWERS: usize = 8;
 
 /// Limits for requests at one time, by host and in total.
 #[derive(Debug)]
-pub struct Hosts {
-    by_host: BTreeMap<String, Arc<Host>>,
+pub struct ReplayLimits {
+    by_host: BTreeMap<String, Arc<ReplayHost>>,
     all: Arc<Semaphore>,
 }
 
-impl Hosts {
+impl ReplayLimits {
     /// Creates the limits for the replay servers of a configuration.
     pub fn of(config: &Config) -> Self {
         let mut fewest = BTreeMap::new();
-        for server in config.streams.values().flat_map(Stream::replay_servers) {
+        for server in config.streams.values().flat_map(StreamConfig::replay_servers) {
             let host = server.url.origin();
             let permits = fewest.entry(host).or_insert(server.concurrency);
             *permits = server.concurrency.min(*permits);
@@ -66,29 +66,29 @@ impl Hosts {
         let requests = REQUESTS.min(fit).max(1);
         // A host that does not answer must not use up the share of others.
         let share = (requests / fewest.len().max(1)).max(1);
-        let permits = |(host, permits)| (host, Arc::new(Host::new(share.min(permits))));
+        let permits = |(host, permits)| (host, Arc::new(ReplayHost::new(share.min(permits))));
         let by_host = fewest.into_iter().map(permits).collect();
         Self { by_host, all: Arc::new(Semaphore::new(requests)) }
     }
 }
 
 /// The replay sources of a partition.
-pub struct Sources {
+pub struct ReplaySources {
     store: Arc<dyn Store>,
     partition: Partition,
     /// The log of the stream's events, if the store keeps one.
     log: Option<Destination>,
-    servers: Vec<Arc<Server>>,
+    servers: Vec<Arc<ReplayClient>>,
 }
 
-impl Sources {
+impl ReplaySources {
     /// Creates the replay sources of a partition.
     pub fn new(
         config: &Config,
-        (name, stream): (&Name, &Stream),
+        (name, stream): (&ResourceName, &StreamConfig),
         store: &Arc<dyn Store>,
         partition: &Partition,
-        hosts: &Hosts,
+        hosts: &ReplayLimits,
     ) -> Self {
         let event_size = config.runtime.event_size.bytes();
         let server = |config: &ReplayServer| {
@@ -96,12 +96,12 @@ impl Sources {
                 hosts.by_host.get(&config.url.origin()).expect("the host of every server is known");
             let host = Arc::clone(host);
             let all = Arc::clone(&hosts.all);
-            Arc::new(Server::new(name, config, host, all, event_size))
+            Arc::new(ReplayClient::new(name, config, host, all, event_size))
         };
         Self {
             store: Arc::clone(store),
             partition: partition.clone(),
-            log: Passage::log_of(name, stream),
+            log: NumberingPolicy::log_of(name, stream),
             servers: stream.replay_servers().map(server).collect(),
         }
     }
@@ -114,16 +114,21 @@ impl Sources {
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Found {
+    ) -> ReplayAnswer {
         match source.checked_sub(1) {
             None => self.ask_store(key, missing, within).await,
             Some(at) => self.servers[at].ask(key, missing).await,
         }
     }
 
-    async fn ask_store(&self, key: &Key, missing: &[RangeInclusive<u64>], within: u64) -> Found {
+    async fn ask_store(
+        &self,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+        within: u64,
+    ) -> ReplayAnswer {
         let Self { store, partition, log, .. } = self;
-        let held = async || -> Result<OfKey<Found>, StoreError> {
+        let held = async || -> Result<KeyResult<ReplayAnswer>, StoreError> {
             let mut events = match store.find(partition, key, missing, within).await? {
                 Ok(events) => events,
                 Err(words) => return Ok(Err(words)),
@@ -141,7 +146,7 @@ impl Sources {
                 events.extend(kept.filter_map(|event| Some((event.sequence()?, event))));
                 events.sort_by_key(|(sequence, _)| *sequence);
             }
-            Ok(Ok(Found { until, ..Found::of_all(events) }))
+            Ok(Ok(ReplayAnswer { until, ..ReplayAnswer::of_all(events) }))
         };
         insist_on("search for missing events", held).await.unwrap_or_else(|words| {
             tracing::error!(
@@ -149,7 +154,7 @@ impl Sources {
                 key = &**key,
                 "stored copies of missing events unreadable: {words}; treating them as absent"
             );
-            Found::failed(words)
+            ReplayAnswer::failed(words)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! A run: drives the partitions of a configuration from start to end. Read [`Run::drive`] from top to bottom.
+//! A run: drives the partitions of a configuration from start to end. Read [`PreparedRun::drive`] from top to bottom.
 
 mod broker;
 mod chains;
@@ -18,29 +18,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, LocalBoxFuture};
-use ordain_amqp::{Broker, BrokerError};
+use ordain_amqp::{BrokerEndpoint, BrokerError};
 use ordain_config::numbering::{self, NumberingError};
-use ordain_config::{ConfigError, Loaded, Source};
-use ordain_store::{About, InstanceId, Store, StoreError};
+use ordain_config::{ConfigError, LoadedConfig, SourceConfig};
+use ordain_store::{InstanceId, InstanceInfo, Store, StoreError};
 use ordain_util::shutdown::asked_to_stop;
 use ordain_util::wait::shortened;
-use ordain_wasm::{Handlers, LoadError, Pool};
+use ordain_wasm::{HandlerRegistry, LoadError, WorkerPool};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::driver::DriverError;
-use crate::instance::{Heart, bury};
+use crate::instance::{Heartbeat, bury};
 use crate::replay;
-use crate::sink::{Publisher, PublisherError};
-use crate::source::Feeds;
+use crate::sink::{OutboxPublisher, PublisherError};
+use crate::source::QueueNotifiers;
 
-use files::Files;
-use owning::Owning;
-use versions::Versions;
+use files::OpenFiles;
+use owning::PartitionManager;
+use versions::RolloutController;
 
-pub use figures::{Figures, Phase};
+pub use figures::{RunPhase, RunStatus};
 pub use files::check_files;
-pub use report::{Held, Report};
+pub use report::{HeldTotals, RunReport};
 
 /// Time limit for leaving the membership, and for the end of the publisher.
 const LEAVE: Duration = Duration::from_secs(1);
@@ -133,9 +133,9 @@ impl RunError {
 }
 
 /// Rejects sources that never end, for a run that waits for the end of every source.
-pub fn check_ends(loaded: &Loaded) -> Result<(), ConfigError> {
+pub fn check_ends(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     for (name, stream) in &loaded.config.streams {
-        if let Source::Amqp(_) | Source::Http(_) = stream.source {
+        if let SourceConfig::Amqp(_) | SourceConfig::Http(_) = stream.source {
             let message = "a queue has no end, for which --once waits: run without --once, or use a \
                            configuration whose sources are all of kind \"file\" or \"stream\"";
             return Err(loaded.error(&format!("streams.{name}.source"), message));
@@ -145,42 +145,42 @@ pub fn check_ends(loaded: &Loaded) -> Result<(), ConfigError> {
 }
 
 /// Returns whether a stream is fed by other streams. Such a stream may get events until all partitions rest.
-fn is_fed_from_here(loaded: &Loaded) -> bool {
-    loaded.config.streams.values().any(|stream| matches!(stream.source, Source::Stream(_)))
+fn is_fed_from_here(loaded: &LoadedConfig) -> bool {
+    loaded.config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Stream(_)))
 }
 
 /// A run that is ready to start: its store fits the configuration, and its files are open.
-pub struct Run<'a> {
-    loaded: &'a Loaded,
+pub struct PreparedRun<'a> {
+    loaded: &'a LoadedConfig,
     once: bool,
-    handlers: &'a Arc<Handlers>,
+    handlers: &'a Arc<HandlerRegistry>,
     store: &'a Arc<dyn Store>,
-    figures: &'a Arc<Figures>,
+    figures: &'a Arc<RunStatus>,
     id: InstanceId,
-    broker: Option<Arc<Broker>>,
-    files: Files,
-    feeds: Arc<Feeds>,
+    broker: Option<Arc<BrokerEndpoint>>,
+    files: OpenFiles,
+    feeds: Arc<QueueNotifiers>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> PreparedRun<'a> {
     /// Checks that the store fits the configuration, and opens the files.
     ///
     /// Like [`Self::drive`], this method returns a boxed future, so that its machine code is compiled with this
     /// crate. Any other future is compiled where it is awaited, with each change of the program.
     pub fn prepare(
-        loaded: &'a Loaded,
+        loaded: &'a LoadedConfig,
         once: bool,
-        handlers: &'a Arc<Handlers>,
+        handlers: &'a Arc<HandlerRegistry>,
         store: &'a Arc<dyn Store>,
-        figures: &'a Arc<Figures>,
+        figures: &'a Arc<RunStatus>,
     ) -> LocalBoxFuture<'a, Result<Self, RunError>> {
         Box::pin(async move {
             let id = InstanceId::random();
             bury(&**store).await?;
             streams::check_left_overs(loaded, &**store, id).await?;
             numbering::check(loaded, &**store, id).await?;
-            let broker = Broker::of(loaded)?;
-            let mut files = Files::open(loaded, &**store).await?;
+            let broker = BrokerEndpoint::of(loaded)?;
+            let mut files = OpenFiles::open(loaded, &**store).await?;
             let feeds = Arc::default();
             chains::add(loaded, store, &feeds, &mut files.outlets);
             Ok(Self { loaded, once, handlers, store, figures, id, broker, files, feeds })
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
     }
 
     /// Returns the notifiers through which writers to the store's queues wake the readers of this process.
-    pub fn feeds(&self) -> &Arc<Feeds> {
+    pub fn feeds(&self) -> &Arc<QueueNotifiers> {
         &self.feeds
     }
 
@@ -202,7 +202,7 @@ impl<'a> Run<'a> {
         self,
         shutdown: watch::Receiver<bool>,
         end_intake: Option<EndIntake<'a>>,
-    ) -> LocalBoxFuture<'a, Result<Report, RunError>> {
+    ) -> LocalBoxFuture<'a, Result<RunReport, RunError>> {
         Box::pin(self.drive_all(shutdown, end_intake))
     }
 
@@ -210,9 +210,9 @@ impl<'a> Run<'a> {
         self,
         mut shutdown: watch::Receiver<bool>,
         end_intake: Option<EndIntake<'a>>,
-    ) -> Result<Report, RunError> {
+    ) -> Result<RunReport, RunError> {
         let Self { loaded, once, handlers, store, figures, id, broker, files, feeds } = self;
-        let Files { sources, mut outlets } = files;
+        let OpenFiles { sources, mut outlets } = files;
         let patience = if end_intake.is_some() { None } else { Some(shortened(broker::START)) };
         tokio::select! {
             prepared = broker::prepare(
@@ -222,13 +222,13 @@ impl<'a> Run<'a> {
                 if let Some(end_intake) = end_intake {
                     end_intake(false).await;
                 }
-                return Ok(Report::default());
+                return Ok(RunReport::default());
             }
         }
-        let pool = Pool::start(&handlers.engine).map_err(RunError::Thread)?;
+        let pool = WorkerPool::start(&handlers.engine).map_err(RunError::Thread)?;
         let (committed, batches) = mpsc::channel(streams::unpublished(&loaded.config));
         let (questions, asked) = mpsc::channel(1);
-        let starting = starting::Starting {
+        let starting = starting::PartitionFactory {
             loaded,
             once,
             store,
@@ -236,34 +236,35 @@ impl<'a> Run<'a> {
             handlers,
             sources: sources.into(),
             broker,
-            hosts: replay::Hosts::of(&loaded.config),
+            hosts: replay::ReplayLimits::of(&loaded.config),
             feeds,
             may_end: watch::Sender::new(!once || !is_fed_from_here(loaded)),
             last_windows: RefCell::default(),
             committed,
             questions,
         };
-        let publisher = Publisher::new(Arc::clone(store), outlets, streams::room(&loaded.config));
+        let publisher =
+            OutboxPublisher::new(Arc::clone(store), outlets, streams::room(&loaded.config));
         let mut publishing = JoinSet::new();
         publishing.spawn(publisher.run(batches, asked));
 
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
-        let about = About {
+        let about = InstanceInfo {
             offers: handlers.offers(),
-            ..About::this(loaded.config.partition_counts(), once)
+            ..InstanceInfo::this(loaded.config.partition_counts(), once)
         };
         let mut heart = tokio::select! {
-            heart = Heart::start(store, id, about, lease) => heart?,
+            heart = Heartbeat::start(store, id, about, lease) => heart?,
             () = asked_to_stop(&mut shutdown) => {
                 // The store may already know this instance.
                 let _ = tokio::time::timeout(LEAVE, store.forget(id)).await;
-                return Ok(Report::default());
+                return Ok(RunReport::default());
             }
         };
-        let versions = Versions::new(loaded, store, handlers, heart.membership());
+        let versions = RolloutController::new(loaded, store, handlers, heart.membership());
         let owning = async {
             numbering::check(loaded, &**store, id).await?;
-            Owning::new(&starting, figures, &mut heart).run(shutdown).await
+            PartitionManager::new(&starting, figures, &mut heart).run(shutdown).await
         };
         let unpublished = tokio::select! {
             unpublished = owning => unpublished,
@@ -300,8 +301,8 @@ impl<'a> Run<'a> {
         // The next start publishes what the publisher still waits for.
         publishing.abort_all();
         store.flush().await?;
-        let held = if once { Some(Held::count(&**store).await?) } else { None };
-        Ok(Report { stats: figures.sum(), held })
+        let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };
+        Ok(RunReport { stats: figures.sum(), held })
     }
 }
 

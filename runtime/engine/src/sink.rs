@@ -12,25 +12,27 @@ mod runs;
 
 use std::io;
 
-pub(crate) use chain::ChainSink;
-pub(crate) use done::Done;
+pub(crate) use chain::SequencedSink;
+pub(crate) use done::PublishWatermark;
 pub(crate) use error::PublisherError;
 pub(crate) use file::FileSink;
-pub(crate) use outlets::Outlets;
-pub(crate) use publisher::{Committed, LeftOver, Publisher, Question, Target};
+pub(crate) use outlets::Sinks;
+pub(crate) use publisher::{
+    CommittedBatch, OutboxBacklog, OutboxPublisher, PartitionHandle, PublisherCommand,
+};
 
 use ordain_store::Mark;
 
 /// A sink of encoded lines.
 #[derive(Debug)]
-pub(crate) enum Sink {
+pub(crate) enum LineSink {
     /// A file that contains each message exactly once: its length is stored together with the outbox.
     File(FileSink),
     /// Standard output, which gets each message at least once.
     Standard,
 }
 
-impl Sink {
+impl LineSink {
     /// Appends encoded messages. A failed write has no effect.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         use io::Write;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use ordain_core::Event;
 
-pub use feed::{Feed, Feeds};
+pub use feed::{QueueNotifier, QueueNotifiers};
 pub use file::{FileOptions, start};
 pub use inbox::{Inbox, unplaced};
 pub use queue::{QueueOptions, read_queue};

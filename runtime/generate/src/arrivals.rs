@@ -1,7 +1,7 @@
 //! Determines the time of each event, and formats it.
 
-use super::options::{Arrivals, Load};
-use super::random::{For, Random};
+use super::options::{ArrivalPattern, LoadOptions};
+use super::random::{RandomPurpose, SeededRandom};
 
 /// 2026-01-01T00:00:00Z in ms. The start is fixed so that the output does not depend on the day.
 const START_MS: u64 = 1_767_225_600_000;
@@ -15,9 +15,9 @@ const BURST_SPEED: f64 = 10.0;
 const NANOS: f64 = 1e9;
 
 /// A clock that returns the time of each event, in order.
-pub(super) struct Clock {
-    random: Random,
-    arrivals: Arrivals,
+pub(super) struct ArrivalClock {
+    random: SeededRandom,
+    arrivals: ArrivalPattern,
     /// Average time between two events, in ns.
     gap_ns: f64,
     now_ns: u64,
@@ -25,18 +25,18 @@ pub(super) struct Clock {
     burst: u64,
 }
 
-impl Clock {
-    pub(super) fn new(load: &Load) -> Self {
-        let random = Random::new(load.seed, For::Arrivals);
+impl ArrivalClock {
+    pub(super) fn new(load: &LoadOptions) -> Self {
+        let random = SeededRandom::new(load.seed, RandomPurpose::Arrivals);
         Self { random, arrivals: load.arrivals, gap_ns: NANOS / load.rate, now_ns: 0, burst: 0 }
     }
 
     /// Returns the time of the next event, in ns from the start.
     pub(super) fn next(&mut self) -> u64 {
         let gap = match self.arrivals {
-            Arrivals::Steady => self.gap_ns,
-            Arrivals::Poisson => self.exponential() * self.gap_ns,
-            Arrivals::Bursty => self.bursty(),
+            ArrivalPattern::Steady => self.gap_ns,
+            ArrivalPattern::Poisson => self.exponential() * self.gap_ns,
+            ArrivalPattern::Bursty => self.bursty(),
         };
         // The conversion and the sum saturate, so that the time never overflows.
         self.now_ns = self.now_ns.saturating_add(gap as u64);
@@ -62,12 +62,12 @@ impl Clock {
 
 /// A formatter of times. It caches the part up to the second, which most times share with the previous time.
 #[derive(Default)]
-pub(super) struct TimeText {
+pub(super) struct TimeFormatter {
     second: Option<u64>,
     text: String,
 }
 
-impl TimeText {
+impl TimeFormatter {
     /// Appends a time in ns from the start, as RFC 3339 with ms.
     pub(super) fn write(&mut self, ns: u64, out: &mut Vec<u8>) {
         let ms = START_MS + ns / 1_000_000;

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::options::Load;
-use super::random::{For, Random};
+use super::options::LoadOptions;
+use super::random::{RandomPurpose, SeededRandom};
 
 /// Limit, in events, of the distance between a line and its copy, unless the reorder distance is larger: about
 /// as many as a broker redelivers after a lost connection.
@@ -12,7 +12,7 @@ const REPEAT_DISTANCE: u64 = 100;
 
 /// A line in transit.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Sent {
+pub(super) struct TransitLine {
     /// Index of the event after which the line is due.
     due: u64,
     index: u64,
@@ -26,7 +26,7 @@ pub(super) struct Sent {
 
 /// The faults of an event in transit.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fate {
+pub(super) struct TransitFaults {
     pub(super) lost: bool,
     pub(super) repeated: bool,
     delay: u64,
@@ -35,20 +35,20 @@ pub(super) struct Fate {
 
 /// A channel that delays lines. No event is overtaken by an event further behind than the reorder distance, so the number of
 /// delayed lines is limited by this distance and that of copies.
-pub(super) struct Channel {
-    random: Random,
+pub(super) struct FaultyChannel {
+    random: SeededRandom,
     loss: f64,
     duplicates: f64,
     reorder: u64,
-    held: BinaryHeap<Reverse<Sent>>,
+    held: BinaryHeap<Reverse<TransitLine>>,
     /// Buffers of written lines, for reuse.
     spare: Vec<Vec<u8>>,
 }
 
-impl Channel {
-    pub(super) fn new(load: &Load) -> Self {
+impl FaultyChannel {
+    pub(super) fn new(load: &LoadOptions) -> Self {
         Self {
-            random: Random::new(load.seed, For::Faults),
+            random: SeededRandom::new(load.seed, RandomPurpose::Faults),
             loss: load.loss.0,
             duplicates: load.duplicates.0,
             reorder: load.reorder,
@@ -58,12 +58,12 @@ impl Channel {
     }
 
     /// Draws the faults of the next event. The number of random numbers used is always the same.
-    pub(super) fn fate(&mut self) -> Fate {
+    pub(super) fn fate(&mut self) -> TransitFaults {
         let lost = self.random.chance(self.loss);
         let repeated = self.random.chance(self.duplicates) && !lost;
         let delay = self.random.below(self.reorder + 1);
         let copy_delay = delay + 1 + self.random.below(self.reorder.max(REPEAT_DISTANCE));
-        Fate { lost, repeated, delay, copy_delay }
+        TransitFaults { lost, repeated, delay, copy_delay }
     }
 
     /// Returns an empty buffer for a line.
@@ -75,7 +75,7 @@ impl Channel {
     pub(super) fn send(
         &mut self,
         index: u64,
-        fate: Fate,
+        fate: TransitFaults,
         key: usize,
         sequence: u64,
         line: Vec<u8>,
@@ -84,14 +84,21 @@ impl Channel {
             let mut again = self.line();
             again.extend_from_slice(&line);
             let due = index + fate.copy_delay;
-            self.held.push(Reverse(Sent { due, index, copy: true, key, sequence, line: again }));
+            self.held.push(Reverse(TransitLine {
+                due,
+                index,
+                copy: true,
+                key,
+                sequence,
+                line: again,
+            }));
         }
         let due = index + fate.delay;
-        self.held.push(Reverse(Sent { due, index, copy: false, key, sequence, line }));
+        self.held.push(Reverse(TransitLine { due, index, copy: false, key, sequence, line }));
     }
 
     /// Returns the next line that is due after the event with this index.
-    pub(super) fn receive(&mut self, index: u64) -> Option<Sent> {
+    pub(super) fn receive(&mut self, index: u64) -> Option<TransitLine> {
         let due = self.held.peek().is_some_and(|Reverse(sent)| sent.due <= index);
         if due { self.held.pop().map(|Reverse(sent)| sent) } else { None }
     }

@@ -1,23 +1,23 @@
 //! Chooses the key of each event.
 
-use super::options::{KeyChoice, Load};
-use super::random::{For, Random};
+use super::options::{KeyChoice, LoadOptions};
+use super::random::{RandomPurpose, SeededRandom};
 
 /// A chooser of keys by number, from 0. A new chooser with the same options makes the same choices.
-pub(super) struct Chooser {
-    random: Random,
+pub(super) struct KeyChooser {
+    random: SeededRandom,
     keys: u64,
     /// For each key, the last random number that selects it. Empty for a uniform choice.
     bounds: Vec<u64>,
 }
 
-impl Chooser {
-    pub(super) fn new(load: &Load) -> Self {
+impl KeyChooser {
+    pub(super) fn new(load: &LoadOptions) -> Self {
         let bounds = match load.key_choice {
             KeyChoice::Uniform => Vec::new(),
             KeyChoice::Zipf(exponent) => zipf(load.keys, exponent),
         };
-        Self { random: Random::new(load.seed, For::Keys), keys: load.keys, bounds }
+        Self { random: SeededRandom::new(load.seed, RandomPurpose::Keys), keys: load.keys, bounds }
     }
 
     pub(super) fn next(&mut self) -> usize {
@@ -44,8 +44,8 @@ fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
 }
 
 /// Returns the number of events of each key, by making all choices.
-pub(super) fn count(load: &Load) -> Vec<u64> {
-    let mut chooser = Chooser::new(load);
+pub(super) fn count(load: &LoadOptions) -> Vec<u64> {
+    let mut chooser = KeyChooser::new(load);
     let mut counts = vec![0; load.keys as usize];
     for _ in 0..load.events {
         counts[chooser.next()] += 1;

@@ -29,9 +29,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use ordain_util::text::say;
 
-pub use manifest::{At, Counts, Entry, KeyEntry};
-pub use options::{Arrivals, KeyChoice, Load, Payload, Probability, Shape};
-pub use run::{Observer, generate_to};
+pub use manifest::{EventRef, KeyEntry, ManifestCounts, ManifestEntry};
+pub use options::{ArrivalPattern, EventShape, KeyChoice, LoadOptions, PayloadSize, Probability};
+pub use run::{LoadObserver, generate_to};
 
 /// Size of the output buffer, in bytes: a system call per line would cost more than the line.
 const BUFFER: usize = 256 << 10;
@@ -44,7 +44,7 @@ const PROGRESS_EVENTS: u64 = 16_384;
 pub struct GenerateArgs {
     /// The load.
     #[command(flatten)]
-    pub load: Load,
+    pub load: LoadOptions,
     /// Write events to FILE; - is standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
     pub out: PathBuf,
@@ -67,7 +67,7 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     let mut out: Box<dyn Write> =
         if standard { Box::new(io::stdout().lock()) } else { Box::new(create(&args.out)?) };
     let mut manifest = args.manifest.as_deref().map(create).transpose()?.map(buffered);
-    let mut pace = Pace::new(args);
+    let mut pace = PacingObserver::new(args);
     let mut buffer = buffered(&mut out);
     let manifest = manifest.as_mut().map(|writer| writer as &mut dyn Write);
     let done = generate_to(&args.load, &mut buffer, manifest, &mut pace);
@@ -98,13 +98,13 @@ fn buffered<W: Write>(inner: W) -> BufWriter<W> {
 }
 
 /// An observer that shows the progress and delays events until their time.
-struct Pace {
+struct PacingObserver {
     bar: ProgressBar,
     realtime: bool,
     start: Instant,
 }
 
-impl Pace {
+impl PacingObserver {
     fn new(args: &GenerateArgs) -> Self {
         // Lines and a progress bar would mix on one terminal.
         let lines_shown = args.out == Path::new("-") && io::stdout().is_terminal();
@@ -119,7 +119,7 @@ impl Pace {
     }
 }
 
-impl Observer for Pace {
+impl LoadObserver for PacingObserver {
     fn before(&mut self, index: u64, after: Duration, out: &mut dyn Write) -> io::Result<()> {
         if index.is_multiple_of(PROGRESS_EVENTS) {
             self.bar.set_position(index);

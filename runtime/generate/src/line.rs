@@ -4,43 +4,47 @@
 
 use std::io::Write;
 
-use super::arrivals::TimeText;
-use super::options::{Load, Payload, Shape};
-use super::orders::{self, Step};
-use super::random::{For, Random};
+use super::arrivals::TimeFormatter;
+use super::options::{EventShape, LoadOptions, PayloadSize};
+use super::orders::{self, OrderStep};
+use super::random::{RandomPurpose, SeededRandom};
 
 /// Default size of opaque data, in bytes.
 const OPAQUE: u64 = 256;
 
 /// The parts of an event that are written.
-pub(super) struct Parts<'a> {
+pub(super) struct LineFields<'a> {
     pub(super) key: &'a str,
     pub(super) sequence: u64,
     /// The step of an order; `None` for opaque data.
-    pub(super) step: Option<Step>,
+    pub(super) step: Option<OrderStep>,
     pub(super) time_ns: u64,
     pub(super) end: bool,
 }
 
 /// A formatter of lines.
-pub(super) struct Lines {
-    random: Random,
-    payload: Option<Payload>,
-    time: TimeText,
+pub(super) struct LineFormatter {
+    random: SeededRandom,
+    payload: Option<PayloadSize>,
+    time: TimeFormatter,
 }
 
-impl Lines {
-    pub(super) fn new(load: &Load) -> Self {
+impl LineFormatter {
+    pub(super) fn new(load: &LoadOptions) -> Self {
         let payload = match (&load.payload, load.shape) {
-            (None, Shape::Opaque) => Some(Payload(OPAQUE..=OPAQUE)),
+            (None, EventShape::Opaque) => Some(PayloadSize(OPAQUE..=OPAQUE)),
             (payload, _) => payload.clone(),
         };
-        Self { random: Random::new(load.seed, For::Payloads), payload, time: TimeText::default() }
+        Self {
+            random: SeededRandom::new(load.seed, RandomPurpose::Payloads),
+            payload,
+            time: TimeFormatter::default(),
+        }
     }
 
     /// Appends a line, including its line end.
-    pub(super) fn write(&mut self, parts: &Parts<'_>, out: &mut Vec<u8>) {
-        let Parts { key, sequence, step, time_ns, end } = parts;
+    pub(super) fn write(&mut self, parts: &LineFields<'_>, out: &mut Vec<u8>) {
+        let LineFields { key, sequence, step, time_ns, end } = parts;
         let kind = step.map_or("opaque", |step| step.kind);
         // Writing to memory cannot fail.
         let _ = write!(
@@ -55,7 +59,7 @@ impl Lines {
         out.extend_from_slice(b"}\n");
     }
 
-    fn data(&mut self, step: Option<Step>, out: &mut Vec<u8>) {
+    fn data(&mut self, step: Option<OrderStep>, out: &mut Vec<u8>) {
         const PAD: &[u8] = b",\"pad\":\"";
         let start = out.len();
         let size = self.size();
@@ -77,7 +81,7 @@ impl Lines {
 
     /// Returns the size of the data, in bytes; 0 if the content determines it.
     fn size(&mut self) -> usize {
-        let Some(Payload(range)) = &self.payload else { return 0 };
+        let Some(PayloadSize(range)) = &self.payload else { return 0 };
         let spread = range.end() - range.start();
         (range.start() + self.random.below(spread + 1)) as usize
     }

@@ -9,26 +9,26 @@ use serde::{Deserialize, Serialize};
 /// One line of a manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Entry {
+pub enum ManifestEntry {
     /// The options.
     Options(serde_json::Value),
     /// An event that was never written.
-    Lost(At),
+    Lost(EventRef),
     /// An event that was written twice; reported with its second copy.
-    Repeated(At),
+    Repeated(EventRef),
     /// An event that was written after a later one of its key.
-    Swapped(At),
+    Swapped(EventRef),
     /// A step of an order that its handler must reject.
-    Impossible(At),
+    Impossible(EventRef),
     /// A key that has no further events.
     Key(KeyEntry),
     /// The totals.
-    Counts(Counts),
+    Counts(ManifestCounts),
 }
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct At {
+pub struct EventRef {
     /// Its key.
     pub key: String,
     /// Its sequence.
@@ -48,7 +48,7 @@ pub struct KeyEntry {
 
 /// The totals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ManifestCounts {
     /// Number of events, including lost ones.
     pub events: u64,
     /// Number of lines written: events without the lost ones, plus second copies.
@@ -67,7 +67,7 @@ pub struct Counts {
     pub impossible: u64,
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for ManifestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { events, lines, keys, ended, lost, repeated, swapped, impossible } = self;
         write!(
@@ -79,27 +79,27 @@ impl fmt::Display for Counts {
 }
 
 /// A writer that counts entries, and writes them if an output is given.
-pub(super) struct Manifest<'a> {
+pub(super) struct ManifestWriter<'a> {
     out: Option<&'a mut (dyn Write + 'a)>,
-    pub(super) counts: Counts,
+    pub(super) counts: ManifestCounts,
 }
 
-impl<'a> Manifest<'a> {
+impl<'a> ManifestWriter<'a> {
     pub(super) fn new(out: Option<&'a mut (dyn Write + 'a)>) -> Self {
-        Self { out, counts: Counts::default() }
+        Self { out, counts: ManifestCounts::default() }
     }
 
     /// Writes an entry. The entry is created only if there is an output.
-    pub(super) fn tell(&mut self, entry: impl FnOnce() -> Entry) -> io::Result<()> {
+    pub(super) fn tell(&mut self, entry: impl FnOnce() -> ManifestEntry) -> io::Result<()> {
         let Some(out) = &mut self.out else { return Ok(()) };
         serde_json::to_writer(&mut *out, &entry())?;
         out.write_all(b"\n")
     }
 
     /// Writes the counts and flushes the output.
-    pub(super) fn finish(mut self) -> io::Result<Counts> {
+    pub(super) fn finish(mut self) -> io::Result<ManifestCounts> {
         let counts = self.counts;
-        self.tell(|| Entry::Counts(counts))?;
+        self.tell(|| ManifestEntry::Counts(counts))?;
         self.out.map_or(Ok(()), Write::flush)?;
         Ok(counts)
     }

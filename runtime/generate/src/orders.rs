@@ -1,10 +1,10 @@
 //! Order lifecycles, as the handler `orders` accepts them.
 
-use super::random::Random;
+use super::random::SeededRandom;
 
 /// The status of an order, and the step that led to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Status {
+enum OrderStatus {
     Created,
     Paid,
     Packed,
@@ -14,11 +14,11 @@ enum Status {
     Refunded,
 }
 
-use Status::{Cancelled, Created, Delivered, Packed, Paid, Refunded, Shipped};
+use OrderStatus::{Cancelled, Created, Delivered, Packed, Paid, Refunded, Shipped};
 
-const ALL: [Status; 7] = [Created, Paid, Packed, Shipped, Delivered, Cancelled, Refunded];
+const ALL: [OrderStatus; 7] = [Created, Paid, Packed, Shipped, Delivered, Cancelled, Refunded];
 
-impl Status {
+impl OrderStatus {
     fn kind(self) -> &'static str {
         match self {
             Created => "order.created",
@@ -53,13 +53,13 @@ const RETURNED: u64 = 8;
 
 /// The state of an order.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Life {
-    status: Option<Status>,
+pub(super) struct OrderState {
+    status: Option<OrderStatus>,
 }
 
 /// One step of an order.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct OrderStep {
     pub(super) kind: &'static str,
     /// True if the handler must reject the step.
     pub(super) impossible: bool,
@@ -69,20 +69,20 @@ pub(super) struct Step {
     pub(super) detail: u64,
 }
 
-impl Life {
+impl OrderState {
     /// Returns the next step. With the probability `impossible` it is an invalid step that leaves the order
     /// unchanged.
-    pub(super) fn step(&mut self, random: &mut Random, impossible: f64) -> Step {
+    pub(super) fn step(&mut self, random: &mut SeededRandom, impossible: f64) -> OrderStep {
         // Each step uses the same number of random numbers, so that orders do not affect each other.
         let impossible = random.chance(impossible);
         let dice = random.below(100);
         let choice = random.next();
         let detail = random.next();
         if impossible {
-            let wrong = ALL.into_iter().filter(|to| !Status::may_become(self.status, *to));
-            let wrong: Vec<Status> = wrong.collect();
+            let wrong = ALL.into_iter().filter(|to| !OrderStatus::may_become(self.status, *to));
+            let wrong: Vec<OrderStatus> = wrong.collect();
             let status = wrong[(choice % wrong.len() as u64) as usize];
-            return Step { kind: status.kind(), impossible, last: false, detail };
+            return OrderStep { kind: status.kind(), impossible, last: false, detail };
         }
         let from = self.status;
         let to = match from {
@@ -102,12 +102,12 @@ impl Life {
             Delivered => dice >= RETURNED,
             _ => false,
         };
-        Step { kind: to.kind(), impossible, last, detail }
+        OrderStep { kind: to.kind(), impossible, last, detail }
     }
 }
 
 /// Appends the data of a step without its closing brace.
-pub(super) fn data(step: Step, out: &mut Vec<u8>) {
+pub(super) fn data(step: OrderStep, out: &mut Vec<u8>) {
     use std::io::Write;
     let pick = |choices: [&'static str; 4]| choices[(step.detail % 4) as usize];
     // Writing to memory cannot fail.

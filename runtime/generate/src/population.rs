@@ -3,13 +3,13 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::options::{Load, Shape};
-use super::orders::Life;
+use super::options::{EventShape, LoadOptions};
+use super::orders::OrderState;
 
 /// The state of a key.
-pub(super) struct Key {
+pub(super) struct KeyState {
     pub(super) name: String,
-    pub(super) life: Life,
+    pub(super) life: OrderState,
     /// Last sequence.
     pub(super) events: u64,
     /// Highest sequence that was written.
@@ -27,17 +27,17 @@ const NOBODY: u32 = u32::MAX;
 
 /// All keys, by place.
 pub(super) struct Population {
-    shape: Shape,
+    shape: EventShape,
     /// For each slot, the place of its key. A choice selects a slot.
     slots: Vec<u32>,
-    keys: Vec<Key>,
+    keys: Vec<KeyState>,
     /// Unused places.
     free: Vec<u32>,
     born: u64,
 }
 
 impl Population {
-    pub(super) fn new(load: &Load) -> Self {
+    pub(super) fn new(load: &LoadOptions) -> Self {
         let slots = vec![NOBODY; load.keys as usize];
         Self { shape: load.shape, slots, keys: Vec::new(), free: Vec::new(), born: 0 }
     }
@@ -53,11 +53,12 @@ impl Population {
     fn begin(&mut self, slot: usize) -> u32 {
         self.born += 1;
         let name = match self.shape {
-            Shape::Orders => format!("order-{}", self.born),
-            Shape::Opaque => format!("key-{}", slot + 1),
+            EventShape::Orders => format!("order-{}", self.born),
+            EventShape::Opaque => format!("key-{}", slot + 1),
         };
-        let life = Life::default();
-        let key = Key { name, life, events: 0, written: 0, pending: 0, ended: false, over: false };
+        let life = OrderState::default();
+        let key =
+            KeyState { name, life, events: 0, written: 0, pending: 0, ended: false, over: false };
         if let Some(place) = self.free.pop() {
             self.keys[place as usize] = key;
             return place;
@@ -85,15 +86,15 @@ impl Population {
 }
 
 impl Index<usize> for Population {
-    type Output = Key;
+    type Output = KeyState;
 
-    fn index(&self, place: usize) -> &Key {
+    fn index(&self, place: usize) -> &KeyState {
         &self.keys[place]
     }
 }
 
 impl IndexMut<usize> for Population {
-    fn index_mut(&mut self, place: usize) -> &mut Key {
+    fn index_mut(&mut self, place: usize) -> &mut KeyState {
         &mut self.keys[place]
     }
 }

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 /// The purpose of a sequence of random numbers. Each purpose has its own sequence, so that an option for one
 /// purpose does not affect the others: more losses do not change the keys.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum For {
+pub(super) enum RandomPurpose {
     Keys,
     Arrivals,
     Lives,
@@ -16,10 +16,10 @@ pub(super) enum For {
 }
 
 /// A sequence of random numbers.
-pub(super) struct Random(ChaCha8Rng);
+pub(super) struct SeededRandom(ChaCha8Rng);
 
-impl Random {
-    pub(super) fn new(seed: u64, purpose: For) -> Self {
+impl SeededRandom {
+    pub(super) fn new(seed: u64, purpose: RandomPurpose) -> Self {
         let mut words = [0; 32];
         words[..8].copy_from_slice(&seed.to_le_bytes());
         let mut rng = ChaCha8Rng::from_seed(words);

@@ -4,25 +4,25 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use super::arrivals::Clock;
-use super::channel::{Channel, Sent};
-use super::keys::{self, Chooser};
-use super::line::{Lines, Parts};
-use super::manifest::{At, Counts, Entry, KeyEntry, Manifest};
-use super::options::{Load, Shape};
-use super::orders::Step;
-use super::population::{Key, Population};
-use super::random::{For, Random};
+use super::arrivals::ArrivalClock;
+use super::channel::{FaultyChannel, TransitLine};
+use super::keys::{self, KeyChooser};
+use super::line::{LineFields, LineFormatter};
+use super::manifest::{EventRef, KeyEntry, ManifestCounts, ManifestEntry, ManifestWriter};
+use super::options::{EventShape, LoadOptions};
+use super::orders::OrderStep;
+use super::population::{KeyState, Population};
+use super::random::{RandomPurpose, SeededRandom};
 
 /// An observer of the events, which may delay them.
-pub trait Observer {
+pub trait LoadObserver {
     /// Called before each event, with its index and its time from the start. `out` may hold data that is not
     /// flushed.
     fn before(&mut self, index: u64, after: Duration, out: &mut dyn Write) -> io::Result<()>;
 }
 
 /// The observer of a caller that needs only the bytes.
-impl Observer for () {
+impl LoadObserver for () {
     fn before(&mut self, _: u64, _: Duration, _: &mut dyn Write) -> io::Result<()> {
         Ok(())
     }
@@ -30,25 +30,25 @@ impl Observer for () {
 
 /// Writes all events of a load to `out`, and their faults to `manifest`.
 pub fn generate_to<'a>(
-    load: &'a Load,
+    load: &'a LoadOptions,
     out: &'a mut (dyn Write + 'a),
     manifest: Option<&'a mut (dyn Write + 'a)>,
-    observer: &mut dyn Observer,
-) -> io::Result<Counts> {
-    let mut run = Run {
+    observer: &mut dyn LoadObserver,
+) -> io::Result<ManifestCounts> {
+    let mut run = LoadGenerator {
         load,
         out,
-        manifest: Manifest::new(manifest),
-        lives: Random::new(load.seed, For::Lives),
-        lines: Lines::new(load),
-        channel: Channel::new(load),
+        manifest: ManifestWriter::new(manifest),
+        lives: SeededRandom::new(load.seed, RandomPurpose::Lives),
+        lines: LineFormatter::new(load),
+        channel: FaultyChannel::new(load),
         keys: Population::new(load),
         // The last event of a key is known only after all choices of keys.
         left: if load.end_of_sequence { keys::count(load) } else { Vec::new() },
     };
-    run.manifest.tell(|| Entry::Options(serde_json::to_value(load).unwrap_or_default()))?;
-    let mut chooser = Chooser::new(load);
-    let mut clock = Clock::new(load);
+    run.manifest.tell(|| ManifestEntry::Options(serde_json::to_value(load).unwrap_or_default()))?;
+    let mut chooser = KeyChooser::new(load);
+    let mut clock = ArrivalClock::new(load);
     for index in 0..load.events {
         let time_ns = clock.next();
         observer.before(index, Duration::from_nanos(time_ns), run.out)?;
@@ -59,24 +59,24 @@ pub fn generate_to<'a>(
     run.finish()
 }
 
-struct Run<'a> {
-    load: &'a Load,
+struct LoadGenerator<'a> {
+    load: &'a LoadOptions,
     out: &'a mut (dyn Write + 'a),
-    manifest: Manifest<'a>,
-    lives: Random,
-    lines: Lines,
-    channel: Channel,
+    manifest: ManifestWriter<'a>,
+    lives: SeededRandom,
+    lines: LineFormatter,
+    channel: FaultyChannel,
     keys: Population,
     /// For each slot, the number of remaining events. Empty if last events are not marked.
     left: Vec<u64>,
 }
 
-impl Run<'_> {
+impl LoadGenerator<'_> {
     fn event(&mut self, index: u64, slot: usize, time_ns: u64) -> io::Result<()> {
         let place = self.keys.of_slot(slot);
         let step = match self.load.shape {
-            Shape::Opaque => None,
-            Shape::Orders => {
+            EventShape::Opaque => None,
+            EventShape::Orders => {
                 Some(self.keys[place].life.step(&mut self.lives, self.load.impossible.0))
             }
         };
@@ -91,14 +91,14 @@ impl Run<'_> {
         let fate = self.channel.fate();
         let mut line = self.channel.line();
         let key = &self.keys[place];
-        self.lines.write(&Parts { key: &key.name, sequence, step, time_ns, end }, &mut line);
+        self.lines.write(&LineFields { key: &key.name, sequence, step, time_ns, end }, &mut line);
         if over {
             self.keys.leave(slot);
         }
         if fate.lost {
             self.channel.reuse(line);
             self.manifest.counts.lost += 1;
-            self.tell(place, sequence, Entry::Lost)?;
+            self.tell(place, sequence, ManifestEntry::Lost)?;
             return self.let_go(place);
         }
         self.keys[place].pending += 1 + u64::from(fate.repeated);
@@ -112,25 +112,31 @@ impl Run<'_> {
         *left == 0
     }
 
-    fn account(&mut self, place: usize, step: Option<Step>, end: bool) -> io::Result<()> {
+    fn account(&mut self, place: usize, step: Option<OrderStep>, end: bool) -> io::Result<()> {
         let counts = &mut self.manifest.counts;
         counts.events += 1;
         counts.ended += u64::from(end);
         if step.is_some_and(|step| step.impossible) {
             counts.impossible += 1;
-            self.tell(place, self.keys[place].events, Entry::Impossible)?;
+            self.tell(place, self.keys[place].events, ManifestEntry::Impossible)?;
         }
         Ok(())
     }
 
-    fn tell(&mut self, place: usize, sequence: u64, entry: fn(At) -> Entry) -> io::Result<()> {
+    fn tell(
+        &mut self,
+        place: usize,
+        sequence: u64,
+        entry: fn(EventRef) -> ManifestEntry,
+    ) -> io::Result<()> {
         let key = &self.keys[place].name;
-        self.manifest.tell(|| entry(At { key: key.clone(), sequence }))
+        self.manifest.tell(|| entry(EventRef { key: key.clone(), sequence }))
     }
 
     /// Writes the lines that are due after the event with this index.
     fn receive(&mut self, index: u64) -> io::Result<()> {
-        while let Some(Sent { copy, key: place, sequence, line, .. }) = self.channel.receive(index)
+        while let Some(TransitLine { copy, key: place, sequence, line, .. }) =
+            self.channel.receive(index)
         {
             self.out.write_all(&line)?;
             self.channel.reuse(line);
@@ -142,10 +148,10 @@ impl Run<'_> {
             counts.lines += 1;
             if copy {
                 counts.repeated += 1;
-                self.tell(place, sequence, Entry::Repeated)?;
+                self.tell(place, sequence, ManifestEntry::Repeated)?;
             } else if swapped {
                 counts.swapped += 1;
-                self.tell(place, sequence, Entry::Swapped)?;
+                self.tell(place, sequence, ManifestEntry::Swapped)?;
             }
             self.let_go(place)?;
         }
@@ -164,13 +170,14 @@ impl Run<'_> {
     }
 
     fn tell_key(&mut self, place: usize) -> io::Result<()> {
-        let Key { name, events, ended, .. } = &self.keys[place];
+        let KeyState { name, events, ended, .. } = &self.keys[place];
         self.manifest.counts.keys += 1;
-        self.manifest
-            .tell(|| Entry::Key(KeyEntry { key: name.clone(), events: *events, ended: *ended }))
+        self.manifest.tell(|| {
+            ManifestEntry::Key(KeyEntry { key: name.clone(), events: *events, ended: *ended })
+        })
     }
 
-    fn finish(mut self) -> io::Result<Counts> {
+    fn finish(mut self) -> io::Result<ManifestCounts> {
         for place in self.keys.left() {
             self.tell_key(place)?;
         }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use clap::Parser;
-use ordain_core::{Event, Ordering, digest};
+use ordain_core::{Event, OrderingMode, digest};
 
 use super::*;
-use ordain_cloudevents::Decoder;
+use ordain_cloudevents::EventDecoder;
 
-fn run(load: &Load) -> (String, Vec<Entry>, Counts) {
+fn run(load: &LoadOptions) -> (String, Vec<ManifestEntry>, ManifestCounts) {
     let mut out = Vec::new();
     let mut manifest = Vec::new();
     let counts = generate_to(load, &mut out, Some(&mut manifest), &mut ()).expect("memory");
@@ -18,39 +18,39 @@ fn run(load: &Load) -> (String, Vec<Entry>, Counts) {
 }
 
 fn events(out: &str) -> Vec<Event> {
-    let decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20 };
+    let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size: 1 << 20 };
     out.lines().map(|line| decoder.decode(line.as_bytes()).expect(line)).collect()
 }
 
-fn faulty(shape: Shape) -> Load {
-    Load {
+fn faulty(shape: EventShape) -> LoadOptions {
+    LoadOptions {
         events: 20_000,
         keys: 50,
         key_choice: KeyChoice::Zipf(1.0),
         loss: Probability(0.02),
         duplicates: Probability(0.03),
         reorder: 40,
-        impossible: Probability(if shape == Shape::Orders { 0.05 } else { 0.0 }),
-        arrivals: Arrivals::Steady,
+        impossible: Probability(if shape == EventShape::Orders { 0.05 } else { 0.0 }),
+        arrivals: ArrivalPattern::Steady,
         end_of_sequence: true,
         shape,
-        ..Load::default()
+        ..LoadOptions::default()
     }
 }
 
 #[test]
 fn same_options_produce_the_same_bytes_on_every_machine() {
     // A changed digest means that existing seeds produce other events: change it deliberately only.
-    let bursty = Load {
-        arrivals: Arrivals::Bursty,
-        payload: Some(Payload(10..=300)),
-        ..faulty(Shape::Opaque)
+    let bursty = LoadOptions {
+        arrivals: ArrivalPattern::Bursty,
+        payload: Some(PayloadSize(10..=300)),
+        ..faulty(EventShape::Opaque)
     };
-    let poisson = Load { arrivals: Arrivals::Poisson, ..faulty(Shape::Orders) };
-    let digests = [Load::default(), poisson, bursty].map(|load| {
+    let poisson = LoadOptions { arrivals: ArrivalPattern::Poisson, ..faulty(EventShape::Orders) };
+    let digests = [LoadOptions::default(), poisson, bursty].map(|load| {
         let (out, _, _) = run(&load);
         assert_eq!(out, run(&load).0);
-        assert_ne!(out, run(&Load { seed: 2, ..load }).0);
+        assert_ne!(out, run(&LoadOptions { seed: 2, ..load }).0);
         digest(out.as_bytes())
     });
     let expected = [586_944_924_028_233_967, 3_215_899_070_663_464_590, 7_201_419_534_552_690_376];
@@ -59,7 +59,7 @@ fn same_options_produce_the_same_bytes_on_every_machine() {
 
 #[test]
 fn manifest_can_be_computed_from_the_lines() {
-    for shape in [Shape::Orders, Shape::Opaque] {
+    for shape in [EventShape::Orders, EventShape::Opaque] {
         let (out, entries, counts) = run(&faulty(shape));
         let events = events(&out);
         let mut seen: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
@@ -71,7 +71,7 @@ fn manifest_can_be_computed_from_the_lines() {
             let sequence = event.sequence().expect("numbered");
             let written = seen.entry(key.clone()).or_default();
             let late = written.last().is_some_and(|last| *last > sequence);
-            let at = At { key, sequence };
+            let at = EventRef { key, sequence };
             match (written.insert(sequence), late) {
                 (false, _) => repeated.push(at),
                 (true, true) => swapped.push(at),
@@ -80,22 +80,22 @@ fn manifest_can_be_computed_from_the_lines() {
         }
         let mut keys = 0;
         for entry in &entries {
-            let Entry::Key(KeyEntry { key, events, ended }) = entry else { continue };
+            let ManifestEntry::Key(KeyEntry { key, events, ended }) = entry else { continue };
             assert!(*ended);
             keys += 1;
             let written = seen.remove(key).unwrap_or_default();
             let missing = (1..=*events).filter(|sequence| !written.contains(sequence));
-            lost.extend(missing.map(|sequence| At { key: key.clone(), sequence }));
+            lost.extend(missing.map(|sequence| EventRef { key: key.clone(), sequence }));
             assert!(written.iter().all(|sequence| sequence <= events));
         }
         assert!(seen.is_empty(), "keys without an entry in the manifest: {seen:?}");
 
-        let mut told: HashMap<&str, Vec<At>> = HashMap::new();
+        let mut told: HashMap<&str, Vec<EventRef>> = HashMap::new();
         for entry in &entries {
             let (kind, at) = match entry {
-                Entry::Lost(at) => ("lost", at),
-                Entry::Repeated(at) => ("repeated", at),
-                Entry::Swapped(at) => ("swapped", at),
+                ManifestEntry::Lost(at) => ("lost", at),
+                ManifestEntry::Repeated(at) => ("repeated", at),
+                ManifestEntry::Swapped(at) => ("swapped", at),
                 _ => continue,
             };
             told.entry(kind).or_default().push(at.clone());
@@ -104,7 +104,7 @@ fn manifest_can_be_computed_from_the_lines() {
         told_lost.sort();
         lost.sort();
         assert_eq!((&told_lost, &told["repeated"], &told["swapped"]), (&lost, &repeated, &swapped));
-        let sums = Counts {
+        let sums = ManifestCounts {
             events: 20_000,
             lines: events.len() as u64,
             keys,
@@ -115,9 +115,9 @@ fn manifest_can_be_computed_from_the_lines() {
             impossible: counts.impossible,
         };
         assert_eq!(counts, sums);
-        assert_eq!(entries.last(), Some(&Entry::Counts(sums)));
+        assert_eq!(entries.last(), Some(&ManifestEntry::Counts(sums)));
         assert!(
-            matches!(&entries[0], Entry::Options(options) if options["key_choice"] == "zipf:1")
+            matches!(&entries[0], ManifestEntry::Options(options) if options["key_choice"] == "zipf:1")
         );
         // The number of each fault matches its probability and is large enough for a test.
         assert!((300..500).contains(&counts.lost), "{counts}");
@@ -130,7 +130,8 @@ fn manifest_can_be_computed_from_the_lines() {
 fn no_event_is_overtaken_from_beyond_the_reorder_distance() {
     for reorder in [0, 1, 40] {
         // At a steady rate an event's time determines its place in the original order.
-        let load = Load { reorder, duplicates: Probability(0.0), ..faulty(Shape::Opaque) };
+        let load =
+            LoadOptions { reorder, duplicates: Probability(0.0), ..faulty(EventShape::Opaque) };
         let places: Vec<u64> =
             events(&run(&load).0).iter().map(|event| event.time_ms().expect("timed")).collect();
         let mut highest = 0;
@@ -145,8 +146,8 @@ fn no_event_is_overtaken_from_beyond_the_reorder_distance() {
 
 #[test]
 fn only_the_last_event_of_each_key_is_marked() {
-    for shape in [Shape::Orders, Shape::Opaque] {
-        let load = Load {
+    for shape in [EventShape::Orders, EventShape::Opaque] {
+        let load = LoadOptions {
             loss: Probability(0.0),
             duplicates: Probability(0.0),
             reorder: 0,
@@ -156,7 +157,7 @@ fn only_the_last_event_of_each_key_is_marked() {
         let lasts: HashMap<String, u64> = entries
             .into_iter()
             .filter_map(|entry| match entry {
-                Entry::Key(KeyEntry { key, events, .. }) => Some((key, events)),
+                ManifestEntry::Key(KeyEntry { key, events, .. }) => Some((key, events)),
                 _ => None,
             })
             .collect();
@@ -167,22 +168,22 @@ fn only_the_last_event_of_each_key_is_marked() {
                 "{event:?}"
             );
         }
-        let unmarked = Load { end_of_sequence: false, ..load };
+        let unmarked = LoadOptions { end_of_sequence: false, ..load };
         assert!(events(&run(&unmarked).0).iter().all(|event| !event.end()));
     }
 }
 
 #[test]
 fn faults_do_not_change_the_other_events() {
-    let whole = Load {
+    let whole = LoadOptions {
         loss: Probability(0.0),
         duplicates: Probability(0.0),
         reorder: 0,
-        ..faulty(Shape::Orders)
+        ..faulty(EventShape::Orders)
     };
     let (whole, _, _) = run(&whole);
     let whole: BTreeSet<&str> = whole.lines().collect();
-    let (faulty, _, _) = run(&faulty(Shape::Orders));
+    let (faulty, _, _) = run(&faulty(EventShape::Orders));
     assert!(faulty.lines().all(|line| whole.contains(line)));
 }
 
@@ -201,17 +202,17 @@ fn follows(from: &str, to: &str) -> bool {
 
 #[test]
 fn steps_of_orders_match_their_handler() {
-    let load = Load {
+    let load = LoadOptions {
         loss: Probability(0.0),
         duplicates: Probability(0.0),
         reorder: 0,
         events: 50_000,
-        ..faulty(Shape::Orders)
+        ..faulty(EventShape::Orders)
     };
     let (out, entries, counts) = run(&load);
-    let impossible: BTreeSet<At> = entries
+    let impossible: BTreeSet<EventRef> = entries
         .into_iter()
-        .filter_map(|entry| if let Entry::Impossible(at) = entry { Some(at) } else { None })
+        .filter_map(|entry| if let ManifestEntry::Impossible(at) = entry { Some(at) } else { None })
         .collect();
     assert_eq!(impossible.len() as u64, counts.impossible);
     assert!((2_200..2_800).contains(&counts.impossible), "{counts}");
@@ -219,7 +220,8 @@ fn steps_of_orders_match_their_handler() {
     let mut kinds: BTreeSet<String> = BTreeSet::new();
     for event in events(&out) {
         let kind = event.kind().strip_prefix("order.").expect("an order's").to_owned();
-        let at = At { key: event.key().to_owned(), sequence: event.sequence().expect("numbered") };
+        let at =
+            EventRef { key: event.key().to_owned(), sequence: event.sequence().expect("numbered") };
         let status = orders.entry(at.key.clone()).or_default();
         assert_eq!(!follows(status, &kind), impossible.contains(&at), "{status} {event:?}");
         if !impossible.contains(&at) {
@@ -237,14 +239,14 @@ fn steps_of_orders_match_their_handler() {
 #[test]
 fn data_has_the_requested_size() {
     for (shape, payload, expected) in [
-        (Shape::Opaque, None, 256..=256),
-        (Shape::Opaque, Some(Payload(2..=2)), 2..=2),
-        (Shape::Opaque, Some(Payload(1..=40)), 2..=40),
-        (Shape::Orders, None, 10..=50),
-        (Shape::Orders, Some(Payload(256..=256)), 256..=256),
-        (Shape::Orders, Some(Payload(100..=2_000)), 100..=2_000),
+        (EventShape::Opaque, None, 256..=256),
+        (EventShape::Opaque, Some(PayloadSize(2..=2)), 2..=2),
+        (EventShape::Opaque, Some(PayloadSize(1..=40)), 2..=40),
+        (EventShape::Orders, None, 10..=50),
+        (EventShape::Orders, Some(PayloadSize(256..=256)), 256..=256),
+        (EventShape::Orders, Some(PayloadSize(100..=2_000)), 100..=2_000),
     ] {
-        let load = Load { shape, payload, events: 2_000, ..Load::default() };
+        let load = LoadOptions { shape, payload, events: 2_000, ..LoadOptions::default() };
         for event in events(&run(&load).0) {
             assert!(expected.contains(&event.data().len()), "{:?}", event.data().len());
         }
@@ -254,7 +256,7 @@ fn data_has_the_requested_size() {
 #[test]
 fn arrivals_keep_the_rate_and_differ_in_their_gaps() {
     let spread = |arrivals| {
-        let load = Load { arrivals, events: 50_000, rate: 100.0, ..Load::default() };
+        let load = LoadOptions { arrivals, events: 50_000, rate: 100.0, ..LoadOptions::default() };
         let times: Vec<u64> =
             events(&run(&load).0).iter().map(|event| event.time_ms().expect("timed")).collect();
         assert!(times.is_sorted());
@@ -264,21 +266,21 @@ fn arrivals_keep_the_rate_and_differ_in_their_gaps() {
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt() / mean
     };
-    assert!(spread(Arrivals::Steady) < 0.01);
-    assert!((0.9..1.1).contains(&spread(Arrivals::Poisson)));
-    assert!(spread(Arrivals::Bursty) > 5.0);
+    assert!(spread(ArrivalPattern::Steady) < 0.01);
+    assert!((0.9..1.1).contains(&spread(ArrivalPattern::Poisson)));
+    assert!(spread(ArrivalPattern::Bursty) > 5.0);
 }
 
 #[test]
 fn only_zipf_has_hot_keys() {
     let shares = |key_choice| {
-        let load = Load {
+        let load = LoadOptions {
             key_choice,
-            shape: Shape::Opaque,
+            shape: EventShape::Opaque,
             keys: 1_000,
             events: 50_000,
-            payload: Some(Payload(2..=2)),
-            ..Load::default()
+            payload: Some(PayloadSize(2..=2)),
+            ..LoadOptions::default()
         };
         let mut counts: HashMap<String, usize> = HashMap::new();
         for event in events(&run(&load).0) {
@@ -297,14 +299,18 @@ fn only_zipf_has_hot_keys() {
 #[test]
 fn extreme_options_are_accepted() {
     for load in [
-        Load { events: 0, ..Load::default() },
-        Load { events: 100, keys: 1, reorder: 1_000_000, ..faulty(Shape::Orders) },
-        Load { events: 100, rate: 1e-5, ..faulty(Shape::Opaque) },
-        Load { loss: Probability(1.0), duplicates: Probability(1.0), ..faulty(Shape::Orders) },
-        Load {
+        LoadOptions { events: 0, ..LoadOptions::default() },
+        LoadOptions { events: 100, keys: 1, reorder: 1_000_000, ..faulty(EventShape::Orders) },
+        LoadOptions { events: 100, rate: 1e-5, ..faulty(EventShape::Opaque) },
+        LoadOptions {
+            loss: Probability(1.0),
+            duplicates: Probability(1.0),
+            ..faulty(EventShape::Orders)
+        },
+        LoadOptions {
             duplicates: Probability(1.0),
             impossible: Probability(1.0),
-            ..faulty(Shape::Orders)
+            ..faulty(EventShape::Orders)
         },
     ] {
         let (out, _, counts) = run(&load);
@@ -314,7 +320,7 @@ fn extreme_options_are_accepted() {
 }
 
 #[derive(clap::Parser)]
-struct Cli {
+struct TestCli {
     #[command(flatten)]
     args: GenerateArgs,
 }
@@ -322,13 +328,13 @@ struct Cli {
 #[test]
 fn invalid_options_are_rejected() {
     let parse = |line: &str| {
-        Cli::try_parse_from(std::iter::once("generate").chain(line.split_whitespace()))
+        TestCli::try_parse_from(std::iter::once("generate").chain(line.split_whitespace()))
             .map(|cli| cli.args)
             .map_err(|error| error.to_string())
     };
     let args = parse("").expect("defaults");
-    let options = |load: &Load| serde_json::to_value(load).expect("JSON");
-    assert_eq!(options(&args.load), options(&Load::default()));
+    let options = |load: &LoadOptions| serde_json::to_value(load).expect("JSON");
+    assert_eq!(options(&args.load), options(&LoadOptions::default()));
     assert_eq!(args.out, Path::new("-"));
     let args = parse(
         "--seed 7 --events 5 --keys 3 --key-choice zipf:1.5 --arrivals bursty --rate 20 \
@@ -337,8 +343,8 @@ fn invalid_options_are_rejected() {
     )
     .expect("all of them");
     assert_eq!(args.load.key_choice, KeyChoice::Zipf(1.5));
-    assert_eq!(args.load.payload, Some(Payload(1_024..=2_048)));
-    assert_eq!((args.load.arrivals, args.load.shape), (Arrivals::Bursty, Shape::Opaque));
+    assert_eq!(args.load.payload, Some(PayloadSize(1_024..=2_048)));
+    assert_eq!((args.load.arrivals, args.load.shape), (ArrivalPattern::Bursty, EventShape::Opaque));
     for (line, message) in [
         ("--loss 2", "a probability from 0 to 1"),
         ("--loss NaN", "a probability from 0 to 1"),
@@ -362,11 +368,21 @@ fn invalid_options_are_rejected() {
 fn conflicting_options_are_rejected() {
     for (load, message) in [
         (
-            Load { reorder: 1_000_000, payload: Some(Payload(1..=1 << 20)), ..Load::default() },
+            LoadOptions {
+                reorder: 1_000_000,
+                payload: Some(PayloadSize(1..=1 << 20)),
+                ..LoadOptions::default()
+            },
             "--reorder times --payload",
         ),
-        (Load { events: 1 << 40, rate: 1.0, ..Load::default() }, "more than a century"),
-        (Load { impossible: Probability(0.1), ..faulty(Shape::Opaque) }, "applies to orders only"),
+        (
+            LoadOptions { events: 1 << 40, rate: 1.0, ..LoadOptions::default() },
+            "more than a century",
+        ),
+        (
+            LoadOptions { impossible: Probability(0.1), ..faulty(EventShape::Opaque) },
+            "applies to orders only",
+        ),
     ] {
         let args = GenerateArgs { load, out: PathBuf::from("-"), manifest: None, realtime: false };
         let error = generate(&args).expect_err(message).to_string();
@@ -379,7 +395,12 @@ fn events_are_written_at_their_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("events.ndjson");
     let manifest = folder.path().join("manifest.ndjson");
-    let load = Load { events: 50, rate: 1_000.0, arrivals: Arrivals::Steady, ..Load::default() };
+    let load = LoadOptions {
+        events: 50,
+        rate: 1_000.0,
+        arrivals: ArrivalPattern::Steady,
+        ..LoadOptions::default()
+    };
     let mut args =
         GenerateArgs { load, out: out.clone(), manifest: Some(manifest.clone()), realtime: true };
     let start = Instant::now();

@@ -20,16 +20,16 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use crate::connection::{self, Limits};
-use crate::guard::{self, Guard};
+use crate::connection::{self, ListenerLimits};
+use crate::guard::{self, AccessRule};
 use crate::listen::ListenError;
-use crate::problem::Problem;
-use health::Health;
-use ordain_config::{Admin as Settings, Loaded, Secret};
-use ordain_engine::run::Figures;
+use crate::problem::ProblemDetails;
+use health::StoreHealth;
+use ordain_config::{AdminConfig as Settings, LoadedConfig, Secret};
+use ordain_engine::run::RunStatus;
 use ordain_util::shutdown::asked_to_stop;
-use parked::ParkedKeys;
-use scale::Wanted;
+use parked::ParkedCounts;
+use scale::WantedInstances;
 
 /// The default address of the listener.
 const DEFAULT: SocketAddr =
@@ -41,7 +41,7 @@ const QUESTIONS: usize = 8;
 
 /// Limits for operators, dashboards and probes, of which there are few. The longest key fits into a path,
 /// percent-encoded. A connection carries one request, so it is idle, being answered, or closed.
-const LIMITS: Limits = Limits {
+const LIMITS: ListenerLimits = ListenerLimits {
     listener: "the admin listener",
     connections: 64,
     header_bytes: 16 << 10,
@@ -55,38 +55,38 @@ const LIMITS: Limits = Limits {
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The admin listener. Dropping it closes its connections at once.
-pub struct Admin {
+pub struct AdminListener {
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
 
 /// The data that requests need.
-struct App {
-    loaded: Loaded,
-    figures: Arc<Figures>,
+struct AdminState {
+    loaded: LoadedConfig,
+    figures: Arc<RunStatus>,
     shutdown: watch::Receiver<bool>,
-    health: Health,
-    parked: ParkedKeys,
-    wanted: Wanted,
+    health: StoreHealth,
+    parked: ParkedCounts,
+    wanted: WantedInstances,
     questions: Arc<Semaphore>,
 }
 
-impl Admin {
+impl AdminListener {
     /// Starts the listener at the configured address. Without `[admin]` it uses the default address, or does not
     /// start if the run ends by itself (`once`).
     pub fn listen<'a>(
-        loaded: &'a Loaded,
+        loaded: &'a LoadedConfig,
         once: bool,
-        figures: &'a Arc<Figures>,
+        figures: &'a Arc<RunStatus>,
         shutdown: &'a watch::Receiver<bool>,
     ) -> BoxFuture<'a, Result<Option<Self>, ListenError>> {
         Box::pin(Self::begin(loaded, once, figures, shutdown))
     }
 
     async fn begin(
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         once: bool,
-        figures: &Arc<Figures>,
+        figures: &Arc<RunStatus>,
         shutdown: &watch::Receiver<bool>,
     ) -> Result<Option<Self>, ListenError> {
         let (address, token) = match &loaded.config.admin {
@@ -101,13 +101,13 @@ impl Admin {
         let (bound_to, listener) =
             bound.await.map_err(|error| ListenError::new(loaded, "admin", address, &error))?;
         tracing::info!("admin listening on http://{bound_to}");
-        let app = Arc::new(App {
+        let app = Arc::new(AdminState {
             loaded: loaded.clone(),
             figures: Arc::clone(figures),
             shutdown: shutdown.clone(),
-            health: Health::default(),
-            parked: ParkedKeys::default(),
-            wanted: Wanted::default(),
+            health: StoreHealth::default(),
+            parked: ParkedCounts::default(),
+            wanted: WantedInstances::default(),
             questions: Arc::new(Semaphore::new(QUESTIONS)),
         });
         let (end, mut ended) = watch::channel(false);
@@ -137,26 +137,26 @@ impl Admin {
     }
 }
 
-impl Drop for Admin {
+impl Drop for AdminListener {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
-fn no_route() -> Problem {
-    Problem::not_found(
+fn no_route() -> ProblemDetails {
+    ProblemDetails::not_found(
         "there is no such page. There are: /metrics, /healthz, /readyz, /v1/streams, \
          /v1/streams/{stream}/keys, /v1/streams/{stream}/keys/{key}, /v1/dead, /v1/plugins, /v1/instances, \
          /v1/scale/{stream}",
     )
 }
 
-fn no_method() -> Problem {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this page is read-only: use GET")
+fn no_method() -> ProblemDetails {
+    ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, "this page is read-only: use GET")
 }
 
-fn router(app: &Arc<App>, token: Option<Secret>) -> Router {
-    let guard = Guard { section: "admin", token };
+fn router(app: &Arc<AdminState>, token: Option<Secret>) -> Router {
+    let guard = AccessRule { section: "admin", token };
     Router::new()
         .route("/metrics", get(metrics::metrics))
         .route("/v1/streams", get(look::streams))

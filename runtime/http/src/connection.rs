@@ -23,7 +23,7 @@ use ordain_util::shutdown::asked_to_stop;
 
 /// The limits for the callers of a listener.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct ListenerLimits {
     /// The listener's name in the log.
     pub(crate) listener: &'static str,
     /// Maximum number of connections. A new connection replaces the oldest idle one; without an idle one, the new
@@ -47,7 +47,7 @@ const HEADER_TIME: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// An open connection.
-struct Open {
+struct OpenConnection {
     asks: Arc<AtomicBool>,
     serving: AbortHandle,
 }
@@ -56,11 +56,11 @@ struct Open {
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
-    limits: Limits,
+    limits: ListenerLimits,
     mut end: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
-    let mut open: VecDeque<Open> = VecDeque::new();
+    let mut open: VecDeque<OpenConnection> = VecDeque::new();
     loop {
         let next = async {
             let taken = listener.accept().await;
@@ -79,7 +79,7 @@ pub(crate) async fn serve(
             Ok((stream, _)) => {
                 let asks = Arc::new(AtomicBool::new(false));
                 let one = serve_one(stream, router.clone(), limits, Arc::clone(&asks), end.clone());
-                open.push_back(Open { asks, serving: connections.spawn(one) });
+                open.push_back(OpenConnection { asks, serving: connections.spawn(one) });
             }
             Err(error) => {
                 tracing::debug!(%error, "connection to {} not accepted", limits.listener);
@@ -92,7 +92,7 @@ pub(crate) async fn serve(
 }
 
 /// Closes the oldest idle connection. Returns whether there was one.
-fn end_oldest_idle(open: &mut VecDeque<Open>) -> bool {
+fn end_oldest_idle(open: &mut VecDeque<OpenConnection>) -> bool {
     let idle = open.iter().position(|connection| !connection.asks.load(Ordering::Relaxed));
     let idle = idle.and_then(|at| open.remove(at));
     idle.inspect(|connection| connection.serving.abort()).is_some()
@@ -101,7 +101,7 @@ fn end_oldest_idle(open: &mut VecDeque<Open>) -> bool {
 async fn serve_one(
     stream: TcpStream,
     router: Router,
-    limits: Limits,
+    limits: ListenerLimits,
     asks: Arc<AtomicBool>,
     mut end: watch::Receiver<bool>,
 ) {
@@ -117,8 +117,10 @@ async fn serve_one(
         requests.send_modify(|count| *count += 1);
         let answer = service.call(request);
         // Without keep-alive, the connection is busy until it ends.
-        let asks = limits.keep_alive.then(|| Asks(Arc::clone(&asks)));
-        async move { answer.await.map(|response| response.map(|body| Sending { body, _asks: asks })) }
+        let asks = limits.keep_alive.then(|| BusyGuard(Arc::clone(&asks)));
+        async move {
+            answer.await.map(|response| response.map(|body| GuardedBody { body, _asks: asks }))
+        }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     let mut life = pin!(tokio::time::sleep(limits.life));
@@ -143,21 +145,21 @@ async fn serve_one(
 }
 
 /// A guard that marks a connection as busy until it is dropped.
-struct Asks(Arc<AtomicBool>);
+struct BusyGuard(Arc<AtomicBool>);
 
-impl Drop for Asks {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
 /// The body of a response that is being sent.
-struct Sending {
+struct GuardedBody {
     body: Body,
-    _asks: Option<Asks>,
+    _asks: Option<BusyGuard>,
 }
 
-impl hyper::body::Body for Sending {
+impl hyper::body::Body for GuardedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
-use super::problem::Problem;
+use super::problem::ProblemDetails;
 use ordain_config::Secret;
 
 /// The header in which a browser states the origin of a request; the library has no constant for it.
@@ -22,7 +22,7 @@ pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(10);
 
 /// The access rule of a listener.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct AccessRule {
     /// The listener's section of the configuration, without brackets.
     pub(crate) section: &'static str,
     /// The token that a caller must present.
@@ -32,7 +32,7 @@ pub(crate) struct Guard {
 /// Accepts a request that presents the token. Without a configured token, rejects a request that a web page could
 /// have sent through a user's browser.
 pub(crate) async fn guard(
-    State(guard): State<Arc<Guard>>,
+    State(guard): State<Arc<AccessRule>>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -40,15 +40,15 @@ pub(crate) async fn guard(
     let section = guard.section;
     let refused = match &guard.token {
         Some(token) if presents(headers, token) => None,
-        Some(_) => Some(Problem::unauthorized(section)),
-        None if !names_this_machine(headers) => Some(Problem::new(
+        Some(_) => Some(ProblemDetails::unauthorized(section)),
+        None if !names_this_machine(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
                 "without a token only this machine is served: use 127.0.0.1 or localhost as the host, or \
                  configure `token` of [{section}]"
             ),
         )),
-        None if is_of_a_page(headers) => Some(Problem::new(
+        None if is_of_a_page(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
                 "without a token no web page is served, and a browser sent this request for one (`Origin` or \
@@ -98,7 +98,7 @@ pub(crate) async fn in_time(request: Request, next: Next) -> Response {
         let words = format!(
             "no response within {REQUEST_TIME:?}: the store is unavailable, or others read large pages; try again"
         );
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
+        ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
     })
 }
 

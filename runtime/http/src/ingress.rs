@@ -28,24 +28,24 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::connection::{self, Limits};
-use crate::guard::{self, Guard};
+use crate::connection::{self, ListenerLimits};
+use crate::guard::{self, AccessRule};
 use crate::listen::ListenError;
-use crate::parts::Parts;
-use crate::problem::Problem;
+use crate::parts::ChunkedBody;
+use crate::problem::ProblemDetails;
 use intake::Intake;
 use ordain_cloudevents::{BodyError, NAMED_LIMIT, decode_body, form_of};
-use ordain_config::{Ingress as Settings, Loaded, REQUEST_EVENTS, Source};
+use ordain_config::{IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS, SourceConfig};
 use ordain_core::Event;
-use ordain_engine::run::Figures;
-use ordain_engine::source::Feeds;
-use ordain_publish::NotAssigned;
-use ordain_store::{Assigned, Store, StoreError};
+use ordain_engine::run::RunStatus;
+use ordain_engine::source::QueueNotifiers;
+use ordain_publish::AssignError;
+use ordain_store::{AssignItemReply, Store, StoreError};
 use ordain_util::shutdown::asked_to_stop;
 
 /// The limits of connections. A producer keeps its connection open. In binary mode, each attribute of an event is a
 /// header.
-const LIMITS: Limits = Limits {
+const LIMITS: ListenerLimits = ListenerLimits {
     listener: "the ingress",
     connections: 1_024,
     header_bytes: 128 << 10,
@@ -67,14 +67,14 @@ const BODY_TIME: Duration = Duration::from_secs(30);
 const STORE_TIME: Duration = Duration::from_secs(10);
 
 /// The ingress listener. Dropping this value ends the listener at once.
-pub struct Ingress {
-    app: Arc<App>,
+pub struct IngressListener {
+    app: Arc<IngressState>,
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
 
 /// The state that all requests share.
-struct App {
+struct IngressState {
     streams: BTreeMap<Arc<str>, Intake>,
     /// Maximum size of a request body, in bytes.
     request_size: usize,
@@ -84,29 +84,29 @@ struct App {
     has_failed: AtomicBool,
 }
 
-impl Ingress {
+impl IngressListener {
     /// Listens at the address of `[ingress]`. Without `[ingress]`, listens at the default address if the source of a
     /// stream is `http`, and otherwise returns `None`.
     pub fn listen<'a>(
-        loaded: &'a Loaded,
+        loaded: &'a LoadedConfig,
         store: &'a Arc<dyn Store>,
-        feeds: &'a Arc<Feeds>,
-        figures: &'a Arc<Figures>,
+        feeds: &'a Arc<QueueNotifiers>,
+        figures: &'a Arc<RunStatus>,
         shutdown: &'a watch::Receiver<bool>,
     ) -> BoxFuture<'a, Result<Option<Self>, ListenError>> {
         Box::pin(Self::begin(loaded, store, feeds, figures, shutdown))
     }
 
     async fn begin(
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         store: &Arc<dyn Store>,
-        feeds: &Arc<Feeds>,
-        figures: &Arc<Figures>,
+        feeds: &Arc<QueueNotifiers>,
+        figures: &Arc<RunStatus>,
         shutdown: &watch::Receiver<bool>,
     ) -> Result<Option<Self>, ListenError> {
         let config = &loaded.config;
         let is_source =
-            config.streams.values().any(|stream| matches!(stream.source, Source::Http(_)));
+            config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Http(_)));
         let settings = match &config.ingress {
             Some(settings) => settings.clone(),
             None if is_source => Settings::default(),
@@ -116,7 +116,7 @@ impl Ingress {
         let mut streams = BTreeMap::new();
         for (name, stream) in &config.streams {
             // Without `[ingress]`, only the permissions of the broker decide which programs publish to its exchanges.
-            if config.ingress.is_none() && matches!(stream.source, Source::Amqp(_)) {
+            if config.ingress.is_none() && matches!(stream.source, SourceConfig::Amqp(_)) {
                 continue;
             }
             let intake = Intake::of(loaded, name, stream, store, feeds)?;
@@ -129,13 +129,13 @@ impl Ingress {
         let (bound_to, listener) =
             bound.await.map_err(|error| ListenError::new(loaded, "ingress", listen, &error))?;
         tracing::info!("ingress listening on http://{bound_to}");
-        let app = Arc::new(App {
+        let app = Arc::new(IngressState {
             streams,
             request_size: request_size.bytes(),
             room: Arc::new(Semaphore::new(in_flight.bytes())),
             has_failed: AtomicBool::new(false),
         });
-        let router = router(&app, Guard { section: "ingress", token }, figures);
+        let router = router(&app, AccessRule { section: "ingress", token }, figures);
         let (end, ended) = watch::channel(false);
         let end_serving = end.clone();
         let mut shutdown = shutdown.clone();
@@ -163,18 +163,19 @@ impl Ingress {
     }
 }
 
-impl Drop for Ingress {
+impl Drop for IngressListener {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
-fn router(app: &Arc<App>, guard: Guard, figures: &Arc<Figures>) -> Router {
+fn router(app: &Arc<IngressState>, guard: AccessRule, figures: &Arc<RunStatus>) -> Router {
     let no_route = async || {
-        Problem::not_found("no such page: send events with POST /v1/streams/{stream}/events")
+        ProblemDetails::not_found("no such page: send events with POST /v1/streams/{stream}/events")
     };
-    let no_method =
-        async || Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST");
+    let no_method = async || {
+        ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST")
+    };
     Router::new()
         .route("/v1/streams/{stream}/events", post(take))
         .fallback(no_route)
@@ -185,7 +186,7 @@ fn router(app: &Arc<App>, guard: Guard, figures: &Arc<Figures>) -> Router {
 }
 
 /// Counts requests by the status of their responses.
-async fn count(State(figures): State<Arc<Figures>>, request: Request, next: Next) -> Response {
+async fn count(State(figures): State<Arc<RunStatus>>, request: Request, next: Next) -> Response {
     let answer = next.run(request).await;
     figures.count_request(answer.status().as_u16());
     answer
@@ -193,24 +194,26 @@ async fn count(State(figures): State<Arc<Figures>>, request: Request, next: Next
 
 /// Handles `POST /v1/streams/{stream}/events`.
 async fn take(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<IngressState>>,
     stream: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemDetails> {
     let Path(stream) = stream?;
     let Some(intake) = app.streams.get(&*stream) else {
         let known: Vec<&str> = app.streams.keys().map(|name| &**name).collect();
-        return Err(Problem::not_found(format!(
+        return Err(ProblemDetails::not_found(format!(
             "no stream {stream:?} accepts events over HTTP; these do: {}",
             known.join(", ")
         )));
     };
     let Some(form) = form_of(&headers) else {
         if headers.keys().any(|name| name.as_str().starts_with("ce-")) {
-            return Err(Problem::bad("the header `ce-specversion` is missing: set it to \"1.0\""));
+            return Err(ProblemDetails::bad(
+                "the header `ce-specversion` is missing: set it to \"1.0\"",
+            ));
         }
-        return Err(Problem::new(
+        return Err(ProblemDetails::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "the request has no CloudEvents: send application/cloudevents+json, \
              application/cloudevents-batch+json, application/x-ndjson, or the data with headers ce-…",
@@ -221,7 +224,7 @@ async fn take(
     if !headers.get_all(CONTENT_ENCODING).iter().all(is_identity)
         || !headers.get_all(TRANSFER_ENCODING).iter().all(is_chunked)
     {
-        return Err(Problem::new(
+        return Err(ProblemDetails::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "the body is compressed: send it uncompressed",
         ));
@@ -233,30 +236,36 @@ async fn take(
     }
     let (body, room) = timeout(BODY_TIME, app.body(body)).await.unwrap_or_else(|_| {
         let words = format!("the body took more than {BODY_TIME:?}: send less at a time");
-        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, words))
+        Err(ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, words))
     })?;
     let check = |event: &Event| intake.wrong(event);
     let found = decode_body(&intake.decoder, form, &headers, &body, REQUEST_EVENTS, check)?;
     app.check_run()?;
     let Ok(assigned) = timeout(STORE_TIME, intake.put(&found.events)).await else {
         let words = format!("the store has not answered within {STORE_TIME:?}: try again");
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, words).retry_after(RETRY_AFTER));
+        return Err(
+            ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words).retry_after(RETRY_AFTER)
+        );
     };
     let assigned = assigned.map_err(|error| match error {
-        NotAssigned::Full => {
+        AssignError::Full => {
             let bound = intake.bound;
             busy(&format!("the queue of the stream is full (`source.{bound}`)"))
         }
-        NotAssigned::Store(error) => Problem::from(error).retry_after(RETRY_AFTER),
-        NotAssigned::WentBack => Problem::from(StoreError::WentBack).retry_after(RETRY_AFTER),
+        AssignError::Store(error) => ProblemDetails::from(error).retry_after(RETRY_AFTER),
+        AssignError::WentBack => {
+            ProblemDetails::from(StoreError::WentBack).retry_after(RETRY_AFTER)
+        }
     })?;
     let mut conflicts = Vec::new();
     let mut taken = Vec::with_capacity(assigned.len());
     for (at, (event, assigned)) in found.events.iter().zip(assigned).enumerate() {
         let detail = match assigned {
-            Assigned::Conflict(_) => "the key has an event with this sequence and other content",
-            Assigned::Behind => "not accepted: an earlier event of its key is in conflict",
-            Assigned::New(_) | Assigned::Known(_) => {
+            AssignItemReply::Conflict(_) => {
+                "the key has an event with this sequence and other content"
+            }
+            AssignItemReply::Behind => "not accepted: an earlier event of its key is in conflict",
+            AssignItemReply::New(_) | AssignItemReply::Known(_) => {
                 taken.push(json!({ "id": event.id(), "sequence": event.sequence() }));
                 continue;
             }
@@ -271,27 +280,30 @@ async fn take(
     }
     let words = format!("{} of {} events are in conflict", conflicts.len(), found.events.len());
     conflicts.truncate(NAMED_LIMIT);
-    Err(Problem::new(StatusCode::CONFLICT, words).with_errors(conflicts))
+    Err(ProblemDetails::new(StatusCode::CONFLICT, words).with_errors(conflicts))
 }
 
-impl App {
+impl IngressState {
     /// Rejects the request if the run has failed.
-    fn check_run(&self) -> Result<(), Problem> {
+    fn check_run(&self) -> Result<(), ProblemDetails> {
         if self.has_failed.load(Ordering::SeqCst) {
             let words = "the process ends after an error: try again";
-            return Err(Problem::unavailable(words).retry_after(RETRY_AFTER));
+            return Err(ProblemDetails::unavailable(words).retry_after(RETRY_AFTER));
         }
         Ok(())
     }
 
     /// Reads a whole body. Also returns the room that the body occupies. The room grows as bytes arrive, so a client
     /// occupies none with bytes that it only announced.
-    async fn body(&self, body: Body) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Problem> {
+    async fn body(
+        &self,
+        body: Body,
+    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), ProblemDetails> {
         let mut parts = body.into_data_stream();
         let mut whole = BytesMut::new();
         let mut room: Option<OwnedSemaphorePermit> = None;
         while let Some(part) = parts.next().await {
-            let ends_early = |error| Problem::bad(format!("the body ends early: {error}"));
+            let ends_early = |error| ProblemDetails::bad(format!("the body ends early: {error}"));
             let part = part.map_err(ends_early)?;
             if part.len() > self.request_size - whole.len() {
                 return Err(self.too_large());
@@ -310,10 +322,10 @@ impl App {
         Ok((whole.freeze(), room))
     }
 
-    fn too_large(&self) -> Problem {
+    fn too_large(&self) -> ProblemDetails {
         let limit = self.request_size;
         let words = format!("the body has more than {limit} bytes (`ingress.request_size`)");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
+        ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, words)
     }
 }
 
@@ -332,7 +344,7 @@ fn event_error(
     error
 }
 
-impl From<BodyError> for Problem {
+impl From<BodyError> for ProblemDetails {
     fn from(error: BodyError) -> Self {
         match error {
             BodyError::Unreadable(detail) => Self::bad(detail),
@@ -356,11 +368,11 @@ impl From<BodyError> for Problem {
 /// Builds the response to an accepted request. The response lists the accepted events, and occupies the room of the
 /// request until the producer has received it.
 fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
-    let body = Body::new(Parts::new(json!({ "events": events }).to_string().into(), room));
+    let body = Body::new(ChunkedBody::new(json!({ "events": events }).to_string().into(), room));
     (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-fn busy(words: &str) -> Problem {
-    Problem::new(StatusCode::TOO_MANY_REQUESTS, format!("{words}: try again"))
+fn busy(words: &str) -> ProblemDetails {
+    ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, format!("{words}: try again"))
         .retry_after(RETRY_AFTER)
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use ordain_config::{ConfigError, Loaded};
+use ordain_config::{ConfigError, LoadedConfig};
 
 /// The reason why a listener cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum ListenError {
 impl ListenError {
     /// Returns the error for a section's address that cannot be used.
     pub(crate) fn new(
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         section: &str,
         address: SocketAddr,
         error: &io::Error,

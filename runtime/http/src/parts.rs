@@ -12,19 +12,19 @@ use tokio::sync::OwnedSemaphorePermit;
 const PART: usize = 32 << 10;
 
 /// The unsent rest of a response, and the permit that the response holds until it is sent.
-pub(crate) struct Parts {
+pub(crate) struct ChunkedBody {
     rest: Bytes,
     _place: Option<OwnedSemaphorePermit>,
 }
 
-impl Parts {
+impl ChunkedBody {
     /// Creates the body of a whole response.
     pub(crate) fn new(rest: Bytes, place: Option<OwnedSemaphorePermit>) -> Self {
         Self { rest, _place: place }
     }
 }
 
-impl Body for Parts {
+impl Body for ChunkedBody {
     type Data = Bytes;
     type Error = Infallible;
 

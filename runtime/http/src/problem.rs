@@ -7,11 +7,11 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use ordain_store::StoreError;
-use ordain_wasm::LoadingError;
+use ordain_wasm::HandlerSetupError;
 
 /// An error response.
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub(crate) struct ProblemDetails {
     status: StatusCode,
     detail: String,
     /// The error of each item of a request with several items.
@@ -20,7 +20,7 @@ pub(crate) struct Problem {
     retry_after: Option<u64>,
 }
 
-impl Problem {
+impl ProblemDetails {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into(), errors: Vec::new(), retry_after: None }
     }
@@ -59,7 +59,7 @@ impl Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ProblemDetails {
     fn into_response(self) -> Response {
         let mut body = json!({
             "type": "about:blank",
@@ -83,19 +83,19 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<PathRejection> for Problem {
+impl From<PathRejection> for ProblemDetails {
     fn from(rejection: PathRejection) -> Self {
         Self::bad(format!("the path cannot be read: {}", rejection.body_text()))
     }
 }
 
-impl From<QueryRejection> for Problem {
+impl From<QueryRejection> for ProblemDetails {
     fn from(rejection: QueryRejection) -> Self {
         Self::bad(format!("the query cannot be read: {}", rejection.body_text()))
     }
 }
 
-impl From<StoreError> for Problem {
+impl From<StoreError> for ProblemDetails {
     fn from(error: StoreError) -> Self {
         let status = match &error {
             StoreError::Cursor(_) => StatusCode::BAD_REQUEST,
@@ -110,8 +110,8 @@ impl From<StoreError> for Problem {
     }
 }
 
-impl From<LoadingError> for Problem {
-    fn from(error: LoadingError) -> Self {
+impl From<HandlerSetupError> for ProblemDetails {
+    fn from(error: HandlerSetupError) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{:#}", anyhow::Error::from(error)))
     }
 }

@@ -14,17 +14,19 @@ mod rows;
 mod stream;
 mod text;
 
-use ordain_core::Status;
+use ordain_core::KeyStatus;
 use serde::Serialize;
 
-pub use data::Data;
-pub use instances::{InstanceRow, Instances, InstancesPage, PartitionRow, Scale};
+pub use data::JsonData;
+pub use instances::{InstanceOverview, InstanceRow, InstancesPage, PartitionRow, ScaleReport};
 pub use key::{AnswersRow, GapRow, HeldRow, KeyRow, KeysPage, TroubleRow};
 pub use letter::{DeadPage, EventRow, LetterRow};
-pub use plugins::{FileRow, PluginRow, Plugins, RefusedRow, look_into, plugins, running_plugins};
-pub use rows::{Made, Rows};
-pub use stream::{Executing, StreamRow, StreamsPage};
-pub use text::Text;
+pub use plugins::{
+    FileRow, PluginRow, PluginsPage, RefusedRow, look_into, plugins, running_plugins,
+};
+pub use rows::{BoundedRows, LazyRows};
+pub use stream::{StreamRow, StreamVersion, StreamsPage};
+pub use text::RowText;
 
 /// Formats a time of the store, given in ms since the Unix epoch. All formatted times have the same length, so that
 /// an earlier one sorts before a later one.
@@ -34,9 +36,9 @@ pub fn time(ms: u64) -> String {
 }
 
 /// Parses the name of a status. The error lists the names.
-pub fn parse_status(text: &str) -> Result<Status, String> {
-    Status::parse(text)
-        .ok_or_else(|| format!("one of {}", Status::ALL.map(Status::name).join(", ")))
+pub fn parse_status(text: &str) -> Result<KeyStatus, String> {
+    KeyStatus::parse(text)
+        .ok_or_else(|| format!("one of {}", KeyStatus::ALL.map(KeyStatus::name).join(", ")))
 }
 
 /// Returns rows as JSON.

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use ordain_core::{Event, QueueRun, shard_of};
 
-use ordain_config::Passage;
+use ordain_config::NumberingPolicy;
 use ordain_store::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply,
-    Part, Partition, Place, Store, StoreError, Witness,
+    ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
+    AssignReply, AssignRequest, Destination, OutboxChunk, OutboxPosition, Partition, Store,
+    StoreError, Witness,
 };
 use ordain_util::log_throttle::LogThrottle;
 
@@ -25,7 +26,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// The reason why the store did not accept all events. The store may have some of them nevertheless; it recognises
 /// these when the caller sends them again.
 #[derive(Debug)]
-pub enum NotAssigned {
+pub enum AssignError {
     /// The queue of a partition is full.
     Full,
     /// The store failed.
@@ -36,20 +37,20 @@ pub enum NotAssigned {
 
 /// The result of putting events into the store.
 #[derive(Debug, Default)]
-pub struct Assignment {
+pub struct AssignResult {
     /// The result for each event, in the order of the events.
-    pub assigned: Vec<Assigned>,
+    pub assigned: Vec<AssignItemReply>,
     /// The entries that the call added to queues.
-    pub put: Vec<Put>,
+    pub put: Vec<QueuedEntries>,
     /// Number of events that the store had lost and that the call wrote once more.
     pub repeated: usize,
     /// The reason why not all events were processed; `None` if all were.
-    pub failed: Option<NotAssigned>,
+    pub failed: Option<AssignError>,
 }
 
 /// Entries that a call added to a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Put {
+pub struct QueuedEntries {
     /// The partition of the stream.
     pub partition: u32,
     /// The shard.
@@ -59,27 +60,27 @@ pub struct Put {
 }
 
 /// The result for the events of one shard. Each event is named by its index among the events of the call.
-struct InShard {
-    done: Vec<(usize, Assigned)>,
-    put: Vec<Put>,
-    failed: Option<NotAssigned>,
+struct ShardResult {
+    done: Vec<(usize, AssignItemReply)>,
+    put: Vec<QueuedEntries>,
+    failed: Option<AssignError>,
 }
 
 /// A writer of events to the store.
-pub struct Assigner {
+pub struct EventAssigner {
     /// The store.
     pub store: Arc<dyn Store>,
     /// The destination, and the rules for its numbers and queues.
-    pub passage: Passage,
+    pub passage: NumberingPolicy,
     /// How long the assigner waits for room in a full queue.
     pub patience: Duration,
 }
 
-impl Assigner {
+impl EventAssigner {
     /// Creates the item of an event. The partition follows from the key, as in every queue of the store.
-    pub fn item(&self, event: &Arc<Event>) -> Item {
+    pub fn item(&self, event: &Arc<Event>) -> AssignItem {
         let partition = shard_of(event.key(), self.passage.partitions);
-        Item { event: Arc::clone(event), partition, number: 0 }
+        AssignItem { event: Arc::clone(event), partition, number: 0 }
     }
 
     /// Writes events to the queues of their stream, and returns the result for each event. The events are durable after
@@ -87,7 +88,7 @@ impl Assigner {
     ///
     /// If the store may have gone back in time during the call, it may have lost some of the events. The call then
     /// writes them once more, until it finds them all; events that the store still has do not change.
-    pub async fn assign(&self, items: &[Item]) -> Assignment {
+    pub async fn assign(&self, items: &[AssignItem]) -> AssignResult {
         let shards = self.store.shards();
         let of_items: BTreeSet<u32> =
             items.iter().map(|item| shard_of(item.event.key(), shards)).collect();
@@ -99,14 +100,14 @@ impl Assigner {
         for attempt in 0.. {
             let may_lack = match result.failed {
                 None => breaks() != before,
-                Some(NotAssigned::WentBack) => true,
+                Some(AssignError::WentBack) => true,
                 Some(_) => false,
             };
             if !may_lack {
                 break;
             }
             if attempt == REWIND_ATTEMPTS {
-                result.failed = Some(NotAssigned::WentBack);
+                result.failed = Some(AssignError::WentBack);
                 break;
             }
             before = breaks();
@@ -120,11 +121,11 @@ impl Assigner {
     /// nothing to a shard that lacks its witness.
     pub(crate) async fn assign_again(
         &self,
-        items: &[Item],
-        mut first: Assignment,
+        items: &[AssignItem],
+        mut first: AssignResult,
         only: Option<&BTreeSet<u32>>,
         witnesses: &BTreeMap<u32, Witness>,
-    ) -> Assignment {
+    ) -> AssignResult {
         let is_in = |shard: u32| only.is_none_or(|only| only.contains(&shard));
         let mut lost: BTreeSet<(u32, u32)> = BTreeSet::new();
         for put in first.put.iter().filter(|put| is_in(put.shard)) {
@@ -132,30 +133,32 @@ impl Assigner {
                 Ok(true) => drop(lost.insert((put.partition, put.shard))),
                 Ok(false) => {}
                 Err(error) => {
-                    first.failed = Some(NotAssigned::Store(error));
+                    first.failed = Some(AssignError::Store(error));
                     return first;
                 }
             }
         }
         let shards = self.store.shards();
-        let place = |item: &Item| (item.partition, shard_of(item.event.key(), shards));
+        let place = |item: &AssignItem| (item.partition, shard_of(item.event.key(), shards));
         // The store recognises numbered events by their ids, so all of them are written once more.
         let is_numbered = self.passage.rules.numbers.is_some();
         let places: Vec<usize> = (0..items.len())
             .filter(|at| {
                 let place = place(&items[*at]);
-                let is_open = first.assigned[*at] == Assigned::Behind || is_numbered;
+                let is_open = first.assigned[*at] == AssignItemReply::Behind || is_numbered;
                 lost.contains(&place) || (is_open && is_in(place.1))
             })
             .collect();
-        let some: Vec<Item> = places.iter().map(|at| items[*at].clone()).collect();
+        let some: Vec<AssignItem> = places.iter().map(|at| items[*at].clone()).collect();
         let again = self.assign_behind(&some, witnesses).await;
         for (at, assigned) in places.into_iter().zip(again.assigned) {
-            first.repeated += usize::from(matches!(assigned, Assigned::New(_)));
+            first.repeated += usize::from(matches!(assigned, AssignItemReply::New(_)));
             first.assigned[at] = match (first.assigned[at], assigned) {
-                (Assigned::New(_), Assigned::Known(number)) => Assigned::New(number),
+                (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
+                    AssignItemReply::New(number)
+                }
                 // The call failed before it wrote the event.
-                (before, Assigned::Behind) => before,
+                (before, AssignItemReply::Behind) => before,
                 (_, assigned) => assigned,
             };
         }
@@ -169,7 +172,7 @@ impl Assigner {
     }
 
     /// Returns whether the store has lost entries of a queue.
-    pub(crate) async fn has_lost(&self, put: &Put) -> Result<bool, StoreError> {
+    pub(crate) async fn has_lost(&self, put: &QueuedEntries) -> Result<bool, StoreError> {
         let Destination::Stream(stream) = &self.passage.to else { return Ok(false) };
         let partition = Partition { stream: Arc::clone(stream), number: put.partition };
         match self.store.queued(&partition, put.shard, put.run.end(), 1, 1).await {
@@ -181,17 +184,18 @@ impl Assigner {
     /// Writes events behind the witnesses. Writes nothing to a shard that lacks its witness.
     pub(crate) async fn assign_behind(
         &self,
-        items: &[Item],
+        items: &[AssignItem],
         witnesses: &BTreeMap<u32, Witness>,
-    ) -> Assignment {
+    ) -> AssignResult {
         self.assign_once(items, witnesses).await
     }
 
     /// Returns whether a shard has its witness.
     pub(crate) async fn has(&self, shard: u32, witness: Witness) -> Result<bool, StoreError> {
-        let Passage { to, rules, .. } = &self.passage;
+        let NumberingPolicy { to, rules, .. } = &self.passage;
         let witness = Some(witness);
-        let check = Assign { to: to.clone(), shard, rules: *rules, witness, lots: Vec::new() };
+        let check =
+            AssignRequest { to: to.clone(), shard, rules: *rules, witness, lots: Vec::new() };
         match self.store.assign(Arc::new(check)).await {
             Err(StoreError::WentBack) => Ok(false),
             reply => reply.map(|_| true),
@@ -201,17 +205,19 @@ impl Assigner {
     /// Returns the newest of these new events in each shard.
     pub(crate) fn witnesses<'a>(
         &self,
-        events: impl Iterator<Item = (&'a Item, &'a Assigned)>,
-        put: &[Put],
+        events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,
+        put: &[QueuedEntries],
     ) -> BTreeMap<u32, Witness> {
         if self.passage.rules.numbers.is_none() {
-            let entry =
-                |put: &Put| Witness::Entry { partition: put.partition, place: put.run.end() };
+            let entry = |put: &QueuedEntries| Witness::Entry {
+                partition: put.partition,
+                place: put.run.end(),
+            };
             return put.iter().map(|put| (put.shard, entry(put))).collect();
         }
         let shards = self.store.shards();
-        let message = |(item, assigned): (&Item, &Assigned)| {
-            let Assigned::New(sequence) = *assigned else { return None };
+        let message = |(item, assigned): (&AssignItem, &AssignItemReply)| {
+            let AssignItemReply::New(sequence) = *assigned else { return None };
             let event = &item.event;
             let key = event.key().into();
             let witness = match event.sequence() {
@@ -223,18 +229,22 @@ impl Assigner {
         events.filter_map(message).collect()
     }
 
-    async fn assign_once(&self, items: &[Item], witnesses: &BTreeMap<u32, Witness>) -> Assignment {
+    async fn assign_once(
+        &self,
+        items: &[AssignItem],
+        witnesses: &BTreeMap<u32, Witness>,
+    ) -> AssignResult {
         let shards = self.store.shards();
         let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, item) in items.iter().enumerate() {
             by_shard.entry(shard_of(item.event.key(), shards)).or_default().push(at);
         }
-        let assigned = vec![Assigned::Behind; items.len()];
-        let mut all = Assignment { assigned, ..Assignment::default() };
+        let assigned = vec![AssignItemReply::Behind; items.len()];
+        let mut all = AssignResult { assigned, ..AssignResult::default() };
         let each = by_shard.into_iter().map(|(shard, places)| {
             self.in_shard(shard, places, items, witnesses.get(&shard).cloned())
         });
-        for InShard { done, put, failed } in join_all(each).await {
+        for ShardResult { done, put, failed } in join_all(each).await {
             for (at, assigned) in done {
                 all.assigned[at] = assigned;
             }
@@ -249,9 +259,9 @@ impl Assigner {
         &self,
         shard: u32,
         places: Vec<usize>,
-        items: &[Item],
+        items: &[AssignItem],
         mut witness: Option<Witness>,
-    ) -> InShard {
+    ) -> ShardResult {
         let mut done = Vec::with_capacity(places.len());
         let mut put = Vec::new();
         let mut in_conflict: HashSet<&str> = HashSet::new();
@@ -277,16 +287,17 @@ impl Assigner {
             }
             let (replies, runs) = match self.insist(shard, &lots, items, witness.clone()).await {
                 Ok(replies) => replies,
-                Err(error) => return InShard { done, put, failed: Some(error) },
+                Err(error) => return ShardResult { done, put, failed: Some(error) },
             };
             let done_before = done.len();
-            let runs = runs.into_iter().map(|(partition, run)| Put { partition, shard, run });
-            let runs: Vec<Put> = runs.collect();
+            let runs =
+                runs.into_iter().map(|(partition, run)| QueuedEntries { partition, shard, run });
+            let runs: Vec<QueuedEntries> = runs.collect();
             for (lot, reply) in lots.into_iter().zip(replies) {
-                let LotReply::Done(assigned) = reply else {
+                let AssignGroupReply::Done(assigned) = reply else {
                     unreachable!("the store gives other replies only to lots of an outbox")
                 };
-                if assigned.iter().any(|result| matches!(result, Assigned::Conflict(_))) {
+                if assigned.iter().any(|result| matches!(result, AssignItemReply::Conflict(_))) {
                     in_conflict.insert(items[lot[0]].event.key());
                 }
                 done.extend(lot.into_iter().zip(assigned));
@@ -296,7 +307,7 @@ impl Assigner {
             witness = self.witnesses(events, &runs).remove(&shard).or(witness);
             put.extend(runs);
         }
-        InShard { done, put, failed: None }
+        ShardResult { done, put, failed: None }
     }
 
     /// Sends lots to the store, and retries until [`Self::patience`] ends while a queue is full.
@@ -304,16 +315,20 @@ impl Assigner {
         &self,
         shard: u32,
         lots: &[Vec<usize>],
-        items: &[Item],
+        items: &[AssignItem],
         witness: Option<Witness>,
-    ) -> Result<(Vec<LotReply>, Vec<(u32, QueueRun)>), NotAssigned> {
+    ) -> Result<(Vec<AssignGroupReply>, Vec<(u32, QueueRun)>), AssignError> {
         let lot = |lot: &Vec<usize>| {
             let items = lot.iter().map(|at| items[*at].clone()).collect();
-            Lot { origin: None, parts: vec![Part { place: Place::default(), items }] }
+            AssignGroup {
+                origin: None,
+                parts: vec![OutboxChunk { place: OutboxPosition::default(), items }],
+            }
         };
-        let Passage { to, rules, .. } = &self.passage;
+        let NumberingPolicy { to, rules, .. } = &self.passage;
         let lots = lots.iter().map(lot).collect();
-        let assign = Arc::new(Assign { to: to.clone(), shard, rules: *rules, witness, lots });
+        let assign =
+            Arc::new(AssignRequest { to: to.clone(), shard, rules: *rules, witness, lots });
         let started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
@@ -321,11 +336,11 @@ impl Assigner {
             match reply {
                 Ok(AssignReply::Lots(replies, runs)) => return Ok((replies, runs)),
                 Ok(AssignReply::Full) => {}
-                Err(StoreError::WentBack) => return Err(NotAssigned::WentBack),
-                Err(error) => return Err(NotAssigned::Store(error)),
+                Err(StoreError::WentBack) => return Err(AssignError::WentBack),
+                Err(error) => return Err(AssignError::Store(error)),
             }
             if started.elapsed() >= self.patience {
-                return Err(NotAssigned::Full);
+                return Err(AssignError::Full);
             }
             if throttle.allow() {
                 tracing::warn!(

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 use ordain_core::ProducerHistory;
 
-use crate::assign::{Assigner, Assignment, NotAssigned, REWIND_ATTEMPTS};
-use ordain_store::{Destination, Item, Witness};
+use crate::assign::{AssignError, AssignResult, EventAssigner, REWIND_ATTEMPTS};
+use ordain_store::{AssignItem, Destination, Witness};
 
 /// Maximum size of the events in memory: a fast publisher writes as much in some seconds.
 const HISTORY_BYTES: usize = 16 << 20;
@@ -17,14 +17,14 @@ const HISTORY_BYTES: usize = 16 << 20;
 const HISTORY_AGE: Duration = Duration::from_mins(2);
 
 /// A call that wrote events to the store.
-struct Call {
-    items: Vec<Item>,
-    result: Assignment,
+struct PublishCall {
+    items: Vec<AssignItem>,
+    result: AssignResult,
 }
 
 /// The calls of the last two minutes.
 pub(crate) struct PublishedCalls {
-    history: ProducerHistory<Call, Witness>,
+    history: ProducerHistory<PublishCall, Witness>,
     started: Instant,
     /// How often the store was found to have gone back in time.
     rewinds: u64,
@@ -35,7 +35,7 @@ pub(crate) struct PublishedCalls {
 
 impl PublishedCalls {
     /// Creates an empty history for the events of this assigner.
-    pub(crate) fn new(assigner: &Assigner) -> Self {
+    pub(crate) fn new(assigner: &EventAssigner) -> Self {
         let numbers = assigner.passage.rules.numbers;
         let retained = numbers.map(|numbers| Duration::from_millis(numbers.retain / 2));
         let max_age = retained.map_or(HISTORY_AGE, |retained| retained.min(HISTORY_AGE));
@@ -49,13 +49,18 @@ impl PublishedCalls {
     }
 
     /// Adds events that are in the store, and the result of the call that wrote them.
-    pub(crate) fn add(&mut self, assigner: &Assigner, items: Vec<Item>, result: Assignment) {
+    pub(crate) fn add(
+        &mut self,
+        assigner: &EventAssigner,
+        items: Vec<AssignItem>,
+        result: AssignResult,
+    ) {
         if !assigner.store.may_go_back() {
             return;
         }
         let witnesses = assigner.witnesses(items.iter().zip(&result.assigned), &result.put);
         let bytes = items.iter().map(|item| item.event.memory()).sum();
-        self.history.add(Call { items, result }, bytes, witnesses, self.now());
+        self.history.add(PublishCall { items, result }, bytes, witnesses, self.now());
     }
 
     /// Returns the newest event that each shard must have.
@@ -69,7 +74,7 @@ impl PublishedCalls {
     }
 
     /// Writes lost events again, if the store may have gone back in time since the last check.
-    pub(crate) async fn restore(&mut self, assigner: &Assigner) -> Result<(), NotAssigned> {
+    pub(crate) async fn restore(&mut self, assigner: &EventAssigner) -> Result<(), AssignError> {
         let breaks = assigner.store.breaks();
         self.history.forget_old(self.now());
         if self.history.is_in_doubt(breaks, self.now()) {
@@ -80,7 +85,10 @@ impl PublishedCalls {
     }
 
     /// Writes all events again that the store lacks, in their order.
-    pub(crate) async fn put_lost_again(&mut self, assigner: &Assigner) -> Result<(), NotAssigned> {
+    pub(crate) async fn put_lost_again(
+        &mut self,
+        assigner: &EventAssigner,
+    ) -> Result<(), AssignError> {
         for _ in 0..REWIND_ATTEMPTS {
             let lacking = self.lacking(assigner).await?;
             let has_all = lacking.is_empty();
@@ -92,30 +100,30 @@ impl PublishedCalls {
             match self.put_calls_again(assigner).await {
                 Ok(()) => self.log_restored(&assigner.passage.to),
                 // The store has gone back again.
-                Err(NotAssigned::WentBack) => {}
+                Err(AssignError::WentBack) => {}
                 failed => return failed,
             }
         }
-        Err(NotAssigned::WentBack)
+        Err(AssignError::WentBack)
     }
 
     /// Returns the shards that lack their newest event. The others have all earlier events, too.
-    async fn lacking(&self, assigner: &Assigner) -> Result<BTreeSet<u32>, NotAssigned> {
+    async fn lacking(&self, assigner: &EventAssigner) -> Result<BTreeSet<u32>, AssignError> {
         let checks = self.witnesses().into_iter().map(async |(shard, witness)| {
             let has = assigner.has(shard, witness).await?;
             Ok((!has).then_some(shard))
         });
-        let lacking = try_join_all(checks).await.map_err(NotAssigned::Store)?;
+        let lacking = try_join_all(checks).await.map_err(AssignError::Store)?;
         Ok(lacking.into_iter().flatten().collect())
     }
 
-    async fn put_calls_again(&mut self, assigner: &Assigner) -> Result<(), NotAssigned> {
-        while let Some((Call { items, result }, shards)) = self.history.next_lost() {
+    async fn put_calls_again(&mut self, assigner: &EventAssigner) -> Result<(), AssignError> {
+        while let Some((PublishCall { items, result }, shards)) = self.history.next_lost() {
             let items = items.clone();
-            let first = Assignment {
+            let first = AssignResult {
                 assigned: result.assigned.clone(),
                 put: result.put.clone(),
-                ..Assignment::default()
+                ..AssignResult::default()
             };
             let renewed = self.history.renewed();
             let mut again = assigner.assign_again(&items, first, Some(shards), &renewed).await;
@@ -126,7 +134,7 @@ impl PublishedCalls {
             let at = (again.repeated > 0).then(|| self.now());
             let failed = again.failed.take();
             let witnesses = assigner.witnesses(items.iter().zip(&again.assigned), &again.put);
-            self.history.written_again(Call { items, result: again }, witnesses, at);
+            self.history.written_again(PublishCall { items, result: again }, witnesses, at);
             if let Some(failed) = failed {
                 return Err(failed);
             }

@@ -12,18 +12,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use ordain_core::{Event, Ordering};
+use ordain_core::{Event, OrderingMode};
 
-use ordain_amqp::{Broker, BrokerError, Producer, Topology};
+use ordain_amqp::{BrokerEndpoint, BrokerError, ExchangeProducer, Topology};
 use ordain_config::numbering::{self, NumberingError};
 use ordain_config::{
-    AmqpSource, ConfigError, Loaded, Name, Passage, RoutingKey, Source, StoreConfig, Stream,
+    AmqpSourceConfig, ConfigError, LoadedConfig, NumberingPolicy, ResourceName, RoutingKeyTemplate,
+    SourceConfig, StoreConfig, StreamConfig,
 };
-use ordain_store::{Assigned, InstanceId, Item, Mark, MarkConditions, Numbers, Store, StoreError};
+use ordain_store::{
+    AssignItem, AssignItemReply, InstanceId, Mark, MarkConditions, NumberingSettings, Store,
+    StoreError,
+};
 use ordain_util::wait::shortened;
 
 use assign::REWIND_ATTEMPTS;
-pub use assign::{Assigner, Assignment, NotAssigned, Put};
+pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
 
 /// How long calls to an unreachable store or broker are retried.
@@ -61,9 +65,9 @@ pub enum PublishError {
 /// A publish call that failed, with the results of the events before the failure.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Stopped {
+pub struct PartialPublishError {
     /// The result for each event. Events with `Behind` and `Conflict` are not published, or their state is unknown.
-    pub assigned: Vec<Assigned>,
+    pub assigned: Vec<AssignItemReply>,
     /// The reason of the failure.
     pub error: PublishError,
 }
@@ -78,23 +82,23 @@ impl From<NumberingError> for PublishError {
 }
 
 /// A publisher of events into one stream.
-pub struct Publisher {
+pub struct StreamPublisher {
     stream: Arc<str>,
     store: Arc<dyn Store>,
     /// Writes the events to the store and remembers them; `None` if the events do not pass through the store.
-    assigner: Option<(Assigner, PublishedCalls)>,
+    assigner: Option<(EventAssigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
-    producer: Option<Producer>,
+    producer: Option<ExchangeProducer>,
     /// A stream that receives the events and removes keys that have not ended (`key_ttl`).
     forgets: Option<Arc<str>>,
 }
 
-impl Publisher {
+impl StreamPublisher {
     /// Opens a publisher for a stream of a configuration: its store, and its exchange. Declares the exchange and its
     /// queues if they are missing. `store` opens the configuration's store; this function awaits it after it has
     /// validated the configuration.
     pub fn open<'a>(
-        loaded: &'a Loaded,
+        loaded: &'a LoadedConfig,
         stream: &'a str,
         store: impl Future<Output = Result<Arc<dyn Store>, StoreError>> + Send + 'a,
     ) -> BoxFuture<'a, Result<Self, PublishError>> {
@@ -102,7 +106,7 @@ impl Publisher {
     }
 
     async fn open_with(
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         stream: &str,
         store: BoxFuture<'_, Result<Arc<dyn Store>, StoreError>>,
     ) -> Result<Self, PublishError> {
@@ -112,32 +116,39 @@ impl Publisher {
         let cannot =
             |words: &str| PublishError::Stream(format!("the events of stream {stream} {words}"));
         match &config.source {
-            Source::Amqp(AmqpSource { exchange: None, .. }) => {
+            SourceConfig::Amqp(AmqpSourceConfig { exchange: None, .. }) => {
                 return Err(cannot(
                     "come from a queue, and the stream names no exchange to publish to: set `source.exchange`",
                 ));
             }
-            Source::File(_) => return Err(cannot("come from a file: append lines to the file")),
-            Source::Http(_) => return Err(cannot("come over HTTP: send them to the ingress")),
-            Source::Amqp(_) | Source::Stream(_) => {}
+            SourceConfig::File(_) => {
+                return Err(cannot("come from a file: append lines to the file"));
+            }
+            SourceConfig::Http(_) => {
+                return Err(cannot("come over HTTP: send them to the ingress"));
+            }
+            SourceConfig::Amqp(_) | SourceConfig::Stream(_) => {}
         }
         let store = store.await.map_err(in_use)?;
         numbering::check(loaded, &*store, InstanceId::random()).await?;
-        let is_numbered = config.ordering == Ordering::Sequenced;
+        let is_numbered = config.ordering == OrderingMode::Sequenced;
         let (passage, producer) = match &config.source {
-            Source::Stream(_) => {
-                (Passage::to_stream(name, config, is_numbered, store.shards()), None)
+            SourceConfig::Stream(_) => {
+                (NumberingPolicy::to_stream(name, config, is_numbered, store.shards()), None)
             }
-            Source::Amqp(source) => {
+            SourceConfig::Amqp(source) => {
                 let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
-                let passage =
-                    if is_numbered { Some(Passage::of_producers(loaded, exchange)?) } else { None };
+                let passage = if is_numbered {
+                    Some(NumberingPolicy::of_producers(loaded, exchange)?)
+                } else {
+                    None
+                };
                 (passage, Some(producer(loaded, &stream, source, config.ordering).await?))
             }
-            Source::File(_) | Source::Http(_) => (None, None),
+            SourceConfig::File(_) | SourceConfig::Http(_) => (None, None),
         };
         let readers = match &config.source {
-            Source::Amqp(AmqpSource { exchange: Some(exchange), .. }) => {
+            SourceConfig::Amqp(AmqpSourceConfig { exchange: Some(exchange), .. }) => {
                 loaded.config.readers(&exchange.0).collect()
             }
             _ => loaded.config.streams.get_key_value(&*stream).into_iter().collect::<Vec<_>>(),
@@ -148,7 +159,7 @@ impl Publisher {
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
         let patience = if is_alone { Duration::ZERO } else { shortened(PATIENCE) };
         let assigner = passage.map(|passage| {
-            let assigner = Assigner { store: Arc::clone(&store), passage, patience };
+            let assigner = EventAssigner { store: Arc::clone(&store), passage, patience };
             let history = PublishedCalls::new(&assigner);
             (assigner, history)
         });
@@ -161,23 +172,27 @@ impl Publisher {
     pub fn publish<'a>(
         &'a mut self,
         events: &'a [Arc<Event>],
-    ) -> BoxFuture<'a, Result<Vec<Assigned>, Stopped>> {
+    ) -> BoxFuture<'a, Result<Vec<AssignItemReply>, PartialPublishError>> {
         Box::pin(self.publish_all(events))
     }
 
-    async fn publish_all(&mut self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, Stopped> {
+    async fn publish_all(
+        &mut self,
+        events: &[Arc<Event>],
+    ) -> Result<Vec<AssignItemReply>, PartialPublishError> {
         let wrong =
             events.iter().enumerate().find_map(|(at, event)| Some((at, self.wrong(event)?)));
         let right = &events[..wrong.as_ref().map_or(events.len(), |(at, _)| *at)];
         let (mut assigned, failed) = match &mut self.assigner {
-            None => (vec![Assigned::New(0); right.len()], None),
+            None => (vec![AssignItemReply::New(0); right.len()], None),
             Some((assigner, history)) => put(assigner, history, right).await,
         };
         let failed = failed.map(|error| not_assigned(&self.stream, error));
         // Every event with a number must be sent; otherwise its key would have a gap.
         let is_numbered = self.is_numbered();
-        let has_number =
-            |result: &Assigned| matches!(result, Assigned::New(_) | Assigned::Known(_));
+        let has_number = |result: &AssignItemReply| {
+            matches!(result, AssignItemReply::New(_) | AssignItemReply::Known(_))
+        };
         let sent = if let Some(producer) = &mut self.producer {
             let numbered =
                 right.iter().zip(&assigned).filter(|(_, result)| has_number(result)).map(
@@ -189,14 +204,18 @@ impl Publisher {
         };
         if let Err(error) = sent {
             // The publisher cannot know which of the events arrived.
-            return Err(Stopped { assigned: vec![Assigned::Behind; events.len()], error });
+            return Err(PartialPublishError {
+                assigned: vec![AssignItemReply::Behind; events.len()],
+                error,
+            });
         }
-        let conflict = assigned.iter().position(|result| matches!(result, Assigned::Conflict(_)));
+        let conflict =
+            assigned.iter().position(|result| matches!(result, AssignItemReply::Conflict(_)));
         let conflict = conflict.map(|at| (at, in_conflict(&right[at], assigned[at].sequence())));
         let event = |(at, words)| PublishError::Event { at, words };
-        assigned.resize(events.len(), Assigned::Behind);
+        assigned.resize(events.len(), AssignItemReply::Behind);
         match failed.or_else(|| conflict.or(wrong).map(event)) {
-            Some(error) => Err(Stopped { assigned, error }),
+            Some(error) => Err(PartialPublishError { assigned, error }),
             None => Ok(assigned),
         }
     }
@@ -204,8 +223,8 @@ impl Publisher {
     /// Returns the fault of an invalid event. The check precedes the numbering: a numbered event that cannot be
     /// published would leave a gap.
     fn wrong(&self, event: &Event) -> Option<String> {
-        if self.producer.as_ref().is_some_and(Producer::is_routed)
-            && let Some(words) = RoutingKey::wrong(event.key())
+        if self.producer.as_ref().is_some_and(ExchangeProducer::is_routed)
+            && let Some(words) = RoutingKeyTemplate::wrong(event.key())
         {
             return Some(words);
         }
@@ -218,7 +237,7 @@ impl Publisher {
                 )
             });
         };
-        Passage::wrong(numbers.first, sequence)
+        NumberingPolicy::wrong(numbers.first, sequence)
     }
 
     /// Returns whether the store numbers the events before the stream receives them.
@@ -226,7 +245,7 @@ impl Publisher {
         self.numbers().is_some()
     }
 
-    fn numbers(&self) -> Option<Numbers> {
+    fn numbers(&self) -> Option<NumberingSettings> {
         self.assigner.as_ref()?.0.passage.rules.numbers
     }
 
@@ -247,7 +266,7 @@ impl Publisher {
 
     /// Writes a mark into each shard, unless the shard lacks an event of this publisher or has another mark of this
     /// name than in `before`: the shard then has gone back in time. `before` is the result of
-    /// [`Marks::mark_in_shards`](ordain_store::Marks::mark_in_shards), and this method updates it. Returns whether all
+    /// [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards), and this method updates it. Returns whether all
     /// shards have the mark.
     pub async fn put_mark(
         &self,
@@ -286,11 +305,11 @@ impl Publisher {
     }
 }
 
-fn not_assigned(stream: &str, error: NotAssigned) -> PublishError {
+fn not_assigned(stream: &str, error: AssignError) -> PublishError {
     match error {
-        NotAssigned::Store(error) => error.into(),
-        NotAssigned::WentBack => StoreError::WentBack.into(),
-        NotAssigned::Full => PublishError::Full(format!(
+        AssignError::Store(error) => error.into(),
+        AssignError::WentBack => StoreError::WentBack.into(),
+        AssignError::Full => PublishError::Full(format!(
             "the queue of stream {stream} is full (`source.queue`): let the stream consume events, then run this again"
         )),
     }
@@ -299,44 +318,48 @@ fn not_assigned(stream: &str, error: NotAssigned) -> PublishError {
 /// Writes events to the store, behind all events that the publisher wrote before. If the store has lost some of the
 /// earlier events, writes these again first.
 async fn put(
-    assigner: &Assigner,
+    assigner: &EventAssigner,
     history: &mut PublishedCalls,
     events: &[Arc<Event>],
-) -> (Vec<Assigned>, Option<NotAssigned>) {
-    let mut numbers = vec![Assigned::Behind; events.len()];
+) -> (Vec<AssignItemReply>, Option<AssignError>) {
+    let mut numbers = vec![AssignItemReply::Behind; events.len()];
     if let Err(failed) = history.restore(assigner).await {
         return (numbers, Some(failed));
     }
     let is_numbered = assigner.passage.rules.numbers.is_some();
     for _ in 0..REWIND_ATTEMPTS {
         // The store recognises numbered events that it has. It would queue unnumbered events a second time.
-        let is_open = |at: &usize| is_numbered || numbers[*at] == Assigned::Behind;
+        let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::Behind;
         let places: Vec<usize> = (0..events.len()).filter(is_open).collect();
-        let items: Vec<Item> = places.iter().map(|at| assigner.item(&events[*at])).collect();
+        let items: Vec<AssignItem> = places.iter().map(|at| assigner.item(&events[*at])).collect();
         let mut result = assigner.assign_behind(&items, &history.witnesses()).await;
         for (at, now) in places.iter().zip(&result.assigned) {
             numbers[*at] = match (numbers[*at], *now) {
-                (Assigned::New(_), Assigned::Known(number)) => Assigned::New(number),
+                (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
+                    AssignItemReply::New(number)
+                }
                 (_, now) => now,
             };
         }
         let failed = result.failed.take();
-        let is_put = |now: &Assigned| matches!(now, Assigned::New(_) | Assigned::Known(_));
+        let is_put = |now: &AssignItemReply| {
+            matches!(now, AssignItemReply::New(_) | AssignItemReply::Known(_))
+        };
         let (kept, now) =
             items.into_iter().zip(result.assigned).filter(|(_, now)| is_put(now)).unzip();
         history.add(
             assigner,
             kept,
-            Assignment { assigned: now, put: result.put, ..Assignment::default() },
+            AssignResult { assigned: now, put: result.put, ..AssignResult::default() },
         );
-        if !matches!(failed, Some(NotAssigned::WentBack)) {
+        if !matches!(failed, Some(AssignError::WentBack)) {
             return (numbers, failed);
         }
         if let Err(failed) = history.put_lost_again(assigner).await {
             return (numbers, Some(failed));
         }
     }
-    (numbers, Some(NotAssigned::WentBack))
+    (numbers, Some(AssignError::WentBack))
 }
 
 /// Returns a random id that no other event has.
@@ -356,7 +379,10 @@ fn in_conflict(event: &Event, sequence: u64) -> String {
     )
 }
 
-fn find<'a>(loaded: &'a Loaded, stream: &str) -> Result<(&'a Name, &'a Stream), PublishError> {
+fn find<'a>(
+    loaded: &'a LoadedConfig,
+    stream: &str,
+) -> Result<(&'a ResourceName, &'a StreamConfig), PublishError> {
     let streams = &loaded.config.streams;
     let found = streams.iter().find(|(name, _)| ***name == *stream);
     found.ok_or_else(|| {
@@ -382,22 +408,22 @@ fn in_use(error: StoreError) -> StoreError {
 
 /// Declares the exchange of a stream and its queues, and creates the producer that publishes to it.
 async fn producer(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     stream: &str,
-    source: &AmqpSource,
-    ordering: Ordering,
-) -> Result<Producer, PublishError> {
-    let broker = Broker::of(loaded)?.expect("a source of a broker is checked to have one");
+    source: &AmqpSourceConfig,
+    ordering: OrderingMode,
+) -> Result<ExchangeProducer, PublishError> {
+    let broker = BrokerEndpoint::of(loaded)?.expect("a source of a broker is checked to have one");
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     Topology::of(source).prepare(&broker, &connection, false).await?;
     // The topology is declared, so an error on close does not matter.
     let _ = connection.close(200, "done".into()).await;
     let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
-    Ok(Producer::new(
+    Ok(ExchangeProducer::new(
         &broker,
         exchange,
         &source.key,
-        ordering == Ordering::Fifo,
+        ordering == OrderingMode::Fifo,
         shortened(PATIENCE),
     ))
 }

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 
 use ordain_store::StoreError;
 
-pub(super) struct Answered {
+pub(super) struct AnsweredCommits {
     file: File,
     path: PathBuf,
     broken: bool,
 }
 
-impl Answered {
+impl AnsweredCommits {
     /// Opens the file and compares it with the number of groups in the database.
     pub(super) fn open(path: PathBuf, groups: u64) -> Result<Self, StoreError> {
         let answered = read(&path);

@@ -7,17 +7,18 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Slice};
-use ordain_core::{QueuePlace, QueueRun};
+use ordain_core::{QueuePosition, QueueRun};
 
 use super::keys;
-use super::queue::Queue;
+use super::queue::QueueRecord;
 use super::tables::Tables;
 use ordain_store::codec::{
-    Counter, GivenPart, OriginRecord, decode_given, encode_given, encode_retained,
+    AssignedChunk, KeyCounter, OriginRecord, decode_given, encode_given, encode_retained,
 };
 use ordain_store::{
-    Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
-    Partition, Place, StoreError,
+    AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
+    Destination, NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition,
+    StoreError,
 };
 
 /// The number of blocks of an origin from which the store looks for removable blocks, and the
@@ -26,13 +27,13 @@ const BLOCKS_MANY: u64 = 8;
 const BLOCKS_DROPPED: u64 = 16;
 
 /// A write of messages that is being built.
-pub(super) struct Assigning<'a> {
+pub(super) struct AssignChanges<'a> {
     tables: &'a Tables,
-    assign: &'a Assign,
+    assign: &'a AssignRequest,
     now: u64,
     pub(super) batch: OwnedWriteBatch,
-    counters: HashMap<&'a str, Counter>,
-    queues: BTreeMap<u32, Filling>,
+    counters: HashMap<&'a str, KeyCounter>,
+    queues: BTreeMap<u32, QueueAppend>,
     /// A random number of this call. It distinguishes the entries of this call from those that
     /// another call writes under the same numbers after the store went back in time.
     nonce: u64,
@@ -45,27 +46,27 @@ pub(super) struct Assigning<'a> {
 }
 
 /// A queue that receives messages.
-struct Filling {
-    queue: Queue,
+struct QueueAppend {
+    queue: QueueRecord,
     /// The last number before this call, and the history of the entries that this call puts.
     before: u64,
     history: u64,
 }
 
 /// The reason why nothing was assigned.
-pub(super) enum Failed {
+pub(super) enum AssignFailure {
     Engine(fjall::Error),
     Store(StoreError),
 }
 
-impl From<fjall::Error> for Failed {
+impl From<fjall::Error> for AssignFailure {
     fn from(error: fjall::Error) -> Self {
         Self::Engine(error)
     }
 }
 
-impl<'a> Assigning<'a> {
-    pub(super) fn new(tables: &'a Tables, assign: &'a Assign, now: u64) -> Self {
+impl<'a> AssignChanges<'a> {
+    pub(super) fn new(tables: &'a Tables, assign: &'a AssignRequest, now: u64) -> Self {
         let items = assign.items().count();
         Self {
             tables,
@@ -82,7 +83,7 @@ impl<'a> Assigning<'a> {
     }
 
     /// Processes all messages. Returns the reply; `batch` then contains the changes.
-    pub(super) fn run(&mut self) -> Result<AssignReply, Failed> {
+    pub(super) fn run(&mut self) -> Result<AssignReply, AssignFailure> {
         if self.is_full()? {
             return Ok(AssignReply::Full);
         }
@@ -90,14 +91,14 @@ impl<'a> Assigning<'a> {
         let mut replies = Vec::with_capacity(self.assign.lots.len());
         for lot in &self.assign.lots {
             replies.push(match &lot.origin {
-                None => LotReply::Done(self.take_from_producer(lot)?),
+                None => AssignGroupReply::Done(self.take_from_producer(lot)?),
                 Some(origin) => {
                     let place = keys::origin(&self.assign.to, self.assign.shard, origin);
                     if origins.insert(place.clone()) {
                         self.take_from_owner(lot, origin, &place)?
                     } else {
                         // A repeated origin must be sent again in another call.
-                        LotReply::Fenced
+                        AssignGroupReply::Fenced
                     }
                 }
             });
@@ -106,12 +107,15 @@ impl<'a> Assigning<'a> {
         Ok(AssignReply::Lots(replies, runs))
     }
 
-    fn take_from_producer(&mut self, lot: &'a Lot) -> Result<Vec<Assigned>, Failed> {
+    fn take_from_producer(
+        &mut self,
+        lot: &'a AssignGroup,
+    ) -> Result<Vec<AssignItemReply>, AssignFailure> {
         let mut answers = Vec::new();
         let mut stops = false;
         for item in lot.items() {
-            let assigned = if stops { Assigned::Behind } else { self.put_by_id(item)? };
-            stops |= matches!(assigned, Assigned::Conflict(_));
+            let assigned = if stops { AssignItemReply::Behind } else { self.put_by_id(item)? };
+            stops |= matches!(assigned, AssignItemReply::Conflict(_));
             answers.push(assigned);
         }
         Ok(answers)
@@ -120,23 +124,22 @@ impl<'a> Assigning<'a> {
     /// Processes the messages of an owner, which are identified by their places in the outbox.
     fn take_from_owner(
         &mut self,
-        lot: &'a Lot,
-        origin: &Origin,
+        lot: &'a AssignGroup,
+        origin: &OriginOutbox,
         place: &[u8],
-    ) -> Result<LotReply, Failed> {
+    ) -> Result<AssignGroupReply, AssignFailure> {
         let mut record = match self.tables.log.get(place)? {
-            Some(bytes) => {
-                OriginRecord::decode(&bytes).map_err(|error| Failed::Store(corrupt(error)))?
-            }
+            Some(bytes) => OriginRecord::decode(&bytes)
+                .map_err(|error| AssignFailure::Store(corrupt(error)))?,
             None => OriginRecord::default(),
         };
         if origin.epoch < record.epoch {
-            return Ok(LotReply::Fenced);
+            return Ok(AssignGroupReply::Fenced);
         }
         let known = (record.epoch, record.last);
         if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
             let last = (record.epoch == origin.epoch).then_some(record.last);
-            return Ok(LotReply::WentBack(last));
+            return Ok(AssignGroupReply::WentBack(last));
         }
         if origin.epoch > record.epoch && record.highest.commit > origin.found {
             self.drop_lost(place, &mut record, origin.found)?;
@@ -144,14 +147,15 @@ impl<'a> Assigning<'a> {
         let highest = record.highest;
         let is_behind_all = lot.parts.iter().all(|part| part.place > highest);
         let given = if is_behind_all { HashMap::new() } else { self.given(place, &record, lot)? };
-        let known = |part: &Part, item: &Item| {
+        let known = |part: &OutboxChunk, item: &AssignItem| {
             given.get(&(part.place.commit, item.event.id_digest())).copied()
         };
         // Late messages are from an earlier request whose caller no longer waits for an answer.
-        let is_late = |part: &&Part| origin.epoch == record.epoch && part.place <= record.last;
+        let is_late =
+            |part: &&OutboxChunk| origin.epoch == record.epoch && part.place <= record.last;
         let mut late = lot.parts.iter().filter(is_late);
         if late.any(|part| part.items.iter().any(|item| known(part, item).is_none())) {
-            return Ok(LotReply::Fenced);
+            return Ok(AssignGroupReply::Fenced);
         }
         let mut answers = Vec::new();
         let mut new = Vec::new();
@@ -161,20 +165,20 @@ impl<'a> Assigning<'a> {
             let mut messages = Vec::new();
             for item in &part.items {
                 let sequence = if let Some(sequence) = known(part, item) {
-                    answers.push(Assigned::Known(sequence));
+                    answers.push(AssignItemReply::Known(sequence));
                     sequence
                 } else {
                     let floor = floors.get(item.event.key()).copied().unwrap_or_default();
                     let own = self.number_before(item)?.filter(|number| *number > floor);
                     let sequence = self.put(item, own)?.unwrap_or_default();
-                    answers.push(Assigned::New(sequence));
+                    answers.push(AssignItemReply::New(sequence));
                     messages.push((item.event.id_digest(), sequence));
                     sequence
                 };
                 floors.insert(item.event.key(), sequence);
             }
             if !messages.is_empty() {
-                new.push(GivenPart { place: part.place, messages });
+                new.push(AssignedChunk { place: part.place, messages });
             }
             record.given(origin.epoch, part.place);
         }
@@ -187,7 +191,7 @@ impl<'a> Assigning<'a> {
             record.next += 1;
         }
         self.batch.insert(&self.tables.log, place, record.encode());
-        Ok(LotReply::Done(answers))
+        Ok(AssignGroupReply::Done(answers))
     }
 
     /// Returns the known numbers of an origin's messages in the commits of a lot, by commit and id.
@@ -195,8 +199,8 @@ impl<'a> Assigning<'a> {
         &self,
         place: &[u8],
         record: &OriginRecord,
-        lot: &Lot,
-    ) -> Result<HashMap<(u64, u64), u64>, Failed> {
+        lot: &AssignGroup,
+    ) -> Result<HashMap<(u64, u64), u64>, AssignFailure> {
         let commits = lot.parts.iter().map(|part| part.place.commit);
         let from = commits.clone().min().unwrap_or(0);
         let to = commits.max().unwrap_or(0);
@@ -217,7 +221,7 @@ impl<'a> Assigning<'a> {
             if !record.is_mixed && block.first().is_some_and(|part| part.place.commit > to) {
                 break;
             }
-            for GivenPart { place, messages } in block {
+            for AssignedChunk { place, messages } in block {
                 given.extend(
                     messages.into_iter().map(|(id, sequence)| ((place.commit, id), sequence)),
                 );
@@ -226,16 +230,16 @@ impl<'a> Assigning<'a> {
         Ok(given)
     }
 
-    fn block(&self, place: &[u8], number: u64) -> Result<Vec<GivenPart>, Failed> {
+    fn block(&self, place: &[u8], number: u64) -> Result<Vec<AssignedChunk>, AssignFailure> {
         let field = keys::given(place, number);
         if let Some(Some(bytes)) = self.log.get(&field) {
-            return decode_given(bytes).map_err(|error| Failed::Store(corrupt(error)));
+            return decode_given(bytes).map_err(|error| AssignFailure::Store(corrupt(error)));
         }
         let Some(bytes) = self.tables.log.get(field)? else {
             let words = format!("block {number} of an origin is missing");
-            return Err(Failed::Store(corrupt(words)));
+            return Err(AssignFailure::Store(corrupt(words)));
         };
-        decode_given(&bytes).map_err(|error| Failed::Store(corrupt(error)))
+        decode_given(&bytes).map_err(|error| AssignFailure::Store(corrupt(error)))
     }
 
     /// Removes commits that the outbox has lost: from the last blocks, or from all blocks if their
@@ -245,7 +249,7 @@ impl<'a> Assigning<'a> {
         place: &[u8],
         record: &mut OriginRecord,
         found: u64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), AssignFailure> {
         for number in (record.first..record.next).rev() {
             let mut block = self.block(place, number)?;
             let parts = block.len();
@@ -259,7 +263,7 @@ impl<'a> Assigning<'a> {
                 break;
             }
         }
-        record.highest = Place { commit: found, part: u32::MAX };
+        record.highest = OutboxPosition { commit: found, part: u32::MAX };
         Ok(())
     }
 
@@ -269,7 +273,7 @@ impl<'a> Assigning<'a> {
         place: &[u8],
         record: &mut OriginRecord,
         done: u64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), AssignFailure> {
         if record.next - record.first < BLOCKS_MANY {
             return Ok(());
         }
@@ -283,7 +287,7 @@ impl<'a> Assigning<'a> {
         Ok(())
     }
 
-    fn is_full(&mut self) -> Result<bool, Failed> {
+    fn is_full(&mut self) -> Result<bool, AssignFailure> {
         let (Some(limit), Destination::Stream(stream)) = (self.assign.rules.queue, &self.assign.to)
         else {
             return Ok(false);
@@ -294,20 +298,20 @@ impl<'a> Assigning<'a> {
             }
             let partition = Partition { stream: Arc::clone(stream), number: item.partition };
             let found = self.tables.log.get(keys::queue(&partition, self.assign.shard))?;
-            let queue = Queue::decode(found.as_deref()).map_err(Failed::Store)?;
+            let queue = QueueRecord::decode(found.as_deref()).map_err(AssignFailure::Store)?;
             let before = queue.ends.last.number;
             let history = queue.next_history(self.nonce);
-            self.queues.insert(item.partition, Filling { queue, before, history });
+            self.queues.insert(item.partition, QueueAppend { queue, before, history });
         }
         Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
     /// Processes a producer's message, which is identified by its id, or by its own number.
-    fn put_by_id(&mut self, item: &'a Item) -> Result<Assigned, Failed> {
+    fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.to;
         let event = &item.event;
         let Some(numbers) = self.assign.rules.numbers else {
-            return Ok(Assigned::New(self.put(item, None)?.unwrap_or_default()));
+            return Ok(AssignItemReply::New(self.put(item, None)?.unwrap_or_default()));
         };
         let place = match event.sequence() {
             Some(sequence) => keys::retained(to, event.key(), sequence),
@@ -321,7 +325,7 @@ impl<'a> Assigning<'a> {
         };
         if let Some((sequence, content)) = found {
             let is_same = content == event.content();
-            let known = if is_same { Assigned::Known } else { Assigned::Conflict };
+            let known = if is_same { AssignItemReply::Known } else { AssignItemReply::Conflict };
             return Ok(known(sequence));
         }
         let sequence = self.put(item, event.sequence())?.unwrap_or_default();
@@ -332,7 +336,7 @@ impl<'a> Assigning<'a> {
             self.keep(until, &place);
             self.log.insert(place, Some(value));
         }
-        Ok(Assigned::New(sequence))
+        Ok(AssignItemReply::New(sequence))
     }
 
     /// Returns the number and the content digest of a message published before, by its own number
@@ -349,7 +353,7 @@ impl<'a> Assigning<'a> {
 
     /// Returns the number that a message had before the store lost it, unless another message has
     /// the number now.
-    fn number_before(&self, item: &Item) -> Result<Option<u64>, Failed> {
+    fn number_before(&self, item: &AssignItem) -> Result<Option<u64>, AssignFailure> {
         if item.number == 0 {
             return Ok(None);
         }
@@ -364,7 +368,11 @@ impl<'a> Assigning<'a> {
     }
 
     /// Numbers a message, retains it, and queues it for its stream.
-    fn put(&mut self, item: &'a Item, own: Option<u64>) -> Result<Option<u64>, Failed> {
+    fn put(
+        &mut self,
+        item: &'a AssignItem,
+        own: Option<u64>,
+    ) -> Result<Option<u64>, AssignFailure> {
         let sequence = match self.assign.rules.numbers {
             Some(numbers) => Some(self.number(item, own, &numbers)?),
             None => item.event.sequence(),
@@ -372,11 +380,11 @@ impl<'a> Assigning<'a> {
         let to = &self.assign.to;
         let event = &item.event;
         let value = encode_retained(event, sequence);
-        if let Some(Filling { queue, history, .. }) = self.queues.get_mut(&item.partition)
+        if let Some(QueueAppend { queue, history, .. }) = self.queues.get_mut(&item.partition)
             && let Destination::Stream(stream) = to
         {
             let number = queue.ends.last.number + 1;
-            queue.ends.last = QueuePlace { number, history: *history };
+            queue.ends.last = QueuePosition { number, history: *history };
             let partition = Partition { stream: Arc::clone(stream), number: item.partition };
             let place = keys::queued(&partition, self.assign.shard, number);
             let entry = [&history.to_le_bytes()[..], &value[8..]].concat();
@@ -398,22 +406,21 @@ impl<'a> Assigning<'a> {
     /// Returns the number of a message, which may be its own number.
     fn number(
         &mut self,
-        item: &'a Item,
+        item: &'a AssignItem,
         own: Option<u64>,
-        numbers: &Numbers,
-    ) -> Result<u64, Failed> {
+        numbers: &NumberingSettings,
+    ) -> Result<u64, AssignFailure> {
         let key = item.event.key();
         let mut counter = match self.counters.get(key) {
             Some(counter) => *counter,
             None => match self.tables.log.get(keys::count(&self.assign.to, key))? {
-                Some(bytes) => {
-                    Counter::decode(&bytes).map_err(|error| Failed::Store(corrupt(error)))?
-                }
-                None => Counter { next: numbers.first, end: 0 },
+                Some(bytes) => KeyCounter::decode(&bytes)
+                    .map_err(|error| AssignFailure::Store(corrupt(error)))?,
+                None => KeyCounter { next: numbers.first, end: 0 },
             },
         };
         if counter.end != 0 && counter.end <= self.now {
-            counter = Counter { next: numbers.first, end: 0 };
+            counter = KeyCounter { next: numbers.first, end: 0 };
         }
         let sequence = own.unwrap_or(counter.next);
         counter.next = counter.next.max(sequence.saturating_add(1));
@@ -446,7 +453,7 @@ impl<'a> Assigning<'a> {
         }
         let mut runs = Vec::new();
         if let Destination::Stream(stream) = &self.assign.to {
-            for (number, Filling { queue, before, history }) in &self.queues {
+            for (number, QueueAppend { queue, before, history }) in &self.queues {
                 let last = queue.ends.last.number;
                 if last > *before {
                     runs.push((*number, QueueRun { first: before + 1, last, history: *history }));

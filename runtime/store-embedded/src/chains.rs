@@ -5,24 +5,24 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fjall::Readable;
-use ordain_core::{Event, Key, QueuePlace};
+use ordain_core::{Event, Key, QueuePosition};
 
-use super::queue::Queue;
-use super::record::Record;
-use super::request::Request;
-use super::shared::Shared;
+use super::queue::QueueRecord;
+use super::record::EmbeddedRecord;
+use super::request::WriterRequest;
+use super::shared::SharedStore;
 use super::tables::{detach, read_error};
-use super::{Embedded, keys};
+use super::{EmbeddedStore, keys};
 use ordain_store::codec::{decode_queued, decode_retained};
 use ordain_store::{
-    Assign, AssignReply, Chains, Claim, Destination, Partition, QueueEnds, QueuePage, Removal,
-    StoreError, readable,
+    AssignReply, AssignRequest, Claim, DequeueResult, Destination, MessageLog, Partition,
+    QueueEnds, QueuePage, StoreError, readable,
 };
 
 #[async_trait]
-impl Chains for Embedded {
-    async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
-        self.ask(|answer| Request::Assign { assign, answer }).await?
+impl MessageLog for EmbeddedStore {
+    async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError> {
+        self.ask(|answer| WriterRequest::Assign { assign, answer }).await?
     }
 
     async fn retained(
@@ -42,12 +42,13 @@ impl Chains for Embedded {
         &self,
         partition: &Partition,
         shard: u32,
-        after: QueuePlace,
+        after: QueuePosition,
         limit: usize,
         bytes: usize,
     ) -> Result<QueuePage, StoreError> {
         let partition = partition.clone();
-        let read = move |shared: &Shared| queued(shared, &partition, shard, after, limit, bytes);
+        let read =
+            move |shared: &SharedStore| queued(shared, &partition, shard, after, limit, bytes);
         self.read(read).await
     }
 
@@ -57,11 +58,11 @@ impl Chains for Embedded {
         claim: Claim,
         shard: u32,
         commit: u64,
-        through: QueuePlace,
-    ) -> Result<Removal, StoreError> {
+        through: QueuePosition,
+    ) -> Result<DequeueResult, StoreError> {
         let partition = partition.clone();
         let request =
-            |answer| Request::Dequeue { partition, claim, shard, commit, through, answer };
+            |answer| WriterRequest::Dequeue { partition, claim, shard, commit, through, answer };
         self.ask(request).await?
     }
 
@@ -81,7 +82,7 @@ impl Chains for Embedded {
 }
 
 fn retained(
-    shared: &Shared,
+    shared: &SharedStore,
     to: &Destination,
     key: &Key,
     wanted: &[RangeInclusive<u64>],
@@ -110,16 +111,16 @@ fn retained(
 }
 
 fn queued(
-    store: &Shared,
+    store: &SharedStore,
     partition: &Partition,
     shard: u32,
-    after: QueuePlace,
+    after: QueuePosition,
     limit: usize,
     bytes: usize,
 ) -> Result<QueuePage, StoreError> {
     let snapshot = store.tables.db.snapshot();
     let queue = snapshot.get(&store.tables.log, keys::queue(partition, shard));
-    let queue = Queue::decode(queue.map_err(|error| read_error(&error))?.as_deref())?;
+    let queue = QueueRecord::decode(queue.map_err(|error| read_error(&error))?.as_deref())?;
     let of = |number| keys::queued(partition, shard, number);
     let read = |number| snapshot.get(&store.tables.queue, of(number));
     if !queue.has(after, read).map_err(|error| read_error(&error))? {
@@ -136,26 +137,26 @@ fn queued(
         }
         read += value.len();
         let number = keys::outbox_number(&place).unwrap_or_default();
-        let place = QueuePlace { number, history: queue.history_at(number, Some(&value)) };
+        let place = QueuePosition { number, history: queue.history_at(number, Some(&value)) };
         let value = detach(value);
         entries.push((place, decode_queued(value.slice(value.len().min(8)..))));
     }
     Ok(QueuePage { first, entries })
 }
 
-fn partitions_of(shared: &Shared, places: &[Vec<u8>]) -> Result<Vec<Option<u32>>, StoreError> {
+fn partitions_of(shared: &SharedStore, places: &[Vec<u8>]) -> Result<Vec<Option<u32>>, StoreError> {
     let partition = |place: &Vec<u8>| {
         let found = shared.tables.jobs.get(place).map_err(|error| read_error(&error))?;
-        Ok(found.and_then(|job| Some(Record::parse(&job).ok()?.job.partition)))
+        Ok(found.and_then(|job| Some(EmbeddedRecord::parse(&job).ok()?.job.partition)))
     };
     places.iter().map(partition).collect()
 }
 
-fn waiting_in(shared: &Shared, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
+fn waiting_in(shared: &SharedStore, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
     let of_shard = |shard| {
         let found = shared.tables.log.get(keys::queue(partition, shard));
         let found = found.map_err(|error| read_error(&error))?;
-        Ok(Queue::decode(found.as_deref())?.ends)
+        Ok(QueueRecord::decode(found.as_deref())?.ends)
     };
     (0..shared.shards).map(of_shard).collect()
 }

@@ -7,12 +7,14 @@
 use std::collections::HashSet;
 
 use fjall::{OwnedWriteBatch, Slice};
-use ordain_core::{Batch, Change, DeadLetter, Event, Expect, JobWrite, Present, Refusal};
+use ordain_core::{
+    Batch, DeadLetter, Event, ExistingSpill, KeyWrite, StateUpdate, WriteCondition, WriteRefusal,
+};
 
 use super::keys;
-use super::recent::Recent;
-use super::record::{self, Envelope, INLINE_STATE, Record, State};
-use super::shared::Shared;
+use super::recent::RecordCache;
+use super::record::{self, EmbeddedRecord, INLINE_STATE, RecordEnvelope, StateLocation};
+use super::shared::SharedStore;
 use super::tables::{Tables, is_damage, own_key};
 use ordain_store::codec::{
     TAKEN_ID_SIZE, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
@@ -23,22 +25,22 @@ use ordain_store::{Partition, too_long};
 /// number of ids remembered for a key. Sequences have no holes, so normally each id exists.
 const NAMED_IDS: u64 = 4_000;
 
-pub(super) struct Changes<'a> {
+pub(super) struct BatchChanges<'a> {
     pub(super) batch: OwnedWriteBatch,
     pub(super) outbox: Vec<u8>,
-    pub(super) present: Vec<Present>,
-    pub(super) earliest: Earliest,
+    pub(super) present: Vec<ExistingSpill>,
+    pub(super) earliest: EarliestTimes,
     tables: &'a Tables,
-    recent: &'a mut Recent,
+    recent: &'a mut RecordCache,
     partition: &'a Partition,
     now: u64,
     scratch: Vec<u8>,
 }
 
-impl<'a> Changes<'a> {
+impl<'a> BatchChanges<'a> {
     pub(super) fn new(
         tables: &'a Tables,
-        recent: &'a mut Recent,
+        recent: &'a mut RecordCache,
         partition: &'a Partition,
         now: u64,
         writes: usize,
@@ -49,7 +51,7 @@ impl<'a> Changes<'a> {
             batch,
             outbox: Vec::new(),
             present: Vec::new(),
-            earliest: Earliest::default(),
+            earliest: EarliestTimes::default(),
             tables,
             recent,
             partition,
@@ -59,7 +61,10 @@ impl<'a> Changes<'a> {
     }
 
     /// Adds writes. Returns the refused writes by position, with the reasons.
-    pub(super) fn writes(&mut self, writes: &[JobWrite]) -> fjall::Result<Vec<(usize, Refusal)>> {
+    pub(super) fn writes(
+        &mut self,
+        writes: &[KeyWrite],
+    ) -> fjall::Result<Vec<(usize, WriteRefusal)>> {
         // Writes in the tables' order find the entries of their neighbors in the processor's cache.
         let mut order: Vec<usize> = (0..writes.len()).collect();
         order.sort_unstable_by(|a, b| writes[*a].key.cmp(&writes[*b].key));
@@ -83,25 +88,29 @@ impl<'a> Changes<'a> {
         Ok(refused)
     }
 
-    fn write(&mut self, index: usize, write: &JobWrite) -> fjall::Result<Option<Refusal>> {
+    fn write(&mut self, index: usize, write: &KeyWrite) -> fjall::Result<Option<WriteRefusal>> {
         if let Some(words) = too_long(&write.key) {
-            return Ok(Some(Refusal::Corrupt(words)));
+            return Ok(Some(WriteRefusal::Corrupt(words)));
         }
         match self.write_sound(index, write) {
-            Err(error) if is_damage(&error) => Ok(Some(Refusal::Corrupt(error.to_string()))),
+            Err(error) if is_damage(&error) => Ok(Some(WriteRefusal::Corrupt(error.to_string()))),
             other => other,
         }
     }
 
     /// Applies one write. Reads everything before it changes anything, so that a key with an
     /// unreadable part is refused as a whole.
-    fn write_sound(&mut self, index: usize, write: &JobWrite) -> fjall::Result<Option<Refusal>> {
+    fn write_sound(
+        &mut self,
+        index: usize,
+        write: &KeyWrite,
+    ) -> fjall::Result<Option<WriteRefusal>> {
         let tables = self.tables;
         let place = Slice::from(keys::job(&self.partition.stream, &write.key));
         let stored = self.recent.get(tables, &place)?;
-        let old = match stored.as_deref().map(Record::parse).transpose() {
+        let old = match stored.as_deref().map(EmbeddedRecord::parse).transpose() {
             Ok(old) => old,
-            Err(error) => return Ok(Some(Refusal::Corrupt(error.to_string()))),
+            Err(error) => return Ok(Some(WriteRefusal::Corrupt(error.to_string()))),
         };
         let expired = old.as_ref().is_some_and(|old| old.envelope.expired(self.now));
         let live = old.as_ref().filter(|_| !expired);
@@ -123,8 +132,12 @@ impl<'a> Changes<'a> {
     }
 
     /// Reads the entries that a write depends on besides the job; usually none.
-    fn look(&self, write: &JobWrite, old: Option<&Record<'_>>) -> fjall::Result<Found> {
-        let mut found = Found::default();
+    fn look(
+        &self,
+        write: &KeyWrite,
+        old: Option<&EmbeddedRecord<'_>>,
+    ) -> fjall::Result<RelatedEntries> {
+        let mut found = RelatedEntries::default();
         let Some(old) = old else { return Ok(found) };
         let stream = &self.partition.stream;
         let place = |sequence| keys::event(stream, &write.key, sequence);
@@ -161,10 +174,10 @@ impl<'a> Changes<'a> {
     fn apply(
         &mut self,
         index: usize,
-        write: &JobWrite,
+        write: &KeyWrite,
         place: Slice,
-        old: Option<&Record<'_>>,
-        found: Found,
+        old: Option<&EmbeddedRecord<'_>>,
+        found: RelatedEntries,
     ) {
         self.spill(index, write, &found.present);
         self.ids(write);
@@ -175,7 +188,7 @@ impl<'a> Changes<'a> {
             self.batch.remove(&self.tables.ids, place);
         }
         let before = old.map(|old| old.envelope).unwrap_or_default();
-        let envelope = Envelope {
+        let envelope = RecordEnvelope {
             due_at: write.due_in.map_or(0, |ms| self.now.saturating_add(ms)),
             expire_at: write.expire_in.map_or(0, |ms| self.now.saturating_add(ms)),
             expiry_entry: before.expiry_entry,
@@ -198,17 +211,22 @@ impl<'a> Changes<'a> {
     }
 
     /// Applies the change of the state and returns the new state.
-    fn state<'s>(&mut self, change: &'s Change, place: &Slice, before: State<'s>) -> State<'s> {
+    fn state<'s>(
+        &mut self,
+        change: &'s StateUpdate,
+        place: &Slice,
+        before: StateLocation<'s>,
+    ) -> StateLocation<'s> {
         let after = match change {
-            Change::Keep => return before,
-            Change::Put(state) if state.len() <= INLINE_STATE => State::Inline(state),
-            Change::Put(state) => {
+            StateUpdate::Keep => return before,
+            StateUpdate::Put(state) if state.len() <= INLINE_STATE => StateLocation::Inline(state),
+            StateUpdate::Put(state) => {
                 self.batch.insert(&self.tables.states, place.clone(), state.clone());
-                return State::Beside(state.len() as u64);
+                return StateLocation::Beside(state.len() as u64);
             }
-            Change::Delete => State::None,
+            StateUpdate::Delete => StateLocation::None,
         };
-        if matches!(before, State::Beside(_)) {
+        if matches!(before, StateLocation::Beside(_)) {
             self.batch.remove(&self.tables.states, place.clone());
         }
         after
@@ -228,7 +246,7 @@ impl<'a> Changes<'a> {
     }
 
     /// Moves the expiry entry only if it would be too late: a sweep moves early entries.
-    fn expiry(&mut self, place: &[u8], mut envelope: Envelope) -> Envelope {
+    fn expiry(&mut self, place: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
         let entry = envelope.expiry_entry;
         let at = envelope.expire_at;
         if entry != 0 && at != 0 && entry <= at {
@@ -245,10 +263,10 @@ impl<'a> Changes<'a> {
         envelope
     }
 
-    fn spill(&mut self, index: usize, write: &JobWrite, present: &[(u64, bool)]) {
+    fn spill(&mut self, index: usize, write: &KeyWrite, present: &[(u64, bool)]) {
         for (sequence, event) in &write.spill {
             if let Some(&(sequence, same)) = present.iter().find(|(there, _)| there == sequence) {
-                self.present.push(Present { write: index, sequence, same });
+                self.present.push(ExistingSpill { write: index, sequence, same });
             } else if *sequence >= write.job.next {
                 let place = keys::event(&self.partition.stream, &write.key, *sequence);
                 let mut value = Vec::with_capacity(event.encoded_len());
@@ -258,7 +276,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    fn ids(&mut self, write: &JobWrite) {
+    fn ids(&mut self, write: &KeyWrite) {
         let from = write.job.ids_from;
         for id in write.ids.iter().filter(|id| from != 0 && id.sequence >= from) {
             let mut value = Vec::with_capacity(TAKEN_ID_SIZE);
@@ -273,7 +291,7 @@ impl<'a> Changes<'a> {
     pub(super) fn free_letters(
         &mut self,
         batch: &Batch,
-        shared: &Shared,
+        shared: &SharedStore,
     ) -> fjall::Result<Vec<usize>> {
         let mut known = Vec::new();
         let mut seen = HashSet::new();
@@ -307,14 +325,14 @@ impl<'a> Changes<'a> {
 }
 
 /// The earliest new entries in time order, by kind; `u64::MAX` if there are none.
-pub(super) struct Earliest {
+pub(super) struct EarliestTimes {
     pub(super) due: u64,
     pub(super) expiry: u64,
     pub(super) letter: u64,
     pub(super) kept: u64,
 }
 
-impl Default for Earliest {
+impl Default for EarliestTimes {
     fn default() -> Self {
         Self { due: u64::MAX, expiry: u64::MAX, letter: u64::MAX, kept: u64::MAX }
     }
@@ -322,7 +340,7 @@ impl Default for Earliest {
 
 /// The entries that a write found besides the job.
 #[derive(Default)]
-struct Found {
+struct RelatedEntries {
     /// Spilled events that exist already: sequence, and whether the content is the same.
     present: Vec<(u64, bool)>,
     /// Places of spilled events below the job's new `next`.
@@ -332,35 +350,39 @@ struct Found {
 }
 
 /// Returns the refusal if a write's condition does not hold.
-fn refuse(write: &JobWrite, job: Option<&Record<'_>>, partition: u32) -> Option<Refusal> {
+fn refuse(
+    write: &KeyWrite,
+    job: Option<&EmbeddedRecord<'_>>,
+    partition: u32,
+) -> Option<WriteRefusal> {
     let takeovers = write.job.takeovers;
     match (write.expect, job.map(|record| &record.job)) {
-        (Expect::Absent, None) => None,
-        (Expect::Next(_), None) => Some(Refusal::Next(None)),
-        (_, Some(job)) if job.partition != partition => Some(Refusal::Partition(job.next)),
-        (Expect::Next(_), Some(job)) if job.takeovers != takeovers => {
-            Some(Refusal::Partition(job.next))
+        (WriteCondition::Absent, None) => None,
+        (WriteCondition::Next(_), None) => Some(WriteRefusal::Next(None)),
+        (_, Some(job)) if job.partition != partition => Some(WriteRefusal::Partition(job.next)),
+        (WriteCondition::Next(_), Some(job)) if job.takeovers != takeovers => {
+            Some(WriteRefusal::Partition(job.next))
         }
-        (Expect::Next(next), Some(job)) if job.next == next => {
+        (WriteCondition::Next(next), Some(job)) if job.next == next => {
             let is_older = write.job.version_generation() < job.version_generation;
-            is_older.then_some(Refusal::Version)
+            is_older.then_some(WriteRefusal::Version)
         }
-        (_, Some(job)) => Some(Refusal::Next(Some(job.next))),
+        (_, Some(job)) => Some(WriteRefusal::Next(Some(job.next))),
     }
 }
 
 /// Removes everything of a job except its dead letters. Returns the number of removed entries.
 pub(super) fn remove_job(
     tables: &Tables,
-    recent: &mut Recent,
+    recent: &mut RecordCache,
     batch: &mut OwnedWriteBatch,
     place: &[u8],
-    record: &Record<'_>,
+    record: &EmbeddedRecord<'_>,
 ) -> fjall::Result<usize> {
     let before = batch.len();
     batch.remove(&tables.jobs, place);
     recent.forget(place);
-    if matches!(record.state, State::Beside(_)) {
+    if matches!(record.state, StateLocation::Beside(_)) {
         batch.remove(&tables.states, place);
     }
     if record.envelope.expiry_entry != 0 {

@@ -13,14 +13,14 @@ const BEHIND: u64 = 60_000;
 
 /// The source of the time, in ms.
 #[derive(Clone)]
-pub struct Clock {
+pub struct TimeSource {
     /// The time since the Unix epoch; may go back.
     wall: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// The time since some moment; never goes back.
     steady: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
-impl Clock {
+impl TimeSource {
     /// Creates a clock that reads the machine's clocks.
     pub fn machine() -> Self {
         let wall = || {
@@ -40,7 +40,7 @@ impl Clock {
     }
 }
 
-impl fmt::Debug for Clock {
+impl fmt::Debug for TimeSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Clock")
     }
@@ -48,17 +48,17 @@ impl fmt::Debug for Clock {
 
 /// The steady clock plus an offset, so that it is never behind the highest value of the wall clock.
 #[derive(Debug)]
-pub(super) struct Monotone {
-    source: Clock,
+pub(super) struct MonotonicClock {
+    source: TimeSource,
     ahead: AtomicU64,
     /// The newest returned time. Two threads may read the clocks in one order and return in the
     /// other.
     newest: AtomicU64,
 }
 
-impl Monotone {
+impl MonotonicClock {
     /// Creates a clock that is never earlier than `newest`, the newest time in the store.
-    pub(super) fn new(source: Clock, newest: u64) -> Self {
+    pub(super) fn new(source: TimeSource, newest: u64) -> Self {
         let wall = (source.wall)();
         let steady = (source.steady)();
         if wall.saturating_add(BEHIND) < newest {

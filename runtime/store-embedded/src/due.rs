@@ -4,14 +4,14 @@ use async_trait::async_trait;
 use fjall::{Readable, Snapshot};
 use ordain_core::Key;
 
-use super::record::Record;
-use super::shared::Shared;
+use super::record::EmbeddedRecord;
+use super::shared::SharedStore;
 use super::tables::{is_damage, read_error};
-use super::{Embedded, keys};
+use super::{EmbeddedStore, keys};
 use ordain_store::{DueIndex, Partition, StoreError};
 
 #[async_trait]
-impl DueIndex for Embedded {
+impl DueIndex for EmbeddedStore {
     async fn due(
         &self,
         partition: &Partition,
@@ -29,7 +29,7 @@ impl DueIndex for Embedded {
 type DueEntries = (Vec<(u64, Key)>, Option<u64>);
 
 fn due(
-    shared: &Shared,
+    shared: &SharedStore,
     partition: &Partition,
     after: Option<&(u64, Key)>,
     limit: usize,
@@ -72,7 +72,7 @@ fn due(
 /// Returns whether an entry belongs to a live job. An expired job keeps its entry until the sweep
 /// removes it, and the entry of an unreadable job can never be moved.
 fn is_due(
-    shared: &Shared,
+    shared: &SharedStore,
     snapshot: &Snapshot,
     partition: &Partition,
     key: &str,
@@ -84,6 +84,6 @@ fn is_due(
         Err(error) if !is_damage(&error) => return Err(read_error(&error)),
         stored => stored.ok().flatten(),
     };
-    let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+    let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     Ok(record.is_some_and(|record| record.envelope.due_at == at && !record.envelope.expired(now)))
 }

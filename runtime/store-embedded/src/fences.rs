@@ -10,13 +10,13 @@ use fjall::OwnedWriteBatch;
 
 use super::keys;
 use super::tables::{Tables, read_error};
-use ordain_store::codec::{FenceRecord, Verdict, decode_fence, encode_fence};
+use ordain_store::codec::{FenceRecord, FenceVerdict, decode_fence, encode_fence};
 use ordain_store::{Claim, Partition, StoreError};
 
 #[derive(Default)]
-pub(super) struct Fences(HashMap<(Partition, u32), FenceRecord>);
+pub(super) struct FenceTable(HashMap<(Partition, u32), FenceRecord>);
 
-impl Fences {
+impl FenceTable {
     /// Reads all fences.
     pub(super) fn load(tables: &Tables) -> Result<Self, StoreError> {
         let mut fences = HashMap::new();
@@ -52,9 +52,9 @@ impl Fences {
         claim: Claim,
         shard: u32,
         number: u64,
-    ) -> Verdict {
+    ) -> FenceVerdict {
         match self.get(partition, shard) {
-            None => Verdict::Answer(Verdict::unclaimed()),
+            None => FenceVerdict::Answer(FenceVerdict::unclaimed()),
             Some(fence) => fence.judge(claim, number),
         }
     }

@@ -35,14 +35,14 @@ const BEFORE: &str = "data.before";
 const HEADING: &str = "ordain embedded store";
 
 /// A folder that this process owns exclusively, until dropped.
-pub(super) struct Folder {
+pub(super) struct StoreFolder {
     path: PathBuf,
     lock: File,
     /// The engine's folder, open only for its identity.
     data: File,
 }
 
-impl Folder {
+impl StoreFolder {
     /// Locks the folder; creates it if it does not exist, with empty tables.
     pub(super) fn take(
         path: &Path,
@@ -128,7 +128,7 @@ impl Folder {
         self.path.join(DATA)
     }
 
-    /// Returns the path of the file of [`Answered`](super::answered::Answered).
+    /// Returns the path of the file of [`AnsweredCommits`](super::answered::AnsweredCommits).
     pub(super) fn answered(&self) -> PathBuf {
         self.path.join(ANSWERED)
     }

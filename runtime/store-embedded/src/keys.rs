@@ -8,7 +8,7 @@
 use ordain_core::{Key, LetterId};
 
 use ordain_store::codec::{put_letter_key, split_letter_place};
-use ordain_store::{Destination, Origin, Partition};
+use ordain_store::{Destination, OriginOutbox, Partition};
 
 const DUE: u8 = b'd';
 const EXPIRY: u8 = b'e';
@@ -223,8 +223,8 @@ pub(super) fn id(to: &Destination, key: &str, digest: u64) -> Vec<u8> {
 }
 
 /// Returns the place of an origin's record in a shard of a destination.
-pub(super) fn origin(to: &Destination, shard: u32, origin: &Origin) -> Vec<u8> {
-    let Origin { partition, shard: of_outbox, .. } = origin;
+pub(super) fn origin(to: &Destination, shard: u32, origin: &OriginOutbox) -> Vec<u8> {
+    let OriginOutbox { partition, shard: of_outbox, .. } = origin;
     let mut out = with_destination(ORIGIN, to, 20 + partition.stream.len());
     out.extend_from_slice(&shard.to_be_bytes());
     out.extend_from_slice(&with_shard(&[], partition, *of_outbox, 0));

@@ -5,42 +5,48 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use ordain_core::Decided;
+use ordain_core::Rollout;
 
-use super::Embedded;
-use super::request::Request;
-use ordain_store::{Beat, Beaten, InstanceId, Lease, Leased, Leases, Member, Table};
-use ordain_store::{Mark, Marks, Partition, StoreError, versions};
+use super::EmbeddedStore;
+use super::request::WriterRequest;
+use ordain_store::{
+    HeartbeatReply, HeartbeatRequest, InstanceId, Lease, LeaseReply, LeaseStore, MemberRecord,
+    MembershipTable,
+};
+use ordain_store::{Mark, MarkStore, Partition, StoreError, versions};
 
 /// The prefix of the names of marks that contain decisions.
 pub(super) const DECIDED: &str = "decided/";
 
 #[derive(Debug, Default)]
-pub(super) struct Registry {
-    table: Mutex<Table>,
+pub(super) struct MembershipRegistry {
+    table: Mutex<MembershipTable>,
     /// The lock of the running decision.
     deciding: tokio::sync::Mutex<()>,
 }
 
-impl Registry {
+impl MembershipRegistry {
     /// Creates a registry with the stored decisions, by stream.
     pub(super) fn new(decided: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
         let decided = decided.filter_map(|(stream, text)| {
             let decided = versions::decode(std::str::from_utf8(&text).ok()?)?;
             Some((stream.into(), decided.into()))
         });
-        let table = Mutex::new(Table { versions: decided.collect(), ..Table::default() });
+        let table = Mutex::new(MembershipTable {
+            versions: decided.collect(),
+            ..MembershipTable::default()
+        });
         Self { table, ..Self::default() }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, MembershipTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[async_trait]
-impl Leases for Embedded {
-    async fn beat(&self, beat: Beat<'_>) -> Result<Beaten, StoreError> {
+impl LeaseStore for EmbeddedStore {
+    async fn beat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
         let mut table = self.registry.table();
         let before = table.members.get(&beat.id);
         if before.is_none_or(|member| member.about != beat.about) {
@@ -48,21 +54,22 @@ impl Leases for Embedded {
         }
         let report = beat.report.map(ToOwned::to_owned);
         let report = report.or_else(|| table.members.get(&beat.id)?.report.clone());
-        let member = Member { about: beat.about.to_owned(), report, lasts: None };
+        let member = MemberRecord { about: beat.about.to_owned(), report, lasts: None };
         table.members.insert(beat.id, member);
         let is_new = table.generation != beat.seen;
-        Ok(Beaten { lasts: None, table: is_new.then(|| table.clone()) })
+        Ok(HeartbeatReply { lasts: None, table: is_new.then(|| table.clone()) })
     }
 
-    async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<Leased, StoreError> {
+    async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError> {
         let asked = partition.clone();
-        let newest = self.ask(|answer| Request::NewestEpoch { partition: asked, answer }).await?;
+        let newest =
+            self.ask(|answer| WriterRequest::NewestEpoch { partition: asked, answer }).await?;
         let mut table = self.registry.table();
         if !table.members.contains_key(&to) {
-            return Ok(Leased::Unheard);
+            return Ok(LeaseReply::Unheard);
         }
         match table.holder(partition) {
-            Some(holder) if holder != to => return Ok(Leased::Held(holder)),
+            Some(holder) if holder != to => return Ok(LeaseReply::Held(holder)),
             _ => {}
         }
         let given = table.leases.get(partition).map_or(0, |lease| lease.epoch);
@@ -70,7 +77,7 @@ impl Leases for Embedded {
         let lease = Lease { epoch, holder: Some(to), since: self.shared.clock.now() };
         table.leases.insert(partition.clone(), lease);
         table.generation = rand::random();
-        Ok(Leased::Given(epoch))
+        Ok(LeaseReply::Given(epoch))
     }
 
     async fn release(
@@ -107,7 +114,7 @@ impl Leases for Embedded {
         &self,
         stream: &str,
         before: u64,
-        decided: &Decided,
+        decided: &Rollout,
     ) -> Result<bool, StoreError> {
         let _deciding = self.registry.deciding.lock().await;
         let found = self.registry.table().versions.get(stream).cloned();
@@ -127,7 +134,7 @@ impl Leases for Embedded {
         Ok(true)
     }
 
-    async fn table(&self) -> Result<Table, StoreError> {
+    async fn table(&self) -> Result<MembershipTable, StoreError> {
         Ok(self.registry.table().clone())
     }
 }

@@ -53,18 +53,18 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-pub use self::clock::Clock;
+pub use self::clock::TimeSource;
 
-use self::answered::Answered;
-use self::clock::Monotone;
-use self::fences::Fences;
-use self::folder::Folder;
-use self::leases::Registry;
-use self::request::{Answer, Request};
-use self::shared::Shared;
+use self::answered::AnsweredCommits;
+use self::clock::MonotonicClock;
+use self::fences::FenceTable;
+use self::folder::StoreFolder;
+use self::leases::MembershipRegistry;
+use self::request::{ReplySender, WriterRequest};
+use self::shared::SharedStore;
 use self::tables::{Tables, read_error};
-use self::writer::{QUEUE, Writer};
-use ordain_store::{Durability, Store, StoreError};
+use self::writer::{QUEUE, StoreWriter};
+use ordain_store::{DurabilityReport, Store, StoreError};
 
 /// The time to wait for an answer before checking that the engine is alive: an engine whose
 /// background work has failed makes writers wait for ever.
@@ -86,7 +86,7 @@ const DEAD_TTL: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// The options of an embedded store.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct EmbeddedOptions {
     /// The store's folder, created if it does not exist.
     pub path: PathBuf,
     /// The number of shards, stored when the folder is created; it must stay the same from then on.
@@ -97,54 +97,55 @@ pub struct Options {
     /// Memory for blocks read from disk, in bytes.
     pub cache: u64,
     /// The source of the time.
-    pub clock: Clock,
+    pub clock: TimeSource,
 }
 
-impl Options {
+impl EmbeddedOptions {
     /// Creates the default options for a folder.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        let clock = Clock::machine();
+        let clock = TimeSource::machine();
         Self { path, shards: 1, dead_ttl: DEAD_TTL, cache: CACHE, clock }
     }
 }
 
 /// The embedded store. Dropping it waits for pending requests and releases the folder.
-pub struct Embedded {
-    shared: Arc<Shared>,
+pub struct EmbeddedStore {
+    shared: Arc<SharedStore>,
     reads: Semaphore,
-    registry: Registry,
+    registry: MembershipRegistry,
     /// `None` only during the drop.
-    requests: Option<mpsc::Sender<Request>>,
+    requests: Option<mpsc::Sender<WriterRequest>>,
     thread: Option<JoinHandle<()>>,
     /// The thread that checks the folder; it ends when its sender is dropped.
     watch: Option<(std_mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
-impl Embedded {
+impl EmbeddedStore {
     /// Opens the store. Reads at most the engine's journal, which has a size limit. Blocks.
-    pub fn open(options: Options) -> Result<Self, StoreError> {
-        let Options { path, shards, dead_ttl, cache, clock } = options;
+    pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
+        let EmbeddedOptions { path, shards, dead_ttl, cache, clock } = options;
         let shards = shards.max(1);
-        let folder = Folder::take(&path, shards, |draft| Tables::make(draft, cache))?;
+        let folder = StoreFolder::take(&path, shards, |draft| Tables::make(draft, cache))?;
         folder.secure_journals()?;
         let tables = Tables::open(&folder.data(), cache)?;
         let groups = tables.meta.get(keys::GROUPS).map_err(|error| read_error(&error))?;
         let groups = writer::read_number(groups);
-        let answered = Answered::open(folder.answered(), groups)?;
+        let answered = AnsweredCommits::open(folder.answered(), groups)?;
         folder.settle()?;
-        let fences = Fences::load(&tables)?;
-        let clock = Monotone::new(clock, fences.newest_time());
-        let shared = Arc::new(Shared::new(tables, clock, folder, dead_ttl, shards));
+        let fences = FenceTable::load(&tables)?;
+        let clock = MonotonicClock::new(clock, fences.newest_time());
+        let shared = Arc::new(SharedStore::new(tables, clock, folder, dead_ttl, shards));
         let (sender, requests) = mpsc::channel(QUEUE);
-        let writer = Writer::new(shared.clone(), fences, answered, groups);
+        let writer = StoreWriter::new(shared.clone(), fences, answered, groups);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(requests))
             .map_err(|error| no_thread(&error))?;
         let watch = watch(&shared)?;
         let reads = Semaphore::new(READS);
-        let registry = Registry::new(marks::read_all(&shared, leases::DECIDED)?.into_iter());
+        let registry =
+            MembershipRegistry::new(marks::read_all(&shared, leases::DECIDED)?.into_iter());
         let (requests, thread) = (Some(sender), Some(thread));
         Ok(Self { shared, reads, registry, requests, thread, watch: Some(watch) })
     }
@@ -159,11 +160,14 @@ impl Embedded {
     ) -> Result<(), StoreError> {
         let stream = stream.to_owned();
         let key = key.to_owned();
-        self.ask(|answer| Request::Overwrite { stream, key, bytes, answer }).await
+        self.ask(|answer| WriterRequest::Overwrite { stream, key, bytes, answer }).await
     }
 
     /// Sends a request to the writer and waits for the answer.
-    async fn ask<T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Result<T, StoreError> {
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(ReplySender<T>) -> WriterRequest,
+    ) -> Result<T, StoreError> {
         self.shared.check()?;
         let (answer, answered) = oneshot::channel();
         let requests = self.requests.as_ref().expect("the sender exists until the drop");
@@ -205,7 +209,7 @@ impl Embedded {
     /// Reads on a blocking thread.
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Shared) -> Result<T, StoreError> + Send + 'static,
+        read: impl FnOnce(&SharedStore) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let _permit = self.reads.acquire().await.expect("the semaphore is never closed");
         self.shared.check()?;
@@ -221,7 +225,7 @@ impl Embedded {
     }
 }
 
-impl Drop for Embedded {
+impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         drop(self.requests.take());
         // A failed engine may block the writer for ever.
@@ -242,7 +246,7 @@ impl Drop for Embedded {
 
 /// Starts a thread that regularly checks that the folder still exists, because the engine writes
 /// into open files and would not notice its removal.
-fn watch(shared: &Arc<Shared>) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {
+fn watch(shared: &Arc<SharedStore>) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {
     let (sender, ended) = std_mpsc::channel();
     let shared = Arc::downgrade(shared);
     let look = move || {
@@ -262,16 +266,16 @@ fn no_thread(error: &std::io::Error) -> StoreError {
 }
 
 #[async_trait]
-impl Store for Embedded {
+impl Store for EmbeddedStore {
     fn shards(&self) -> u32 {
         self.shared.shards
     }
 
-    fn durability(&self) -> Durability {
+    fn durability(&self) -> DurabilityReport {
         let words = "embedded store: acknowledged events are on this machine's disk (each commit is \
                      synced before it is answered), so they survive a crash and a power failure, but \
                      not the disk";
-        Durability { words: words.to_owned(), is_at_risk: false }
+        DurabilityReport { words: words.to_owned(), is_at_risk: false }
     }
 
     async fn failed(&self) -> StoreError {
@@ -279,6 +283,6 @@ impl Store for Embedded {
     }
 
     async fn flush(&self) -> Result<(), StoreError> {
-        self.ask(|answer| Request::Flush { answer }).await
+        self.ask(|answer| WriterRequest::Flush { answer }).await
     }
 }

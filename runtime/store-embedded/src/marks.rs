@@ -5,18 +5,18 @@ use std::slice;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::request::Request;
-use super::shared::Shared;
+use super::request::WriterRequest;
+use super::shared::SharedStore;
 use super::tables::{detach, read_error};
-use super::{Embedded, keys};
-use ordain_store::{Claim, Mark, Marks, Outbox, Partition, StoreError, check_marks};
+use super::{EmbeddedStore, keys};
+use ordain_store::{Claim, Mark, MarkStore, Outbox, Partition, StoreError, check_marks};
 
 #[async_trait]
-impl Marks for Embedded {
+impl MarkStore for EmbeddedStore {
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
         check_marks(marks)?;
         let marks = marks.to_vec();
-        self.ask(|answer| Request::Done { outbox: None, marks, answer }).await.map(drop)
+        self.ask(|answer| WriterRequest::Done { outbox: None, marks, answer }).await.map(drop)
     }
 
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
@@ -38,13 +38,16 @@ impl Marks for Embedded {
     }
 }
 
-fn mark(shared: &Shared, name: &str) -> Result<Option<Bytes>, StoreError> {
+fn mark(shared: &SharedStore, name: &str) -> Result<Option<Bytes>, StoreError> {
     let value = shared.tables.meta.get(keys::mark(name)).map_err(|error| read_error(&error))?;
     Ok(value.map(detach))
 }
 
 /// Returns the marks whose names have this prefix, by the rest of their names.
-pub(super) fn read_all(shared: &Shared, begin: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+pub(super) fn read_all(
+    shared: &SharedStore,
+    begin: &str,
+) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
     let mut found = Vec::new();
     let place = keys::mark(begin);
     for guard in shared.tables.meta.prefix(&place) {

@@ -3,11 +3,11 @@
 use async_trait::async_trait;
 use fjall::Readable;
 
-use super::request::{OutboxDone, Request};
-use super::shared::Shared;
+use super::request::{OutboxRemoval, WriterRequest};
+use super::shared::SharedStore;
 use super::tables::read_error;
 use super::writer::read_number;
-use super::{Embedded, keys};
+use super::{EmbeddedStore, keys};
 use ordain_store::codec::decode_outbox;
 use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError, check_marks};
 
@@ -16,7 +16,7 @@ use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError, chec
 const OUTBOX_BYTES: usize = 16 * 1024 * 1024;
 
 #[async_trait]
-impl Outbox for Embedded {
+impl Outbox for EmbeddedStore {
     async fn outbox(
         &self,
         partition: &Partition,
@@ -37,15 +37,15 @@ impl Outbox for Embedded {
         marks: &[Mark],
     ) -> Result<Option<u64>, StoreError> {
         check_marks(marks)?;
-        let outbox = Some(OutboxDone { partition: partition.clone(), claim, shard, through });
+        let outbox = Some(OutboxRemoval { partition: partition.clone(), claim, shard, through });
         let marks = marks.to_vec();
-        self.ask(|answer| Request::Done { outbox, marks, answer }).await
+        self.ask(|answer| WriterRequest::Done { outbox, marks, answer }).await
     }
 }
 
 #[allow(clippy::similar_names, reason = "both names are terms of the outbox")]
 fn outbox(
-    shared: &Shared,
+    shared: &SharedStore,
     partition: &Partition,
     shard: u32,
     after: u64,

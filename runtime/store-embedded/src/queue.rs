@@ -1,18 +1,18 @@
 //! The ends of a queue, and its places. The events have separate records, each behind its history.
 
-use ordain_core::{QueuePlace, digest};
+use ordain_core::{QueuePosition, digest};
 use ordain_store::{QueueEnds, StoreError};
 
 /// A queue: its ends, and the history before its first entry.
 #[derive(Debug, Clone, Copy)]
-pub struct Queue {
+pub struct QueueRecord {
     pub(super) ends: QueueEnds,
     pub(super) before: u64,
 }
 
-impl Queue {
+impl QueueRecord {
     const NONE: Self = Self {
-        ends: QueueEnds { first: 1, last: QueuePlace { number: 0, history: 0 } },
+        ends: QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } },
         before: 0,
     };
 
@@ -22,8 +22,10 @@ impl Queue {
         let ([first, last, history, before], []) = value.as_chunks::<8>() else {
             return Err(StoreError::Corrupt("the ends of a queue".to_owned()));
         };
-        let last =
-            QueuePlace { number: u64::from_le_bytes(*last), history: u64::from_le_bytes(*history) };
+        let last = QueuePosition {
+            number: u64::from_le_bytes(*last),
+            history: u64::from_le_bytes(*history),
+        };
         let ends = QueueEnds { first: u64::from_le_bytes(*first), last };
         Ok(Self { ends, before: u64::from_le_bytes(*before) })
     }
@@ -53,10 +55,10 @@ impl Queue {
     /// history of a damaged entry is unknown (0) and equals every other. `read` returns the stored entry of a number.
     pub(super) fn has<E>(
         &self,
-        place: QueuePlace,
+        place: QueuePosition,
         read: impl FnOnce(u64) -> Result<Option<fjall::Slice>, E>,
     ) -> Result<bool, E> {
-        let QueuePlace { number, history } = place;
+        let QueuePosition { number, history } = place;
         let QueueEnds { first, last } = self.ends;
         let found = if number > last.number {
             return Ok(false);

@@ -2,10 +2,10 @@
 //! job, its state and its ids are consistent. This module must change nothing.
 
 use super::tables::{is_damage, read_error};
-use ordain_store::{OfKey, StoreError};
+use ordain_store::{KeyResult, StoreError};
 
 /// Converts the result of reading one key: a damaged block of a file affects only this key.
-pub(super) fn of_key<T>(read: fjall::Result<OfKey<T>>) -> Result<OfKey<T>, StoreError> {
+pub(super) fn of_key<T>(read: fjall::Result<KeyResult<T>>) -> Result<KeyResult<T>, StoreError> {
     match read {
         Ok(read) => Ok(read),
         Err(error) if is_damage(&error) => Ok(Err(error.to_string())),

@@ -16,14 +16,14 @@ const HALF: usize = 8 << 20;
 /// The cache consists of two halves. When the young half is full, it becomes the old half, and jobs
 /// that were not written since the previous change are dropped.
 #[derive(Default)]
-pub(super) struct Recent {
+pub(super) struct RecordCache {
     young: HashMap<Slice, Slice, RandomState>,
     old: HashMap<Slice, Slice, RandomState>,
     /// The number of bytes in the young half.
     bytes: usize,
 }
 
-impl Recent {
+impl RecordCache {
     /// Returns the job at this place.
     pub(super) fn get(&self, tables: &Tables, place: &Slice) -> fjall::Result<Option<Slice>> {
         match self.young.get(place).or_else(|| self.old.get(place)) {
@@ -57,13 +57,13 @@ impl Recent {
 mod tests {
     use super::*;
 
-    fn held(recent: &Recent, place: &Slice) -> Option<Slice> {
+    fn held(recent: &RecordCache, place: &Slice) -> Option<Slice> {
         recent.young.get(place).or_else(|| recent.old.get(place)).cloned()
     }
 
     #[test]
     fn cache_is_bounded_and_forgets() {
-        let mut recent = Recent::default();
+        let mut recent = RecordCache::default();
         let place = |number: u32| Slice::from(number.to_be_bytes());
         let value = |byte: u8| Slice::from(vec![byte; 1 << 10]);
         let many = (HALF >> 10) as u32;

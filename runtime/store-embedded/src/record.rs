@@ -1,9 +1,11 @@
 //! A job in the form of the embedded store: the store's own fields and a small state, then the
 //! job's record. This module must not change the record itself, except for the partition.
 
-use ordain_core::Job;
+use ordain_core::KeyRecord;
 
-use ordain_store::codec::{JobView, Reader, Undecodable, encode_job, put_varint, take_over};
+use ordain_store::codec::{
+    KeyRecordView, RecordDecodeError, RecordReader, encode_job, put_varint, take_over,
+};
 
 const FORMAT: u8 = 1;
 
@@ -18,7 +20,7 @@ const BESIDE: u8 = 2;
 
 /// The store's own fields of a job. Times are the store's; 0 means none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Envelope {
+pub(super) struct RecordEnvelope {
     /// The time of the job's due entry.
     pub(super) due_at: u64,
     /// The time from which the job no longer exists.
@@ -30,7 +32,7 @@ pub(super) struct Envelope {
 
 /// The location of a job's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum State<'a> {
+pub(super) enum StateLocation<'a> {
     /// The job has no state.
     #[default]
     None,
@@ -40,7 +42,7 @@ pub(super) enum State<'a> {
     Beside(u64),
 }
 
-impl State<'_> {
+impl StateLocation<'_> {
     pub(super) fn size(&self) -> Option<u64> {
         match self {
             Self::None => None,
@@ -50,7 +52,7 @@ impl State<'_> {
     }
 }
 
-impl Envelope {
+impl RecordEnvelope {
     pub(super) fn expired(&self, now: u64) -> bool {
         self.expire_at != 0 && self.expire_at <= now
     }
@@ -63,19 +65,19 @@ impl Envelope {
         (self.expire_at != 0).then(|| self.expire_at.saturating_sub(now))
     }
 
-    fn encode(&self, state: State<'_>, out: &mut Vec<u8>) {
+    fn encode(&self, state: StateLocation<'_>, out: &mut Vec<u8>) {
         out.push(FORMAT);
         put_varint(self.due_at, out);
         put_varint(self.expire_at, out);
         put_varint(self.expiry_entry, out);
         match state {
-            State::None => out.push(NO_STATE),
-            State::Inline(state) => {
+            StateLocation::None => out.push(NO_STATE),
+            StateLocation::Inline(state) => {
                 out.push(INLINE);
                 put_varint(state.len() as u64, out);
                 out.extend_from_slice(state);
             }
-            State::Beside(size) => {
+            StateLocation::Beside(size) => {
                 out.push(BESIDE);
                 put_varint(size, out);
             }
@@ -85,35 +87,35 @@ impl Envelope {
 
 /// A checked and borrowed stored job.
 #[derive(Debug)]
-pub struct Record<'a> {
-    pub(super) envelope: Envelope,
-    pub(super) state: State<'a>,
+pub struct EmbeddedRecord<'a> {
+    pub(super) envelope: RecordEnvelope,
+    pub(super) state: StateLocation<'a>,
     /// The job.
-    pub job: JobView<'a>,
+    pub job: KeyRecordView<'a>,
     job_bytes: &'a [u8],
 }
 
-impl<'a> Record<'a> {
+impl<'a> EmbeddedRecord<'a> {
     /// Parses a stored job.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
-        let mut reader = Reader::new("job's envelope", bytes, FORMAT)?;
-        let envelope = Envelope {
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
+        let mut reader = RecordReader::new("job's envelope", bytes, FORMAT)?;
+        let envelope = RecordEnvelope {
             due_at: reader.varint("due time")?,
             expire_at: reader.varint("expiry")?,
             expiry_entry: reader.varint("expiry entry")?,
         };
         let state = match reader.u8("state")? {
-            NO_STATE => State::None,
-            INLINE => State::Inline(reader.bytes("state")?),
-            BESIDE => State::Beside(reader.varint("state size")?),
+            NO_STATE => StateLocation::None,
+            INLINE => StateLocation::Inline(reader.bytes("state")?),
+            BESIDE => StateLocation::Beside(reader.varint("state size")?),
             _ => return Err(reader.bad("state")),
         };
         let job_bytes = reader.rest();
-        Ok(Self { envelope, state, job: JobView::parse(job_bytes)?, job_bytes })
+        Ok(Self { envelope, state, job: KeyRecordView::parse(job_bytes)?, job_bytes })
     }
 
     /// Returns the same job with another envelope.
-    pub(super) fn with_envelope(&self, envelope: &Envelope) -> Vec<u8> {
+    pub(super) fn with_envelope(&self, envelope: &RecordEnvelope) -> Vec<u8> {
         let mut out = Vec::new();
         envelope.encode(self.state, &mut out);
         out.extend_from_slice(self.job_bytes);
@@ -131,9 +133,9 @@ impl<'a> Record<'a> {
 
 /// Encodes a new record, with `now` instead of the job's zero times.
 pub(super) fn encode(
-    envelope: &Envelope,
-    state: State<'_>,
-    job: &Job,
+    envelope: &RecordEnvelope,
+    state: StateLocation<'_>,
+    job: &KeyRecord,
     now: u64,
     out: &mut Vec<u8>,
 ) {

@@ -5,26 +5,30 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use fjall::{Readable, Snapshot};
-use ordain_core::{Batch, CommitReply, Key, Loaded, TakenId};
+use ordain_core::{AcceptedId, Batch, CommitReply, Key, KeySnapshot};
 
 use super::read::{of_key, sequence_of};
-use super::record::{Record, State};
-use super::request::Request;
-use super::shared::Shared;
+use super::record::{EmbeddedRecord, StateLocation};
+use super::request::WriterRequest;
+use super::shared::SharedStore;
 use super::tables::detach;
-use super::{Embedded, keys};
+use super::{EmbeddedStore, keys};
 use ordain_store::codec::decode_taken_id;
 use ordain_store::{
-    Claim, Claimed, OfKey, Partition, Records, STREAM_NAME_LIMIT, StoreError, claimed_by_another,
-    too_long,
+    Claim, ClaimedPartition, KeyResult, Partition, RecordStore, STREAM_NAME_LIMIT, StoreError,
+    claimed_by_another, too_long,
 };
 
 /// The result of a load for one key.
-type LoadedKey = OfKey<Option<Box<Loaded>>>;
+type KeyLoad = KeyResult<Option<Box<KeySnapshot>>>;
 
 #[async_trait]
-impl Records for Embedded {
-    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError> {
+impl RecordStore for EmbeddedStore {
+    async fn claim(
+        &self,
+        partition: &Partition,
+        epoch: u64,
+    ) -> Result<ClaimedPartition, StoreError> {
         let length = partition.stream.len();
         if length > STREAM_NAME_LIMIT {
             return Err(StoreError::Unusable(format!(
@@ -33,7 +37,7 @@ impl Records for Embedded {
         }
         let claimed = partition.clone();
         let claimed =
-            self.ask(|answer| Request::Claim { partition: claimed, epoch, answer }).await?;
+            self.ask(|answer| WriterRequest::Claim { partition: claimed, epoch, answer }).await?;
         claimed.ok_or_else(|| claimed_by_another(partition))
     }
 
@@ -42,12 +46,12 @@ impl Records for Embedded {
         partition: &Partition,
         keys: &[Key],
         bytes: usize,
-    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
+    ) -> Result<Vec<KeyResult<Option<Box<KeySnapshot>>>>, StoreError> {
         let stream = partition.stream.clone();
         let wanted = keys.to_vec();
-        let read = move |shared: &Shared| load(shared, &stream, &wanted, bytes);
+        let read = move |shared: &SharedStore| load(shared, &stream, &wanted, bytes);
         let mut loaded = self.read(read).await?;
-        let is_foreign = |job: &LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
+        let is_foreign = |job: &KeyLoad| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
         let foreign: Vec<usize> =
             (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
         if foreign.is_empty() {
@@ -57,10 +61,14 @@ impl Records for Embedded {
         // committed in between.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         let request = (partition.clone(), taken.clone());
-        self.ask(|answer| Request::TakeOver { partition: request.0, keys: request.1, answer })
-            .await?;
+        self.ask(|answer| WriterRequest::TakeOver {
+            partition: request.0,
+            keys: request.1,
+            answer,
+        })
+        .await?;
         let stream = partition.stream.clone();
-        let again = move |shared: &Shared| load(shared, &stream, &taken, usize::MAX);
+        let again = move |shared: &SharedStore| load(shared, &stream, &taken, usize::MAX);
         let again = self.read(again).await?;
         for (index, job) in foreign.into_iter().zip(again) {
             loaded[index] = job;
@@ -70,18 +78,19 @@ impl Records for Embedded {
 
     async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply {
         let partition = partition.clone();
-        let reply = self.ask(|answer| Request::Commit { partition, claim, batch, answer }).await;
+        let reply =
+            self.ask(|answer| WriterRequest::Commit { partition, claim, batch, answer }).await;
         reply.unwrap_or(CommitReply::Unknown)
     }
 }
 
 /// Loads jobs unchanged, whatever their partition.
 fn load(
-    shared: &Shared,
+    shared: &SharedStore,
     stream: &str,
     keys: &[Key],
     bytes: usize,
-) -> Result<Vec<LoadedKey>, StoreError> {
+) -> Result<Vec<KeyLoad>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let mut jobs = Vec::with_capacity(keys.len());
@@ -100,19 +109,19 @@ fn load(
 }
 
 fn load_one(
-    shared: &Shared,
+    shared: &SharedStore,
     snapshot: &Snapshot,
     stream: &str,
     key: &Key,
     now: u64,
-) -> fjall::Result<LoadedKey> {
+) -> fjall::Result<KeyLoad> {
     if let Some(words) = too_long(key) {
         return Ok(Err(words));
     }
     let tables = &shared.tables;
     let place = keys::job(stream, key);
     let Some(stored) = snapshot.get(&tables.jobs, &place)? else { return Ok(Ok(None)) };
-    let record = match Record::parse(&stored) {
+    let record = match EmbeddedRecord::parse(&stored) {
         Ok(record) => record,
         Err(error) => return Ok(Err(error.to_string())),
     };
@@ -120,9 +129,9 @@ fn load_one(
         return Ok(Ok(None));
     }
     let state = match record.state {
-        State::None => None,
-        State::Inline(state) => Some(Bytes::copy_from_slice(state)),
-        State::Beside(size) => {
+        StateLocation::None => None,
+        StateLocation::Inline(state) => Some(Bytes::copy_from_slice(state)),
+        StateLocation::Beside(size) => {
             let state = snapshot.get(&tables.states, &place)?.map(detach);
             match state.filter(|state| state.len() as u64 == size) {
                 Some(state) => Some(state),
@@ -137,16 +146,16 @@ fn load_one(
     let due_in = record.envelope.due_in(now);
     let expire_in = record.envelope.expire_in(now);
     let job = record.job.to_job();
-    Ok(Ok(Some(Box::new(Loaded { job, state, ids, now, due_in, expire_in }))))
+    Ok(Ok(Some(Box::new(KeySnapshot { job, state, ids, now, due_in, expire_in }))))
 }
 
 fn ids(
-    shared: &Shared,
+    shared: &SharedStore,
     snapshot: &Snapshot,
     stream: &str,
     key: &str,
     from: u64,
-) -> fjall::Result<Result<Vec<TakenId>, String>> {
+) -> fjall::Result<Result<Vec<AcceptedId>, String>> {
     let mut ids = Vec::new();
     if from == 0 {
         return Ok(Ok(ids));

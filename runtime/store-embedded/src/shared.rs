@@ -7,32 +7,32 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::SetOnce;
 
-use super::clock::Monotone;
-use super::folder::Folder;
+use super::clock::MonotonicClock;
+use super::folder::StoreFolder;
 use super::tables::{Tables, damaged, is_cut_short, is_damage, reason};
 use ordain_store::{Partition, StoreError};
 
-pub(super) struct Shared {
+pub(super) struct SharedStore {
     pub(super) tables: Tables,
-    pub(super) clock: Monotone,
-    pub(super) due: DueMarks,
-    /// [`Options::dead_ttl`](super::Options::dead_ttl).
+    pub(super) clock: MonotonicClock,
+    pub(super) due: DueWatermarks,
+    /// [`EmbeddedOptions::dead_ttl`](super::EmbeddedOptions::dead_ttl).
     pub(super) dead_ttl: u64,
     pub(super) shards: u32,
     failure: SetOnce<String>,
     /// The last field, so that the folder is released after the engine is closed.
-    folder: Folder,
+    folder: StoreFolder,
 }
 
-impl Shared {
+impl SharedStore {
     pub(super) fn new(
         tables: Tables,
-        clock: Monotone,
-        folder: Folder,
+        clock: MonotonicClock,
+        folder: StoreFolder,
         dead_ttl: u64,
         shards: u32,
     ) -> Self {
-        let due = DueMarks::default();
+        let due = DueWatermarks::default();
         let failure = SetOnce::new();
         Self { tables, clock, due, dead_ttl, shards, failure, folder }
     }
@@ -120,32 +120,32 @@ fn failure(folder: &Path, error: &fjall::Error) -> String {
 ///
 /// There is one mark for each partition that was ever read here.
 #[derive(Default)]
-pub(super) struct DueMarks(Mutex<HashMap<Partition, DueMark>>);
+pub(super) struct DueWatermarks(Mutex<HashMap<Partition, DueWatermark>>);
 
 /// A start position for reads, as of some moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct DueMark {
+pub(super) struct DueWatermark {
     pub(super) from: u64,
     /// The number of times that an earlier entry was put. A reader that overlaps such a write must
     /// not move the mark past the entry.
     lowered: u64,
 }
 
-impl DueMarks {
+impl DueWatermarks {
     /// Returns the mark of a partition. Call this before taking the snapshot to read.
-    pub(super) fn get(&self, partition: &Partition) -> DueMark {
+    pub(super) fn get(&self, partition: &Partition) -> DueWatermark {
         let marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marks.get(partition).copied().unwrap_or_default()
     }
 
     /// Advances the mark: no entry preceded `from` when the caller got `seen`.
-    pub(super) fn advance(&self, partition: &Partition, seen: DueMark, from: u64) {
+    pub(super) fn advance(&self, partition: &Partition, seen: DueWatermark, from: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match marks.get_mut(partition) {
             Some(mark) if mark.lowered == seen.lowered => mark.from = mark.from.max(from),
             Some(_) => {}
             None => {
-                marks.insert(partition.clone(), DueMark { from, lowered: 0 });
+                marks.insert(partition.clone(), DueWatermark { from, lowered: 0 });
             }
         }
     }

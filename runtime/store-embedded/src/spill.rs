@@ -9,18 +9,18 @@ use fjall::{Readable, Snapshot};
 use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
 
 use super::read::{of_key, sequence_of};
-use super::record::Record;
-use super::shared::Shared;
+use super::record::EmbeddedRecord;
+use super::shared::SharedStore;
 use super::tables::detach;
-use super::{Embedded, keys};
+use super::{EmbeddedStore, keys};
 use ordain_store::codec::{decode_letter, decode_spilled};
-use ordain_store::{FOUND_BYTES_LIMIT, OfKey, Partition, SpillArea, StoreError};
+use ordain_store::{FOUND_BYTES_LIMIT, KeyResult, Partition, SpillArea, StoreError};
 
 /// An event with its sequence.
-type Numbered = (u64, Arc<Event>);
+type StoredEvent = (u64, Arc<Event>);
 
 #[async_trait]
-impl SpillArea for Embedded {
+impl SpillArea for EmbeddedStore {
     async fn read_spill(
         &self,
         partition: &Partition,
@@ -28,11 +28,12 @@ impl SpillArea for Embedded {
         from: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<OfKey<SpillPage>, StoreError> {
+    ) -> Result<KeyResult<SpillPage>, StoreError> {
         let stream = partition.stream.clone();
         let key = key.clone();
-        let read =
-            move |shared: &Shared| of_key(spilled_page(shared, &stream, &key, from, limit, bytes));
+        let read = move |shared: &SharedStore| {
+            of_key(spilled_page(shared, &stream, &key, from, limit, bytes))
+        };
         self.read(read).await
     }
 
@@ -42,23 +43,24 @@ impl SpillArea for Embedded {
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
+    ) -> Result<KeyResult<Vec<(u64, Arc<Event>)>>, StoreError> {
         let stream = partition.stream.clone();
         let key = key.clone();
         let missing = missing.to_vec();
-        let read = move |shared: &Shared| of_key(find(shared, &stream, &key, &missing, within));
+        let read =
+            move |shared: &SharedStore| of_key(find(shared, &stream, &key, &missing, within));
         self.read(read).await
     }
 }
 
 fn spilled_page(
-    shared: &Shared,
+    shared: &SharedStore,
     stream: &str,
     key: &Key,
     from: u64,
     limit: usize,
     bytes: usize,
-) -> fjall::Result<OfKey<SpillPage>> {
+) -> fjall::Result<KeyResult<SpillPage>> {
     let snapshot = shared.tables.db.snapshot();
     let mut events = Vec::new();
     let mut memory = 0;
@@ -87,27 +89,27 @@ fn spilled_page(
 
 /// Returns whether a key's spilled events are left over from an expired job.
 fn has_expired(
-    shared: &Shared,
+    shared: &SharedStore,
     snapshot: &Snapshot,
     stream: &str,
     key: &str,
 ) -> fjall::Result<bool> {
     let stored = snapshot.get(&shared.tables.jobs, keys::job(stream, key))?;
-    let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+    let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     Ok(record.is_some_and(|record| record.envelope.expired(shared.clock.now())))
 }
 
 fn find(
-    shared: &Shared,
+    shared: &SharedStore,
     stream: &str,
     key: &Key,
     missing: &[RangeInclusive<u64>],
     within: u64,
-) -> fjall::Result<OfKey<Vec<Numbered>>> {
+) -> fjall::Result<KeyResult<Vec<StoredEvent>>> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let put_from = now.saturating_sub(within);
-    let mut found = Found::default();
+    let mut found = FoundEvents::default();
     let expired = has_expired(shared, &snapshot, stream, key)?;
     for range in missing {
         let first = found.events.len();
@@ -128,12 +130,12 @@ fn find(
 
 /// The missing events found so far, up to a memory limit.
 #[derive(Default)]
-struct Found {
-    events: Vec<Numbered>,
+struct FoundEvents {
+    events: Vec<StoredEvent>,
     memory: usize,
 }
 
-impl Found {
+impl FoundEvents {
     fn push(&mut self, sequence: u64, event: Arc<Event>) {
         self.memory += event.memory();
         self.events.push((sequence, event));
@@ -145,13 +147,13 @@ impl Found {
 }
 
 fn spilled(
-    shared: &Shared,
+    shared: &SharedStore,
     snapshot: &Snapshot,
     stream: &str,
     key: &str,
     range: &RangeInclusive<u64>,
-    found: &mut Found,
-) -> fjall::Result<OfKey<()>> {
+    found: &mut FoundEvents,
+) -> fjall::Result<KeyResult<()>> {
     let place = |sequence| keys::event(stream, key, sequence);
     let range = place(*range.start())..=place(*range.end());
     for entry in snapshot.range(&shared.tables.spill, range) {
@@ -171,14 +173,14 @@ fn spilled(
 /// Adds events from `far-ahead` letters that were put at `put_from` or later.
 #[allow(clippy::too_many_arguments, reason = "the source of a read and its result")]
 fn far_ahead(
-    shared: &Shared,
+    shared: &SharedStore,
     snapshot: &Snapshot,
     stream: &str,
     key: &str,
     range: &RangeInclusive<u64>,
     put_from: u64,
     now: u64,
-    found: &mut Found,
+    found: &mut FoundEvents,
 ) -> fjall::Result<()> {
     // The end is exclusive. No event has the largest number.
     let end = range.end().saturating_add(1);

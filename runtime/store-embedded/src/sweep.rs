@@ -5,11 +5,11 @@
 use fjall::OwnedWriteBatch;
 
 use super::assign;
-use super::changes::{Earliest, remove_job};
+use super::changes::{EarliestTimes, remove_job};
 use super::keys;
-use super::recent::Recent;
-use super::record::{Envelope, Record};
-use super::shared::Shared;
+use super::recent::RecordCache;
+use super::record::{EmbeddedRecord, RecordEnvelope};
+use super::shared::SharedStore;
 use super::tables::{is_damage, own_key};
 use ordain_store::codec::letter_time;
 
@@ -22,10 +22,10 @@ pub(super) fn with_group(writes: usize) -> usize {
     16 + 2 * writes
 }
 
-/// The times before which there is nothing to sweep. As with [`DueMarks`](super::shared::DueMarks),
+/// The times before which there is nothing to sweep. As with [`DueWatermarks`](super::shared::DueWatermarks),
 /// the sweep must not scan removed entries again.
 #[derive(Debug, Default)]
-pub(super) struct Sweep {
+pub(super) struct ExpirySweep {
     jobs_from: u64,
     letters_from: u64,
     kept_from: u64,
@@ -33,9 +33,9 @@ pub(super) struct Sweep {
     stopped: bool,
 }
 
-impl Sweep {
+impl ExpirySweep {
     /// Lowers the start times to those of new entries.
-    pub(super) fn lower(&mut self, earliest: &Earliest) {
+    pub(super) fn lower(&mut self, earliest: &EarliestTimes) {
         self.jobs_from = self.jobs_from.min(earliest.expiry);
         self.letters_from = self.letters_from.min(earliest.letter);
         self.kept_from = self.kept_from.min(earliest.kept);
@@ -44,8 +44,8 @@ impl Sweep {
     /// Removes about `limit` expired entries.
     pub(super) fn run(
         &mut self,
-        shared: &Shared,
-        recent: &mut Recent,
+        shared: &SharedStore,
+        recent: &mut RecordCache,
         now: u64,
         limit: usize,
     ) -> fjall::Result<()> {
@@ -75,8 +75,8 @@ impl Sweep {
 
     fn jobs(
         &mut self,
-        shared: &Shared,
-        recent: &mut Recent,
+        shared: &SharedStore,
+        recent: &mut RecordCache,
         batch: &mut OwnedWriteBatch,
         now: u64,
         limit: usize,
@@ -102,7 +102,7 @@ impl Sweep {
 
     fn letters(
         &mut self,
-        shared: &Shared,
+        shared: &SharedStore,
         batch: &mut OwnedWriteBatch,
         before: u64,
         limit: usize,
@@ -129,11 +129,11 @@ impl Sweep {
     }
 }
 
-impl Sweep {
+impl ExpirySweep {
     /// Removes expired retained messages and counters.
     fn kept(
         &mut self,
-        shared: &Shared,
+        shared: &SharedStore,
         batch: &mut OwnedWriteBatch,
         now: u64,
         limit: usize,
@@ -158,8 +158,8 @@ impl Sweep {
 /// Processes one expiry entry. Returns the amount of work, and the new time of the entry if it was
 /// moved.
 fn job(
-    shared: &Shared,
-    recent: &mut Recent,
+    shared: &SharedStore,
+    recent: &mut RecordCache,
     batch: &mut OwnedWriteBatch,
     entry: &fjall::Slice,
     (place, at): (&[u8], u64),
@@ -169,7 +169,7 @@ fn job(
     let stored = tables.jobs.get(place)?;
     // An unreadable job stays for an operator to examine. An entry from an earlier life of the key
     // is stale.
-    let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+    let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     match record.filter(|record| record.envelope.expiry_entry == at) {
         None => batch.remove(&tables.times, entry.clone()),
         Some(record) if record.envelope.expired(now) => {
@@ -177,7 +177,7 @@ fn job(
         }
         Some(record) => {
             let expire_at = record.envelope.expire_at;
-            let envelope = Envelope { expiry_entry: expire_at, ..record.envelope };
+            let envelope = RecordEnvelope { expiry_entry: expire_at, ..record.envelope };
             batch.remove(&tables.times, entry.clone());
             batch.insert(&tables.jobs, place, record.with_envelope(&envelope));
             recent.forget(place);

@@ -42,7 +42,7 @@ pub(super) const KEYSPACES: usize = 1 + 10;
 const COPY_BELOW: usize = 4096;
 
 /// The reason why the engine did not open.
-enum Refused {
+enum EngineOpenError {
     Engine(fjall::Error),
     Panic(String),
 }
@@ -83,7 +83,7 @@ impl Tables {
     /// Opens the tables in a folder.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
         match Self::try_open(folder, cache) {
-            Err(Refused::Engine(fjall::Error::JournalRecovery(_))) => {
+            Err(EngineOpenError::Engine(fjall::Error::JournalRecovery(_))) => {
                 let cut = journal::cut_torn_batch(folder);
                 if let Some(kept) = cut.map_err(|error| unusable(folder, &error.into()))? {
                     tracing::warn!(
@@ -97,16 +97,16 @@ impl Tables {
             opened => opened,
         }
         .map_err(|refused| match refused {
-            Refused::Engine(error) => unusable(folder, &error),
-            Refused::Panic(words) => StoreError::Unusable(damaged(folder, &words)),
+            EngineOpenError::Engine(error) => unusable(folder, &error),
+            EngineOpenError::Panic(words) => StoreError::Unusable(damaged(folder, &words)),
         })
     }
 
-    fn try_open(folder: &Path, cache: u64) -> Result<Self, Refused> {
+    fn try_open(folder: &Path, cache: u64) -> Result<Self, EngineOpenError> {
         // The engine contains assertions about data on the disk.
         match catch_unwind(AssertUnwindSafe(|| Self::open_engine(folder, cache))) {
-            Ok(opened) => opened.map_err(Refused::Engine),
-            Err(panic) => Err(Refused::Panic(words_of(panic.as_ref()))),
+            Ok(opened) => opened.map_err(EngineOpenError::Engine),
+            Err(panic) => Err(EngineOpenError::Panic(words_of(panic.as_ref()))),
         }
     }
 

@@ -11,24 +11,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Slice};
-use ordain_core::{Applied, Batch, CommitReply, Key, QueuePlace};
+use ordain_core::{AppliedCommit, Batch, CommitReply, Key, QueuePosition};
 use tokio::sync::mpsc;
 
-use super::answered::Answered;
-use super::assign::{Assigning, Failed};
-use super::changes::{Changes, Earliest};
-use super::fences::Fences;
+use super::answered::AnsweredCommits;
+use super::assign::{AssignChanges, AssignFailure};
+use super::changes::{BatchChanges, EarliestTimes};
+use super::fences::FenceTable;
 use super::keys;
-use super::queue::Queue;
-use super::recent::Recent;
-use super::record::Record;
-use super::request::{Answer, OutboxDone, Request};
-use super::shared::Shared;
-use super::sweep::{self, Sweep};
+use super::queue::QueueRecord;
+use super::recent::RecordCache;
+use super::record::EmbeddedRecord;
+use super::request::{OutboxRemoval, ReplySender, WriterRequest};
+use super::shared::SharedStore;
+use super::sweep::{self, ExpirySweep};
 use super::tables::{is_damage, own_key, words_of};
-use ordain_store::codec::{FenceRecord, Verdict, encode_outbox_letters};
+use ordain_store::codec::{FenceRecord, FenceVerdict, encode_outbox_letters};
 use ordain_store::{
-    Assign, AssignReply, Claim, Claimed, Destination, Mark, Partition, Removal, StoreError,
+    AssignReply, AssignRequest, Claim, ClaimedPartition, DequeueResult, Destination, Mark,
+    Partition, StoreError,
 };
 
 /// The maximum number of requests that wait for the writer; further callers wait. Each (partition,
@@ -39,17 +40,17 @@ pub(super) const QUEUE: usize = 256;
 const GROUP: usize = 64;
 
 /// An answer that waits until its group is durable.
-enum Ready {
-    Commit(Answer<CommitReply>, CommitReply),
-    Claim(Answer<Option<Claimed>>, Option<Claimed>),
-    Epoch(Answer<u64>, u64),
-    Assign(Answer<Result<AssignReply, StoreError>>, Result<AssignReply, StoreError>),
-    Dequeue(Answer<Result<Removal, StoreError>>, Result<Removal, StoreError>),
-    Done(Answer<Option<u64>>, Option<u64>),
-    Unit(Answer<()>),
+enum PendingReply {
+    Commit(ReplySender<CommitReply>, CommitReply),
+    Claim(ReplySender<Option<ClaimedPartition>>, Option<ClaimedPartition>),
+    Epoch(ReplySender<u64>, u64),
+    Assign(ReplySender<Result<AssignReply, StoreError>>, Result<AssignReply, StoreError>),
+    Dequeue(ReplySender<Result<DequeueResult, StoreError>>, Result<DequeueResult, StoreError>),
+    Done(ReplySender<Option<u64>>, Option<u64>),
+    Unit(ReplySender<()>),
 }
 
-impl Ready {
+impl PendingReply {
     fn send(self) {
         // The caller may have gone away.
         match self {
@@ -64,12 +65,12 @@ impl Ready {
     }
 }
 
-pub(super) struct Writer {
-    shared: Arc<Shared>,
-    fences: Fences,
-    sweep: Sweep,
-    recent: Recent,
-    answered: Answered,
+pub(super) struct StoreWriter {
+    shared: Arc<SharedStore>,
+    fences: FenceTable,
+    sweep: ExpirySweep,
+    recent: RecordCache,
+    answered: AnsweredCommits,
     /// The total number of synced groups.
     groups: u64,
     /// `true` if the current group must be synced before it is answered.
@@ -78,20 +79,20 @@ pub(super) struct Writer {
     written: usize,
 }
 
-impl Writer {
+impl StoreWriter {
     pub(super) fn new(
-        shared: Arc<Shared>,
-        fences: Fences,
-        answered: Answered,
+        shared: Arc<SharedStore>,
+        fences: FenceTable,
+        answered: AnsweredCommits,
         groups: u64,
     ) -> Self {
-        let sweep = Sweep::default();
-        let recent = Recent::default();
+        let sweep = ExpirySweep::default();
+        let recent = RecordCache::default();
         Self { shared, fences, sweep, recent, answered, groups, must_sync: false, written: 0 }
     }
 
     /// Processes requests until all senders are dropped, or until a write fails.
-    pub(super) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+    pub(super) fn run(mut self, mut requests: mpsc::Receiver<WriterRequest>) {
         let shared = self.shared.clone();
         let work = AssertUnwindSafe(|| self.work(&mut requests));
         match catch_unwind(work) {
@@ -101,7 +102,7 @@ impl Writer {
         }
     }
 
-    fn work(&mut self, requests: &mut mpsc::Receiver<Request>) -> fjall::Result<()> {
+    fn work(&mut self, requests: &mut mpsc::Receiver<WriterRequest>) -> fjall::Result<()> {
         let now = self.shared.clock.now();
         self.sweep.run(&self.shared, &mut self.recent, now, sweep::AT_OPENING)?;
         while let Some(first) = requests.blocking_recv() {
@@ -111,7 +112,7 @@ impl Writer {
         Ok(())
     }
 
-    fn group(&mut self, requests: impl Iterator<Item = Request>) -> fjall::Result<()> {
+    fn group(&mut self, requests: impl Iterator<Item = WriterRequest>) -> fjall::Result<()> {
         self.must_sync = false;
         self.written = 0;
         let mut ready = Vec::new();
@@ -135,42 +136,42 @@ impl Writer {
         self.sweep.run(&self.shared, &mut self.recent, now, limit)
     }
 
-    fn perform(&mut self, request: Request) -> fjall::Result<Ready> {
+    fn perform(&mut self, request: WriterRequest) -> fjall::Result<PendingReply> {
         Ok(match request {
-            Request::Commit { partition, claim, batch, answer } => {
-                Ready::Commit(answer, self.commit(&partition, claim, &batch)?)
+            WriterRequest::Commit { partition, claim, batch, answer } => {
+                PendingReply::Commit(answer, self.commit(&partition, claim, &batch)?)
             }
-            Request::Claim { partition, epoch, answer } => {
-                Ready::Claim(answer, self.claim(&partition, epoch)?)
+            WriterRequest::Claim { partition, epoch, answer } => {
+                PendingReply::Claim(answer, self.claim(&partition, epoch)?)
             }
-            Request::NewestEpoch { partition, answer } => {
-                Ready::Epoch(answer, self.newest_epoch(&partition))
+            WriterRequest::NewestEpoch { partition, answer } => {
+                PendingReply::Epoch(answer, self.newest_epoch(&partition))
             }
-            Request::TakeOver { partition, keys, answer } => {
+            WriterRequest::TakeOver { partition, keys, answer } => {
                 self.take_over(&partition, &keys)?;
-                Ready::Unit(answer)
+                PendingReply::Unit(answer)
             }
-            Request::Done { outbox, marks, answer } => {
+            WriterRequest::Done { outbox, marks, answer } => {
                 let last = self.done(outbox.as_ref(), marks)?;
-                Ready::Done(answer, last)
+                PendingReply::Done(answer, last)
             }
-            Request::Assign { assign, answer } => {
+            WriterRequest::Assign { assign, answer } => {
                 let reply = self.assign(&assign)?;
-                Ready::Assign(answer, reply)
+                PendingReply::Assign(answer, reply)
             }
-            Request::Dequeue { partition, claim, shard, commit, through, answer } => {
+            WriterRequest::Dequeue { partition, claim, shard, commit, through, answer } => {
                 let done = self.dequeue(&partition, claim, shard, commit, through)?;
-                Ready::Dequeue(answer, done)
+                PendingReply::Dequeue(answer, done)
             }
-            Request::Flush { answer } => {
+            WriterRequest::Flush { answer } => {
                 self.must_sync = true;
-                Ready::Unit(answer)
+                PendingReply::Unit(answer)
             }
-            Request::Overwrite { stream, key, bytes, answer } => {
+            WriterRequest::Overwrite { stream, key, bytes, answer } => {
                 let place = keys::job(&stream, &key);
                 self.recent.forget(&place);
                 self.shared.tables.jobs.insert(place, bytes)?;
-                Ready::Unit(answer)
+                PendingReply::Unit(answer)
             }
         })
     }
@@ -182,8 +183,8 @@ impl Writer {
         batch: &Batch,
     ) -> fjall::Result<CommitReply> {
         match self.fences.judge(partition, claim, batch.shard, batch.number) {
-            Verdict::Answer(reply) => Ok(reply),
-            Verdict::Apply => self.apply(partition, claim, batch).map(CommitReply::Applied),
+            FenceVerdict::Answer(reply) => Ok(reply),
+            FenceVerdict::Apply => self.apply(partition, claim, batch).map(CommitReply::Applied),
         }
     }
 
@@ -192,15 +193,15 @@ impl Writer {
         partition: &Partition,
         claim: Claim,
         batch: &Batch,
-    ) -> fjall::Result<Applied> {
+    ) -> fjall::Result<AppliedCommit> {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();
         let mut changes =
-            Changes::new(tables, &mut self.recent, partition, now, batch.writes.len());
+            BatchChanges::new(tables, &mut self.recent, partition, now, batch.writes.len());
         let refused = changes.writes(&batch.writes)?;
         let known = changes.free_letters(batch, &self.shared)?;
-        let Changes { batch: mut writes, mut outbox, present, earliest, .. } = changes;
-        let applied = Applied { time: now, refused, present, known };
+        let BatchChanges { batch: mut writes, mut outbox, present, earliest, .. } = changes;
+        let applied = AppliedCommit { time: now, refused, present, known };
         encode_outbox_letters(batch.forwarded(&applied), now, &mut outbox);
         if !outbox.is_empty() {
             let place = keys::outbox(partition, batch.shard, batch.number);
@@ -223,7 +224,11 @@ impl Writer {
         fences.map(|fence| fence.claim.epoch).max().unwrap_or_default()
     }
 
-    fn claim(&mut self, partition: &Partition, epoch: u64) -> fjall::Result<Option<Claimed>> {
+    fn claim(
+        &mut self,
+        partition: &Partition,
+        epoch: u64,
+    ) -> fjall::Result<Option<ClaimedPartition>> {
         if epoch <= self.newest_epoch(partition) {
             return Ok(None);
         }
@@ -243,7 +248,7 @@ impl Writer {
         }
         batch.commit()?;
         self.must_sync = true;
-        Ok(Some(Claimed { claim, commits }))
+        Ok(Some(ClaimedPartition { claim, commits }))
     }
 
     /// Moves jobs of another partition to this one. Not synced, because dependent writes come later
@@ -260,7 +265,7 @@ impl Writer {
                 Err(error) if !is_damage(&error) => return Err(error),
                 stored => stored.ok().flatten(),
             };
-            let record = stored.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+            let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
             let Some(record) = record else { continue };
             if record.job.partition == partition.number || record.envelope.expired(now) {
                 continue;
@@ -285,13 +290,13 @@ impl Writer {
 
     fn done(
         &mut self,
-        outbox: Option<&OutboxDone>,
+        outbox: Option<&OutboxRemoval>,
         marks: Vec<Mark>,
     ) -> fjall::Result<Option<u64>> {
         let tables = &self.shared.tables;
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), marks.len() + 16);
         let mut last = None;
-        if let Some(OutboxDone { partition, claim, shard, through }) = outbox {
+        if let Some(OutboxRemoval { partition, claim, shard, through }) = outbox {
             let fence = self.fences.get(partition, *shard);
             let Some(fence) = fence.filter(|fence| fence.claim == *claim) else { return Ok(None) };
             last = Some(fence.number);
@@ -315,21 +320,23 @@ impl Writer {
 }
 
 /// Messages between stages.
-impl Writer {
-    fn assign(&mut self, assign: &Assign) -> fjall::Result<Result<AssignReply, StoreError>> {
+impl StoreWriter {
+    fn assign(&mut self, assign: &AssignRequest) -> fjall::Result<Result<AssignReply, StoreError>> {
         let now = self.shared.clock.now();
-        let mut assigning = Assigning::new(&self.shared.tables, assign, now);
+        let mut assigning = AssignChanges::new(&self.shared.tables, assign, now);
         let reply = match assigning.run() {
-            Err(Failed::Engine(error)) if !is_damage(&error) => return Err(error),
-            Err(Failed::Engine(error)) => return Ok(Err(StoreError::Corrupt(error.to_string()))),
-            Err(Failed::Store(error)) => return Ok(Err(error)),
+            Err(AssignFailure::Engine(error)) if !is_damage(&error) => return Err(error),
+            Err(AssignFailure::Engine(error)) => {
+                return Ok(Err(StoreError::Corrupt(error.to_string())));
+            }
+            Err(AssignFailure::Store(error)) => return Ok(Err(error)),
             Ok(reply) => reply,
         };
         if matches!(reply, AssignReply::Lots(..)) {
-            let Assigning { batch, earliest, .. } = assigning;
+            let AssignChanges { batch, earliest, .. } = assigning;
             self.written += batch.len();
             batch.commit()?;
-            self.sweep.lower(&Earliest { kept: earliest, ..Earliest::default() });
+            self.sweep.lower(&EarliestTimes { kept: earliest, ..EarliestTimes::default() });
             // Queued entries need no sync, because dependent writes come later in the same journal.
             self.must_sync |= !matches!(assign.to, Destination::Stream(_));
         }
@@ -342,15 +349,15 @@ impl Writer {
         claim: Claim,
         shard: u32,
         commit: u64,
-        through: QueuePlace,
-    ) -> fjall::Result<Result<Removal, StoreError>> {
+        through: QueuePosition,
+    ) -> fjall::Result<Result<DequeueResult, StoreError>> {
         let tables = &self.shared.tables;
         let Some(fence) = self.fences.get(partition, shard).filter(|fence| fence.claim == claim)
         else {
-            return Ok(Ok(Removal::Done));
+            return Ok(Ok(DequeueResult::Done));
         };
         let place = keys::queue(partition, shard);
-        let mut queue = match Queue::decode(tables.log.get(&place)?.as_deref()) {
+        let mut queue = match QueueRecord::decode(tables.log.get(&place)?.as_deref()) {
             Ok(queue) => queue,
             Err(error) => return Ok(Err(error)),
         };
@@ -358,12 +365,12 @@ impl Writer {
         if !queue.has(through, read)? {
             return Ok(Err(StoreError::WentBack));
         } else if fence.number < commit {
-            return Ok(Ok(Removal::LacksCommit));
+            return Ok(Ok(DequeueResult::LacksCommit));
         }
         let first = queue.ends.first;
         let through = through.number;
         if through < first {
-            return Ok(Ok(Removal::Done));
+            return Ok(Ok(DequeueResult::Done));
         }
         queue.before = queue.history_at(through, read(through)?.as_deref());
         queue.ends.first = through + 1;
@@ -373,7 +380,7 @@ impl Writer {
             batch.remove(&tables.queue, keys::queued(partition, shard, number));
         }
         batch.insert(&tables.log, place, queue.encode());
-        batch.commit().map(|()| Ok(Removal::Done))
+        batch.commit().map(|()| Ok(DequeueResult::Done))
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, RedisResult, Value, cmd};
 
-use super::Redis;
+use super::RedisStore;
 use super::error::{failed, has_code};
 use super::names::type_of;
-use super::script::{Script, key_of};
+use super::script::{LuaScript, key_of};
 use super::value::text;
 use ordain_store::StoreError;
 use ordain_util::backoff::Backoff;
@@ -16,9 +16,9 @@ use ordain_util::backoff::Backoff;
 /// Delays between tries of a call that the server did not answer.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
-impl Redis {
+impl RedisStore {
     /// Creates a call of a script with the arguments that all scripts have.
-    pub(super) fn call_of(&self, script: &Script, keys: &[String]) -> Cmd {
+    pub(super) fn call_of(&self, script: &LuaScript, keys: &[String]) -> Cmd {
         let mut call = script.call(keys);
         call.arg(self.shift.load(Ordering::Relaxed));
         call
@@ -26,11 +26,11 @@ impl Redis {
 
     /// Runs a script, and repeats it if that may help. Commits are not repeated here, because their
     /// sender decides about it.
-    pub(super) async fn run(&self, script: &Script, call: Cmd) -> Result<Value, StoreError> {
-        let what = || format!("{} of {}", script.name, Script::keys(&call).concat());
+    pub(super) async fn run(&self, script: &LuaScript, call: Cmd) -> Result<Value, StoreError> {
+        let what = || format!("{} of {}", script.name, LuaScript::keys(&call).concat());
         let ask = || async { self.answer(script, &call).await.map_err(|error| failed(&error)) };
         let answer = self.again(ask, what).await;
-        self.named(answer, || Script::keys(&call)).await
+        self.named(answer, || LuaScript::keys(&call)).await
     }
 
     /// Sends a command, and repeats it if that may help.
@@ -67,7 +67,7 @@ impl Redis {
     }
 
     /// Runs a script once. If the server does not know the script, sends its text.
-    pub(super) async fn answer(&self, script: &Script, call: &Cmd) -> RedisResult<Value> {
+    pub(super) async fn answer(&self, script: &LuaScript, call: &Cmd) -> RedisResult<Value> {
         match self.link.call(call).await {
             Err(error) if has_code(&error, "NOSCRIPT") => {
                 self.link.call(&script.with_text(call)).await

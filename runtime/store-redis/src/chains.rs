@@ -9,28 +9,29 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ordain_core::{EVENT_SEQUENCE_AT, Event, Key, QueuePlace, QueueRun, shard_of};
+use ordain_core::{EVENT_SEQUENCE_AT, Event, Key, QueuePosition, QueueRun, shard_of};
 use redis::{Cmd, Value, cmd};
 
-use super::Redis;
+use super::RedisStore;
 use super::claim::note;
 use super::commit::{claim_bytes, job_field, send};
-use super::names::Kind;
-use super::record::Record;
-use super::script::Script;
+use super::names::RedisKeyKind;
+use super::record::RedisRecord;
+use super::script::LuaScript;
 use super::value::{array, bytes, number, strange};
 use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
 use ordain_store::{
-    Assign, AssignReply, Assigned, Chains, Claim, Destination, Item, KEY_SIZE_LIMIT, LotReply,
-    Origin, Partition, Place, QueueEnds, QueuePage, Removal, StoreError, Witness, readable,
+    AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest, Claim,
+    DequeueResult, Destination, KEY_SIZE_LIMIT, MessageLog, OriginOutbox, OutboxPosition,
+    Partition, QueueEnds, QueuePage, StoreError, Witness, readable,
 };
 
 /// Maximum number of sequences that one call reads.
 const WANTED: usize = 1_000;
 
 #[async_trait]
-impl Chains for Redis {
-    async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError> {
+impl MessageLog for RedisStore {
+    async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError> {
         if let Destination::Stream(stream) = &assign.to {
             let numbers: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
             for number in numbers {
@@ -48,7 +49,7 @@ impl Chains for Redis {
         }
         let reply = reply(&answer, &assign).ok_or_else(|| strange(script.name))?;
         if let AssignReply::Lots(replies, _) = &reply
-            && replies.iter().any(|reply| matches!(reply, LotReply::WentBack(_)))
+            && replies.iter().any(|reply| matches!(reply, AssignGroupReply::WentBack(_)))
         {
             self.note_rewind();
         }
@@ -85,7 +86,7 @@ impl Chains for Redis {
         &self,
         partition: &Partition,
         shard: u32,
-        after: QueuePlace,
+        after: QueuePosition,
         limit: usize,
         room: usize,
     ) -> Result<QueuePage, StoreError> {
@@ -105,7 +106,7 @@ impl Chains for Redis {
             let place = number(&at).zip(history.map(u64::from_le_bytes));
             let (number, history) = place.ok_or_else(|| strange(script.name))?;
             let event = bytes(event).ok_or_else(|| strange(script.name))?;
-            entries.push((QueuePlace { number, history }, decode_queued(event)));
+            entries.push((QueuePosition { number, history }, decode_queued(event)));
         }
         Ok(QueuePage { first, entries })
     }
@@ -116,20 +117,20 @@ impl Chains for Redis {
         claim: Claim,
         shard: u32,
         commit: u64,
-        through: QueuePlace,
-    ) -> Result<Removal, StoreError> {
+        through: QueuePosition,
+    ) -> Result<DequeueResult, StoreError> {
         let script = &self.scripts.dequeue;
         let to = Destination::Stream(Arc::clone(&partition.stream));
-        let [data] = self.of_stream(shard, &partition.stream, [Kind::Data]);
+        let [data] = self.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
         loop {
             let mut call = self.call_of(script, &[data.clone(), self.log(shard, &to)]);
             call.arg(partition.number).arg(&claim_bytes(claim)[..]).arg(commit);
             call.arg(through.number).arg(&through.history.to_le_bytes()[..]);
             match number(&self.run(script, call).await?) {
-                Some(0) => return Ok(Removal::Done),
+                Some(0) => return Ok(DequeueResult::Done),
                 Some(1) => {}
                 Some(2) => return Err(self.went_back()),
-                Some(3) => return Ok(Removal::LacksCommit),
+                Some(3) => return Ok(DequeueResult::LacksCommit),
                 _ => return Err(strange(script.name)),
             }
         }
@@ -145,7 +146,7 @@ impl Chains for Redis {
             by_shard.entry(shard_of(key, self.shards)).or_default().push(at);
         }
         let asked = by_shard.iter().map(async |(shard, places)| {
-            let [data] = self.of_stream(*shard, stream, [Kind::Data]);
+            let [data] = self.of_stream(*shard, stream, [RedisKeyKind::Data]);
             let mut ask = cmd("HMGET");
             ask.arg(&data);
             for at in places {
@@ -159,7 +160,7 @@ impl Chains for Redis {
         for (places, found) in by_shard.values().zip(try_join_all(asked).await?) {
             for (at, record) in places.iter().zip(found) {
                 let record = bytes(record);
-                let record = record.as_deref().and_then(|bytes| Record::parse(bytes).ok());
+                let record = record.as_deref().and_then(|bytes| RedisRecord::parse(bytes).ok());
                 partitions[*at] = record.map(|record| record.job.partition);
             }
         }
@@ -179,7 +180,7 @@ impl Chains for Redis {
 }
 
 /// The ends of a queue that never had an entry.
-const NO_QUEUE: QueueEnds = QueueEnds { first: 1, last: QueuePlace { number: 0, history: 0 } };
+const NO_QUEUE: QueueEnds = QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } };
 
 /// Parses the ends of a queue. A damaged record counts as an empty queue; the scripts that read the queue report the
 /// damage.
@@ -187,7 +188,7 @@ fn ends(found: &[u8]) -> QueueEnds {
     match found.as_chunks::<8>() {
         ([first, last, history, _], []) => QueueEnds {
             first: u64::from_le_bytes(*first),
-            last: QueuePlace {
+            last: QueuePosition {
                 number: u64::from_le_bytes(*last),
                 history: u64::from_le_bytes(*history),
             },
@@ -196,7 +197,7 @@ fn ends(found: &[u8]) -> QueueEnds {
     }
 }
 
-impl Redis {
+impl RedisStore {
     fn went_back(&self) -> StoreError {
         self.note_rewind();
         StoreError::WentBack
@@ -210,20 +211,20 @@ impl Redis {
 
     /// Returns the Redis key of a destination's data in a shard.
     pub(super) fn log(&self, shard: u32, to: &Destination) -> String {
-        self.names.of_stream(shard, Kind::Log, &to.to_string())
+        self.names.of_stream(shard, RedisKeyKind::Log, &to.to_string())
     }
 
     /// Runs a script that writes, and retries until the required number of replicas has the write.
     async fn run_durably(
         &self,
-        script: &Script,
+        script: &LuaScript,
         call: Cmd,
         shard: u32,
     ) -> Result<Value, StoreError> {
         if self.waiting_links.is_empty() {
             return self.run(script, call).await;
         }
-        let what = || format!("{} of {}", script.name, Script::keys(&call).concat());
+        let what = || format!("{} of {}", script.name, LuaScript::keys(&call).concat());
         let send = || async {
             send(self, script, shard, call.clone()).await?.ok_or_else(|| {
                 let few = format!("fewer than {} replicas have it", self.replicas);
@@ -231,12 +232,12 @@ impl Redis {
             })
         };
         let answer = self.again(send, what).await;
-        self.named(answer, || Script::keys(&call)).await
+        self.named(answer, || LuaScript::keys(&call)).await
     }
 }
 
 /// Appends the rules, the witness and the lots to the call of the script.
-fn put(call: &mut Cmd, assign: &Assign) {
+fn put(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
     match rules.numbers {
         None => call.arg(0).arg(0).arg(0).arg(0).arg(0),
@@ -287,7 +288,7 @@ pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
 
 /// Appends an origin: the name of its outbox, its epoch, the last commit that its claim found, the last place that the
 /// store confirmed, and the last commit that is done.
-fn put_origin(call: &mut Cmd, origin: Option<&Origin>) {
+fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     let Some(origin) = origin else {
         call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
         return;
@@ -305,7 +306,7 @@ fn put_origin(call: &mut Cmd, origin: Option<&Origin>) {
 /// Appends an item: its key; then, in one value, whether it has a number of its own, whether it is the last event of
 /// its key, its partition, content and id, and the bytes of the event before and at the place of its number; then the
 /// bytes of the event behind that place.
-fn put_item(call: &mut Cmd, item: &Item, is_numbered: bool) {
+fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
     let event = &item.event;
     let brought = event.sequence().or((item.number > 0).then_some(item.number));
     let sequence = brought.or(is_numbered.then_some(0));
@@ -322,7 +323,7 @@ fn put_item(call: &mut Cmd, item: &Item, is_numbered: bool) {
     call.arg(event.key()).arg(about).arg(rest);
 }
 
-fn reply(answer: &Bytes, assign: &Assign) -> Option<AssignReply> {
+fn reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     let mut rest = match answer.split_first()? {
         (b'F', []) => return Some(AssignReply::Full),
         (b'A', rest) => rest,
@@ -333,18 +334,18 @@ fn reply(answer: &Bytes, assign: &Assign) -> Option<AssignReply> {
         let (kind, after) = rest.split_first()?;
         rest = after;
         replies.push(match kind {
-            b'C' => LotReply::Fenced,
+            b'C' => AssignGroupReply::Fenced,
             b'B' => {
                 let (place, after) = rest.split_first_chunk::<12>()?;
                 rest = after;
                 let place = last_place(place)?;
-                LotReply::WentBack((place.commit > 0).then_some(place))
+                AssignGroupReply::WentBack((place.commit > 0).then_some(place))
             }
             b'D' => {
                 let (answers, after) = rest.split_at_checked(9 * lot.items().count())?;
                 rest = after;
                 let (answers, _) = answers.as_chunks::<9>();
-                LotReply::Done(answers.iter().map(assigned).collect::<Option<_>>()?)
+                AssignGroupReply::Done(answers.iter().map(assigned).collect::<Option<_>>()?)
             }
             _ => return None,
         });
@@ -355,10 +356,10 @@ fn reply(answer: &Bytes, assign: &Assign) -> Option<AssignReply> {
 }
 
 /// Parses the last place of an owner that the store has; the commit is 0 if the store has none.
-fn last_place(bytes: &[u8; 12]) -> Option<Place> {
+fn last_place(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, part) = bytes.split_first_chunk::<8>()?;
     let part = part.first_chunk::<4>()?;
-    Some(Place { commit: u64::from_le_bytes(*commit), part: u32::from_le_bytes(*part) })
+    Some(OutboxPosition { commit: u64::from_le_bytes(*commit), part: u32::from_le_bytes(*part) })
 }
 
 /// Parses the new entries of a partition's queue.
@@ -373,13 +374,13 @@ fn run(bytes: &[u8; 28]) -> Option<(u32, QueueRun)> {
     Some((u32::from_le_bytes(*partition), run))
 }
 
-fn assigned([kind, sequence @ ..]: &[u8; 9]) -> Option<Assigned> {
+fn assigned([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
     let sequence = u64::from_le_bytes(*sequence);
     Some(match kind {
-        0 => Assigned::New(sequence),
-        1 => Assigned::Known(sequence),
-        2 => Assigned::Conflict(sequence),
-        3 => Assigned::Behind,
+        0 => AssignItemReply::New(sequence),
+        1 => AssignItemReply::Known(sequence),
+        2 => AssignItemReply::Conflict(sequence),
+        3 => AssignItemReply::Behind,
         _ => return None,
     })
 }

@@ -5,9 +5,9 @@ use std::sync::PoisonError;
 use futures_util::future::try_join_all;
 use redis::cmd;
 
-use super::names::Kind;
+use super::names::RedisKeyKind;
 use super::value::{bytes, number, strange};
-use super::{Redis, commit};
+use super::{RedisStore, commit};
 use ordain_store::codec::{FenceRecord, decode_fence};
 use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 
@@ -16,24 +16,24 @@ use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 pub(super) const LAST_EPOCH: u64 = 1 << 52;
 
 /// Registers a partition in the store, once per process. Refuses a store without the record that
-/// [`Redis::open`] wrote: the partitions of an empty store would otherwise begin anew unnoticed, and
+/// [`RedisStore::open`] wrote: the partitions of an empty store would otherwise begin anew unnoticed, and
 /// `partitions` without that record makes the next start fail.
-pub(super) async fn note(store: &Redis, partition: &Partition) -> Result<(), StoreError> {
+pub(super) async fn note(store: &RedisStore, partition: &Partition) -> Result<(), StoreError> {
     if store.noted.lock().unwrap_or_else(PoisonError::into_inner).contains(partition) {
         return Ok(());
     }
     check_record(store).await?;
     let Partition { stream, number } = partition;
     let mut note = cmd("SADD");
-    note.arg(store.names.common(Kind::Partitions)).arg(format!("{number}:{stream}"));
+    note.arg(store.names.common(RedisKeyKind::Partitions)).arg(format!("{number}:{stream}"));
     store.ask(&note).await?;
     store.noted.lock().unwrap_or_else(PoisonError::into_inner).insert(partition.clone());
     Ok(())
 }
 
 /// Refuses a store that has lost its record since it was opened.
-async fn check_record(store: &Redis) -> Result<(), StoreError> {
-    let record = store.names.common(Kind::Store);
+async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
+    let record = store.names.common(RedisKeyKind::Store);
     let fields = store.ask(cmd("HLEN").arg(&record)).await?;
     if number(&fields).ok_or_else(|| strange("HLEN"))? > 0 {
         return Ok(());
@@ -45,9 +45,12 @@ async fn check_record(store: &Redis) -> Result<(), StoreError> {
 }
 
 /// Returns the highest epoch of a partition in any shard.
-pub(super) async fn newest_epoch(store: &Redis, partition: &Partition) -> Result<u64, StoreError> {
+pub(super) async fn newest_epoch(
+    store: &RedisStore,
+    partition: &Partition,
+) -> Result<u64, StoreError> {
     let fences = (0..store.shards).map(async |shard| {
-        let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
+        let [data] = store.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
         let field = format!("f{}", partition.number);
         let fence = store.ask(cmd("HGET").arg(&data).arg(&field)).await?;
         let Some(fence) = bytes(fence) else { return Ok(0) };
@@ -71,13 +74,13 @@ fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRe
 
 /// Writes a claim into a shard's fence. Returns the number of the shard's last commit.
 pub(super) async fn claim_shard(
-    store: &Redis,
+    store: &RedisStore,
     partition: &Partition,
     shard: u32,
     claim: Claim,
 ) -> Result<u64, StoreError> {
     let script = &store.scripts.claim;
-    let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
+    let [data] = store.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
     let mut call = store.call_of(script, std::slice::from_ref(&data));
     call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
     let fence = bytes(store.run(script, call).await?).ok_or_else(|| strange(script.name))?;

@@ -1,15 +1,15 @@
 //! Commits: encodes a batch as the arguments of a script, and decodes the script's reply.
 
-use ordain_core::{Batch, Change, CommitReply, DeadLetter, Event, Expect, JobWrite};
+use ordain_core::{Batch, CommitReply, DeadLetter, Event, KeyWrite, StateUpdate, WriteCondition};
 use redis::{Cmd, Value, pipe};
 
 use super::error::{failed, has_code};
-use super::script::Script;
+use super::script::LuaScript;
 use super::value::{bytes, number, parts};
-use super::{Redis, record};
+use super::{RedisStore, record};
 use ordain_store::codec::{
-    Verdict, decode_applied, decode_fence, encode_letter, encode_outbox_write, encode_taken_id,
-    put_letter_place, put_varint,
+    FenceVerdict, decode_applied, decode_fence, encode_letter, encode_outbox_write,
+    encode_taken_id, put_letter_place, put_varint,
 };
 use ordain_store::{Claim, StoreError};
 
@@ -66,8 +66,8 @@ pub(super) fn job_field(key: &str) -> Vec<u8> {
 /// Sends a writing script once and, if required, waits for replicas. Returns `None` if too few
 /// replicas have the write in time.
 pub(super) async fn send(
-    store: &Redis,
-    script: &Script,
+    store: &RedisStore,
+    script: &LuaScript,
     shard: u32,
     call: Cmd,
 ) -> Result<Option<Value>, StoreError> {
@@ -135,17 +135,17 @@ pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, d
 
 /// Appends the change of the state, the flags, and the condition: partition, take-overs and next in
 /// the order of the record.
-fn put_op(partition: u32, write: &JobWrite, out: &mut Vec<u8>) {
+fn put_op(partition: u32, write: &KeyWrite, out: &mut Vec<u8>) {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
     let troubled = write.job.trouble.as_ref().is_some_and(|trouble| trouble.since == 0);
     out.push(match &write.state {
-        Change::Keep => KEEP,
-        Change::Put(_) if record::beside(&write.state).is_some() => PUT_BESIDE,
-        Change::Put(_) => PUT,
-        Change::Delete => DELETE,
+        StateUpdate::Keep => KEEP,
+        StateUpdate::Put(_) if record::beside(&write.state).is_some() => PUT_BESIDE,
+        StateUpdate::Put(_) => PUT,
+        StateUpdate::Delete => DELETE,
     });
     out.push(
-        flag(write.expect == Expect::Absent, ABSENT)
+        flag(write.expect == WriteCondition::Absent, ABSENT)
             | flag(write.job.incarnation == 0, NEW)
             | flag(troubled, TROUBLED)
             | flag(has_letters(write), LETTERS)
@@ -156,17 +156,17 @@ fn put_op(partition: u32, write: &JobWrite, out: &mut Vec<u8>) {
     out.extend_from_slice(&partition.to_le_bytes());
     out.extend_from_slice(&write.job.takeovers.to_le_bytes());
     let next = match write.expect {
-        Expect::Absent => 0,
-        Expect::Next(next) => next,
+        WriteCondition::Absent => 0,
+        WriteCondition::Next(next) => next,
     };
     out.extend_from_slice(&next.to_le_bytes());
 }
 
-fn has_letters(write: &JobWrite) -> bool {
+fn has_letters(write: &KeyWrite) -> bool {
     !write.letters.is_empty() || !write.consumed.is_empty()
 }
 
-fn put_rest(call: &mut Cmd, write: &JobWrite, forward: bool) {
+fn put_rest(call: &mut Cmd, write: &KeyWrite, forward: bool) {
     if let Some(state) = record::beside(&write.state) {
         call.arg(&state[..]);
     }
@@ -228,10 +228,10 @@ pub(super) fn reply(answer: Value, claim: Claim, number: u64) -> Option<CommitRe
     match answer.split_first()? {
         (b'A', applied) => Some(CommitReply::Applied(decode_applied(applied).ok()?)),
         (b'C', fence) => match decode_fence(fence).ok()?.judge(claim, number) {
-            Verdict::Answer(reply) => Some(reply),
-            Verdict::Apply => None,
+            FenceVerdict::Answer(reply) => Some(reply),
+            FenceVerdict::Apply => None,
         },
-        (b'N', _) => Some(Verdict::unclaimed()),
+        (b'N', _) => Some(FenceVerdict::unclaimed()),
         _ => None,
     }
 }

@@ -5,8 +5,8 @@ use futures_util::future::try_join_all;
 use ordain_core::Key;
 use redis::Value;
 
-use super::Redis;
-use super::names::Kind;
+use super::RedisStore;
+use super::names::RedisKeyKind;
 use super::value::{array, bytes, number, parts, strange};
 use ordain_store::{DueIndex, Partition, StoreError};
 
@@ -15,7 +15,7 @@ use ordain_store::{DueIndex, Partition, StoreError};
 const SPARE: usize = 16;
 
 #[async_trait]
-impl DueIndex for Redis {
+impl DueIndex for RedisStore {
     async fn due(
         &self,
         partition: &Partition,
@@ -26,20 +26,20 @@ impl DueIndex for Redis {
         let some = (limit / self.shards as usize * 2 + SPARE).min(limit);
         let shards =
             (0..self.shards).map(|shard| of_shard(self, partition, shard, after, some, all));
-        Ok(Due::merge(try_join_all(shards).await?, limit))
+        Ok(ShardDueEntries::merge(try_join_all(shards).await?, limit))
     }
 }
 
 async fn of_shard(
-    store: &Redis,
+    store: &RedisStore,
     partition: &Partition,
     shard: u32,
     after: Option<&(u64, Key)>,
     limit: usize,
     all: bool,
-) -> Result<Due, StoreError> {
+) -> Result<ShardDueEntries, StoreError> {
     let script = &store.scripts.due;
-    let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
+    let [data] = store.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
     let keys = [data, store.names.due(shard, partition)];
     let mut after = after.cloned();
     loop {
@@ -49,7 +49,7 @@ async fn of_shard(
             None => call.arg("").arg(""),
             Some((at, key)) => call.arg(at).arg(key.as_bytes()),
         };
-        let due = Due::read(store.run(script, call).await?, &keys[1])?;
+        let due = ShardDueEntries::read(store.run(script, call).await?, &keys[1])?;
         // One call examines a limited number of entries, and all of them may be unreadable.
         match due.next {
             Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
@@ -61,7 +61,7 @@ async fn of_shard(
 }
 
 /// The due entries of one shard.
-struct Due {
+struct ShardDueEntries {
     now: u64,
     /// The requested entries.
     entries: Vec<(u64, Key)>,
@@ -69,7 +69,7 @@ struct Due {
     next: Option<(u64, Key)>,
 }
 
-impl Due {
+impl ShardDueEntries {
     fn read(answer: Value, index: &str) -> Result<Self, StoreError> {
         let what = "a read of the due index";
         let [now, entries, next] = parts(answer, what)?;
@@ -123,9 +123,9 @@ mod tests {
         (at, key.into())
     }
 
-    fn shard(now: u64, entries: &[(u64, &str)], next: Option<(u64, &str)>) -> Due {
+    fn shard(now: u64, entries: &[(u64, &str)], next: Option<(u64, &str)>) -> ShardDueEntries {
         let entries = entries.iter().map(|(at, key)| entry(*at, key)).collect();
-        Due { now, entries, next: next.map(|(at, key)| entry(at, key)) }
+        ShardDueEntries { now, entries, next: next.map(|(at, key)| entry(at, key)) }
     }
 
     #[test]
@@ -138,11 +138,11 @@ mod tests {
             ]
         };
         let all = [entry(10, "a"), entry(20, "b"), entry(30, "b"), entry(30, "c")];
-        assert_eq!(Due::merge(shards(), 10), (all.to_vec(), Some(50)));
+        assert_eq!(ShardDueEntries::merge(shards(), 10), (all.to_vec(), Some(50)));
         // Entries left out because of the limit are the next ones, although their time has passed.
-        assert_eq!(Due::merge(shards(), 3), (all[..3].to_vec(), Some(0)));
-        assert_eq!(Due::merge(shards(), 0), (vec![], Some(0)));
-        assert_eq!(Due::merge(Vec::new(), 3), (vec![], None));
+        assert_eq!(ShardDueEntries::merge(shards(), 3), (all[..3].to_vec(), Some(0)));
+        assert_eq!(ShardDueEntries::merge(shards(), 0), (vec![], Some(0)));
+        assert_eq!(ShardDueEntries::merge(Vec::new(), 3), (vec![], None));
     }
 
     /// A truncated shard hides entries between its end and the entries of the other shards.
@@ -154,14 +154,17 @@ mod tests {
             shard(95, &[(30, "b"), (60, "f")], None),
         ];
         let known = vec![entry(10, "a"), entry(20, "b"), entry(30, "b")];
-        assert_eq!(Due::merge(shards, 10), (known, Some(0)));
+        assert_eq!(ShardDueEntries::merge(shards, 10), (known, Some(0)));
 
         // The latest clock counts, and the next entry may be one that was left out.
         let shards = vec![
             shard(100, &[(10, "a")], Some((130, "e"))),
             shard(90, &[(20, "b")], Some((120, "c"))),
         ];
-        assert_eq!(Due::merge(shards, 10), (vec![entry(10, "a"), entry(20, "b")], Some(20)));
+        assert_eq!(
+            ShardDueEntries::merge(shards, 10),
+            (vec![entry(10, "a"), entry(20, "b")], Some(20))
+        );
     }
 
     /// A caller that continues behind the last entry gets each entry once, wherever a shard is
@@ -184,9 +187,9 @@ mod tests {
                 entries.retain(|entry| after.as_ref().is_none_or(|after| entry > after));
                 let next = entries.get(3).cloned();
                 entries.truncate(3);
-                Due { now: 100, entries, next }
+                ShardDueEntries { now: 100, entries, next }
             };
-            let (entries, next) = Due::merge(all.iter().map(read).collect(), 4);
+            let (entries, next) = ShardDueEntries::merge(all.iter().map(read).collect(), 4);
             assert!(entries.len() <= 4 && (next.is_none() || !entries.is_empty()));
             met.extend(entries);
             after = met.last().cloned();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
 
-use ordain_store::RedisAddress as Address;
+use ordain_store::RedisAddress;
 use ordain_store::StoreError;
 use ordain_util::text::clean;
 
@@ -32,7 +32,7 @@ const TLS: [(&str, &str); 4] = [
 ];
 
 /// Adds the address and the user to an error of a start.
-pub(super) fn at(address: &Address, error: StoreError) -> StoreError {
+pub(super) fn at(address: &RedisAddress, error: StoreError) -> StoreError {
     let user = match (&address.user, &address.password) {
         (Some(user), _) => format!("user {user:?}"),
         (None, Some(_)) => "the default user".to_owned(),

@@ -9,15 +9,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ordain_core::Decided;
+use ordain_core::Rollout;
 use rand::RngExt as _;
 use redis::{Value, cmd};
 
-use super::Redis;
+use super::RedisStore;
 use super::claim::{LAST_EPOCH, newest_epoch};
-use super::names::Kind;
+use super::names::RedisKeyKind;
 use super::value::{array, bytes, number, parts, strange, text};
-use ordain_store::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};
+use ordain_store::{
+    HeartbeatReply, HeartbeatRequest, InstanceId, Lease, LeaseReply, LeaseStore, MemberRecord,
+    MembershipTable, MembershipVersion,
+};
 use ordain_store::{Partition, StoreError, versions};
 
 /// The value in place of a holder.
@@ -27,16 +30,17 @@ fn field(Partition { stream, number }: &Partition) -> String {
     format!("{number}:{stream}")
 }
 
-fn nonce() -> Generation {
+fn nonce() -> MembershipVersion {
     // 0 means no generation, and no generation has 20 digits.
     rand::rng().random_range(1..10_u64.pow(19))
 }
 
 #[async_trait]
-impl Leases for Redis {
-    async fn beat(&self, beat: Beat<'_>) -> Result<Beaten, StoreError> {
+impl LeaseStore for RedisStore {
+    async fn beat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
         let script = &self.scripts.beat;
-        let keys = [Kind::Instances, Kind::About].map(|kind| self.names.common(kind));
+        let keys =
+            [RedisKeyKind::Instances, RedisKeyKind::About].map(|kind| self.names.common(kind));
         let mut call = self.call_of(script, &keys);
         call.arg(beat.id.to_string()).arg(beat.about).arg(beat.report.unwrap_or_default());
         call.arg(beat.lease.as_millis() as u64).arg(nonce());
@@ -45,20 +49,20 @@ impl Leases for Redis {
         let generation = number(&generation);
         let (lasts, generation) = lasts.zip(generation).ok_or_else(|| strange(script.name))?;
         let table = if generation == beat.seen { None } else { Some(self.table().await?) };
-        Ok(Beaten { lasts: Some(Duration::from_millis(lasts)), table })
+        Ok(HeartbeatReply { lasts: Some(Duration::from_millis(lasts)), table })
     }
 
-    async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<Leased, StoreError> {
+    async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError> {
         let floor = newest_epoch(self, partition).await?;
         let script = &self.scripts.lease;
-        let kinds = [Kind::Leases, Kind::Instances, Kind::About];
+        let kinds = [RedisKeyKind::Leases, RedisKeyKind::Instances, RedisKeyKind::About];
         let mut call = self.call_of(script, &kinds.map(|kind| self.names.common(kind)));
         call.arg(field(partition)).arg(to.to_string()).arg(floor).arg(nonce());
         let [given, answer] = parts(self.run(script, call).await?, script.name)?;
         let answer = match number(&given) {
-            Some(1) => number(&answer).map(Leased::Given),
-            Some(_) => text(answer).and_then(|id| id.parse().ok()).map(Leased::Held),
-            None => Some(Leased::Unheard),
+            Some(1) => number(&answer).map(LeaseReply::Given),
+            Some(_) => text(answer).and_then(|id| id.parse().ok()).map(LeaseReply::Held),
+            None => Some(LeaseReply::Unheard),
         };
         answer.ok_or_else(|| strange(script.name))
     }
@@ -70,7 +74,7 @@ impl Leases for Redis {
         epoch: u64,
     ) -> Result<(), StoreError> {
         let script = &self.scripts.release;
-        let keys = [Kind::Leases, Kind::About].map(|kind| self.names.common(kind));
+        let keys = [RedisKeyKind::Leases, RedisKeyKind::About].map(|kind| self.names.common(kind));
         let mut call = self.call_of(script, &keys);
         call.arg(field(partition)).arg(holder.to_string()).arg(epoch).arg(nonce());
         self.run(script, call).await.map(drop)
@@ -87,10 +91,11 @@ impl Leases for Redis {
         &self,
         stream: &str,
         before: u64,
-        decided: &Decided,
+        decided: &Rollout,
     ) -> Result<bool, StoreError> {
         let script = &self.scripts.decide;
-        let keys = [Kind::Versions, Kind::About].map(|kind| self.names.common(kind));
+        let keys =
+            [RedisKeyKind::Versions, RedisKeyKind::About].map(|kind| self.names.common(kind));
         let mut get = cmd("HGET");
         get.arg(&keys[0]).arg(stream);
         let row = versions::encode(decided);
@@ -107,13 +112,13 @@ impl Leases for Redis {
         number(&answer).map(|changed| changed == 1).ok_or_else(|| strange(script.name))
     }
 
-    async fn table(&self) -> Result<Table, StoreError> {
+    async fn table(&self) -> Result<MembershipTable, StoreError> {
         let script = &self.scripts.table;
         let answer = self.run(script, self.call_of(script, &self.table_keys())).await?;
         let [generation, members, leases, versions] = parts(answer, script.name)?;
         let generation = number(&generation).ok_or_else(|| strange(script.name))?;
         let members = array(members, script.name)?.into_iter().map(|row| member(row, script.name));
-        let mut table = Table {
+        let mut table = MembershipTable {
             generation,
             members: members.filter_map(Result::transpose).collect::<Result<_, _>>()?,
             leases: BTreeMap::new(),
@@ -137,23 +142,23 @@ impl Leases for Redis {
     }
 }
 
-impl Redis {
+impl RedisStore {
     fn table_keys(&self) -> [String; 4] {
-        [Kind::Instances, Kind::About, Kind::Leases, Kind::Versions]
+        [RedisKeyKind::Instances, RedisKeyKind::About, RedisKeyKind::Leases, RedisKeyKind::Versions]
             .map(|kind| self.names.common(kind))
     }
 }
 
 /// Decodes a member. A row with an invalid id is no member: another program has written it, and
 /// nothing is ever leased to it.
-fn member(row: Value, what: &str) -> Result<Option<(InstanceId, Member)>, StoreError> {
+fn member(row: Value, what: &str) -> Result<Option<(InstanceId, MemberRecord)>, StoreError> {
     let [id, lasts, about, report] = parts(row, what)?;
     let Some(id) = text(id).and_then(|id| id.parse().ok()) else { return Ok(None) };
     let lasts = number(&lasts).map(Duration::from_millis);
     let words = |value| bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let about = words(about).unwrap_or_default();
     let report = words(report);
-    Ok(Some((id, Member { about, report, lasts })))
+    Ok(Some((id, MemberRecord { about, report, lasts })))
 }
 
 /// Decodes a lease from its field and value; `None` if it is not valid.

@@ -49,14 +49,12 @@ use redis::cmd;
 use tokio::task::JoinHandle;
 
 use self::error::{at, has_code, unusable_or_away};
-use self::link::Link;
-use self::names::{Kind, Names};
-use self::script::Scripts;
-use self::trouble::{Trouble, WARN_INTERVAL};
+use self::link::RedisConnection;
+use self::names::{RedisKeyKind, RedisKeys};
+use self::script::LuaScripts;
+use self::trouble::{RetryWarnings, WARN_INTERVAL};
 use self::value::{number, parts, text};
-use ordain_store::{
-    Durability, Partition, RedisAddress as Address, RedisOptions as Options, Store, StoreError,
-};
+use ordain_store::{DurabilityReport, Partition, RedisAddress, RedisOptions, Store, StoreError};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
@@ -79,14 +77,14 @@ const PROBE: Duration = Duration::from_secs(2);
 
 /// A task that keeps rarely used connections busy. A server closes idle connections after its `timeout`, and
 /// Ordain treats each broken connection as a store that may have gone back in time.
-struct Probing(JoinHandle<()>);
+struct KeepaliveTask(JoinHandle<()>);
 
-impl Probing {
-    fn start(links: &Arc<[Link]>, names: &Names, shards: u32) -> Option<Self> {
+impl KeepaliveTask {
+    fn start(links: &Arc<[RedisConnection]>, names: &RedisKeys, shards: u32) -> Option<Self> {
         if links.is_empty() {
             return None;
         }
-        let keys = (0..shards).map(|shard| names.of_stream(shard, Kind::Data, ""));
+        let keys = (0..shards).map(|shard| names.of_stream(shard, RedisKeyKind::Data, ""));
         let links = Arc::clone(links);
         let keys = keys.collect::<Vec<_>>();
         Some(Self(tokio::spawn(async move {
@@ -105,42 +103,42 @@ impl Probing {
     }
 }
 
-impl Drop for Probing {
+impl Drop for KeepaliveTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// A store in Redis.
-pub struct Redis {
-    link: Link,
-    waiting_links: Arc<[Link]>,
+pub struct RedisStore {
+    link: RedisConnection,
+    waiting_links: Arc<[RedisConnection]>,
     /// Keeps the waiting connections busy.
-    _probing: Option<Probing>,
-    names: Names,
-    scripts: Scripts,
+    _probing: Option<KeepaliveTask>,
+    names: RedisKeys,
+    scripts: LuaScripts,
     shards: u32,
     replicas: u32,
     dead_ttl: u64,
     patience: Option<Duration>,
     shift: Arc<AtomicU64>,
-    durability: Durability,
-    trouble: Trouble,
+    durability: DurabilityReport,
+    trouble: RetryWarnings,
     /// The number of times that the store was found to have gone back in time.
     rewinds: AtomicU64,
     /// The partitions that this process has registered in the store.
     noted: Mutex<BTreeSet<Partition>>,
 }
 
-impl Redis {
+impl RedisStore {
     /// Connects. Refuses servers that could silently lose acknowledged events, users without a
     /// required right, and a store with another schema or shape. Waits at most half a minute for
     /// servers that do not answer.
-    pub fn open(options: Options) -> BoxFuture<'static, Result<Self, StoreError>> {
+    pub fn open(options: RedisOptions) -> BoxFuture<'static, Result<Self, StoreError>> {
         Box::pin(Self::wait_to_open(options))
     }
 
-    async fn wait_to_open(options: Options) -> Result<Self, StoreError> {
+    async fn wait_to_open(options: RedisOptions) -> Result<Self, StoreError> {
         let started = Instant::now();
         let longest = shortened(START);
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -176,36 +174,37 @@ impl Redis {
         bytes: Vec<u8>,
     ) -> Result<(), StoreError> {
         let mut put = cmd("HSET");
-        let data = self.names.of_stream(self.shard_of(key), Kind::Data, stream);
+        let data = self.names.of_stream(self.shard_of(key), RedisKeyKind::Data, stream);
         put.arg(data).arg(commit::job_field(key)).arg(bytes);
         self.ask(&put).await.map(drop)
     }
 
-    async fn try_open(options: &Options) -> Result<Self, StoreError> {
-        let link = Link::connect(&options.address).await.map_err(unusable_or_away)?;
+    async fn try_open(options: &RedisOptions) -> Result<Self, StoreError> {
+        let link = RedisConnection::connect(&options.address).await.map_err(unusable_or_away)?;
         let durability = server::look(&link, options.replicas).await?;
         let mut waiting_links = Vec::new();
         let wanted = if options.replicas == 0 { 0 } else { WAITING_LINKS.min(options.shards) };
         for _ in 0..wanted {
-            let link = Link::connect(&options.address).await.map_err(unusable_or_away)?;
+            let link =
+                RedisConnection::connect(&options.address).await.map_err(unusable_or_away)?;
             waiting_links.push(link);
         }
-        let names = Names::new(&options.prefix);
+        let names = RedisKeys::new(&options.prefix);
         let waiting_links = Arc::from(waiting_links);
-        let probing = Probing::start(&waiting_links, &names, options.shards.max(1));
+        let probing = KeepaliveTask::start(&waiting_links, &names, options.shards.max(1));
         let store = Self {
             link,
             waiting_links,
             _probing: probing,
             names,
-            scripts: Scripts::new(&layout::layout()),
+            scripts: LuaScripts::new(&layout::layout()),
             shards: options.shards.max(1),
             replicas: options.replicas,
             dead_ttl: options.dead_ttl,
             patience: options.patience,
             shift: Arc::clone(&options.shift),
             durability,
-            trouble: Trouble::new(&options.address),
+            trouble: RetryWarnings::new(&options.address),
             rewinds: AtomicU64::new(0),
             noted: Mutex::default(),
         };
@@ -215,11 +214,12 @@ impl Redis {
 
     /// Stores the schema and the number of shards at the first use, and checks them at every other
     /// use. The first use makes a new store, which is logged.
-    async fn check_shape(&self, address: &Address) -> Result<(), StoreError> {
-        let key = self.names.common(Kind::Store);
+    async fn check_shape(&self, address: &RedisAddress) -> Result<(), StoreError> {
+        let key = self.names.common(RedisKeyKind::Store);
         // These names do not exist; the script uses them to check the user's rights.
-        let [data, index] = [Kind::Data, Kind::Due].map(|kind| self.names.common(kind));
-        let keys = [key.clone(), data, index, self.names.common(Kind::Partitions)];
+        let [data, index] =
+            [RedisKeyKind::Data, RedisKeyKind::Due].map(|kind| self.names.common(kind));
+        let keys = [key.clone(), data, index, self.names.common(RedisKeyKind::Partitions)];
         let mut call = self.call_of(&self.scripts.open, &keys);
         call.arg(SCHEMA).arg(self.shards).arg(self.replicas);
         let found = match self.answer(&self.scripts.open, &call).await {
@@ -259,18 +259,23 @@ impl Redis {
         shard_of(key, self.shards)
     }
 
-    fn of_stream<const N: usize>(&self, shard: u32, stream: &str, kinds: [Kind; N]) -> [String; N] {
+    fn of_stream<const N: usize>(
+        &self,
+        shard: u32,
+        stream: &str,
+        kinds: [RedisKeyKind; N],
+    ) -> [String; N] {
         kinds.map(|kind| self.names.of_stream(shard, kind, stream))
     }
 }
 
 #[async_trait]
-impl Store for Redis {
+impl Store for RedisStore {
     fn shards(&self) -> u32 {
         self.shards
     }
 
-    fn durability(&self) -> Durability {
+    fn durability(&self) -> DurabilityReport {
         self.durability.clone()
     }
 
@@ -280,7 +285,7 @@ impl Store for Redis {
 
     fn breaks(&self) -> u64 {
         let links = self.waiting_links.iter().chain([&self.link]);
-        links.map(Link::breaks).sum::<u64>() + self.rewinds.load(Ordering::SeqCst)
+        links.map(RedisConnection::breaks).sum::<u64>() + self.rewinds.load(Ordering::SeqCst)
     }
 
     fn breaks_of(&self, shard: u32) -> u64 {

@@ -20,28 +20,28 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, 
 pub(super) use self::connect::info_field;
 
 use self::connect::wrong;
-use self::nodes::Nodes;
-use self::single::Single;
+use self::nodes::ClusterNodes;
+use self::single::SingleServer;
 use super::script::tag_of;
-use ordain_store::RedisAddress as Address;
+use ordain_store::RedisAddress;
 
 /// A connection to the server or servers.
-pub(super) struct Link {
-    to: To,
+pub(super) struct RedisConnection {
+    to: RedisDeployment,
 }
 
-enum To {
-    Single(Arc<Single>),
-    Cluster(Box<Nodes>),
+enum RedisDeployment {
+    Single(Arc<SingleServer>),
+    Cluster(Box<ClusterNodes>),
 }
 
 /// The commands that are sent at once.
-enum Question<'a> {
+enum CommandGroup<'a> {
     One(&'a Cmd),
     Several(&'a Pipeline),
 }
 
-impl Question<'_> {
+impl CommandGroup<'_> {
     /// Returns the hash tag of the keys.
     fn tag(&self) -> Vec<u8> {
         match self {
@@ -58,9 +58,9 @@ impl Question<'_> {
     }
 }
 
-impl Link {
+impl RedisConnection {
     /// Connects, and detects the kind of deployment.
-    pub(super) async fn connect(address: &Address) -> RedisResult<Self> {
+    pub(super) async fn connect(address: &RedisAddress) -> RedisResult<Self> {
         if address.tls {
             // The call fails if a provider is installed already, which is sufficient.
             drop(rustls::crypto::ring::default_provider().install_default());
@@ -69,20 +69,20 @@ impl Link {
         let to = match &*connect::mode(&mut first).await? {
             "cluster" => {
                 let cluster = cluster::connect(address, &mut first).await?;
-                To::Cluster(Box::new(Nodes::new(address.clone(), cluster)))
+                RedisDeployment::Cluster(Box::new(ClusterNodes::new(address.clone(), cluster)))
             }
             "sentinel" => {
                 let master = sentinel::master_name(&mut first, address).await?;
-                let single = Arc::new(Single::new(address.clone(), Some(master)));
+                let single = Arc::new(SingleServer::new(address.clone(), Some(master)));
                 tokio::spawn(single::follow(Arc::downgrade(&single)));
-                To::Single(single)
+                RedisDeployment::Single(single)
             }
             _ => {
                 check_single(address)?;
-                To::Single(Arc::new(Single::new(address.clone(), None)))
+                RedisDeployment::Single(Arc::new(SingleServer::new(address.clone(), None)))
             }
         };
-        if let To::Single(single) = &to {
+        if let RedisDeployment::Single(single) = &to {
             single.connection().await?;
         }
         Ok(Self { to })
@@ -92,8 +92,8 @@ impl Link {
     /// other data than before.
     pub(super) fn breaks(&self) -> u64 {
         match &self.to {
-            To::Single(single) => single.breaks(),
-            To::Cluster(nodes) => nodes.breaks(),
+            RedisDeployment::Single(single) => single.breaks(),
+            RedisDeployment::Cluster(nodes) => nodes.breaks(),
         }
     }
 
@@ -101,23 +101,23 @@ impl Link {
     /// this hash tag.
     pub(super) fn breaks_of(&self, tag: &str) -> u64 {
         match &self.to {
-            To::Single(single) => single.breaks(),
-            To::Cluster(nodes) => nodes.breaks_of(tag.as_bytes()),
+            RedisDeployment::Single(single) => single.breaks(),
+            RedisDeployment::Cluster(nodes) => nodes.breaks_of(tag.as_bytes()),
         }
     }
 
     /// Returns the kind of deployment, as text.
     pub(super) fn kind(&self) -> &'static str {
         match &self.to {
-            To::Single(single) if single.master.is_none() => "Redis",
-            To::Single(_) => "Redis under Sentinel",
-            To::Cluster(..) => "Redis Cluster",
+            RedisDeployment::Single(single) if single.master.is_none() => "Redis",
+            RedisDeployment::Single(_) => "Redis under Sentinel",
+            RedisDeployment::Cluster(..) => "Redis Cluster",
         }
     }
 
     /// Sends a command to the node that has its key.
     pub(super) async fn call(&self, cmd: &Cmd) -> RedisResult<Value> {
-        let answer = self.send(&Question::One(cmd), u64::MAX).await;
+        let answer = self.send(&CommandGroup::One(cmd), u64::MAX).await;
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
@@ -127,20 +127,20 @@ impl Link {
         cmd: &Cmd,
         breaks: u64,
     ) -> RedisResult<Option<Value>> {
-        self.send(&Question::One(cmd), breaks).await
+        self.send(&CommandGroup::One(cmd), breaks).await
     }
 
     /// Sends commands with keys of one node, one directly after the other on one connection.
     /// Returns an array.
     pub(super) async fn pipe(&self, pipe: &Pipeline) -> RedisResult<Value> {
-        let answer = self.send(&Question::Several(pipe), u64::MAX).await;
+        let answer = self.send(&CommandGroup::Several(pipe), u64::MAX).await;
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    async fn send(&self, question: &Question<'_>, breaks: u64) -> RedisResult<Option<Value>> {
+    async fn send(&self, question: &CommandGroup<'_>, breaks: u64) -> RedisResult<Option<Value>> {
         match &self.to {
-            To::Cluster(..) if self.breaks() > breaks => Ok(None),
-            To::Cluster(nodes) => {
+            RedisDeployment::Cluster(..) if self.breaks() > breaks => Ok(None),
+            RedisDeployment::Cluster(nodes) => {
                 let answer = question.ask(&mut nodes.connection()).await;
                 if answer.as_ref().is_err_and(is_broken) {
                     nodes.broke(question.tag()).await;
@@ -149,7 +149,7 @@ impl Link {
                 }
                 answer.map(Some)
             }
-            To::Single(single) => {
+            RedisDeployment::Single(single) => {
                 let (mut connection, before) = single.connection().await?;
                 if before > breaks {
                     return Ok(None);
@@ -165,7 +165,9 @@ impl Link {
 
     /// Sends a command to every master.
     pub(super) async fn ask_all(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
-        let To::Cluster(nodes) = &self.to else { return Ok(vec![self.call(cmd).await?]) };
+        let RedisDeployment::Cluster(nodes) = &self.to else {
+            return Ok(vec![self.call(cmd).await?]);
+        };
         let to_all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         match nodes.connection().route_command(cmd.clone(), to_all).await?.extract_error()? {
             Value::Map(answers) => Ok(answers.into_iter().map(|(_, answer)| answer).collect()),
@@ -175,7 +177,7 @@ impl Link {
 }
 
 /// Refuses URL parts that a single server cannot have.
-fn check_single(address: &Address) -> RedisResult<()> {
+fn check_single(address: &RedisAddress) -> RedisResult<()> {
     if let [_, _, ..] = address.hosts[..] {
         return Err(wrong(format!(
             "a single server answers at {address}, but several hosts are only for the nodes of one \

@@ -2,22 +2,22 @@
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ordain_core::{Key, Loaded, TakenId};
+use ordain_core::{AcceptedId, Key, KeySnapshot};
 use redis::Value;
 
-use super::names::Kind;
-use super::record::{BLOCK, Place, Record, STATE_IS_MISSING};
+use super::names::RedisKeyKind;
+use super::record::{BLOCK, RedisRecord, STATE_IS_MISSING, StatePlacement};
 use super::value::{array, bytes, number, parts, strange};
-use super::{Redis, commit};
-use ordain_store::codec::{JobView, TAKEN_ID_SIZE, decode_taken_id};
-use ordain_store::{KEY_SIZE_LIMIT, OfKey, Partition, StoreError, too_long};
+use super::{RedisStore, commit};
+use ordain_store::codec::{KeyRecordView, TAKEN_ID_SIZE, decode_taken_id};
+use ordain_store::{KEY_SIZE_LIMIT, KeyResult, Partition, StoreError, too_long};
 
 /// The result of a load for one key.
-pub(super) type LoadedKey = OfKey<Option<Box<Loaded>>>;
+pub(super) type LoadedKey = KeyResult<Option<Box<KeySnapshot>>>;
 
 /// Loads keys in order until they reach `bytes` together.
 pub(super) async fn load_some(
-    store: &Redis,
+    store: &RedisStore,
     stream: &str,
     keys: &[Key],
     bytes: usize,
@@ -40,7 +40,7 @@ pub(super) async fn load_some(
 }
 
 /// Groups the keys by shard, as positions.
-fn by_shard(store: &Redis, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
+fn by_shard(store: &RedisStore, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     let mut shards = vec![Vec::new(); store.shards as usize];
     for (at, key) in keys.iter().enumerate() {
         shards[store.shard_of(key) as usize].push(at);
@@ -50,14 +50,15 @@ fn by_shard(store: &Redis, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
 
 /// Loads jobs of one shard unchanged, whatever their partition, from the first key on.
 async fn load_shard(
-    store: &Redis,
+    store: &RedisStore,
     stream: &str,
     shard: u32,
     keys: impl Iterator<Item = &Key>,
     bytes: usize,
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let script = &store.scripts.load;
-    let mut call = store.call_of(script, &store.of_stream(shard, stream, [Kind::Data, Kind::Ids]));
+    let mut call = store
+        .call_of(script, &store.of_stream(shard, stream, [RedisKeyKind::Data, RedisKeyKind::Ids]));
     call.arg(bytes);
     for key in keys {
         // No job has a longer key.
@@ -69,13 +70,13 @@ async fn load_shard(
 }
 
 pub(super) async fn take_over(
-    store: &Redis,
+    store: &RedisStore,
     partition: &Partition,
     keys: &[Key],
 ) -> Result<(), StoreError> {
     let script = &store.scripts.take_over;
     let shards = by_shard(store, keys).into_iter().map(async |(shard, positions)| {
-        let [data] = store.of_stream(shard, &partition.stream, [Kind::Data]);
+        let [data] = store.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
         let mut call = store.call_of(script, &[data, store.names.due(shard, partition)]);
         call.arg(&partition.number.to_le_bytes()[..]);
         for at in positions {
@@ -94,15 +95,15 @@ fn loaded(value: Value, now: u64) -> LoadedKey {
     }
     let [record, state, first, blocks] = parts(value, "load").map_err(|_| strange())?;
     let stored = bytes(record).ok_or_else(strange)?;
-    let record = Record::parse(&stored).map_err(|error| error.to_string())?;
+    let record = RedisRecord::parse(&stored).map_err(|error| error.to_string())?;
     let state = match record.state {
         None => None,
-        Some(Place::Here(state)) => Some(stored.slice_ref(state)),
-        Some(Place::Beside) => Some(bytes(state).ok_or(STATE_IS_MISSING)?),
+        Some(StatePlacement::Here(state)) => Some(stored.slice_ref(state)),
+        Some(StatePlacement::Beside) => Some(bytes(state).ok_or(STATE_IS_MISSING)?),
     };
     let left = |at: u64| at.saturating_sub(now);
     let first = number(&first).ok_or_else(strange)?;
-    Ok(Some(Box::new(Loaded {
+    Ok(Some(Box::new(KeySnapshot {
         state,
         ids: ids_of(&record.job, first, array(blocks, "load").map_err(|_| strange())?)?,
         now,
@@ -115,7 +116,11 @@ fn loaded(value: Value, now: u64) -> LoadedKey {
 /// Decodes the ids in blocks, the first of which has the number `first`. Positions without an event
 /// are empty. An id of a sequence that the job has neither settled nor spilled belongs to a commit
 /// that was never made.
-fn ids_of(job: &JobView<'_>, first: u64, blocks: Vec<Value>) -> Result<Vec<TakenId>, String> {
+fn ids_of(
+    job: &KeyRecordView<'_>,
+    first: u64,
+    blocks: Vec<Value>,
+) -> Result<Vec<AcceptedId>, String> {
     let mut taken = Vec::new();
     for (block, ids) in (first..).zip(blocks) {
         let ids: Bytes = bytes(ids).unwrap_or_default();

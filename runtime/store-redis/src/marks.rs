@@ -9,22 +9,24 @@ use redis::{Value, cmd};
 
 use super::chains::put_witness;
 use super::error::{failed, has_code};
-use super::link::Link;
-use super::names::Kind;
-use super::script::Script;
+use super::link::RedisConnection;
+use super::names::RedisKeyKind;
+use super::script::LuaScript;
 use super::value::bytes;
-use super::{Redis, commit};
-use ordain_store::{Claim, Mark, MarkConditions, Marks, Partition, Store, StoreError, check_marks};
+use super::{RedisStore, commit};
+use ordain_store::{
+    Claim, Mark, MarkConditions, MarkStore, Partition, Store, StoreError, check_marks,
+};
 
 #[async_trait]
-impl Marks for Redis {
+impl MarkStore for RedisStore {
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
         check_marks(marks)?;
         if marks.is_empty() {
             return Ok(());
         }
         let mut put = cmd("HSET");
-        put.arg(self.names.common(Kind::Marks));
+        put.arg(self.names.common(RedisKeyKind::Marks));
         for mark in marks {
             put.arg(&mark.name).arg(&mark.value[..]);
         }
@@ -33,7 +35,7 @@ impl Marks for Redis {
 
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
         let mut get = cmd("HGET");
-        get.arg(self.names.common(Kind::Marks)).arg(name);
+        get.arg(self.names.common(RedisKeyKind::Marks)).arg(name);
         self.ask(&get).await.map(bytes)
     }
 
@@ -45,7 +47,7 @@ impl Marks for Redis {
         check_marks([mark])?;
         let script = &self.scripts.mark;
         let puts = (0..).zip(conditions.before).map(async |(shard, before)| {
-            let mut keys = vec![self.names.in_shard(shard, Kind::Marks)];
+            let mut keys = vec![self.names.in_shard(shard, RedisKeyKind::Marks)];
             keys.extend(conditions.to.map(|to| self.log(shard, to)));
             let mut call = self.call_of(script, &keys);
             call.arg(&mark.name).arg(&mark.value[..]).arg(u8::from(before.is_some()));
@@ -63,7 +65,7 @@ impl Marks for Redis {
     async fn mark_in_shards(&self, name: &str) -> Result<Vec<Option<Bytes>>, StoreError> {
         let gets = (0..self.shards()).map(async |shard| {
             let mut get = cmd("HGET");
-            get.arg(self.names.in_shard(shard, Kind::Marks)).arg(name);
+            get.arg(self.names.in_shard(shard, RedisKeyKind::Marks)).arg(name);
             self.ask(&get).await.map(bytes)
         });
         try_join_all(gets).await
@@ -78,13 +80,13 @@ impl Marks for Redis {
     ) -> Result<bool, StoreError> {
         check_marks([mark])?;
         let script = &self.scripts.checkpoint;
-        let [data] = self.of_stream(0, &partition.stream, [Kind::Data]);
-        let mut call = self.call_of(script, &[data, self.names.common(Kind::Marks)]);
+        let [data] = self.of_stream(0, &partition.stream, [RedisKeyKind::Data]);
+        let mut call = self.call_of(script, &[data, self.names.common(RedisKeyKind::Marks)]);
         call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
         call.arg(&mark.name).arg(&mark.value[..]);
         // The call must use the connection on which `breaks` was read, because a server that restarted since then may
         // have other data. Breaks of other connections since then also prevent the checkpoint.
-        let of_links: u64 = self.waiting_links.iter().map(Link::breaks).sum();
+        let of_links: u64 = self.waiting_links.iter().map(RedisConnection::breaks).sum();
         let of_others = of_links + self.rewinds.load(Ordering::SeqCst);
         let Some(breaks) = breaks.checked_sub(of_others) else { return Ok(false) };
         let answer = match self.link.call_unless_broken(&call, breaks).await {
@@ -95,7 +97,7 @@ impl Marks for Redis {
         };
         let answer = answer.map_err(|error| failed(&error));
         let what = || format!("checkpoint of stream {:?}", partition.stream);
-        match self.named(answer, || Script::keys(&call)).await {
+        match self.named(answer, || LuaScript::keys(&call)).await {
             Ok(answer) => {
                 self.trouble.over(what);
                 Ok(answer == Some(Value::Int(1)))

@@ -12,7 +12,7 @@ const COMMON: u32 = 0;
 
 /// The kind of data under a Redis key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RedisKeyKind {
     /// The description of the store: schema and number of shards.
     Store,
     /// All partitions that were ever claimed, or written to.
@@ -46,25 +46,25 @@ pub(super) enum Kind {
 }
 
 /// The name of each kind, and its type in Redis.
-const KINDS: [(Kind, &str, &str); 15] = [
-    (Kind::Store, "store", "hash"),
-    (Kind::Partitions, "partitions", "set"),
-    (Kind::Marks, "marks", "hash"),
-    (Kind::Instances, "instances", "zset"),
-    (Kind::About, "about", "hash"),
-    (Kind::Leases, "leases", "hash"),
-    (Kind::Versions, "versions", "hash"),
-    (Kind::Data, "data", "hash"),
-    (Kind::Due, "due", "zset"),
-    (Kind::Expiry, "expiry", "zset"),
-    (Kind::Letters, "letters", "zset"),
-    (Kind::LettersAge, "letters-age", "zset"),
-    (Kind::Spilled, "spilled", "zset"),
-    (Kind::Ids, "ids", "hash"),
-    (Kind::Log, "log", "hash"),
+const KINDS: [(RedisKeyKind, &str, &str); 15] = [
+    (RedisKeyKind::Store, "store", "hash"),
+    (RedisKeyKind::Partitions, "partitions", "set"),
+    (RedisKeyKind::Marks, "marks", "hash"),
+    (RedisKeyKind::Instances, "instances", "zset"),
+    (RedisKeyKind::About, "about", "hash"),
+    (RedisKeyKind::Leases, "leases", "hash"),
+    (RedisKeyKind::Versions, "versions", "hash"),
+    (RedisKeyKind::Data, "data", "hash"),
+    (RedisKeyKind::Due, "due", "zset"),
+    (RedisKeyKind::Expiry, "expiry", "zset"),
+    (RedisKeyKind::Letters, "letters", "zset"),
+    (RedisKeyKind::LettersAge, "letters-age", "zset"),
+    (RedisKeyKind::Spilled, "spilled", "zset"),
+    (RedisKeyKind::Ids, "ids", "hash"),
+    (RedisKeyKind::Log, "log", "hash"),
 ];
 
-impl Kind {
+impl RedisKeyKind {
     fn name(self) -> &'static str {
         KINDS[self as usize].1
     }
@@ -72,11 +72,11 @@ impl Kind {
 
 /// The names of a store's Redis keys.
 #[derive(Debug, Clone)]
-pub(super) struct Names {
+pub(super) struct RedisKeys {
     prefix: String,
 }
 
-impl Names {
+impl RedisKeys {
     /// Creates the names with this common prefix.
     pub(super) fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
@@ -87,27 +87,27 @@ impl Names {
     }
 
     /// Returns the Redis key of a kind that each stream has once in each shard.
-    pub(super) fn of_stream(&self, shard: u32, kind: Kind, stream: &str) -> String {
+    pub(super) fn of_stream(&self, shard: u32, kind: RedisKeyKind, stream: &str) -> String {
         self.named(shard, format_args!("{}:{stream}", kind.name()))
     }
 
     /// Returns the Redis key of the due index of a partition in a shard.
     pub(super) fn due(&self, shard: u32, partition: &Partition) -> String {
-        self.of_partition(shard, Kind::Due, partition)
+        self.of_partition(shard, RedisKeyKind::Due, partition)
     }
 
-    fn of_partition(&self, shard: u32, kind: Kind, partition: &Partition) -> String {
+    fn of_partition(&self, shard: u32, kind: RedisKeyKind, partition: &Partition) -> String {
         let Partition { stream, number } = partition;
         self.named(shard, format_args!("{}:{number}:{stream}", kind.name()))
     }
 
     /// Returns the Redis key of a kind that the store has once.
-    pub(super) fn common(&self, kind: Kind) -> String {
+    pub(super) fn common(&self, kind: RedisKeyKind) -> String {
         self.in_shard(COMMON, kind)
     }
 
     /// Returns the Redis key of a kind that each shard has once.
-    pub(super) fn in_shard(&self, shard: u32, kind: Kind) -> String {
+    pub(super) fn in_shard(&self, shard: u32, kind: RedisKeyKind) -> String {
         self.named(shard, format_args!("{}", kind.name()))
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     fn each_kind_has_its_name_and_type() {
         for (at, (kind, name, kind_type)) in KINDS.iter().enumerate() {
             assert_eq!((*kind as usize, kind.name()), (at, *name));
-            let names = Names::new("a:b");
+            let names = RedisKeys::new("a:b");
             let partition = Partition { stream: "x}:y".into(), number: 3 };
             for key in [
                 names.of_stream(1, *kind, "x}:y"),

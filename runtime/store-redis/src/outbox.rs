@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 use redis::Value;
 
-use super::names::Kind;
+use super::names::RedisKeyKind;
 use super::value::{array, bytes, number, parts, strange};
-use super::{Redis, commit};
+use super::{RedisStore, commit};
 use ordain_store::codec::decode_outbox;
 use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError};
 
@@ -13,7 +13,7 @@ use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError};
 const PAGE_BYTES: usize = 16 << 20;
 
 #[async_trait]
-impl Outbox for Redis {
+impl Outbox for RedisStore {
     async fn outbox(
         &self,
         partition: &Partition,
@@ -22,7 +22,7 @@ impl Outbox for Redis {
         limit: usize,
     ) -> Result<Vec<OutboxEntry>, StoreError> {
         let script = &self.scripts.outbox;
-        let names = self.of_stream(shard, &partition.stream, [Kind::Data]);
+        let names = self.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
         let mut entries = Vec::new();
         // The loop skips commits without messages until it finds some.
         while entries.is_empty() {
@@ -60,8 +60,8 @@ impl Outbox for Redis {
         }
         let script = &self.scripts.done;
         loop {
-            let mut call =
-                self.call_of(script, &self.of_stream(shard, &partition.stream, [Kind::Data]));
+            let mut call = self
+                .call_of(script, &self.of_stream(shard, &partition.stream, [RedisKeyKind::Data]));
             call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]).arg(through);
             let answer = array(self.run(script, call).await?, script.name)?;
             let [more, last] = &answer[..] else { return Ok(None) };

@@ -3,14 +3,14 @@
 //! state has a separate field.
 
 use bytes::Bytes;
-use ordain_core::{Change, Job, JobWrite};
+use ordain_core::{KeyRecord, KeyWrite, StateUpdate};
 
 use ordain_store::KEY_SIZE_LIMIT;
 use ordain_store::codec::{
     COUNTER_FORMAT, FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, GAPS_AT, GENERATION_AT,
-    INCARNATION_AT, JOB_FORMAT, JobView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT,
-    ORIGIN_FORMAT, OUTBOX_LETTERS, OUTBOX_TIME, PARTITION_AT, Reader, SINCE_AT, TAKEN_ID_SIZE,
-    TAKEOVERS_AT, Undecodable, encode_job, refused,
+    INCARNATION_AT, JOB_FORMAT, KeyRecordView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT,
+    ORIGIN_FORMAT, OUTBOX_LETTERS, OUTBOX_TIME, PARTITION_AT, RecordDecodeError, RecordReader,
+    SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, encode_job, refused,
 };
 
 const FORMAT: u8 = 2;
@@ -93,42 +93,42 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
 }
 
 /// A checked and borrowed stored job.
-pub struct Record<'a> {
+pub struct RedisRecord<'a> {
     /// The time of the job's due entry.
     pub due_at: Option<u64>,
     /// The time from which the job no longer exists.
     pub expire_at: Option<u64>,
     /// The job.
-    pub job: JobView<'a>,
+    pub job: KeyRecordView<'a>,
     /// The location of the state, if the job has one.
-    pub(super) state: Option<Place<'a>>,
+    pub(super) state: Option<StatePlacement<'a>>,
 }
 
 /// The location of a state.
-pub(super) enum Place<'a> {
+pub(super) enum StatePlacement<'a> {
     /// The state follows the record.
     Here(&'a [u8]),
     /// The state has a separate field.
     Beside,
 }
 
-/// The description of a record whose state should be at [`Place::Beside`] but is missing.
+/// The description of a record whose state should be at [`StatePlacement::Beside`] but is missing.
 pub(super) const STATE_IS_MISSING: &str = "its state, which has a separate field, is missing";
 
-impl<'a> Record<'a> {
+impl<'a> RedisRecord<'a> {
     /// Parses a stored job.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
-        let mut reader = Reader::new("job's envelope", bytes, FORMAT)?;
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
+        let mut reader = RecordReader::new("job's envelope", bytes, FORMAT)?;
         let flags = reader.u8("flags")?;
         let due_at = reader.u64("due time")?;
         let expire_at = reader.u64("expiry")?;
         reader.u64("expiry entry")?;
         let length = reader.u32("length")? as usize;
-        let job = JobView::parse(reader.take(length, "length")?)?;
+        let job = KeyRecordView::parse(reader.take(length, "length")?)?;
         let state = if flags & LARGE != 0 {
-            Some(Place::Beside)
+            Some(StatePlacement::Beside)
         } else {
-            (flags & STATE != 0).then(|| Place::Here(reader.rest()))
+            (flags & STATE != 0).then(|| StatePlacement::Here(reader.rest()))
         };
         let given = |flag: u8, time: u64| (flags & flag != 0).then_some(time);
         Ok(Self { due_at: given(DUE, due_at), expire_at: given(EXPIRES, expire_at), job, state })
@@ -140,21 +140,21 @@ impl<'a> Record<'a> {
 }
 
 /// Returns a state that is too large to be stored with its record.
-pub(super) fn beside(change: &Change) -> Option<&Bytes> {
+pub(super) fn beside(change: &StateUpdate) -> Option<&Bytes> {
     match change {
-        Change::Put(state) if state.len() > WITH_RECORD => Some(state),
+        StateUpdate::Put(state) if state.len() > WITH_RECORD => Some(state),
         _ => None,
     }
 }
 
 /// Appends the record of a write for the commit script. Times are relative to now; the script adds
 /// the time of the commit. A state that does not change is left out.
-pub(super) fn encode(write: &JobWrite, out: &mut Vec<u8>) {
-    let Job { spilled, ids_from, .. } = &write.job;
+pub(super) fn encode(write: &KeyWrite, out: &mut Vec<u8>) {
+    let KeyRecord { spilled, ids_from, .. } = &write.job;
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
     let large = beside(&write.state).is_some();
     let state = match &write.state {
-        Change::Put(state) if !large => Some(state),
+        StateUpdate::Put(state) if !large => Some(state),
         _ => None,
     };
     let start = out.len();

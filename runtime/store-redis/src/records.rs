@@ -4,18 +4,24 @@ use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use ordain_core::{Batch, CommitReply, Key, Loaded};
+use ordain_core::{Batch, CommitReply, Key, KeySnapshot};
 
-use super::Redis;
+use super::RedisStore;
 use super::claim::{claim_shard, note};
 use super::commit::{put, reply, send};
 use super::load::{LoadedKey, load_some, take_over};
-use super::names::Kind;
-use ordain_store::{Claim, Claimed, OfKey, Partition, Records, STREAM_NAME_LIMIT, StoreError};
+use super::names::RedisKeyKind;
+use ordain_store::{
+    Claim, ClaimedPartition, KeyResult, Partition, RecordStore, STREAM_NAME_LIMIT, StoreError,
+};
 
 #[async_trait]
-impl Records for Redis {
-    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError> {
+impl RecordStore for RedisStore {
+    async fn claim(
+        &self,
+        partition: &Partition,
+        epoch: u64,
+    ) -> Result<ClaimedPartition, StoreError> {
         let length = partition.stream.len();
         if length > STREAM_NAME_LIMIT {
             return Err(StoreError::Unusable(format!(
@@ -27,7 +33,7 @@ impl Records for Redis {
         note(self, partition).await?;
         let claim = Claim { epoch, random: rand::random() };
         let claims = (0..self.shards).map(|shard| claim_shard(self, partition, shard, claim));
-        Ok(Claimed { claim, commits: try_join_all(claims).await? })
+        Ok(ClaimedPartition { claim, commits: try_join_all(claims).await? })
     }
 
     async fn load(
@@ -35,7 +41,7 @@ impl Records for Redis {
         partition: &Partition,
         keys: &[Key],
         bytes: usize,
-    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError> {
+    ) -> Result<Vec<KeyResult<Option<Box<KeySnapshot>>>>, StoreError> {
         let mut loaded = load_some(self, &partition.stream, keys, bytes).await?;
         let is_foreign = |job: &LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
         let foreign: Vec<usize> =
@@ -58,8 +64,14 @@ impl Records for Redis {
         let stream = &partition.stream;
         let number = partition.number;
         let shard = batch.shard;
-        let kinds =
-            [Kind::Data, Kind::Expiry, Kind::Letters, Kind::LettersAge, Kind::Spilled, Kind::Ids];
+        let kinds = [
+            RedisKeyKind::Data,
+            RedisKeyKind::Expiry,
+            RedisKeyKind::Letters,
+            RedisKeyKind::LettersAge,
+            RedisKeyKind::Spilled,
+            RedisKeyKind::Ids,
+        ];
         let [data, expiry, letters, age, spilled, ids] = self.of_stream(shard, stream, kinds);
         let due = self.names.due(shard, partition);
         let keys = [data, due, expiry, letters, age, spilled, ids];

@@ -10,14 +10,14 @@ const CONSTANT: &str = "layout.";
 
 /// A script.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(super) struct LuaScript {
     /// The name, for messages.
     pub(super) name: &'static str,
     text: String,
     digest: String,
 }
 
-impl Script {
+impl LuaScript {
     /// Creates a call of the script, to which the caller appends the arguments. The first key
     /// determines the node.
     pub(super) fn call(&self, keys: &[String]) -> Cmd {
@@ -91,18 +91,18 @@ macro_rules! scripts {
     ($($name:ident $file:literal $flags:literal)*) => {
         /// All scripts.
         #[derive(Debug)]
-        pub(super) struct Scripts {
-            $(pub(super) $name: Script,)*
+        pub(super) struct LuaScripts {
+            $(pub(super) $name: LuaScript,)*
         }
 
-        impl Scripts {
+        impl LuaScripts {
             /// Builds all scripts. `layout` has the values of the constants in their texts.
             pub(super) fn new(layout: &BTreeMap<&str, usize>) -> Self {
                 let common = include_str!("scripts/common.lua");
                 let script = |name, flags: &str, body: &str| {
                     let body = with_numbers(&format!("{common}\n{body}"), layout);
                     let text = format!("#!lua {flags}\n{body}");
-                    Script { name, digest: Digested::new(&text).get_hash().to_owned(), text }
+                    LuaScript { name, digest: Digested::new(&text).get_hash().to_owned(), text }
                 };
                 Self {
                     $($name: script(
@@ -114,7 +114,7 @@ macro_rules! scripts {
             }
 
             #[cfg(test)]
-            fn all(&self) -> Vec<&Script> {
+            fn all(&self) -> Vec<&LuaScript> {
                 vec![$(&self.$name,)*]
             }
         }
@@ -160,7 +160,7 @@ fn constants_are_replaced_by_numbers() {
 
 #[test]
 fn every_constant_of_a_script_is_known() {
-    for script in Scripts::new(&super::layout::layout()).all() {
+    for script in LuaScripts::new(&super::layout::layout()).all() {
         let unknown = script.text.lines().find(|line| line.contains(CONSTANT));
         assert_eq!(unknown, None, "{}", script.name);
     }

@@ -4,16 +4,19 @@
 use redis::cmd;
 
 use super::error::shown;
-use super::link::{Link, info_field};
+use super::link::{RedisConnection, info_field};
 use super::value::{array, bytes, text};
-use ordain_store::{Durability, StoreError};
+use ordain_store::{DurabilityReport, StoreError};
 
 /// The oldest version with all commands that the scripts use.
 const OLDEST: (u64, u64) = (7, 0);
 
 /// Refuses servers that could silently lose acknowledged events. Returns a description of the
 /// durability of a commit on these servers.
-pub(super) async fn look(link: &Link, replicas: u32) -> Result<Durability, StoreError> {
+pub(super) async fn look(
+    link: &RedisConnection,
+    replicas: u32,
+) -> Result<DurabilityReport, StoreError> {
     let infos =
         link.ask_all(cmd("INFO").arg("everything")).await.map_err(super::unusable_or_away)?;
     let mut fewest_replicas = u64::MAX;
@@ -42,7 +45,7 @@ pub(super) async fn look(link: &Link, replicas: u32) -> Result<Durability, Store
              must not (maxmemory-policy noeviction)",
         );
     }
-    Ok(Durability { words, is_at_risk })
+    Ok(DurabilityReport { words, is_at_risk })
 }
 
 fn check_version(version: &str) -> Result<(), StoreError> {
@@ -85,7 +88,7 @@ fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
 
 /// Returns the weakest `appendfsync` setting of all servers; `None` if a server does not report it,
 /// as some hosted servers do not.
-async fn appendfsync(link: &Link) -> Option<String> {
+async fn appendfsync(link: &RedisConnection) -> Option<String> {
     let answers = link.ask_all(cmd("CONFIG").arg("GET").arg("appendfsync")).await.ok()?;
     let settings = answers.into_iter().map(|answer| {
         let mut parts = match answer {

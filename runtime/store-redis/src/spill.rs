@@ -8,21 +8,21 @@ use bytes::Bytes;
 use futures_util::future::try_join;
 use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
 
-use super::Redis;
-use super::list::letters::{Bounds, Wanted, letters_of_shard};
-use super::names::Kind;
+use super::RedisStore;
+use super::list::letters::{LetterFilter, LetterRange, letters_of_shard};
+use super::names::RedisKeyKind;
 use super::value::{array, bytes, parts, strange};
 use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
-use ordain_store::{FOUND_BYTES_LIMIT, OfKey, Partition, SpillArea, StoreError};
+use ordain_store::{FOUND_BYTES_LIMIT, KeyResult, Partition, SpillArea, StoreError};
 
 /// The maximum number of events in one read.
 const FIND_EVENTS: usize = 2_000;
 
 /// An event with its sequence.
-type Numbered = (u64, Arc<Event>);
+type NumberedEvent = (u64, Arc<Event>);
 
 #[async_trait]
-impl SpillArea for Redis {
+impl SpillArea for RedisStore {
     async fn read_spill(
         &self,
         partition: &Partition,
@@ -30,7 +30,7 @@ impl SpillArea for Redis {
         from: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<OfKey<SpillPage>, StoreError> {
+    ) -> Result<KeyResult<SpillPage>, StoreError> {
         let page = spilled(self, partition, key, from..=u64::MAX, limit, bytes).await?;
         Ok(page.map(|(read, end)| up_to(bytes, read, end)))
     }
@@ -41,7 +41,7 @@ impl SpillArea for Redis {
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError> {
+    ) -> Result<KeyResult<Vec<(u64, Arc<Event>)>>, StoreError> {
         let mut found = Vec::new();
         let mut memory = 0;
         for range in missing {
@@ -68,7 +68,7 @@ impl SpillArea for Redis {
 }
 
 /// Returns the first events up to `bytes` of memory, at least one.
-fn up_to(bytes: usize, read: Vec<Numbered>, end: bool) -> SpillPage {
+fn up_to(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage {
     let mut events = Vec::new();
     let mut memory = 0;
     for (sequence, event) in read {
@@ -84,16 +84,19 @@ fn up_to(bytes: usize, read: Vec<Numbered>, end: bool) -> SpillPage {
 /// Returns the spilled events with these sequences, and whether no more follow. Returns at least
 /// one event if there is one.
 async fn spilled(
-    store: &Redis,
+    store: &RedisStore,
     partition: &Partition,
     key: &Key,
     range: RangeInclusive<u64>,
     limit: usize,
     limit_bytes: usize,
-) -> Result<OfKey<SpillPage>, StoreError> {
+) -> Result<KeyResult<SpillPage>, StoreError> {
     let script = &store.scripts.spill;
-    let names =
-        store.of_stream(store.shard_of(key), &partition.stream, [Kind::Data, Kind::Spilled]);
+    let names = store.of_stream(
+        store.shard_of(key),
+        &partition.stream,
+        [RedisKeyKind::Data, RedisKeyKind::Spilled],
+    );
     let mut from = Bytes::from([b"[", &range.start().to_be_bytes()[..]].concat());
     loop {
         let mut call = store.call_of(script, &names);
@@ -116,7 +119,7 @@ async fn spilled(
     }
 }
 
-fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> OfKey<Numbered> {
+fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedEvent> {
     let sequence = <[u8; 8]>::try_from(&sequence[..])
         .map(u64::from_be_bytes)
         .map_err(|_| "the sequence of a spilled event is truncated".to_owned())?;
@@ -127,16 +130,16 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> OfKey<Numbered> {
 /// Returns events from `far-ahead` letters that were put at most `within` ms ago: at least one if
 /// there is one.
 async fn far_ahead(
-    store: &Redis,
+    store: &RedisStore,
     partition: &Partition,
     key: &Key,
     range: &RangeInclusive<u64>,
     within: u64,
-) -> Result<Vec<Numbered>, StoreError> {
+) -> Result<Vec<NumberedEvent>, StoreError> {
     let mut prefix = Vec::new();
     put_letter_key(key, &mut prefix);
-    let mut bounds = Bounds::of_sequences(&prefix, range);
-    let wanted = Wanted {
+    let mut bounds = LetterRange::of_sequences(&prefix, range);
+    let wanted = LetterFilter {
         limit: FIND_EVENTS,
         bytes: FOUND_BYTES_LIMIT,
         cause: Some(Cause::FarAhead),
@@ -154,7 +157,7 @@ async fn far_ahead(
                 _ => None,
             }
         });
-        let events: Vec<Numbered> = events.collect();
+        let events: Vec<NumberedEvent> = events.collect();
         match part.behind {
             Some(behind) if events.is_empty() => bounds.go_on_behind(&behind),
             _ => return Ok(events),

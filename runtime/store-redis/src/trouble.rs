@@ -6,37 +6,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use ordain_store::RedisAddress as Address;
+use ordain_store::RedisAddress;
 use ordain_util::log_throttle::LogThrottle;
 
 /// The minimum time between two warnings about a store that does not answer.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The requests that are being repeated at present.
-pub(super) struct Trouble {
-    address: Address,
+pub(super) struct RetryWarnings {
+    address: RedisAddress,
     /// `true` if there are any such requests, so that other requests need not take the lock.
     any: AtomicBool,
-    open: Mutex<Open>,
+    open: Mutex<RetryingRequests>,
 }
 
-struct Open {
+struct RetryingRequests {
     questions: HashSet<String>,
     throttle: LogThrottle,
 }
 
-impl Open {
+impl RetryingRequests {
     fn new() -> Self {
         Self { questions: HashSet::new(), throttle: LogThrottle::new(WARN_INTERVAL) }
     }
 }
 
-impl Trouble {
-    pub(super) fn new(address: &Address) -> Self {
+impl RetryWarnings {
+    pub(super) fn new(address: &RedisAddress) -> Self {
         Self {
             address: address.clone(),
             any: AtomicBool::new(false),
-            open: Mutex::new(Open::new()),
+            open: Mutex::new(RetryingRequests::new()),
         }
     }
 
@@ -62,7 +62,7 @@ impl Trouble {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.questions.remove(&question()) && open.questions.is_empty() {
             self.any.store(false, Ordering::Relaxed);
-            *open = Open::new();
+            *open = RetryingRequests::new();
             tracing::info!("the store at {} completes requests again", self.address);
         }
     }

@@ -8,7 +8,7 @@ use ordain_core::Build;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{InstanceId, Table, is_version};
+use crate::{InstanceId, MembershipTable, is_version};
 
 /// The allowed numbers of partitions of a stream: no configuration allows others.
 const OF_STREAM: RangeInclusive<u32> = 1..=1_024;
@@ -22,7 +22,7 @@ const NAME: usize = 100;
 /// ignored, and missing fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct About {
+pub struct InstanceInfo {
     /// For users: the host name and the process id.
     pub name: String,
     /// The version of the program.
@@ -39,16 +39,16 @@ pub struct About {
     pub leaving: bool,
     /// The instance's connection to the broker.
     #[serde(deserialize_with = "lenient")]
-    pub broker: Reach,
+    pub broker: BrokerHealth,
     /// The identity of the process, if the system provides it.
     #[serde(deserialize_with = "lenient")]
-    pub process: Option<Process>,
+    pub process: Option<ProcessIdentity>,
 }
 
 /// The state of a process's connection to the broker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Reach {
+pub enum BrokerHealth {
     /// The broker was reachable a moment ago.
     #[default]
     Reached,
@@ -60,7 +60,7 @@ pub enum Reach {
 
 /// The stored form of an offered build.
 #[derive(Default, Serialize, Deserialize)]
-struct Offer {
+struct OfferedBuild {
     version: String,
     /// The digest in hexadecimal digits.
     digest: String,
@@ -68,7 +68,7 @@ struct Offer {
 
 /// The identity of a process on a machine, distinct from all other processes at any time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct ProcessIdentity {
     /// The boot of the machine, and its namespace of processes.
     seen_from: String,
     id: u32,
@@ -76,7 +76,7 @@ pub struct Process {
     started: u64,
 }
 
-impl About {
+impl InstanceInfo {
     /// Creates the information about this process, with its streams and their numbers of
     /// partitions.
     pub fn this(streams: BTreeMap<String, u32>, alone: bool) -> Self {
@@ -90,13 +90,13 @@ impl About {
             offers: BTreeMap::new(),
             alone,
             leaving: false,
-            broker: Reach::Reached,
-            process: Process::this(),
+            broker: BrokerHealth::Reached,
+            process: ProcessIdentity::this(),
         }
     }
 
     /// Returns the information about all instances except one.
-    pub fn all_but(table: &Table, id: InstanceId) -> Vec<Self> {
+    pub fn all_but(table: &MembershipTable, id: InstanceId) -> Vec<Self> {
         let others = table.members.iter().filter(|(other, _)| **other != id);
         others.map(|(_, member)| Self::decode(&member.about)).collect()
     }
@@ -127,14 +127,14 @@ fn shown(name: &str) -> String {
 
 fn write_offers<S: Serializer>(offers: &BTreeMap<String, Build>, to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(offers.iter().map(|(stream, Build { version, digest })| {
-        (stream, Offer { version: version.to_string(), digest: digest.to_string() })
+        (stream, OfferedBuild { version: version.to_string(), digest: digest.to_string() })
     }))
 }
 
 /// Reads the offers; skips unreadable ones.
 fn read_offers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Build>, D::Error> {
-    let offers: BTreeMap<String, Offer> = lenient(from)?;
-    let offers = offers.into_iter().filter_map(|(stream, Offer { version, digest })| {
+    let offers: BTreeMap<String, OfferedBuild> = lenient(from)?;
+    let offers = offers.into_iter().filter_map(|(stream, OfferedBuild { version, digest })| {
         let version = Some(version).filter(|version| is_version(version))?;
         Some((stream, Build { version: version.into(), digest: digest.parse().ok()? }))
     });
@@ -149,7 +149,7 @@ fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     Ok(serde_json::from_value(value).unwrap_or_default())
 }
 
-impl Process {
+impl ProcessIdentity {
     fn this() -> Option<Self> {
         let id = std::process::id();
         Some(Self { seen_from: seen_from()?, id, started: started(id)? })
@@ -190,11 +190,11 @@ mod tests {
 
     #[test]
     fn ended_process_is_detected() {
-        let this = Process::this().expect("this system identifies processes");
+        let this = ProcessIdentity::this().expect("this system identifies processes");
         assert!(!this.has_ended());
         let mut child = Command::new("sleep").arg("60").spawn().expect("started");
         let started = started(child.id()).expect("the child runs");
-        let other = Process { id: child.id(), started, ..this.clone() };
+        let other = ProcessIdentity { id: child.id(), started, ..this.clone() };
         assert!(!other.has_ended());
         child.kill().expect("killed");
         // The parent has not waited for the child yet.
@@ -203,33 +203,34 @@ mod tests {
         }
         child.wait().expect("ended");
         assert!(other.has_ended());
-        assert!(Process { started: this.started + 1, ..this.clone() }.has_ended());
-        let elsewhere = Process { seen_from: "another machine".to_owned(), ..other };
+        assert!(ProcessIdentity { started: this.started + 1, ..this.clone() }.has_ended());
+        let elsewhere = ProcessIdentity { seen_from: "another machine".to_owned(), ..other };
         assert!(!elsewhere.has_ended(), "a process elsewhere is unknown");
     }
 
     #[test]
     fn offers_are_read_as_written() {
-        let digest = ordain_core::Digest([0xa5; 32]);
+        let digest = ordain_core::FileDigest([0xa5; 32]);
         let offer = Build { version: "orders@2.0.0".into(), digest };
         let offers = BTreeMap::from([("orders".to_owned(), offer)]);
         let name = "a/1".to_owned();
-        let about = About { name: name.clone(), offers, ..About::default() };
+        let about = InstanceInfo { name: name.clone(), offers, ..InstanceInfo::default() };
         let text = about.encode();
-        assert_eq!(About::decode(&text), about);
+        assert_eq!(InstanceInfo::decode(&text), about);
         // The other fields count even if an offer has another form.
-        let other = About::decode(&text.replace("a5a5", "x5a5"));
-        assert_eq!(other, About { name, ..About::default() });
+        let other = InstanceInfo::decode(&text.replace("a5a5", "x5a5"));
+        assert_eq!(other, InstanceInfo { name, ..InstanceInfo::default() });
     }
 
     #[test]
     fn information_of_another_version_is_read() {
-        let about = About { name: "a/1".to_owned(), leaving: true, ..About::default() };
-        assert_eq!(About::decode(&about.encode()), about);
+        let about =
+            InstanceInfo { name: "a/1".to_owned(), leaving: true, ..InstanceInfo::default() };
+        assert_eq!(InstanceInfo::decode(&about.encode()), about);
         let later = r#"{"name":"b/2","streams":{"orders":4},"zone":"x"}"#;
-        assert_eq!(About::decode(later).streams["orders"], 4);
+        assert_eq!(InstanceInfo::decode(later).streams["orders"], 4);
         let other = r#"{"name":"c\n3","broker":"slow","process":7,"streams":{"orders":4}}"#;
-        let other = About::decode(other);
+        let other = InstanceInfo::decode(other);
         assert_eq!((&*other.name, other.streams["orders"]), ("c3", 4));
         for strange in [
             "\u{0}nothing",
@@ -237,10 +238,10 @@ mod tests {
             r#"{"streams":{"orders":1025}}"#,
             r#"{"streams":{"orders":4294967296}}"#,
         ] {
-            assert_eq!(About::decode(strange), About::default(), "{strange}");
+            assert_eq!(InstanceInfo::decode(strange), InstanceInfo::default(), "{strange}");
         }
         let many = (0..100).map(|number| (format!("s{number}"), 1_024)).collect();
-        let many = About { streams: many, ..About::default() };
-        assert_eq!(About::decode(&many.encode()), About::default());
+        let many = InstanceInfo { streams: many, ..InstanceInfo::default() };
+        assert_eq!(InstanceInfo::decode(&many.encode()), InstanceInfo::default());
     }
 }

@@ -2,7 +2,7 @@
 //! of streams whose source is the store.
 //!
 //! An owner gives messages in the order of its outbox. The store recognises a message that it has numbered by the
-//! message's [`Place`] in the outbox, as long as the outbox has it. The store recognises the message of a producer by
+//! message's [`OutboxPosition`] in the outbox, as long as the outbox has it. The store recognises the message of a producer by
 //! its id. A store must never give two messages of a key the same number.
 
 use std::fmt;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-pub use ordain_core::Place;
-use ordain_core::{Event, Key, NumberedPart, QueuePlace, QueueRun};
+pub use ordain_core::OutboxPosition;
+use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun};
 
 use super::{Claim, Partition, StoreError};
 
-/// Maximum number of messages in one call of [`Chains::assign`]. Each message adds up to twelve values to the single
+/// Maximum number of messages in one call of [`MessageLog::assign`]. Each message adds up to twelve values to the single
 /// write of a script, and one write can have at most eight thousand values.
 pub const ASSIGN_LIMIT: usize = 500;
 
@@ -48,16 +48,16 @@ impl fmt::Display for Destination {
 
 /// The rules for the messages of a destination. All callers that give messages to a destination have the same rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
+pub struct DestinationRules {
     /// How the store numbers messages; `None` if it does not, and messages with a number keep it.
-    pub numbers: Option<Numbers>,
+    pub numbers: Option<NumberingSettings>,
     /// Maximum number of waiting events in a partition's queue in a shard; `None` if the destination is not a stream.
     pub queue: Option<u64>,
 }
 
 /// The rules for numbers, and for the retention of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Numbers {
+pub struct NumberingSettings {
     /// The number of the first message of a key.
     pub first: u64,
     /// How long the store retains messages for replay, and remembers ids, in ms.
@@ -70,7 +70,7 @@ pub struct Numbers {
 }
 
 /// The rules of a stream without these settings.
-impl Default for Numbers {
+impl Default for NumberingSettings {
     fn default() -> Self {
         const DAY: u64 = 24 * 60 * 60 * 1_000;
         Self { first: 1, retain: DAY, retain_events: 10_000, complete_ttl: 7 * DAY }
@@ -79,7 +79,7 @@ impl Default for Numbers {
 
 /// The outbox from which messages come, and the state of its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
+pub struct OriginOutbox {
     /// The partition of the outbox.
     pub partition: Partition,
     /// The shard of the outbox.
@@ -90,7 +90,7 @@ pub struct Origin {
     /// earlier owners gave, and other commits have their numbers now.
     pub found: u64,
     /// The last place that the store confirmed to this owner, for this destination and shard.
-    pub before: Option<Place>,
+    pub before: Option<OutboxPosition>,
     /// The last commit whose messages are marked done in the outbox. The store may forget the places of all messages up
     /// to this commit.
     pub done: u64,
@@ -98,16 +98,16 @@ pub struct Origin {
 
 /// The messages of one place in an outbox, or of a producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct OutboxChunk {
     /// The place of the messages; without meaning if the lot has no origin.
-    pub place: Place,
+    pub place: OutboxPosition,
     /// The messages, in order.
-    pub items: Vec<Item>,
+    pub items: Vec<AssignItem>,
 }
 
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
+pub struct AssignItem {
     /// The event as its receiver will see it. An event with a sequence keeps that sequence; only an event of a producer
     /// has one.
     pub event: Arc<Event>,
@@ -120,27 +120,27 @@ pub struct Item {
 
 /// The messages of one outbox or one producer for a destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lot {
+pub struct AssignGroup {
     /// The outbox of the messages; `None` if they come from a producer. The store recognises those messages by id.
-    pub origin: Option<Origin>,
+    pub origin: Option<OriginOutbox>,
     /// The parts, in order. Without parts, the call only checks that the store still has all messages of the owner.
-    pub parts: Vec<Part>,
+    pub parts: Vec<OutboxChunk>,
 }
 
 /// Messages for one destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assign {
+pub struct AssignRequest {
     /// The destination of the messages.
     pub to: Destination,
     /// The shard of all their keys.
     pub shard: u32,
     /// The rules of the destination.
-    pub rules: Rules,
+    pub rules: DestinationRules,
     /// A message or entry that the shard must have; `None` if the caller knows of none. Owners do not need it: their
     /// lots name their last place.
     pub witness: Option<Witness>,
     /// At most one lot of each origin. All lots together have at most [`ASSIGN_LIMIT`] messages.
-    pub lots: Vec<Lot>,
+    pub lots: Vec<AssignGroup>,
 }
 
 /// The newest message or entry that a producer knows to be in a shard. A shard that lacks it has gone back in time, and
@@ -170,14 +170,14 @@ pub enum Witness {
         /// The partition of the stream.
         partition: u32,
         /// The place of the entry.
-        place: QueuePlace,
+        place: QueuePosition,
     },
 }
 
-impl NumberedPart for Part {
+impl NumberedChunk for OutboxChunk {
     type Key = str;
 
-    fn place(&self) -> Place {
+    fn place(&self) -> OutboxPosition {
         self.place
     }
 
@@ -196,23 +196,23 @@ impl NumberedPart for Part {
     }
 }
 
-impl Lot {
+impl AssignGroup {
     /// Returns all messages of the lot, in order.
-    pub fn items(&self) -> impl Iterator<Item = &Item> {
+    pub fn items(&self) -> impl Iterator<Item = &AssignItem> {
         self.parts.iter().flat_map(|part| &part.items)
     }
 }
 
-impl Assign {
+impl AssignRequest {
     /// Returns the messages of all lots, in order.
-    pub fn items(&self) -> impl Iterator<Item = &Item> {
-        self.lots.iter().flat_map(Lot::items)
+    pub fn items(&self) -> impl Iterator<Item = &AssignItem> {
+        self.lots.iter().flat_map(AssignGroup::items)
     }
 }
 
 /// The result of assigning one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Assigned {
+pub enum AssignItemReply {
     /// The message is new and has this number; 0 if the destination has no numbers.
     New(u64),
     /// The store already had the message, under this number.
@@ -223,7 +223,7 @@ pub enum Assigned {
     Behind,
 }
 
-impl Assigned {
+impl AssignItemReply {
     /// Returns the number of the message, or of the other message if there is a conflict; 0 if there is no number.
     pub fn sequence(self) -> u64 {
         match self {
@@ -235,29 +235,29 @@ impl Assigned {
 
 /// The reply to a lot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LotReply {
+pub enum AssignGroupReply {
     /// All messages have their numbers, are in the log, and wait for their stream. The value has one result for each
     /// message. In a lot without an origin, messages may also be in conflict, or behind a conflict.
-    Done(Vec<Assigned>),
+    Done(Vec<AssignItemReply>),
     /// A newer owner has begun to give its messages, or the messages of this lot are done already. The store did
     /// nothing.
     Fenced,
     /// The store went back in time: it lacks messages of this owner that it had confirmed. It did nothing. The value
     /// is the last place of this owner that it has, if any; the owner can give the messages behind it again.
-    WentBack(Option<Place>),
+    WentBack(Option<OutboxPosition>),
 }
 
-/// The reply to a call of [`Chains::assign`].
+/// The reply to a call of [`MessageLog::assign`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignReply {
     /// One reply for each lot, and one run of new queue entries for each partition that got any.
-    Lots(Vec<LotReply>, Vec<(u32, QueueRun)>),
+    Lots(Vec<AssignGroupReply>, Vec<(u32, QueueRun)>),
     /// The queue of a partition is full. The store did nothing.
     Full,
 }
 
 /// A queue entry: an event, or the bytes of an unreadable entry and the reason.
-pub type Queued = Result<Event, (Bytes, String)>;
+pub type QueueEntry = Result<Event, (Bytes, String)>;
 
 /// The result of a read of a queue.
 #[derive(Debug, Clone, PartialEq)]
@@ -265,7 +265,7 @@ pub struct QueuePage {
     /// The number of the first entry that the queue has, or will have.
     pub first: u64,
     /// The entries, in order.
-    pub entries: Vec<(QueuePlace, Queued)>,
+    pub entries: Vec<(QueuePosition, QueueEntry)>,
 }
 
 /// The ends of a queue.
@@ -274,7 +274,7 @@ pub struct QueueEnds {
     /// The number of the first waiting entry; the number of the next entry if none waits.
     pub first: u64,
     /// The place of the newest entry.
-    pub last: QueuePlace,
+    pub last: QueuePosition,
 }
 
 impl QueueEnds {
@@ -291,7 +291,7 @@ impl QueueEnds {
 
 /// The result of a removal from a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Removal {
+pub enum DequeueResult {
     /// The entries are removed, or the partition has another claim and nothing was done.
     Done,
     /// Nothing is removed: the store lacks the named commit. The caller retries after the owner has repeated it.
@@ -300,19 +300,19 @@ pub enum Removal {
 
 /// The part of a store between stages: numbers, logs and queues.
 ///
-/// Queues use places ([`QueuePlace`]) instead of bare numbers, because a store that went back in time gives the
+/// Queues use places ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
 /// numbers of lost entries to other entries. The store returns [`StoreError::WentBack`] for a place that is not in its
 /// history. It never refuses the place of a damaged entry.
 #[async_trait]
-pub trait Chains: Send + Sync {
+pub trait MessageLog: Send + Sync {
     /// Numbers messages, retains them for replay, and queues them for their stream, in one atomic write. Messages that
     /// the store recognises keep their numbers. Messages of an exchange or a file are durable when the store replies;
     /// messages of a stream are durable at the latest when a later commit is durable.
     ///
     /// # Errors
-    /// [`StoreError::WentBack`]: the shard lacks the [witness](Assign::witness); nothing was done. A store that cannot
+    /// [`StoreError::WentBack`]: the shard lacks the [witness](AssignRequest::witness); nothing was done. A store that cannot
     /// go back in time while it is open does not check it.
-    async fn assign(&self, assign: Arc<Assign>) -> Result<AssignReply, StoreError>;
+    async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError>;
 
     /// Returns the retained messages of a key with the wanted sequences, in ascending order, up to about `bytes`, and
     /// at least one message if there is any. Omits unreadable messages, and logs them.
@@ -335,7 +335,7 @@ pub trait Chains: Send + Sync {
         &self,
         partition: &Partition,
         shard: u32,
-        after: QueuePlace,
+        after: QueuePosition,
         limit: usize,
         bytes: usize,
     ) -> Result<QueuePage, StoreError>;
@@ -353,8 +353,8 @@ pub trait Chains: Send + Sync {
         claim: Claim,
         shard: u32,
         commit: u64,
-        through: QueuePlace,
-    ) -> Result<Removal, StoreError>;
+        through: QueuePosition,
+    ) -> Result<DequeueResult, StoreError>;
 
     /// Returns the partition in each key's job; `None` if the key has no job, or an unreadable one. Another partition
     /// may have taken over a key by the time of the reply.

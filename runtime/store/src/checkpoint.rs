@@ -10,10 +10,10 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use ordain_core::{Ordering, digest};
+use ordain_core::{OrderingMode, digest};
 use serde::{Deserialize, Serialize};
 
-use ordain_util::probe::{PROBE, Probe};
+use ordain_util::probe::{PROBE, TailFingerprint};
 
 /// The number of the stored format.
 const FORMAT: u32 = 3;
@@ -25,7 +25,7 @@ pub struct Checkpoint {
     format: u32,
     offset: u64,
     line: u64,
-    print: Print,
+    print: ReadFingerprint,
     /// The last commit of each shard on which the position depends.
     commits: Vec<u64>,
     /// A random number of the run that wrote the checkpoint.
@@ -35,7 +35,7 @@ pub struct Checkpoint {
 
 /// A position between two lines of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Position {
+pub struct FilePosition {
     /// Number of bytes before the position.
     pub offset: u64,
     /// Number of lines before the position.
@@ -46,7 +46,7 @@ pub struct Position {
 /// The fingerprint covers the bytes as they were read, not the later content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Print {
+pub struct ReadFingerprint {
     end: u64,
     /// Digest of the first bytes, up to [`PROBE`].
     head: u64,
@@ -67,9 +67,9 @@ pub enum CheckpointError {
     Format(u32),
 }
 
-impl Print {
+impl ReadFingerprint {
     /// Creates the fingerprint of a file that begins with `head`, up to the end of `tail`.
-    pub fn new(head: &[u8], tail: &Probe) -> Self {
+    pub fn new(head: &[u8], tail: &TailFingerprint) -> Self {
         Self {
             end: tail.end(),
             head: digest(&head[..head_length(tail.end()).min(head.len())]),
@@ -88,8 +88,8 @@ impl Print {
         if !whole {
             return Ok(false);
         }
-        let head = Probe::read(file, head_length(self.end) as u64)?;
-        let tail = Probe::read(file, self.end)?;
+        let head = TailFingerprint::read(file, head_length(self.end) as u64)?;
+        let tail = TailFingerprint::read(file, self.end)?;
         let from = tail.bytes().len().saturating_sub(self.tail_bytes as usize);
         Ok(head.digest() == self.head && digest(&tail.bytes()[from..]) == self.tail)
     }
@@ -103,8 +103,8 @@ fn head_length(end: u64) -> usize {
 impl Checkpoint {
     /// Creates the checkpoint of a position in the file with this fingerprint. `commits` has the last commit of each
     /// shard on which the position depends, and is empty if the position depends on no commits.
-    pub fn new(position: Position, print: Print, commits: Vec<u64>) -> Self {
-        let Position { offset, line } = position;
+    pub fn new(position: FilePosition, print: ReadFingerprint, commits: Vec<u64>) -> Self {
+        let FilePosition { offset, line } = position;
         Self { format: FORMAT, offset, line, print, commits, run: None }
     }
 
@@ -125,8 +125,8 @@ impl Checkpoint {
 
     /// Returns the position at which to continue in the file; `None` if the file does not have the bytes that were
     /// read. A copy of the file is as good as the file.
-    pub fn resume(&self, file: &File) -> io::Result<Option<Position>> {
-        let position = Position { offset: self.offset, line: self.line };
+    pub fn resume(&self, file: &File) -> io::Result<Option<FilePosition>> {
+        let position = FilePosition { offset: self.offset, line: self.line };
         Ok(self.print.fits(file)?.then_some(position))
     }
 
@@ -143,11 +143,11 @@ impl Checkpoint {
     /// Decodes a stored checkpoint.
     pub fn decode(bytes: &[u8]) -> Result<Self, CheckpointError> {
         #[derive(Deserialize)]
-        struct Form {
+        struct CheckpointFormat {
             format: Option<u32>,
         }
         // The first format has no field with its number.
-        let format = serde_json::from_slice::<Form>(bytes)?.format.unwrap_or(1);
+        let format = serde_json::from_slice::<CheckpointFormat>(bytes)?.format.unwrap_or(1);
         if format != FORMAT {
             return Err(CheckpointError::Format(format));
         }
@@ -156,10 +156,10 @@ impl Checkpoint {
 }
 
 /// Returns the end of a log line: how the stream treats events that it reads again from the beginning of a file.
-pub fn read_again(ordering: Ordering) -> &'static str {
+pub fn read_again(ordering: OrderingMode) -> &'static str {
     match ordering {
-        Ordering::Sequenced => "events that were processed before are recognised",
-        Ordering::Fifo => {
+        OrderingMode::Sequenced => "events that were processed before are recognised",
+        OrderingMode::Fifo => {
             "events that were processed before are recognised by their ids among the last `id_window` events of \
              their keys; older events take effect again"
         }
@@ -181,8 +181,8 @@ mod tests {
     #[test]
     fn changed_file_is_not_continued() {
         let mut original = file(b"one\ntwo\nthree\n");
-        let position = Position { offset: 4, line: 1 };
-        let print = Print::new(b"one\ntwo\nth", &Probe::new(8, b"one\ntwo\n"));
+        let position = FilePosition { offset: 4, line: 1 };
+        let print = ReadFingerprint::new(b"one\ntwo\nth", &TailFingerprint::new(8, b"one\ntwo\n"));
         let checkpoint = Checkpoint::new(position, print, vec![7, 0, 9]);
         let decoded = Checkpoint::decode(&checkpoint.encode()).expect("decoded");
         let resume = |file: &File| decoded.resume(file).expect("compared");
@@ -201,12 +201,12 @@ mod tests {
 
     #[test]
     fn shard_that_lost_commits_is_returned() {
-        let print = Print::new(b"", &Probe::new(0, b""));
-        let checkpoint = Checkpoint::new(Position::default(), print, vec![7, 0, 9]);
+        let print = ReadFingerprint::new(b"", &TailFingerprint::new(0, b""));
+        let checkpoint = Checkpoint::new(FilePosition::default(), print, vec![7, 0, 9]);
         assert!(checkpoint.lost_in(&[7, 0, 9]).is_empty());
         assert!(checkpoint.lost_in(&[8, 5, 10]).is_empty());
         assert_eq!(checkpoint.lost_in(&[6, 5, 0]), [0, 2]);
-        let of_a_publisher = Checkpoint::new(Position::default(), print, Vec::new());
+        let of_a_publisher = Checkpoint::new(FilePosition::default(), print, Vec::new());
         assert!(of_a_publisher.lost_in(&[0, 0, 0]).is_empty());
     }
 

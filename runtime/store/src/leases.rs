@@ -1,7 +1,7 @@
 //! The membership of instances and their leases of partitions, as kept in the store.
 //!
 //! An instance is a member as long as it writes heartbeats. A lease lasts as long as its holder is
-//! a member, and provides the epoch of a [claim](super::Records::claim). Nothing else depends on
+//! a member, and provides the epoch of a [claim](super::RecordStore::claim). Nothing else depends on
 //! leases: whatever two instances believe, the fence of a shard accepts the commits of only one.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ordain_core::Decided;
+use ordain_core::Rollout;
 
 use super::{Partition, StoreError};
 
@@ -49,7 +49,7 @@ impl FromStr for InstanceId {
 
 /// A heartbeat of an instance.
 #[derive(Debug, Clone, Copy)]
-pub struct Beat<'a> {
+pub struct HeartbeatRequest<'a> {
     /// The instance.
     pub id: InstanceId,
     /// The instance's information; other instances are notified when it changes.
@@ -59,37 +59,37 @@ pub struct Beat<'a> {
     /// The time that the membership lasts without another heartbeat.
     pub lease: Duration,
     /// The generation of the table that the instance knows.
-    pub seen: Generation,
+    pub seen: MembershipVersion,
 }
 
 /// The identity of a table; 0 means none. Each change creates a random one, so that a store that
 /// went back in time does not have the generation that an instance knows.
-pub type Generation = u64;
+pub type MembershipVersion = u64;
 
 /// The answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beaten {
+pub struct HeartbeatReply {
     /// The time that the membership lasts without another heartbeat; `None`: as long as the
     /// instance runs.
     pub lasts: Option<Duration>,
     /// The table, if its generation differs from the one that the instance knows.
-    pub table: Option<Table>,
+    pub table: Option<MembershipTable>,
 }
 
 /// All members, leases and decisions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct MembershipTable {
     /// The generation of the table.
-    pub generation: Generation,
+    pub generation: MembershipVersion,
     /// The current members.
-    pub members: BTreeMap<InstanceId, Member>,
+    pub members: BTreeMap<InstanceId, MemberRecord>,
     /// The last lease of each partition that was ever leased.
     pub leases: BTreeMap<Partition, Lease>,
     /// The handler version that executes the events of a stream, by stream.
-    pub versions: BTreeMap<Arc<str>, Arc<Decided>>,
+    pub versions: BTreeMap<Arc<str>, Arc<Rollout>>,
 }
 
-impl Table {
+impl MembershipTable {
     /// Returns the current holder of a partition.
     pub fn holder(&self, partition: &Partition) -> Option<InstanceId> {
         let holder = self.leases.get(partition)?.holder?;
@@ -99,7 +99,7 @@ impl Table {
 
 /// A current member.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct MemberRecord {
     /// The instance's information.
     pub about: String,
     /// The instance's last report.
@@ -123,27 +123,27 @@ pub struct Lease {
 
 /// The answer to a request for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leased {
+pub enum LeaseReply {
     /// The lease is granted with this epoch, which is above those of all earlier leases and claims.
     Given(u64),
     /// This instance holds the lease.
     Held(InstanceId),
-    /// The requester is not a member and must send a [heartbeat](Leases::beat) first. Otherwise two
+    /// The requester is not a member and must send a [heartbeat](LeaseStore::beat) first. Otherwise two
     /// such instances could take the lease from each other for ever.
     Unheard,
 }
 
 /// The membership and leases of a store. Callers may repeat every call after a lost answer.
 #[async_trait]
-pub trait Leases: Send + Sync + 'static {
+pub trait LeaseStore: Send + Sync + 'static {
     /// Renews an instance's membership, and removes members whose last heartbeat is older than
     /// their lease, or nine tenths of it, because the store need not write at each heartbeat. If no
     /// member sent a heartbeat for half a lease, the store itself was unreachable, or its clock has
     /// jumped: all members get some extra seconds.
-    async fn beat(&self, beat: Beat<'_>) -> Result<Beaten, StoreError>;
+    async fn beat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants a partition to a member, unless another member holds it.
-    async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<Leased, StoreError>;
+    async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError>;
 
     /// Releases a lease, if the holder still has this epoch.
     async fn release(
@@ -162,9 +162,9 @@ pub trait Leases: Send + Sync + 'static {
         &self,
         stream: &str,
         before: u64,
-        decided: &Decided,
+        decided: &Rollout,
     ) -> Result<bool, StoreError>;
 
     /// Returns all members, leases and decisions.
-    async fn table(&self) -> Result<Table, StoreError>;
+    async fn table(&self) -> Result<MembershipTable, StoreError>;
 }

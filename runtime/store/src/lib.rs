@@ -28,27 +28,32 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use about::{About, PARTITIONS, Process, Reach};
+pub use about::{BrokerHealth, InstanceInfo, PARTITIONS, ProcessIdentity};
 pub use chains::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, Assign, AssignReply, Assigned, Chains, Destination, Item, Lot,
-    LotReply, Numbers, Origin, Part, Place, QueueEnds, QueuePage, Queued, Removal, Rules, Witness,
-    readable,
+    ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
+    AssignReply, AssignRequest, DequeueResult, Destination, DestinationRules, MessageLog,
+    NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, QueueEnds, QueueEntry, QueuePage,
+    Witness, readable,
 };
 pub use due::DueIndex;
 pub use error::{StoreError, claimed_by_another};
 pub use insist::insist_on;
-pub use leases::{Beat, Beaten, Generation, InstanceId, Lease, Leased, Leases, Member, Table};
-pub use listings::{
-    KeyFilter, KeyRow, Keys, LETTERS_PAGE_BYTES, Letters, PAGE_ROWS_LIMIT, Page, StoredLetter,
+pub use leases::{
+    HeartbeatReply, HeartbeatRequest, InstanceId, Lease, LeaseReply, LeaseStore, MemberRecord,
+    MembershipTable, MembershipVersion,
 };
-pub use marks::{MARK_NAME_LIMIT, Mark, MarkConditions, Marks, check_marks};
+pub use listings::{
+    KeyFilter, KeyListing, LETTERS_PAGE_BYTES, LetterListing, ListPage, PAGE_ROWS_LIMIT, StoredKey,
+    StoredLetter,
+};
+pub use marks::{MARK_NAME_LIMIT, Mark, MarkConditions, MarkStore, check_marks};
 pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
-pub use records::{Claim, Claimed, OfKey, Records};
-pub use redis_address::Address as RedisAddress;
-pub use redis_options::{Options as RedisOptions, REDIS_BATCH_LIMIT};
-pub use report::{BLOCKED, Report, Work};
+pub use records::{Claim, ClaimedPartition, KeyResult, RecordStore};
+pub use redis_address::RedisAddress;
+pub use redis_options::{REDIS_BATCH_LIMIT, RedisOptions};
+pub use report::{BLOCKED, InstanceReport, PendingWork};
 pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
-pub use tenure::{Stage, Tenure};
+pub use tenure::{Ownership, OwnershipPhase};
 pub use versions::is_version;
 
 /// Maximum length of a key, in bytes. Decoders refuse longer keys. Every lane, record, index entry and listing has a
@@ -76,7 +81,7 @@ pub struct Partition {
 
 /// The durability that the settings of a store's server provide.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Durability {
+pub struct DurabilityReport {
     /// A sentence for the log.
     pub words: String,
     /// True if a restart of a server loses much data, or the server confirms no write with these settings.
@@ -87,13 +92,22 @@ pub struct Durability {
 /// of a partition.
 #[async_trait]
 pub trait Store:
-    Records + SpillArea + DueIndex + Outbox + Marks + Keys + Letters + Leases + Chains + 'static
+    RecordStore
+    + SpillArea
+    + DueIndex
+    + Outbox
+    + MarkStore
+    + KeyListing
+    + LetterListing
+    + LeaseStore
+    + MessageLog
+    + 'static
 {
     /// Returns the number of shards.
     fn shards(&self) -> u32;
 
     /// Returns the durability that the store's settings provide.
-    fn durability(&self) -> Durability;
+    fn durability(&self) -> DurabilityReport;
 
     /// Returns whether the store may go back in time while it is open, because its server may lose data that it
     /// had confirmed.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use ordain_core::{Cause, DeadLetter, Job, Key, LetterContent, LetterId, Status};
+use ordain_core::{Cause, DeadLetter, Key, KeyRecord, KeyStatus, LetterContent, LetterId};
 
 use super::StoreError;
-use super::codec::Undecodable;
+use super::codec::RecordDecodeError;
 
 /// The maximum number of rows of a page, whatever a caller requests.
 pub const PAGE_ROWS_LIMIT: usize = 1_000;
@@ -17,7 +17,7 @@ pub const LETTERS_PAGE_BYTES: usize = 8 << 20;
 
 /// One page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page<T> {
+pub struct ListPage<T> {
     /// The rows, in the store's order.
     pub rows: Vec<T>,
     /// The cursor of the next page; `None` on the last page.
@@ -26,11 +26,11 @@ pub struct Page<T> {
 
 /// A row of a listing of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyRow {
+pub struct StoredKey {
     /// The key.
     pub key: Key,
     /// The record, or the reason why it cannot be read.
-    pub job: Result<Job, String>,
+    pub job: Result<KeyRecord, String>,
     /// The size of the state, in bytes.
     pub state_size: u64,
     /// The key's entry in the due index: time in ms since the Unix epoch, by the store's clock.
@@ -41,7 +41,7 @@ pub struct KeyRow {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyFilter {
     /// Lists only keys with this status.
-    pub status: Option<Status>,
+    pub status: Option<KeyStatus>,
     /// Lists only keys with this prefix.
     pub prefix: String,
     /// The cursor of the previous page.
@@ -63,7 +63,7 @@ pub struct StoredLetter {
 
 impl StoredLetter {
     /// Returns the letter that a listing shows in place of a damaged record: its raw bytes and the error.
-    pub fn unreadable(id: LetterId, error: &Undecodable, record: Bytes) -> Self {
+    pub fn unreadable(id: LetterId, error: &RecordDecodeError, record: Bytes) -> Self {
         let letter = DeadLetter {
             id,
             cause: Cause::Corrupt,
@@ -78,35 +78,39 @@ impl StoredLetter {
 
 /// Streams and their keys.
 #[async_trait]
-pub trait Keys: Send + Sync {
+pub trait KeyListing: Send + Sync {
     /// Returns the streams with a job, a dead letter, an unpublished message or a waiting event.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
     /// Lists keys of a stream. Pages are bounded in time and memory: a page may have fewer rows than
     /// requested, even none, and still have a cursor. A key that exists throughout the listing is on at
     /// least one page; if keys are added or removed meanwhile, a key may be on two pages.
-    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError>;
+    async fn keys(
+        &self,
+        stream: &str,
+        filter: &KeyFilter,
+    ) -> Result<ListPage<StoredKey>, StoreError>;
 
     /// Returns a key with its state.
     async fn key(
         &self,
         stream: &str,
         key: &str,
-    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError>;
+    ) -> Result<Option<(StoredKey, Option<Bytes>)>, StoreError>;
 }
 
 /// Dead letters.
 #[async_trait]
-pub trait Letters: Send + Sync {
+pub trait LetterListing: Send + Sync {
     /// Lists dead letters of a stream by key and sequence, or only those of `key`. Pages have the same
-    /// bounds as those of [`Keys::keys`].
+    /// bounds as those of [`KeyListing::keys`].
     async fn letters(
         &self,
         stream: &str,
         key: Option<&str>,
         cursor: Option<&str>,
         limit: usize,
-    ) -> Result<Page<StoredLetter>, StoreError>;
+    ) -> Result<ListPage<StoredLetter>, StoreError>;
 
     /// Returns a dead letter.
     async fn letter(&self, stream: &str, id: &LetterId)

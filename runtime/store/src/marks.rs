@@ -23,7 +23,7 @@ pub struct Mark {
 /// The content that a shard must have to accept a mark: a shard that lacks it has gone back in time.
 #[derive(Debug, Clone, Default)]
 pub struct MarkConditions<'a> {
-    /// The present mark of each shard, as [`Marks::mark_in_shards`] returned it.
+    /// The present mark of each shard, as [`MarkStore::mark_in_shards`] returned it.
     pub before: &'a [Option<Bytes>],
     /// The destination of the witnesses.
     pub to: Option<&'a Destination>,
@@ -33,7 +33,7 @@ pub struct MarkConditions<'a> {
 
 /// The marks of a store.
 #[async_trait]
-pub trait Marks: Send + Sync {
+pub trait MarkStore: Send + Sync {
     /// Writes marks. They become durable as late as [`Outbox::outbox_done`](super::Outbox::outbox_done).
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError>;
 

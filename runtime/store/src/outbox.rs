@@ -1,7 +1,7 @@
 //! The outbox: committed messages and letters that are not yet published.
 
 use async_trait::async_trait;
-use ordain_core::{DeadLetter, Emitted, Key};
+use ordain_core::{DeadLetter, EmittedMessage, Key};
 
 use super::{Claim, Mark, Partition, StoreError};
 
@@ -21,10 +21,10 @@ pub struct OutboxEntry {
 pub struct OutboxMessage {
     /// The key of the event that caused the message.
     pub key: Key,
-    /// The [`Job::incarnation`](ordain_core::Job::incarnation) of that key.
+    /// The [`KeyRecord::incarnation`](ordain_core::KeyRecord::incarnation) of that key.
     pub incarnation: u64,
     /// The message, with the sequence of its event and its position among the event's messages.
-    pub emitted: Emitted,
+    pub emitted: EmittedMessage,
 }
 
 /// Committed messages and letters, until they are published.

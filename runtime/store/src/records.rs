@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ordain_core::{Batch, CommitReply, Key, Loaded};
+use ordain_core::{Batch, CommitReply, Key, KeySnapshot};
 
 use super::{Partition, StoreError};
 
@@ -19,7 +19,7 @@ pub struct Claim {
 
 /// A claimed partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claimed {
+pub struct ClaimedPartition {
     /// The claim, written into every shard.
     pub claim: Claim,
     /// The number of the last commit of each shard; 0 where there was none.
@@ -28,16 +28,20 @@ pub struct Claimed {
 
 /// The stored data of one key, or the reason why it cannot be read. A failure that affects other keys
 /// as well is a [`StoreError`].
-pub type OfKey<T> = Result<T, String>;
+pub type KeyResult<T> = Result<T, String>;
 
 /// The records of a partition's keys.
 #[async_trait]
-pub trait Records: Send + Sync {
-    /// Takes a partition over: writes a claim with the epoch of its [lease](super::Leases::lease)
+pub trait RecordStore: Send + Sync {
+    /// Takes a partition over: writes a claim with the epoch of its [lease](super::LeaseStore::lease)
     /// into each of its shards. From then on the store answers commits under an older claim with
     /// [`CommitReply::Fenced`]. Fails with [`StoreError::InUse`] if another owner has claimed the
     /// partition under this epoch or a higher one; only a new lease helps then.
-    async fn claim(&self, partition: &Partition, epoch: u64) -> Result<Claimed, StoreError>;
+    async fn claim(
+        &self,
+        partition: &Partition,
+        epoch: u64,
+    ) -> Result<ClaimedPartition, StoreError>;
 
     /// Loads jobs in order until they reach `bytes` together, at least one, and takes over for the
     /// partition those that belonged to another partition. The other jobs are neither returned nor
@@ -47,7 +51,7 @@ pub trait Records: Send + Sync {
         partition: &Partition,
         keys: &[Key],
         bytes: usize,
-    ) -> Result<Vec<OfKey<Option<Box<Loaded>>>>, StoreError>;
+    ) -> Result<Vec<KeyResult<Option<Box<KeySnapshot>>>>, StoreError>;
 
     /// Commits a batch durably. If the number is that of the last commit, returns the stored reply
     /// to that commit.

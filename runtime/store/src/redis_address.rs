@@ -8,7 +8,7 @@ const PORT: u16 = 6379;
 
 /// A URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct RedisAddress {
     /// `true` to use TLS: `rediss`.
     pub tls: bool,
     /// The ACL user, if the URL names one.
@@ -21,7 +21,7 @@ pub struct Address {
     pub path: String,
 }
 
-impl Address {
+impl RedisAddress {
     /// Parses a URL. The error describes the fault without showing the password.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (tls, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
@@ -102,7 +102,7 @@ fn decode(text: &str) -> Result<String, String> {
 }
 
 /// Writes the hosts, for messages.
-impl fmt::Display for Address {
+impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (host, port)) in self.hosts.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
@@ -112,7 +112,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({self})")
     }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn urls_are_parsed() {
-        let parse = |url| Address::parse(url).expect("a right URL");
+        let parse = |url| RedisAddress::parse(url).expect("a right URL");
         let one = parse("redis://localhost");
         assert_eq!((one.tls, &one.hosts[..]), (false, &[("localhost".to_owned(), 6379)][..]));
         assert_eq!((one.user, one.password, one.path), (None, None, String::new()));
@@ -158,7 +158,7 @@ mod tests {
             "redis://user:12/secret@h",
             "redis://:secret/x@h",
         ] {
-            let words = Address::parse(url).expect_err(url);
+            let words = RedisAddress::parse(url).expect_err(url);
             assert!(!words.is_empty() && !words.contains("secret"), "{url}: {words}");
         }
     }

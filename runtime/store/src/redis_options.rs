@@ -13,7 +13,7 @@ pub const REDIS_BATCH_LIMIT: usize = 768;
 
 /// The options of a store in Redis.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RedisOptions {
     /// The address of Redis.
     pub address: RedisAddress,
     /// The prefix of the names of all keys: no braces, at most 64 bytes.

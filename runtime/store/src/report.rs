@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 /// ignored, and missing fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Report {
+pub struct InstanceReport {
     /// The work by stream and partition.
-    pub partitions: BTreeMap<String, BTreeMap<u32, Work>>,
+    pub partitions: BTreeMap<String, BTreeMap<u32, PendingWork>>,
 }
 
 /// The pending work of one or more partitions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Work {
+pub struct PendingWork {
     /// The number of events in the broker that wait for delivery; `None` if unknown.
     pub lag: Option<u64>,
     /// The number of keys in memory with an event that can run.
@@ -36,7 +36,7 @@ pub const BLOCKED: [LaneState; 5] = [
     LaneState::Broken,
 ];
 
-impl Work {
+impl PendingWork {
     /// Returns the pending work of a partition that this instance runs.
     pub fn of(stats: &Stats, lag: Option<u64>) -> Self {
         let blocked: usize = BLOCKED.into_iter().map(|state| stats.lanes_in(state)).sum();
@@ -69,7 +69,7 @@ impl Work {
     }
 }
 
-impl Report {
+impl InstanceReport {
     /// Encodes the report for the store.
     pub fn encode(&self) -> String {
         serde_json::to_string(self).expect("texts and numbers always serialize")
@@ -81,12 +81,12 @@ impl Report {
     }
 
     /// Adds the work of a partition.
-    pub fn add(&mut self, stream: &str, partition: u32, work: Work) {
+    pub fn add(&mut self, stream: &str, partition: u32, work: PendingWork) {
         self.partitions.entry(stream.to_owned()).or_default().insert(partition, work);
     }
 
     /// Returns the work of one partition.
-    pub fn of(&self, stream: &str, partition: u32) -> Option<Work> {
+    pub fn of(&self, stream: &str, partition: u32) -> Option<PendingWork> {
         self.partitions.get(stream)?.get(&partition).copied()
     }
 }
@@ -97,22 +97,25 @@ mod tests {
 
     #[test]
     fn lag_determines_instances_up_to_the_partitions() {
-        let wanted = |lag| Work { lag, ..Work::default() }.wanted_instances(1_000, 8);
+        let wanted = |lag| PendingWork { lag, ..PendingWork::default() }.wanted_instances(1_000, 8);
         assert_eq!([None, Some(0), Some(1), Some(1_000)].map(wanted), [1; 4]);
         assert_eq!([Some(1_001), Some(7_000), Some(7_001)].map(wanted), [2, 7, 8]);
         assert_eq!(wanted(Some(u64::MAX)), 8);
-        assert_eq!(Work { lag: Some(5), ..Work::default() }.wanted_instances(0, 0), 1);
+        assert_eq!(
+            PendingWork { lag: Some(5), ..PendingWork::default() }.wanted_instances(0, 0),
+            1
+        );
     }
 
     #[test]
     fn report_is_read_as_written() {
-        let mut report = Report::default();
-        let work = Work { lag: Some(3), ready_keys: 1, blocked_keys: 2 };
+        let mut report = InstanceReport::default();
+        let work = PendingWork { lag: Some(3), ready_keys: 1, blocked_keys: 2 };
         report.add("orders", 7, work);
-        assert_eq!(Report::decode(&report.encode()), report);
+        assert_eq!(InstanceReport::decode(&report.encode()), report);
         assert_eq!((report.of("orders", 7), report.of("orders", 6)), (Some(work), None));
-        assert_eq!(Report::decode("{\"partitions\":7}"), Report::default());
-        let sum = work.and(Work::default()).and(work);
-        assert_eq!(sum, Work { lag: Some(6), ready_keys: 2, blocked_keys: 4 });
+        assert_eq!(InstanceReport::decode("{\"partitions\":7}"), InstanceReport::default());
+        let sum = work.and(PendingWork::default()).and(work);
+        assert_eq!(sum, PendingWork { lag: Some(6), ready_keys: 2, blocked_keys: 4 });
     }
 }

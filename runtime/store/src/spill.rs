@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use ordain_core::{Event, Key, SpillPage};
 
-use super::{OfKey, Partition, StoreError};
+use super::{KeyResult, Partition, StoreError};
 
 /// The maximum number of bytes of events that [`SpillArea::find`] returns, not counting the first
 /// event. A later round of replay finds the remaining events.
@@ -25,7 +25,7 @@ pub trait SpillArea: Send + Sync {
         from: u64,
         limit: usize,
         bytes: usize,
-    ) -> Result<OfKey<SpillPage>, StoreError>;
+    ) -> Result<KeyResult<SpillPage>, StoreError>;
 
     /// Returns the missing events that the store has in any form: spilled, or as `far-ahead`
     /// letters that were put at most `within` ms ago.
@@ -35,5 +35,5 @@ pub trait SpillArea: Send + Sync {
         key: &Key,
         missing: &[RangeInclusive<u64>],
         within: u64,
-    ) -> Result<OfKey<Vec<(u64, Arc<Event>)>>, StoreError>;
+    ) -> Result<KeyResult<Vec<(u64, Arc<Event>)>>, StoreError>;
 }

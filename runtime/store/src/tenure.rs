@@ -10,16 +10,16 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-use crate::{InstanceId, Partition, Table};
+use crate::{InstanceId, MembershipTable, Partition};
 use ordain_util::wait;
 
 /// The time until which the membership of this process is valid; `None`: as long as the process
 /// runs.
-pub type Until = Option<Instant>;
+pub type MembershipExpiry = Option<Instant>;
 
 /// The stage of a tenure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum OwnershipPhase {
     /// This process owns the partition.
     Held,
     /// The partition is being handed over: the process finishes, commits and publishes running
@@ -31,25 +31,25 @@ pub enum Stage {
 
 /// The right to act for a partition.
 #[derive(Debug)]
-pub struct Tenure {
-    until: watch::Receiver<Until>,
-    stage: watch::Sender<Stage>,
-    lease: OnceLock<Leased>,
+pub struct Ownership {
+    until: watch::Receiver<MembershipExpiry>,
+    stage: watch::Sender<OwnershipPhase>,
+    lease: OnceLock<LeaseGrant>,
 }
 
 /// The lease that a tenure depends on.
 #[derive(Debug)]
-struct Leased {
+struct LeaseGrant {
     partition: Partition,
     epoch: u64,
     /// The time when this process learned of the lease.
     at: Instant,
 }
 
-impl Tenure {
+impl Ownership {
     /// Creates a tenure that lasts as long as the membership of the process.
-    pub fn new(until: watch::Receiver<Until>) -> Self {
-        Self { until, stage: watch::Sender::new(Stage::Held), lease: OnceLock::new() }
+    pub fn new(until: watch::Receiver<MembershipExpiry>) -> Self {
+        Self { until, stage: watch::Sender::new(OwnershipPhase::Held), lease: OnceLock::new() }
     }
 
     /// Creates a tenure that no other process can end.
@@ -60,7 +60,7 @@ impl Tenure {
     /// Records the lease that the tenure depends on.
     pub fn leased(&self, partition: Partition, epoch: u64) {
         // A tenure depends on one lease; a second call changes nothing.
-        let _ = self.lease.set(Leased { partition, epoch, at: Instant::now() });
+        let _ = self.lease.set(LeaseGrant { partition, epoch, at: Instant::now() });
     }
 
     /// Returns the epoch of the lease, once it is recorded.
@@ -71,28 +71,28 @@ impl Tenure {
     /// Ends the tenure if, according to a table requested at `asked`, this instance no longer owns
     /// the partition. If the store went back behind the lease, the partition is handed over in
     /// order; the handover detects lost commits.
-    pub fn judge(&self, id: InstanceId, table: &Table, asked: Instant) {
-        let Some(Leased { partition, epoch, at }) = self.lease.get() else { return };
+    pub fn judge(&self, id: InstanceId, table: &MembershipTable, asked: Instant) {
+        let Some(LeaseGrant { partition, epoch, at }) = self.lease.get() else { return };
         let found = table.leases.get(partition);
         let is_lost = found.is_some_and(|lease| {
             lease.epoch > *epoch || lease.epoch == *epoch && lease.holder != Some(id)
         });
         if is_lost {
-            self.set(Stage::Over);
+            self.set(OwnershipPhase::Over);
         } else if found.is_none_or(|lease| lease.epoch < *epoch) && asked > *at {
             // A table requested before the lease was granted does not count.
-            self.set(Stage::Leaving);
+            self.set(OwnershipPhase::Leaving);
         }
     }
 
     /// Returns the current stage.
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> OwnershipPhase {
         *self.stage.borrow()
     }
 
     /// Returns whether the tenure has ended.
     pub fn is_over(&self) -> bool {
-        self.stage() == Stage::Over
+        self.stage() == OwnershipPhase::Over
     }
 
     /// Returns whether the tenure has not ended and is not suspended.
@@ -101,7 +101,7 @@ impl Tenure {
     }
 
     /// Changes to a later stage; ignores an earlier one.
-    pub fn set(&self, stage: Stage) {
+    pub fn set(&self, stage: OwnershipPhase) {
         self.stage.send_if_modified(|now| {
             let later = (*now as u8) < stage as u8;
             if later {
@@ -112,8 +112,8 @@ impl Tenure {
     }
 
     /// Returns a receiver of the stages.
-    pub fn stages(&self) -> Stages {
-        Stages(self.stage.subscribe())
+    pub fn stages(&self) -> PhaseReceiver {
+        PhaseReceiver(self.stage.subscribe())
     }
 
     /// Waits until the tenure has ended or is suspended.
@@ -144,8 +144,8 @@ impl Tenure {
 
     async fn over(&self) {
         let mut stages = self.stages();
-        let mut stage = Stage::Held;
-        while stage != Stage::Over {
+        let mut stage = OwnershipPhase::Held;
+        while stage != OwnershipPhase::Over {
             stage = stages.past(stage).await;
         }
     }
@@ -153,13 +153,13 @@ impl Tenure {
 
 /// A receiver of the stages of a tenure.
 #[derive(Debug)]
-pub struct Stages(watch::Receiver<Stage>);
+pub struct PhaseReceiver(watch::Receiver<OwnershipPhase>);
 
-impl Stages {
+impl PhaseReceiver {
     /// Waits until the stage differs from `stage`, and returns the new stage.
-    pub async fn past(&mut self, stage: Stage) -> Stage {
+    pub async fn past(&mut self, stage: OwnershipPhase) -> OwnershipPhase {
         // A dropped tenure permits no more actions.
-        self.0.wait_for(|now| *now != stage).await.map_or(Stage::Over, |now| *now)
+        self.0.wait_for(|now| *now != stage).await.map_or(OwnershipPhase::Over, |now| *now)
     }
 }
 
@@ -177,7 +177,7 @@ mod tests {
     #[tokio::test]
     async fn unrenewed_tenure_is_suspended_and_resumes() {
         let heard = watch::Sender::new(Some(Instant::now() + Duration::from_millis(50)));
-        let tenure = Tenure::new(heard.subscribe());
+        let tenure = Ownership::new(heard.subscribe());
         assert!(tenure.is_on());
         timeout(SOON, tenure.off()).await.expect("the tenure is suspended");
         assert!(!tenure.is_on() && !tenure.is_over());
@@ -196,20 +196,22 @@ mod tests {
         let partition = Partition { stream: "s".into(), number: 0 };
         let before = Instant::now();
         let stage = |row: Option<(u64, Option<InstanceId>)>, is_newer: bool| {
-            let tenure = Tenure::sole();
+            let tenure = Ownership::sole();
             tenure.leased(partition.clone(), 5);
-            let mut table = Table::default();
+            let mut table = MembershipTable::default();
             let row = row.map(|(epoch, holder)| Lease { epoch, holder, since: 0 });
             table.leases.extend(row.map(|row| (partition.clone(), row)));
             let asked = if is_newer { Instant::now() + SOON } else { before };
             tenure.judge(id, &table, asked);
             tenure.stage()
         };
-        for (is_newer, went_back) in [(false, Stage::Held), (true, Stage::Leaving)] {
-            assert_eq!(stage(Some((5, Some(id))), is_newer), Stage::Held);
-            assert_eq!(stage(Some((5, Some(other))), is_newer), Stage::Over);
-            assert_eq!(stage(Some((5, None)), is_newer), Stage::Over);
-            assert_eq!(stage(Some((6, Some(id))), is_newer), Stage::Over);
+        for (is_newer, went_back) in
+            [(false, OwnershipPhase::Held), (true, OwnershipPhase::Leaving)]
+        {
+            assert_eq!(stage(Some((5, Some(id))), is_newer), OwnershipPhase::Held);
+            assert_eq!(stage(Some((5, Some(other))), is_newer), OwnershipPhase::Over);
+            assert_eq!(stage(Some((5, None)), is_newer), OwnershipPhase::Over);
+            assert_eq!(stage(Some((6, Some(id))), is_newer), OwnershipPhase::Over);
             assert_eq!(stage(Some((4, Some(id))), is_newer), went_back);
             assert_eq!(stage(None, is_newer), went_back);
         }
@@ -217,15 +219,18 @@ mod tests {
 
     #[tokio::test]
     async fn tenure_ends_once() {
-        let tenure = Tenure::sole();
-        tenure.set(Stage::Leaving);
+        let tenure = Ownership::sole();
+        tenure.set(OwnershipPhase::Leaving);
         let mut stages = tenure.stages();
-        assert_eq!(timeout(SOON, stages.past(Stage::Held)).await, Ok(Stage::Leaving));
+        assert_eq!(
+            timeout(SOON, stages.past(OwnershipPhase::Held)).await,
+            Ok(OwnershipPhase::Leaving)
+        );
         assert!(tenure.is_on());
-        tenure.set(Stage::Over);
-        tenure.set(Stage::Held);
+        tenure.set(OwnershipPhase::Over);
+        tenure.set(OwnershipPhase::Held);
         timeout(SOON, tenure.off()).await.expect("the tenure has ended");
-        assert_eq!(tenure.stage(), Stage::Over);
+        assert_eq!(tenure.stage(), OwnershipPhase::Over);
         timeout(SOON, tenure.on()).await.expect("an ended tenure does not wait");
     }
 }

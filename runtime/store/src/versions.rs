@@ -3,11 +3,11 @@
 //! The form is text, `GENERATION DIGEST VERSION`: the decision is stored beside leases, which users
 //! read as well.
 
-use ordain_core::{Build, Decided};
+use ordain_core::{Build, Rollout};
 
 /// Encodes a decision for the store.
-pub fn encode(decided: &Decided) -> String {
-    let Decided { generation, build: Build { version, digest } } = decided;
+pub fn encode(decided: &Rollout) -> String {
+    let Rollout { generation, build: Build { version, digest } } = decided;
     format!("{generation} {digest} {version}")
 }
 
@@ -20,26 +20,26 @@ pub fn is_version(text: &str) -> bool {
 }
 
 /// Decodes a decision. Returns `None` for an unreadable one; the next decision replaces it.
-pub fn decode(text: &str) -> Option<Decided> {
+pub fn decode(text: &str) -> Option<Rollout> {
     let mut words = text.splitn(3, ' ');
     let generation = words.next()?;
     let digest = words.next()?;
     let version = words.next()?;
-    let generation = generation.parse().ok().filter(|number| (1..Decided::END).contains(number))?;
+    let generation = generation.parse().ok().filter(|number| (1..Rollout::END).contains(number))?;
     let build = Build { version: version.into(), digest: digest.parse().ok()? };
-    is_version(version).then_some(Decided { generation, build })
+    is_version(version).then_some(Rollout { generation, build })
 }
 
 #[cfg(test)]
 mod tests {
-    use ordain_core::Digest;
+    use ordain_core::FileDigest;
 
     use super::*;
 
     #[test]
     fn only_decisions_are_decoded() {
-        let build = Build { version: "orders@1.2.3".into(), digest: Digest([0xa5; 32]) };
-        let decided = Decided { generation: 7, build };
+        let build = Build { version: "orders@1.2.3".into(), digest: FileDigest([0xa5; 32]) };
+        let decided = Rollout { generation: 7, build };
         let text = encode(&decided);
         assert_eq!(decode(&text), Some(decided));
         for strange in [

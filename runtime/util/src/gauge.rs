@@ -7,15 +7,15 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// The number of events waiting in a queue. It is unknown until it is set.
 #[derive(Debug)]
-pub struct Waiting(AtomicU64);
+pub struct BacklogGauge(AtomicU64);
 
-impl Default for Waiting {
+impl Default for BacklogGauge {
     fn default() -> Self {
         Self(AtomicU64::new(UNKNOWN))
     }
 }
 
-impl Waiting {
+impl BacklogGauge {
     /// Returns the number, or `None` if it is unknown.
     pub fn get(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|events| *events != UNKNOWN)

@@ -3,16 +3,16 @@
 use std::sync::LazyLock;
 
 /// Upper bounds of the buckets, ascending. Values above the last bound are counted in a bucket of their own.
-pub type Bounds = LazyLock<Vec<f64>>;
+pub type BucketBounds = LazyLock<Vec<f64>>;
 
 /// Bounds for the duration of a handler's turn, in seconds.
-pub static HANDLER_SECONDS: Bounds = LazyLock::new(|| geometric(1e-6, 2.0, 10.0));
+pub static HANDLER_SECONDS: BucketBounds = LazyLock::new(|| geometric(1e-6, 2.0, 10.0));
 /// Bounds for the duration of a commit, in seconds.
-pub static COMMIT_SECONDS: Bounds = LazyLock::new(|| geometric(1e-4, 1.5, 60.0));
+pub static COMMIT_SECONDS: BucketBounds = LazyLock::new(|| geometric(1e-4, 1.5, 60.0));
 /// Bounds for the time from an event's producer to its commit, in seconds: fine enough for percentiles.
-pub static PUBLISH_TO_COMMIT_SECONDS: Bounds = LazyLock::new(|| geometric(5e-4, 1.3, 60.0));
+pub static PUBLISH_TO_COMMIT_SECONDS: BucketBounds = LazyLock::new(|| geometric(5e-4, 1.3, 60.0));
 /// Bounds for the number of events in a commit.
-pub static BATCH_EVENTS: Bounds = LazyLock::new(|| geometric(1.0, 2.0, 65_536.0));
+pub static BATCH_EVENTS: BucketBounds = LazyLock::new(|| geometric(1.0, 2.0, 65_536.0));
 
 /// Returns bounds from `first`, multiplied by `factor`, until they reach `last`; rounded to millionths.
 fn geometric(first: f64, factor: f64, last: f64) -> Vec<f64> {
@@ -35,7 +35,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// Creates an empty histogram.
-    pub fn new(bounds: &'static Bounds) -> Self {
+    pub fn new(bounds: &'static BucketBounds) -> Self {
         Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 

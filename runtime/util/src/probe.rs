@@ -12,12 +12,12 @@ pub const PROBE: usize = 4 << 10;
 
 /// The bytes of a file before a position, at most [`PROBE`] of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Probe {
+pub struct TailFingerprint {
     end: u64,
     bytes: Vec<u8>,
 }
 
-impl Probe {
+impl TailFingerprint {
     /// Creates a probe from the end of `bytes`, which the file contains before `end`.
     pub fn new(end: u64, bytes: &[u8]) -> Self {
         Self { end, bytes: bytes[bytes.len().saturating_sub(PROBE)..].to_vec() }
@@ -76,12 +76,16 @@ mod tests {
     #[test]
     fn probe_matches_only_the_unchanged_file() {
         let mut file = tempfile::tempfile().expect("a file");
-        let mut probe = Probe::default();
+        let mut probe = TailFingerprint::default();
         for length in [0, 1, 10, PROBE - 1, PROBE, 3 * PROBE + 1, 2] {
             let bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
             file.write_all(&bytes).expect("written");
             probe.extend(&bytes);
-            assert_eq!(probe, Probe::read(&file, probe.end()).expect("read"), "{length} bytes");
+            assert_eq!(
+                probe,
+                TailFingerprint::read(&file, probe.end()).expect("read"),
+                "{length} bytes"
+            );
             assert!(probe.is_in(&file).expect("compared"));
         }
         file.write_all_at(b"!", probe.end() - 1).expect("overwritten");

@@ -66,7 +66,7 @@ impl CacheDir {
 }
 
 /// An entry of the cache.
-struct Entry {
+struct CacheEntry {
     used: SystemTime,
     size: u64,
     path: PathBuf,
@@ -82,12 +82,12 @@ fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
         if path.extension().is_none() {
             let noted = fs::metadata(path.with_extension(STATS)).and_then(|stats| stats.modified());
             let used = metadata.modified()?.max(noted.unwrap_or(SystemTime::UNIX_EPOCH));
-            entries.push(Entry { used, size: metadata.len(), path });
+            entries.push(CacheEntry { used, size: metadata.len(), path });
         }
     }
     entries.sort_by_key(|entry| entry.used);
     let mut all: u64 = entries.iter().map(|entry| entry.size).sum();
-    for Entry { used, size, path } in entries {
+    for CacheEntry { used, size, path } in entries {
         let is_recent = now.duration_since(used).is_ok_and(|age| age < RECENT);
         if all <= most || is_recent {
             break;

@@ -2,36 +2,36 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Turn, TurnDone};
+use ordain_core::{Turn, TurnResult};
 
-use super::engine::{Engine, Running};
-use super::handler::{Active, Handler};
-use super::instance::{Instance, block_on};
+use super::engine::{HandlerEngine, TickerGuard};
+use super::handler::{ActiveVersion, Handler};
+use super::instance::{HandlerInstance, block_on};
 use super::stream::StreamContext;
-use super::turn::{self, Setting};
+use super::turn::{self, TurnContext};
 
 /// An executor that runs turns one by one on the calling thread, with an instance of its own. Tools use it to measure
-/// the cost of a handler alone; the turns of a stream go to a [`Pool`](super::Pool).
-pub struct Caller {
-    setting: Arc<Setting>,
-    instance: Option<Instance>,
+/// the cost of a handler alone; the turns of a stream go to a [`WorkerPool`](super::WorkerPool).
+pub struct InlineExecutor {
+    setting: Arc<TurnContext>,
+    instance: Option<HandlerInstance>,
     /// Keeps the guests' clock running.
-    _running: Running,
+    _running: TickerGuard,
 }
 
-impl Caller {
+impl InlineExecutor {
     /// Creates an executor. The first turn starts the instance.
-    pub fn new(engine: &Arc<Engine>, handler: Arc<Handler>, stream: StreamContext) -> Self {
-        let setting = Setting {
+    pub fn new(engine: &Arc<HandlerEngine>, handler: Arc<Handler>, stream: StreamContext) -> Self {
+        let setting = TurnContext {
             engine: Arc::clone(engine),
-            active: Active::first(handler),
+            active: ActiveVersion::first(handler),
             stream: Arc::new(stream),
         };
         Self { setting: Arc::new(setting), instance: None, _running: engine.running() }
     }
 
     /// Executes a turn to its end.
-    pub fn run(&mut self, turn: Turn) -> TurnDone {
+    pub fn run(&mut self, turn: Turn) -> TurnResult {
         let instance = self.instance.take().filter(|_| !turn.fresh);
         let ended = block_on(turn::run(Arc::clone(&self.setting), turn, instance));
         self.instance = ended.instance;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ordain_core::Build;
 
-use super::folder::{Folder, HandlerFile, Stamp};
+use super::folder::{FileStamp, HandlerFile, PluginFolder};
 use super::load::LoadError;
 use ordain_core::split_version;
 
@@ -27,34 +27,34 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub struct Catalog {
     /// Handlers that a stream uses.
     used: BTreeSet<String>,
-    folder: Folder,
-    files: BTreeMap<PathBuf, Known>,
-    offered: BTreeMap<String, Offered>,
+    folder: PluginFolder,
+    files: BTreeMap<PathBuf, CatalogEntry>,
+    offered: BTreeMap<String, OfferedVersion>,
     /// The time since which an offered version's file has been missing, by handler.
     gone: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug)]
-struct Known {
-    stamp: Stamp,
+struct CatalogEntry {
+    stamp: FileStamp,
     /// The time when this stamp was first seen.
     since: Instant,
     /// The result of loading the file; `None` before that.
-    found: Option<Result<Build, Refused>>,
+    found: Option<Result<Build, FileFault>>,
     /// The time of the next attempt, after a failure that may be temporary.
     again: Option<Instant>,
 }
 
 /// The reason why a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct FileFault {
     /// The fault, and how to correct it.
     pub reason: String,
     /// The machine caused the failure, which may be temporary.
     pub may_pass: bool,
 }
 
-impl From<&LoadError> for Refused {
+impl From<&LoadError> for FileFault {
     fn from(error: &LoadError) -> Self {
         Self { reason: error.reason.clone(), may_pass: error.may_pass }
     }
@@ -62,7 +62,7 @@ impl From<&LoadError> for Refused {
 
 /// A version that can execute events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offered {
+pub struct OfferedVersion {
     /// The file, which may have been removed or changed since it was loaded.
     pub file: HandlerFile,
     /// The build that was loaded from the file.
@@ -71,9 +71,9 @@ pub struct Offered {
 
 /// The next action of the caller.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum CatalogAction {
     /// Load this file, whose current stamp is given.
-    Load(HandlerFile, Stamp),
+    Load(HandlerFile, FileStamp),
     /// Do nothing before this time.
     At(Instant),
     /// Do nothing before the folder changes.
@@ -82,7 +82,7 @@ pub enum Next {
 
 /// The effect of a load.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum LoadOutcome {
     /// The loaded version is offered now.
     Offered,
     /// The file cannot be used, for this reason.
@@ -99,11 +99,11 @@ impl Catalog {
 
     /// Replaces the folder's contents. Returns the offered versions whose handlers have just lost their last usable
     /// file; each is returned once.
-    pub fn look(&mut self, folder: Folder, now: Instant) -> Vec<Offered> {
+    pub fn look(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
             if self.files.get(path).is_none_or(|known| known.stamp != *stamp) {
-                let known = Known { stamp: *stamp, since: now, found: None, again: None };
+                let known = CatalogEntry { stamp: *stamp, since: now, found: None, again: None };
                 self.files.insert(path.clone(), known);
             }
         }
@@ -116,7 +116,7 @@ impl Catalog {
             }
         }
         let is_broken = |file: &HandlerFile| self.found(&file.path).is_some_and(Result::is_err);
-        let has = |folder: &Folder, name: &str| {
+        let has = |folder: &PluginFolder, name: &str| {
             folder.handlers.get(name).is_some_and(|files| !files.iter().all(is_broken))
         };
         let gone = self.offered.iter();
@@ -125,12 +125,12 @@ impl Catalog {
     }
 
     /// Returns the folder's contents.
-    pub fn folder(&self) -> &Folder {
+    pub fn folder(&self) -> &PluginFolder {
         &self.folder
     }
 
     /// Returns the file to load next: first files that may be offered, then files that have not been loaded yet.
-    pub fn next(&self, now: Instant) -> Next {
+    pub fn next(&self, now: Instant) -> CatalogAction {
         let wanted = self.used.iter().filter_map(|name| self.candidate(name, now));
         let unknown = self.folder.handlers.values().flatten().rev();
         let unknown = unknown.filter(|file| self.due(file).is_some());
@@ -140,11 +140,11 @@ impl Catalog {
             let Some(known) = self.files.get(&file.path) else { continue };
             let at = self.due(file).unwrap_or(known.since + SETTLED);
             if at <= now {
-                return Next::Load(file.clone(), known.stamp);
+                return CatalogAction::Load(file.clone(), known.stamp);
             }
             soonest = Some(soonest.map_or(at, |soonest: Instant| soonest.min(at)));
         }
-        soonest.map_or(Next::Nothing, Next::At)
+        soonest.map_or(CatalogAction::Nothing, CatalogAction::At)
     }
 
     /// Returns the time to load a file that has not been loaded yet or that failed for a reason that may be
@@ -192,13 +192,13 @@ impl Catalog {
     pub fn loaded(
         &mut self,
         file: &HandlerFile,
-        stamp: Stamp,
-        found: Result<Build, Refused>,
+        stamp: FileStamp,
+        found: Result<Build, FileFault>,
         now: Instant,
-    ) -> Change {
+    ) -> LoadOutcome {
         let Some(known) = self.files.get(&file.path).filter(|known| known.stamp == stamp) else {
             // The file has changed since, and will be loaded again.
-            return Change::None;
+            return LoadOutcome::None;
         };
         let offered = self.offered.get(&file.name);
         let other = offered.filter(|offered| {
@@ -208,7 +208,7 @@ impl Catalog {
             found.as_ref().is_ok_and(same)
         });
         let found = match other {
-            Some(other) => Err(Refused {
+            Some(other) => Err(FileFault {
                 reason: format!(
                     "has another content than the version {} that runs (SHA-256 {:.12}…): give the file a \
                      higher version",
@@ -227,22 +227,22 @@ impl Catalog {
         let is_wanted = self.used.contains(&file.name)
             && self.candidate(&file.name, now).is_some_and(|candidate| candidate.path == file.path);
         match found {
-            Err(refused) if is_new => Change::Refused(refused.reason),
+            Err(refused) if is_new => LoadOutcome::Refused(refused.reason),
             Ok(build)
                 if is_wanted
                     && self.offered(&file.name).is_none_or(|offered| offered.build != build) =>
             {
-                let offered = Offered { file: file.clone(), build };
+                let offered = OfferedVersion { file: file.clone(), build };
                 self.gone.remove(&file.name);
                 self.offered.insert(file.name.clone(), offered);
-                Change::Offered
+                LoadOutcome::Offered
             }
-            _ => Change::None,
+            _ => LoadOutcome::None,
         }
     }
 
     /// Returns the result of loading a file's current content, if it has been loaded.
-    pub fn found(&self, path: &Path) -> Option<&Result<Build, Refused>> {
+    pub fn found(&self, path: &Path) -> Option<&Result<Build, FileFault>> {
         self.files.get(path)?.found.as_ref()
     }
 
@@ -259,7 +259,7 @@ impl Catalog {
     }
 
     /// Returns the version of a handler that can execute events.
-    pub fn offered(&self, name: &str) -> Option<&Offered> {
+    pub fn offered(&self, name: &str) -> Option<&OfferedVersion> {
         self.offered.get(name)
     }
 
@@ -281,18 +281,18 @@ impl Catalog {
 
 #[cfg(test)]
 mod tests {
-    use ordain_core::Digest;
+    use ordain_core::FileDigest;
 
     use super::*;
 
     /// A folder of files in memory, by name and content.
-    struct Dir {
+    struct TestFolder {
         catalog: Catalog,
         files: BTreeMap<&'static str, &'static str>,
         now: Instant,
     }
 
-    impl Dir {
+    impl TestFolder {
         fn new(files: &[(&'static str, &'static str)]) -> Self {
             let catalog = Catalog::new(["a".to_owned()]);
             let mut dir = Self { catalog, files: BTreeMap::new(), now: Instant::now() };
@@ -309,12 +309,12 @@ mod tests {
                     self.files.insert(name, content);
                 }
             }
-            let mut folder = Folder::default();
+            let mut folder = PluginFolder::default();
             for (name, content) in &self.files {
                 let path = PathBuf::from(name);
                 let file = HandlerFile::from_path(&path).expect("a handler").expect("a name");
                 folder.handlers.entry(file.name.clone()).or_default().push(file);
-                folder.stamps.insert(path, Stamp::of_test(content));
+                folder.stamps.insert(path, FileStamp::of_test(content));
             }
             folder.sort();
             let gone = self.catalog.look(folder, self.now);
@@ -322,24 +322,26 @@ mod tests {
                 gone.iter().map(|offered| format!("{} gone", offered.file)).collect();
             loop {
                 match self.catalog.next(self.now) {
-                    Next::Nothing => return said,
-                    Next::At(at) => self.now = at,
-                    Next::Load(file, stamp) => {
+                    CatalogAction::Nothing => return said,
+                    CatalogAction::At(at) => self.now = at,
+                    CatalogAction::Load(file, stamp) => {
                         let content = self.files[file.path.to_str().expect("a name")];
                         let mut digest = [0; 32];
                         digest[..content.len()].copy_from_slice(content.as_bytes());
-                        let digest = Digest(digest);
+                        let digest = FileDigest(digest);
                         let found = Build { version: file.version(digest), digest };
                         let refused =
-                            Refused { reason: content.to_owned(), may_pass: content == "away" };
+                            FileFault { reason: content.to_owned(), may_pass: content == "away" };
                         let found = match content {
                             "bad" | "away" => Err(refused),
                             _ => Ok(found),
                         };
                         match self.catalog.loaded(&file, stamp, found, self.now) {
-                            Change::None => {}
-                            Change::Offered => said.push(format!("{file} offered")),
-                            Change::Refused(reason) => said.push(format!("{file}: {reason:.19}")),
+                            LoadOutcome::None => {}
+                            LoadOutcome::Offered => said.push(format!("{file} offered")),
+                            LoadOutcome::Refused(reason) => {
+                                said.push(format!("{file}: {reason:.19}"))
+                            }
                         }
                     }
                 }
@@ -356,7 +358,7 @@ mod tests {
 
     #[test]
     fn highest_usable_version_is_offered() {
-        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "bad")]);
+        let mut dir = TestFolder::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "bad")]);
         assert_eq!(dir.offered(), "a@1.0.0");
         assert_eq!(dir.put(&[("a@3.0.0.wasm", "three")]), ["a@3.0.0 offered"]);
         assert_eq!(dir.put(&[("a@4.0.0.wasm", "bad")]), ["a@4.0.0: bad"]);
@@ -376,7 +378,7 @@ mod tests {
     #[test]
     fn lower_version_is_offered_when_the_file_is_gone_and_the_last_one_is_kept() {
         let mut dir =
-            Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two"), ("a.wasm", "x")]);
+            TestFolder::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two"), ("a.wasm", "x")]);
         assert_eq!(dir.offered(), "a@2.0.0");
         assert_eq!(dir.put(&[("a@2.0.0.wasm", "")]), ["a@1.0.0 offered"]);
         assert_eq!(dir.put(&[("a@1.0.0.wasm", "")]), ["a offered"]);
@@ -389,51 +391,51 @@ mod tests {
 
     #[test]
     fn temporary_failure_is_retried() {
-        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one")]);
+        let mut dir = TestFolder::new(&[("a@1.0.0.wasm", "one")]);
         let path = PathBuf::from("a@2.0.0.wasm");
         let before = dir.now;
         dir.files.insert("a@2.0.0.wasm", "away");
         let file = HandlerFile::from_path(&path).expect("a handler").expect("a name");
         let mut folder = dir.catalog.folder().clone();
         folder.handlers.get_mut("a").expect("it").push(file.clone());
-        let stamp = Stamp::of_test("away");
+        let stamp = FileStamp::of_test("away");
         folder.stamps.insert(path, stamp);
         dir.catalog.look(folder, before);
-        let away = Refused { reason: "away".to_owned(), may_pass: true };
+        let away = FileFault { reason: "away".to_owned(), may_pass: true };
         let later = before + SETTLED;
-        assert_eq!(dir.catalog.next(later), Next::Load(file.clone(), stamp));
+        assert_eq!(dir.catalog.next(later), CatalogAction::Load(file.clone(), stamp));
         let change = dir.catalog.loaded(&file, stamp, Err(away.clone()), later);
-        assert_eq!(change, Change::Refused("away".to_owned()));
-        assert_eq!(dir.catalog.next(later), Next::At(later + AGAIN));
-        assert_eq!(dir.catalog.next(later + AGAIN), Next::Load(file.clone(), stamp));
+        assert_eq!(change, LoadOutcome::Refused("away".to_owned()));
+        assert_eq!(dir.catalog.next(later), CatalogAction::At(later + AGAIN));
+        assert_eq!(dir.catalog.next(later + AGAIN), CatalogAction::Load(file.clone(), stamp));
         assert!(dir.catalog.may_come("a@2.0.0") && !dir.catalog.may_come("a@1.0.0"));
         // The same failure is reported once.
         let change = dir.catalog.loaded(&file, stamp, Err(away), later + AGAIN);
-        assert_eq!(change, Change::None);
-        let found = Build { version: "a@2.0.0".into(), digest: Digest([2; 32]) };
+        assert_eq!(change, LoadOutcome::None);
+        let found = Build { version: "a@2.0.0".into(), digest: FileDigest([2; 32]) };
         let change = dir.catalog.loaded(&file, stamp, Ok(found), later + 2 * AGAIN);
-        assert_eq!((change, &*dir.offered()), (Change::Offered, "a@2.0.0"));
+        assert_eq!((change, &*dir.offered()), (LoadOutcome::Offered, "a@2.0.0"));
     }
 
     #[test]
     fn file_that_is_removed_and_replaced_is_not_gone() {
-        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two")]);
+        let mut dir = TestFolder::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two")]);
         let whole = dir.catalog.folder().clone();
         let mut without = whole.clone();
         without.handlers.get_mut("a").expect("it").pop();
         without.stamps.remove(Path::new("a@2.0.0.wasm"));
         let now = dir.now;
         dir.catalog.look(without.clone(), now);
-        assert_eq!(dir.catalog.next(now), Next::At(now + GONE));
+        assert_eq!(dir.catalog.next(now), CatalogAction::At(now + GONE));
         dir.catalog.look(whole, now + GONE / 2);
         dir.catalog.look(without, now + GONE);
-        assert_eq!(dir.catalog.next(now + GONE), Next::At(now + 2 * GONE));
-        assert!(matches!(dir.catalog.next(now + 2 * GONE), Next::Load(..)));
+        assert_eq!(dir.catalog.next(now + GONE), CatalogAction::At(now + 2 * GONE));
+        assert!(matches!(dir.catalog.next(now + 2 * GONE), CatalogAction::Load(..)));
     }
 
     #[test]
     fn different_contents_without_a_version_are_different_versions() {
-        let mut dir = Dir::new(&[("a.wasm", "one")]);
+        let mut dir = TestFolder::new(&[("a.wasm", "one")]);
         let first = dir.offered();
         assert_eq!(dir.put(&[("a.wasm", "bad")]), ["a: bad"]);
         assert_eq!(dir.put(&[("a.wasm", "two")]), ["a offered"]);
@@ -442,27 +444,27 @@ mod tests {
 
     #[test]
     fn file_that_is_still_being_copied_is_not_loaded() {
-        let mut dir = Dir::new(&[("a@1.0.0.wasm", "one")]);
+        let mut dir = TestFolder::new(&[("a@1.0.0.wasm", "one")]);
         let mut folder = dir.catalog.folder().clone();
         let path = PathBuf::from("a@2.0.0.wasm");
         let file = HandlerFile::from_path(&path).expect("a handler").expect("a name");
         folder.handlers.get_mut("a").expect("it").push(file.clone());
         for (after, content) in [(0, "t"), (300, "tw"), (300, "two")] {
             dir.now += Duration::from_millis(after);
-            folder.stamps.insert(path.clone(), Stamp::of_test(content));
+            folder.stamps.insert(path.clone(), FileStamp::of_test(content));
             dir.catalog.look(folder.clone(), dir.now);
-            assert_eq!(dir.catalog.next(dir.now), Next::At(dir.now + SETTLED));
+            assert_eq!(dir.catalog.next(dir.now), CatalogAction::At(dir.now + SETTLED));
         }
-        let Next::Load(load, stamp) = dir.catalog.next(dir.now + SETTLED) else {
+        let CatalogAction::Load(load, stamp) = dir.catalog.next(dir.now + SETTLED) else {
             panic!("settled")
         };
         assert_eq!(load, file);
         // The file changes during the load.
-        folder.stamps.insert(path, Stamp::of_test("three"));
+        folder.stamps.insert(path, FileStamp::of_test("three"));
         dir.catalog.look(folder, dir.now);
-        let found = Build { version: "a@2.0.0".into(), digest: Digest([1; 32]) };
+        let found = Build { version: "a@2.0.0".into(), digest: FileDigest([1; 32]) };
         let now = dir.now;
-        assert_eq!(dir.catalog.loaded(&file, stamp, Ok(found), now), Change::None);
+        assert_eq!(dir.catalog.loaded(&file, stamp, Ok(found), now), LoadOutcome::None);
         assert_eq!(dir.offered(), "a@1.0.0");
     }
 }

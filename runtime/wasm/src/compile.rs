@@ -32,7 +32,7 @@ pub const COMMAND: &str = "compile-handler";
 
 /// The priority of a compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum CompilePriority {
     /// Full speed: no handler runs yet.
     Fast,
     /// Low priority, on one core at most: handlers are running.
@@ -44,10 +44,10 @@ pub(super) fn compile_beside(
     bytes: &[u8],
     cache: &Path,
     limits: CompileLimits,
-    manner: Manner,
-) -> Result<(), Unloaded> {
+    manner: CompilePriority,
+) -> Result<(), LoadFailure> {
     let failed = |error: io::Error| {
-        Unloaded::for_now(format!("cannot be compiled by a process of its own: {error}"))
+        LoadFailure::for_now(format!("cannot be compiled by a process of its own: {error}"))
     };
     let mut child = start(cache, limits, manner).map_err(failed)?;
     let input = child.stdin.take();
@@ -70,7 +70,7 @@ pub(super) fn compile_beside(
         let _ = output.take(SAID).read_to_string(&mut said);
     }
     if status.code() == Some(i32::from(PASSING)) {
-        return Err(Unloaded::for_now(said));
+        return Err(LoadFailure::for_now(said));
     }
     if !said.trim().is_empty() {
         return Err(said.into());
@@ -96,7 +96,7 @@ fn ended(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
     }
 }
 
-fn start(cache: &Path, limits: CompileLimits, manner: Manner) -> io::Result<Child> {
+fn start(cache: &Path, limits: CompileLimits, manner: CompilePriority) -> io::Result<Child> {
     // This path works even after a newer version has replaced the program's file.
     let this = Path::new("/proc/self/exe");
     let this = if this.exists() { this.to_owned() } else { std::env::current_exe()? };
@@ -108,13 +108,13 @@ fn start(cache: &Path, limits: CompileLimits, manner: Manner) -> io::Result<Chil
     command.env_clear();
     // Memory that the allocator only reserves must not count against the limit.
     command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
-    if manner == Manner::Polite {
+    if manner == CompilePriority::Polite {
         command.env("RAYON_NUM_THREADS", "1").arg("--polite");
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> Unloaded {
+fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> LoadFailure {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return match Signal::from_named_raw(signal) {
@@ -127,7 +127,7 @@ fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> 
                 memory >> 20
             )
             .into(),
-            Some(Signal::KILL) => Unloaded::for_now(
+            Some(Signal::KILL) => LoadFailure::for_now(
                 "cannot be compiled: the compiler was killed, as systems do that have less memory than \
                  `plugins.compile_memory` allows"
                     .to_owned(),
@@ -145,7 +145,7 @@ pub fn compile(cache: &Path, limits: CompileLimits, is_polite: bool) -> ExitCode
         // If the system does not allow that, the compilation runs at normal priority.
         let _ = nice(NICE);
     }
-    let Err(Unloaded { reason, may_pass }) = try_compile(cache, limits) else {
+    let Err(LoadFailure { reason, may_pass }) = try_compile(cache, limits) else {
         return ExitCode::SUCCESS;
     };
     // Only the host reads this output; if the host is gone, the reason is not needed.
@@ -153,13 +153,13 @@ pub fn compile(cache: &Path, limits: CompileLimits, is_polite: bool) -> ExitCode
     if may_pass { PASSING.into() } else { ExitCode::FAILURE }
 }
 
-fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), Unloaded> {
+fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure> {
     // If the host dies, the result is no longer needed.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     // When memory runs out, the kernel must kill this process before the host.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    let failed = |error: String| Unloaded::for_now(format!("cannot be compiled: {error}"));
+    let failed = |error: String| LoadFailure::for_now(format!("cannot be compiled: {error}"));
     let mut bytes = Vec::new();
     io::stdin().read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
     remove_unfinished(cache);
@@ -197,12 +197,12 @@ pub(super) fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Compon
 }
 
 /// The reason why a handler cannot be loaded.
-pub(super) struct Unloaded {
+pub(super) struct LoadFailure {
     pub(super) reason: String,
     pub(super) may_pass: bool,
 }
 
-impl Unloaded {
+impl LoadFailure {
     /// A failure that may be temporary: the machine could not load the handler now.
     pub(super) fn for_now(reason: String) -> Self {
         Self { reason, may_pass: true }
@@ -210,7 +210,7 @@ impl Unloaded {
 }
 
 /// A permanent failure: the file has a fault.
-impl From<String> for Unloaded {
+impl From<String> for LoadFailure {
     fn from(reason: String) -> Self {
         Self { reason, may_pass: false }
     }

@@ -11,10 +11,10 @@ use wasmtime::component::Linker;
 use wasmtime::{Cache, Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::cache::{CacheDir, open_cache};
-use super::guest::{self, Guest};
-use super::settings::Settings;
-pub(super) use ticker::Running;
+use super::guest::{self, GuestState};
+use super::settings::HandlerSettings;
 use ticker::Ticker;
+pub(super) use ticker::TickerGuard;
 
 /// Longest time that a guest runs before the worker switches to another turn. A shorter tick costs more switches; a
 /// longer one makes other turns wait.
@@ -65,10 +65,10 @@ pub(super) fn compiler(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
 }
 
 /// A compiler of handlers and factory of their instances.
-pub struct Engine {
+pub struct HandlerEngine {
     wasm: wasmtime::Engine,
-    linker: Linker<Guest>,
-    settings: Settings,
+    linker: Linker<GuestState>,
+    settings: HandlerSettings,
     ticker: Ticker,
     /// The folder of compiled handlers.
     cache: Option<CacheDir>,
@@ -79,9 +79,9 @@ pub struct Engine {
 #[error("the handler engine cannot start: {0}")]
 pub struct EngineError(String);
 
-impl Engine {
+impl HandlerEngine {
     /// Creates an engine. Uses a pool of instances if the system has enough address space.
-    pub fn new(settings: Settings) -> Result<Arc<Self>, EngineError> {
+    pub fn new(settings: HandlerSettings) -> Result<Arc<Self>, EngineError> {
         let cache = settings.cache.as_deref().and_then(CacheDir::make);
         let path = cache.as_ref().map(CacheDir::path);
         let wasm = make(&settings, path).map_err(|error| EngineError(format!("{error:#}")))?;
@@ -93,7 +93,7 @@ impl Engine {
     }
 
     /// Returns the settings of the engine.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &HandlerSettings {
         &self.settings
     }
 
@@ -106,12 +106,12 @@ impl Engine {
         &self.wasm
     }
 
-    pub(super) fn linker(&self) -> &Linker<Guest> {
+    pub(super) fn linker(&self) -> &Linker<GuestState> {
         &self.linker
     }
 
     /// Keeps the guests' clock running until the guard is dropped.
-    pub(super) fn running(&self) -> Running {
+    pub(super) fn running(&self) -> TickerGuard {
         self.ticker.running()
     }
 
@@ -124,7 +124,7 @@ impl Engine {
     }
 }
 
-fn make(settings: &Settings, cache: Option<&Path>) -> wasmtime::Result<wasmtime::Engine> {
+fn make(settings: &HandlerSettings, cache: Option<&Path>) -> wasmtime::Result<wasmtime::Engine> {
     let config = config(cache.and_then(open_cache));
     let mut pooled = config.clone();
     pooled.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.workers)));

@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ordain_core::{Failure, FailureKind, Limit};
+use ordain_core::{FailedAttempt, FailureKind, HandlerLimit};
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
-use super::settings::{Limits, Size};
+use super::settings::{DisplaySize, HandlerLimits};
 use ordain_util::text::cut;
 
 /// Maximum number of guest functions that a trap's message names.
@@ -27,16 +27,16 @@ const PANIC: &str = "panicked at ";
 /// A limit of the host that a guest exceeded.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{words}")]
-pub(super) struct LimitBroken {
+pub(super) struct LimitExceeded {
     /// The limit, if the operator can raise it.
-    pub(super) limit: Option<Limit>,
+    pub(super) limit: Option<HandlerLimit>,
     /// The message: the limit, its value and its setting.
     pub(super) words: String,
 }
 
-impl From<LimitBroken> for Failure {
-    fn from(broken: LimitBroken) -> Self {
-        let LimitBroken { limit, words } = broken;
+impl From<LimitExceeded> for FailedAttempt {
+    fn from(broken: LimitExceeded) -> Self {
+        let LimitExceeded { limit, words } = broken;
         Self { kind: FailureKind::Limit, limit, message: words, after_ms: None }
     }
 }
@@ -44,9 +44,9 @@ impl From<LimitBroken> for Failure {
 /// The guest exceeded its time limit.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct TimedOut(String);
+pub(super) struct TimeoutExceeded(String);
 
-impl TimedOut {
+impl TimeoutExceeded {
     pub(super) fn running(timeout: Duration) -> Self {
         Self(format!("the handler ran longer than {timeout:?}, which `plugins.timeout` allows"))
     }
@@ -60,18 +60,22 @@ impl TimedOut {
 }
 
 /// Builds a failure without a limit and without a requested retry delay.
-fn failure(kind: FailureKind, message: String) -> Failure {
-    Failure { kind, limit: None, message, after_ms: None }
+fn failure(kind: FailureKind, message: String) -> FailedAttempt {
+    FailedAttempt { kind, limit: None, message, after_ms: None }
 }
 
 /// Converts the error of a call into a failure. `last_words` is the end of what the event wrote to standard error.
-pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limits) -> Failure {
-    if let Some(broken) = error.downcast_ref::<LimitBroken>() {
+pub(super) fn classify(
+    error: &wasmtime::Error,
+    last_words: &str,
+    limits: &HandlerLimits,
+) -> FailedAttempt {
+    if let Some(broken) = error.downcast_ref::<LimitExceeded>() {
         return broken.clone().into();
     }
-    if let Some(timed_out) = error.downcast_ref::<TimedOut>() {
-        return Failure {
-            limit: Some(Limit::Timeout),
+    if let Some(timed_out) = error.downcast_ref::<TimeoutExceeded>() {
+        return FailedAttempt {
+            limit: Some(HandlerLimit::Timeout),
             ..failure(FailureKind::Timeout, timed_out.to_string())
         };
     }
@@ -97,11 +101,11 @@ pub(super) fn classify(error: &wasmtime::Error, last_words: &str, limits: &Limit
         let words = format!(
             "the handler gave the host more than {} at once, which is beyond `plugins.state_size` ({}) \
              and `plugins.messages_size` ({}) together",
-            Size(limits.lift()),
-            Size(limits.state_size),
-            Size(limits.messages_size),
+            DisplaySize(limits.lift()),
+            DisplaySize(limits.state_size),
+            DisplaySize(limits.messages_size),
         );
-        return LimitBroken { limit: Some(Limit::OutcomeSize), words }.into();
+        return LimitExceeded { limit: Some(HandlerLimit::OutcomeSize), words }.into();
     }
     failure(FailureKind::Trap, format!("trap: {cause}{}", place(error)))
 }

@@ -8,26 +8,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ordain_core::{Digest, Version};
+use ordain_core::{FileDigest, VersionName};
 
-use ordain_config::Name;
+use ordain_config::ResourceName;
 
 const EXTENSION: &str = ".wasm";
 
 /// The contents of a plugins folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Folder {
+pub struct PluginFolder {
     /// The versions of each handler, ascending.
     pub handlers: BTreeMap<String, Vec<HandlerFile>>,
     /// `.wasm` files whose names are not valid handler names, sorted by path.
-    pub refused: Vec<RefusedFile>,
+    pub refused: Vec<MisnamedFile>,
     /// The stamps of the files in `handlers`, which reveal changes to them.
-    pub stamps: BTreeMap<PathBuf, Stamp>,
+    pub stamps: BTreeMap<PathBuf, FileStamp>,
 }
 
 /// Metadata that reveals a change to a file without reading the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stamp {
+pub struct FileStamp {
     size: u64,
     modified: Option<SystemTime>,
     /// Changes when another file is moved into the file's place.
@@ -36,7 +36,7 @@ pub struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(path: &Path) -> Self {
         // The load reports a file that cannot be read.
         let Ok(metadata) = std::fs::metadata(path) else { return Self::default() };
@@ -70,14 +70,14 @@ pub struct HandlerFile {
 
 /// A `.wasm` file whose name is not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedFile {
+pub struct MisnamedFile {
     /// The file's path.
     pub path: PathBuf,
     /// The fault, and how to correct it.
     pub reason: String,
 }
 
-impl Folder {
+impl PluginFolder {
     /// Reads the file names in `dir`. Ignores hidden files and files with other extensions, so that a file can be
     /// copied under a hidden name and renamed when it is complete.
     pub fn scan(dir: &Path) -> io::Result<Self> {
@@ -86,10 +86,10 @@ impl Folder {
             let path = entry?.path();
             match HandlerFile::from_path(&path) {
                 Some(Ok(file)) => {
-                    folder.stamps.insert(path.clone(), Stamp::of(&path));
+                    folder.stamps.insert(path.clone(), FileStamp::of(&path));
                     folder.handlers.entry(file.name.clone()).or_default().push(file);
                 }
-                Some(Err(reason)) => folder.refused.push(RefusedFile { path, reason }),
+                Some(Err(reason)) => folder.refused.push(MisnamedFile { path, reason }),
                 None => {}
             }
         }
@@ -136,7 +136,7 @@ impl HandlerFile {
 
     /// Returns the version as it is recorded: `name@semver`. Without a semver, the name and the first digits of the
     /// file's digest, so that different contents are different versions.
-    pub fn version(&self, digest: Digest) -> Version {
+    pub fn version(&self, digest: FileDigest) -> VersionName {
         match &self.semver {
             Some(_) => Arc::from(self.to_string()),
             None => Arc::from(format!("{self}+{digest:.DIGITS$}")),
@@ -166,7 +166,7 @@ fn parse_version(text: &str) -> Result<semver::Version, String> {
 fn check_name(name: &str) -> Result<(), String> {
     // The same rules as for handler names in streams.
     let wrong = |right| format!("`{name}` is not {right}, as in orders@1.2.3.wasm");
-    Name::new(name).map(|_| ()).map_err(wrong)
+    ResourceName::new(name).map(|_| ()).map_err(wrong)
 }
 
 #[cfg(test)]
@@ -193,11 +193,11 @@ mod tests {
         ] {
             std::fs::write(dir.join(name), b"")?;
         }
-        let folder = Folder::scan(&dir)?;
+        let folder = PluginFolder::scan(&dir)?;
         std::fs::remove_dir_all(&dir)?;
 
         let versions = |name| {
-            let version = |file: &HandlerFile| file.version(Digest([0xab; 32])).to_string();
+            let version = |file: &HandlerFile| file.version(FileDigest([0xab; 32])).to_string();
             folder.handlers[name].iter().map(version).collect::<Vec<_>>()
         };
         assert_eq!(

@@ -10,22 +10,22 @@ mod time;
 
 use std::sync::Arc;
 
-use ordain_core::{Key, Version};
+use ordain_core::{Key, VersionName};
 use wasmtime::component::{HasData, Linker, ResourceTable, WasmStr};
 use wasmtime::{Store, StoreContextMut, UpdateDeadline};
 use wasmtime_wasi::p2::bindings::{clocks, random as wasi_random};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
-use super::failure::LimitBroken;
-use super::log_line::Origin;
-use super::settings::Limits;
+use super::failure::LimitExceeded;
+use super::log_line::LogOrigin;
+use super::settings::HandlerLimits;
 use super::stream::StreamContext;
 use super::wire;
 use log::EventLog;
 use memory::MemoryBudget;
-use output::Output;
+use output::GuestOutput;
 use random::EventRandom;
-use time::{EventTime, TimeView};
+use time::{ClockView, EventClock};
 
 /// The interface through which a handler writes to the log.
 pub(super) const LOGGING: &str = "ordain:handler/logging@0.1.0";
@@ -35,36 +35,36 @@ pub(super) const LOGGING: &str = "ordain:handler/logging@0.1.0";
 const MAX_HANDLES: usize = 1_000;
 
 /// The data of an instance's store.
-pub(super) struct Guest {
+pub(super) struct GuestState {
     table: ResourceTable,
     wasi: WasiCtx,
     memory: MemoryBudget,
     random: EventRandom,
-    time: Arc<EventTime>,
+    time: Arc<EventClock>,
     log: Arc<EventLog>,
 }
 
 /// The identity of an event. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct EventName {
-    pub(super) turn: Arc<TurnName>,
+pub(super) struct EventIdentity {
+    pub(super) turn: Arc<TurnIdentity>,
     pub(super) sequence: u64,
 }
 
 /// The part of the identity that all events of a turn share.
-pub(super) struct TurnName {
-    pub(super) version: Version,
+pub(super) struct TurnIdentity {
+    pub(super) version: VersionName,
     pub(super) stream: Arc<StreamContext>,
     pub(super) key: Key,
 }
 
-impl Guest {
+impl GuestState {
     /// Creates a store for one new instance.
-    pub(super) fn store(engine: &wasmtime::Engine, limits: &Limits) -> Store<Self> {
+    pub(super) fn store(engine: &wasmtime::Engine, limits: &HandlerLimits) -> Store<Self> {
         let log = EventLog::new(limits.log);
         let wasi = WasiCtx::builder()
-            .stdout(Output::new(Arc::clone(&log), Origin::Stdout))
-            .stderr(Output::new(Arc::clone(&log), Origin::Stderr))
+            .stdout(GuestOutput::new(Arc::clone(&log), LogOrigin::Stdout))
+            .stderr(GuestOutput::new(Arc::clone(&log), LogOrigin::Stderr))
             .allow_tcp(false)
             .allow_udp(false)
             .allow_ip_name_lookup(false)
@@ -74,7 +74,7 @@ impl Guest {
             wasi,
             memory: MemoryBudget::new(limits.memory),
             random: EventRandom::default(),
-            time: EventTime::new(limits.timeout),
+            time: EventClock::new(limits.timeout),
             log,
         };
         let mut store = Store::new(engine, guest);
@@ -90,14 +90,14 @@ impl Guest {
     }
 
     /// Switches the guest's clock, randomness and log to another event.
-    pub(super) fn enter(&mut self, name: &EventName, time_ms: u64) {
+    pub(super) fn enter(&mut self, name: &EventIdentity, time_ms: u64) {
         self.time.enter(time_ms);
         self.random.enter(name);
         self.log.enter(name);
     }
 
     /// Ends the event's output. Fails if the output exceeded the limit.
-    pub(super) fn leave(&self) -> Result<(), LimitBroken> {
+    pub(super) fn leave(&self) -> Result<(), LimitExceeded> {
         self.log.leave()
     }
 
@@ -107,52 +107,55 @@ impl Guest {
     }
 }
 
-impl WasiView for Guest {
+impl WasiView for GuestState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
     }
 }
 
 /// Adds everything that a handler may import to a linker.
-pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+pub(super) fn link(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     // The event's clocks and randomness replace those of the machine.
     linker.allow_shadowing(true);
-    clocks::wall_clock::add_to_linker::<_, Time>(linker, Guest::time)?;
-    clocks::monotonic_clock::add_to_linker::<_, Time>(linker, Guest::time)?;
-    wasi_random::random::add_to_linker::<_, Random>(linker, |guest| &mut guest.random)?;
-    wasi_random::insecure::add_to_linker::<_, Random>(linker, |guest| &mut guest.random)?;
-    wasi_random::insecure_seed::add_to_linker::<_, Random>(linker, |guest| &mut guest.random)?;
+    clocks::wall_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::time)?;
+    clocks::monotonic_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::time)?;
+    wasi_random::random::add_to_linker::<_, RandomBinding>(linker, |guest| &mut guest.random)?;
+    wasi_random::insecure::add_to_linker::<_, RandomBinding>(linker, |guest| &mut guest.random)?;
+    wasi_random::insecure_seed::add_to_linker::<_, RandomBinding>(linker, |guest| {
+        &mut guest.random
+    })?;
     linker.allow_shadowing(false);
-    let log = |store: StoreContextMut<'_, Guest>, (level, message): (wire::Level, WasmStr)| {
+    let log = |store: StoreContextMut<'_, GuestState>,
+               (level, message): (wire::LogLevel, WasmStr)| {
         log_message(&store, level, &message)
     };
     linker.instance(LOGGING)?.func_wrap("log", log)
 }
 
 fn log_message(
-    store: &StoreContextMut<'_, Guest>,
-    level: wire::Level,
+    store: &StoreContextMut<'_, GuestState>,
+    level: wire::LogLevel,
     message: &WasmStr,
 ) -> wasmtime::Result<()> {
     let text = message.to_str(store)?;
     Ok(store.data().log.message(level, &text)?)
 }
 
-impl Guest {
-    fn time(&mut self) -> TimeView<'_> {
-        TimeView { time: &self.time, table: &mut self.table }
+impl GuestState {
+    fn time(&mut self) -> ClockView<'_> {
+        ClockView { time: &self.time, table: &mut self.table }
     }
 }
 
-struct Time;
+struct ClockBinding;
 
-impl HasData for Time {
-    type Data<'a> = TimeView<'a>;
+impl HasData for ClockBinding {
+    type Data<'a> = ClockView<'a>;
 }
 
-struct Random;
+struct RandomBinding;
 
-impl HasData for Random {
+impl HasData for RandomBinding {
     type Data<'a> = &'a mut EventRandom;
 }

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ordain_core::{Build, Decided, Version};
+use ordain_core::{Build, Rollout, VersionName};
 use wasmtime::component::{ComponentExportIndex, InstancePre};
 
 use super::folder::HandlerFile;
-use super::guest::Guest;
+use super::guest::GuestState;
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
 /// A compiled version of a handler.
@@ -18,7 +18,7 @@ pub struct Handler {
     file: HandlerFile,
     build: Build,
     migrates: bool,
-    pre: InstancePre<Guest>,
+    pre: InstancePre<GuestState>,
     handle: ComponentExportIndex,
     times: Mutex<Histogram>,
 }
@@ -27,7 +27,7 @@ impl Handler {
     pub(super) fn new(
         file: HandlerFile,
         build: Build,
-        pre: InstancePre<Guest>,
+        pre: InstancePre<GuestState>,
         handle: ComponentExportIndex,
         migrates: bool,
     ) -> Self {
@@ -54,7 +54,7 @@ impl Handler {
     }
 
     /// Returns the name of its version.
-    pub fn version(&self) -> &Version {
+    pub fn version(&self) -> &VersionName {
         &self.build.version
     }
 
@@ -79,7 +79,7 @@ impl Handler {
         self.id
     }
 
-    pub(super) fn pre(&self) -> &InstancePre<Guest> {
+    pub(super) fn pre(&self) -> &InstancePre<GuestState> {
         &self.pre
     }
 
@@ -96,17 +96,17 @@ impl fmt::Debug for Handler {
 
 /// The handler that executes the events of a stream.
 #[derive(Debug, Clone)]
-pub struct Active {
+pub struct ActiveVersion {
     /// The version.
     pub handler: Arc<Handler>,
     /// The decision that activated the version.
-    pub decided: Arc<Decided>,
+    pub decided: Arc<Rollout>,
 }
 
-impl Active {
+impl ActiveVersion {
     /// Returns the handler under the first decision of its stream.
     pub fn first(handler: Arc<Handler>) -> Arc<Self> {
         let Build { version, digest } = handler.build().clone();
-        Arc::new(Self { handler, decided: Decided::first(version, digest) })
+        Arc::new(Self { handler, decided: Rollout::first(version, digest) })
     }
 }

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ordain_core::{Build, Decided};
+use ordain_core::{Build, Rollout};
 use tokio::sync::{Notify, watch};
 
-use crate::{Active, Catalog, Engine, Folder, Handler, HandlerFile, Refused};
+use crate::{ActiveVersion, Catalog, FileFault, Handler, HandlerEngine, HandlerFile, PluginFolder};
 use ordain_util::histogram::Histogram;
 
 /// Maximum number of versions that no longer execute events and whose times are still exported. The number is large
@@ -15,17 +15,17 @@ use ordain_util::histogram::Histogram;
 const FORMER: usize = 16;
 
 /// The engine, the state of the folder, and the version that executes each stream's events.
-pub struct Handlers {
+pub struct HandlerRegistry {
     /// The engine that runs the handlers.
-    pub engine: Arc<Engine>,
-    stock: Mutex<Stock>,
-    streams: BTreeMap<Arc<str>, Running>,
+    pub engine: Arc<HandlerEngine>,
+    stock: Mutex<RegistryState>,
+    streams: BTreeMap<Arc<str>, StreamHandler>,
     /// Notified when a partition needs a newer decision than this process knows.
     pub needed: Notify,
 }
 
 #[derive(Default)]
-pub(super) struct Stock {
+pub(super) struct RegistryState {
     pub(super) catalog: Catalog,
     /// The handlers that are offered or execute events.
     pub(super) compiled: Vec<Arc<Handler>>,
@@ -34,20 +34,20 @@ pub(super) struct Stock {
 }
 
 /// The version that executes the events of a stream.
-struct Running {
+struct StreamHandler {
     handler: String,
-    chosen: watch::Sender<Chosen>,
+    chosen: watch::Sender<ActivationResult>,
     needs: watch::Sender<u64>,
 }
 
 /// The version that executes the events of a stream, or the reason why none does.
-pub type Chosen = Result<Arc<Active>, Missing>;
+pub type ActivationResult = Result<Arc<ActiveVersion>, VersionUnavailable>;
 
 /// The reason why this process cannot execute the events of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
+pub struct VersionUnavailable {
     /// The decision for the stream, if there is one.
-    pub decided: Option<Arc<Decided>>,
+    pub decided: Option<Arc<Rollout>>,
     /// Why the version is not available here, and what to do.
     pub reason: String,
     /// `true` if another instance has the version.
@@ -55,20 +55,20 @@ pub struct Missing {
 }
 
 /// A partition driver's view of its stream's version: receives changes and requests newer decisions.
-pub struct VersionFeed {
-    chosen: watch::Receiver<Chosen>,
+pub struct VersionWatcher {
+    chosen: watch::Receiver<ActivationResult>,
     needs: watch::Sender<u64>,
-    handlers: Arc<Handlers>,
+    handlers: Arc<HandlerRegistry>,
 }
 
-impl VersionFeed {
+impl VersionWatcher {
     /// Returns the version that executes events now.
-    pub fn active(&mut self) -> Option<Arc<Active>> {
+    pub fn active(&mut self) -> Option<Arc<ActiveVersion>> {
         self.chosen.borrow_and_update().as_ref().ok().map(Arc::clone)
     }
 
     /// Waits until the version changes, and returns it.
-    pub async fn changed(&mut self) -> Option<Arc<Active>> {
+    pub async fn changed(&mut self) -> Option<Arc<ActiveVersion>> {
         if self.chosen.changed().await.is_err() {
             return std::future::pending().await;
         }
@@ -88,24 +88,24 @@ impl VersionFeed {
     }
 }
 
-impl Handlers {
+impl HandlerRegistry {
     /// Creates the handlers from what the start loaded, for the streams and their handler names.
     pub(crate) fn new(
-        engine: Arc<Engine>,
-        stock: Stock,
+        engine: Arc<HandlerEngine>,
+        stock: RegistryState,
         streams: impl IntoIterator<Item = (Arc<str>, String)>,
     ) -> Self {
         let streams = streams.into_iter().map(|(name, handler)| {
             let reason = "no version is decided yet".to_owned();
-            let missing = Missing { decided: None, reason, is_elsewhere: false };
+            let missing = VersionUnavailable { decided: None, reason, is_elsewhere: false };
             let chosen = watch::Sender::new(Err(missing));
-            (name, Running { handler, chosen, needs: watch::Sender::new(0) })
+            (name, StreamHandler { handler, chosen, needs: watch::Sender::new(0) })
         });
         let streams = streams.collect();
         Self { engine, stock: Mutex::new(stock), streams, needed: Notify::new() }
     }
 
-    fn stock(&self) -> MutexGuard<'_, Stock> {
+    fn stock(&self) -> MutexGuard<'_, RegistryState> {
         self.stock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,11 +115,11 @@ impl Handlers {
     }
 
     /// Returns the feed of a stream for a driver.
-    pub fn feed(self: &Arc<Self>, stream: &str) -> Option<VersionFeed> {
-        let Running { chosen, needs, .. } = self.streams.get(stream)?;
+    pub fn feed(self: &Arc<Self>, stream: &str) -> Option<VersionWatcher> {
+        let StreamHandler { chosen, needs, .. } = self.streams.get(stream)?;
         let chosen = chosen.subscribe();
         let needs = needs.clone();
-        Some(VersionFeed { chosen, needs, handlers: Arc::clone(self) })
+        Some(VersionWatcher { chosen, needs, handlers: Arc::clone(self) })
     }
 
     /// Returns the highest generation under which a loaded key of a stream was executed.
@@ -133,12 +133,12 @@ impl Handlers {
     }
 
     /// Returns the version that executes the events of a stream; `None` for a stream that is not configured.
-    pub fn chosen(&self, stream: &str) -> Option<Chosen> {
+    pub fn chosen(&self, stream: &str) -> Option<ActivationResult> {
         self.streams.get(stream).map(|running| running.chosen.borrow().clone())
     }
 
     /// Switches a stream to another version. Returns whether the version changed.
-    pub fn choose(&self, stream: &str, new: Chosen) -> bool {
+    pub fn choose(&self, stream: &str, new: ActivationResult) -> bool {
         let Some(running) = self.streams.get(stream) else { return false };
         let same = match (&*running.chosen.borrow(), &new) {
             (Ok(one), Ok(other)) => one.decided == other.decided,
@@ -158,12 +158,12 @@ impl Handlers {
     }
 
     /// Returns the folder's contents.
-    pub fn folder(&self) -> Folder {
+    pub fn folder(&self) -> PluginFolder {
         self.stock().catalog.folder().clone()
     }
 
     /// Returns the result of loading a file, if it was loaded, and whether its build is offered.
-    pub fn look(&self, file: &HandlerFile) -> (Option<Result<Build, Refused>>, bool) {
+    pub fn look(&self, file: &HandlerFile) -> (Option<Result<Build, FileFault>>, bool) {
         let stock = self.stock();
         let found = stock.catalog.found(&file.path).cloned();
         let offered =
@@ -189,7 +189,7 @@ impl Handlers {
     /// Returns a stream whose events no instance can execute. A stream that another instance can execute does not
     /// count: a rolling update that waited for this instance would never end the last instance that has the version.
     pub fn missing(&self) -> Option<Arc<str>> {
-        let is_missing = |running: &Running| {
+        let is_missing = |running: &StreamHandler| {
             running.chosen.borrow().as_ref().is_err_and(|missing| !missing.is_elsewhere)
         };
         let missing = self.streams.iter().find(|(_, running)| is_missing(running));
@@ -198,7 +198,7 @@ impl Handlers {
 
     /// Returns the generation of the decision under which each stream's events are executed.
     pub fn generations(&self) -> Vec<(String, u64)> {
-        let of = |(stream, running): (&Arc<str>, &Running)| {
+        let of = |(stream, running): (&Arc<str>, &StreamHandler)| {
             let generation = running.chosen.borrow().as_ref().ok()?.decided.generation;
             Some((stream.to_string(), generation))
         };
@@ -220,7 +220,7 @@ impl Handlers {
     /// Releases handlers that are neither offered nor active.
     fn let_go(&self, active: &[u64]) {
         let mut stock = self.stock();
-        let Stock { catalog, compiled, former } = &mut *stock;
+        let RegistryState { catalog, compiled, former } = &mut *stock;
         let (stay, go) = std::mem::take(compiled).into_iter().partition(|handler| {
             let offered = catalog.offered(&handler.file().name);
             active.contains(&handler.id())
@@ -263,6 +263,6 @@ impl Handlers {
 }
 
 /// Returns the id of the handler that executes events, if there is one.
-fn id_of(chosen: &Chosen) -> Option<u64> {
+fn id_of(chosen: &ActivationResult) -> Option<u64> {
     chosen.as_ref().ok().map(|active| active.handler.id())
 }

@@ -6,56 +6,59 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ordain_core::{Event, Failure};
+use ordain_core::{Event, FailedAttempt};
 use wasmtime::Store;
 
-use super::engine::Engine;
-use super::failure::{TimedOut, classify};
-use super::guest::{EventName, Guest, TurnName};
+use super::engine::HandlerEngine;
+use super::failure::{TimeoutExceeded, classify};
+use super::guest::{EventIdentity, GuestState, TurnIdentity};
 use super::handler::Handler;
-use super::settings::Limits;
+use super::settings::HandlerLimits;
 use super::stream::StreamContext;
-use super::wire::{EventArg, Handle, HeaderArg, Reply};
+use super::wire::{EventArg, HandleFunc, HandleReply, HeaderArg};
 
 /// An instance of a handler. After a failed call it must not be called again.
-pub(super) struct Instance {
-    store: Store<Guest>,
-    handle: Handle<'static>,
-    woken: Arc<Woken>,
+pub(super) struct HandlerInstance {
+    store: Store<GuestState>,
+    handle: HandleFunc<'static>,
+    woken: Arc<WakeFlag>,
     waker: Waker,
     events: u64,
 }
 
-impl Instance {
+impl HandlerInstance {
     /// Starts an instance for an event, within the event's limits.
     pub(super) async fn start(
-        engine: &Engine,
+        engine: &HandlerEngine,
         handler: &Handler,
-        name: &EventName,
+        name: &EventIdentity,
         event: &Event,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, FailedAttempt> {
         let limits = &engine.settings().limits;
-        let mut store = Guest::store(engine.wasm(), limits);
+        let mut store = GuestState::store(engine.wasm(), limits);
         store.data_mut().enter(name, time_ms(event));
         store.set_epoch_deadline(1);
-        let woken = Arc::<Woken>::default();
+        let woken = Arc::<WakeFlag>::default();
         let waker = Waker::from(Arc::clone(&woken));
         let start = async {
             let instance = handler.pre().instantiate_async(&mut store).await?;
             instance.get_typed_func(&mut store, handler.handle())
         };
         let started = unless_stuck(&woken, &waker, pin!(start)).await;
-        match started.unwrap_or_else(|| Err(TimedOut::waiting(limits.timeout).into())) {
+        match started.unwrap_or_else(|| Err(TimeoutExceeded::waiting(limits.timeout).into())) {
             Ok(handle) => Ok(Self { store, handle, woken, waker, events: 0 }),
             Err(error) => Err(failed(&store, &error, limits)),
         }
     }
 
     /// Starts an instance to check that the handler can start.
-    pub(super) async fn trial(engine: &Engine, handler: &Handler) -> Result<(), Failure> {
+    pub(super) async fn trial(
+        engine: &HandlerEngine,
+        handler: &Handler,
+    ) -> Result<(), FailedAttempt> {
         let stream = Arc::new(StreamContext::new("", [""; 0]));
-        let turn = TurnName { version: handler.version().clone(), stream, key: "".into() };
-        let name = EventName { turn: Arc::new(turn), sequence: 0 };
+        let turn = TurnIdentity { version: handler.version().clone(), stream, key: "".into() };
+        let name = EventIdentity { turn: Arc::new(turn), sequence: 0 };
         let event = Event::new(&ordain_core::EventParts::default());
         Self::start(engine, handler, &name, &event).await.map(drop)
     }
@@ -73,19 +76,19 @@ impl Instance {
     /// Calls the handler with an event and the state before it.
     pub(super) async fn call(
         &mut self,
-        name: &EventName,
+        name: &EventIdentity,
         event: &Event,
         state: Option<&[u8]>,
-        limits: &Limits,
-    ) -> Result<Reply, Failure> {
+        limits: &HandlerLimits,
+    ) -> Result<HandleReply, FailedAttempt> {
         self.events += 1;
         self.store.data_mut().enter(name, time_ms(event));
         let headers: Vec<HeaderArg<'_>> = event.headers().collect();
         let args = (event_arg(name, event, &headers), state);
-        let handle: Handle<'_> = self.handle;
+        let handle: HandleFunc<'_> = self.handle;
         let call = handle.call_async(&mut self.store, args);
         let reply = unless_stuck(&self.woken, &self.waker, pin!(call)).await;
-        match reply.unwrap_or_else(|| Err(TimedOut::waiting(limits.timeout).into())) {
+        match reply.unwrap_or_else(|| Err(TimeoutExceeded::waiting(limits.timeout).into())) {
             Err(error) => Err(failed(&self.store, &error, limits)),
             Ok((reply,)) => match self.store.data().leave() {
                 Ok(()) => Ok(reply),
@@ -96,7 +99,7 @@ impl Instance {
 }
 
 fn event_arg<'a>(
-    name: &'a EventName,
+    name: &'a EventIdentity,
     event: &'a Event,
     headers: &'a [HeaderArg<'a>],
 ) -> EventArg<'a> {
@@ -115,7 +118,11 @@ fn event_arg<'a>(
     }
 }
 
-fn failed(store: &Store<Guest>, error: &wasmtime::Error, limits: &Limits) -> Failure {
+fn failed(
+    store: &Store<GuestState>,
+    error: &wasmtime::Error,
+    limits: &HandlerLimits,
+) -> FailedAttempt {
     let guest = store.data();
     // The call's own error is reported instead.
     let _ = guest.leave();
@@ -132,9 +139,9 @@ fn time_ms(event: &Event) -> u64 {
 
 /// A flag that records that a suspended guest has requested another poll.
 #[derive(Default)]
-struct Woken(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Woken {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -147,7 +154,7 @@ impl Wake for Woken {
 /// Polls a guest's call. Returns `None` when the guest waits for an event that can never occur: everything that a
 /// guest can wait for requests another poll at once, because nothing outside can wake the guest.
 async fn unless_stuck<T>(
-    woken: &Woken,
+    woken: &WakeFlag,
     waker: &Waker,
     mut call: Pin<&mut impl Future<Output = T>>,
 ) -> Option<T> {

@@ -1,6 +1,6 @@
 //! Runs handlers: WebAssembly components that turn an event and a state into a state and messages.
 //!
-//! [`Folder`] lists the files, [`Engine`] compiles one into a [`Handler`], and a [`Pool`] of threads executes turns
+//! [`PluginFolder`] lists the files, [`HandlerEngine`] compiles one into a [`Handler`], and a [`WorkerPool`] of threads executes turns
 //! with the handler. This crate must never decide what happens to a failed event, and must never give a handler
 //! access to the machine that it runs on.
 
@@ -25,16 +25,16 @@ mod stream;
 mod turn;
 mod wire;
 
-pub use caller::Caller;
-pub use catalog::{Catalog, Change, Next, Offered, Refused};
-pub use compile::{COMMAND, Manner, compile};
-pub use engine::{Engine, EngineError};
-pub use folder::{Folder, HandlerFile, RefusedFile, Stamp};
-pub use handler::{Active, Handler};
-pub use handlers::{Chosen, Handlers, Missing, VersionFeed};
+pub use caller::InlineExecutor;
+pub use catalog::{Catalog, CatalogAction, FileFault, LoadOutcome, OfferedVersion};
+pub use compile::{COMMAND, CompilePriority, compile};
+pub use engine::{EngineError, HandlerEngine};
+pub use folder::{FileStamp, HandlerFile, MisnamedFile, PluginFolder};
+pub use handler::{ActiveVersion, Handler};
+pub use handlers::{ActivationResult, HandlerRegistry, VersionUnavailable, VersionWatcher};
 pub use load::LoadError;
-pub use loading::{LoadingError, engine, folder, handlers, warn_of_migrate};
-pub use log_line::{LogLine, LogTarget, Origin, log_to_tracing};
-pub use pool::{Done, Pool, Results, Turns};
-pub use settings::{CompileLimits, InstancePolicy, Limits, Settings};
+pub use loading::{HandlerSetupError, engine, folder, handlers, warn_of_migrate};
+pub use log_line::{LogLine, LogOrigin, LogTarget, log_to_tracing};
+pub use pool::{ResultCallback, TurnQueueHandle, TurnResults, WorkerPool};
+pub use settings::{CompileLimits, HandlerLimits, HandlerSettings, InstancePolicy};
 pub use stream::StreamContext;

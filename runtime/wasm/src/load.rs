@@ -6,16 +6,16 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ordain_core::{Build, Digest};
+use ordain_core::{Build, FileDigest};
 use sha2::Digest as _;
 use wasmtime::component::types::{self, ComponentItem};
 
-use super::compile::{Manner, Unloaded, compile_beside, compiled};
-use super::engine::Engine;
+use super::compile::{CompilePriority, LoadFailure, compile_beside, compiled};
+use super::engine::HandlerEngine;
 use super::folder::HandlerFile;
 use super::guest::LOGGING;
 use super::handler::Handler;
-use super::instance::{Instance, block_on};
+use super::instance::{HandlerInstance, block_on};
 use super::wire;
 use ordain_util::text::cut;
 
@@ -55,7 +55,7 @@ pub struct LoadError {
 /// Maximum size of a reason, in bytes: a file can make a reason as long as itself.
 const REASON: usize = 4 << 10;
 
-impl Engine {
+impl HandlerEngine {
     /// Reads, checks and compiles a handler, and starts one instance of it. Compiling a large component takes several
     /// seconds, so the caller must not block anything else.
     pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
@@ -63,11 +63,11 @@ impl Engine {
     }
 
     /// Does the same as [`Self::load`], but compiles in a child process, for which the current program must be
-    /// `ordain`. With [`Manner::Polite`], the child uses little processor time.
+    /// `ordain`. With [`CompilePriority::Polite`], the child uses little processor time.
     pub fn load_beside(
         &self,
         file: &HandlerFile,
-        manner: Manner,
+        manner: CompilePriority,
     ) -> Result<Arc<Handler>, LoadError> {
         let compiled = || {
             let bytes = read(&file.path)?;
@@ -75,7 +75,7 @@ impl Engine {
             let cache = self.cache().ok_or_else(|| {
                 let reason = "cannot be compiled: there is no folder for the result. Let this user own and \
                               write to `.cache` in the folder of handlers, or write to `/tmp`";
-                Unloaded::for_now(reason.to_owned())
+                LoadFailure::for_now(reason.to_owned())
             })?;
             compile_beside(&bytes, cache.path(), self.settings().compile, manner)?;
             Ok(bytes)
@@ -90,8 +90,8 @@ impl Engine {
     fn make(
         &self,
         file: &HandlerFile,
-        bytes: impl FnOnce() -> Result<Vec<u8>, Unloaded>,
-    ) -> Result<Arc<Handler>, Unloaded> {
+        bytes: impl FnOnce() -> Result<Vec<u8>, LoadFailure>,
+    ) -> Result<Arc<Handler>, LoadFailure> {
         let bytes = bytes()?;
         check_header(&bytes)?;
         let component = compiled(self.wasm(), &bytes)?;
@@ -103,12 +103,12 @@ impl Engine {
         })?;
         let (_, interface) = component.get_export(None, HANDLER).ok_or_else(no_handler)?;
         let (_, handle) = component.get_export(Some(&interface), HANDLE).ok_or_else(no_handler)?;
-        let digest = Digest(sha2::Sha256::digest(&bytes).into());
+        let digest = FileDigest(sha2::Sha256::digest(&bytes).into());
         let build = Build { version: file.version(digest), digest };
         let migrates = ty.get_export(self.wasm(), MIGRATION).is_some();
         let handler = Arc::new(Handler::new(file.clone(), build, pre, handle, migrates));
         let _running = self.running();
-        block_on(Instance::trial(self, &handler))
+        block_on(HandlerInstance::trial(self, &handler))
             .map_err(|failure| format!("does not start: {}", failure.message))?;
         Ok(handler)
     }
@@ -117,17 +117,17 @@ impl Engine {
 /// Adds the file's path to a failure, and limits the length of its reason.
 fn named(
     file: &HandlerFile,
-    loaded: Result<Arc<Handler>, Unloaded>,
+    loaded: Result<Arc<Handler>, LoadFailure>,
 ) -> Result<Arc<Handler>, LoadError> {
-    loaded.map_err(|Unloaded { reason, may_pass }| {
+    loaded.map_err(|LoadFailure { reason, may_pass }| {
         let reason = cut(reason, REASON);
         LoadError { path: file.path.clone(), reason, may_pass }
     })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Unloaded> {
+fn read(path: &Path) -> Result<Vec<u8>, LoadFailure> {
     // The permissions may change, and the disk may become available again.
-    let unreadable = |error| Unloaded::for_now(format!("cannot be read: {error}"));
+    let unreadable = |error| LoadFailure::for_now(format!("cannot be read: {error}"));
     let mut options = File::options();
     options.read(true);
     // Opening a pipe without this flag might block for ever.
@@ -167,7 +167,7 @@ fn check_header(bytes: &[u8]) -> Result<(), String> {
     Err(format!("{what}; {RIGHT}"))
 }
 
-fn check_imports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
+fn check_imports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), String> {
     match ty.imports(engine.wasm()).find(|(name, _)| !is_given(name)) {
         None => Ok(()),
         Some((name, _)) => Err(format!(
@@ -187,7 +187,7 @@ fn is_given(import: &str) -> bool {
     WASI.contains(&package) && version.starts_with(WASI_VERSION)
 }
 
-fn check_exports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
+fn check_exports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), String> {
     let Some(interface) = ty.get_export(engine.wasm(), HANDLER) else {
         let names: Vec<_> =
             ty.exports(engine.wasm()).map(|(name, _)| format!("`{name}`")).collect();
@@ -204,7 +204,7 @@ fn check_exports(engine: &Engine, ty: &types::Component) -> Result<(), String> {
     };
     let ComponentItem::ComponentFunc(handle) = handle.ty else { return Err(no_handler()) };
     handle
-        .typecheck::<wire::Args<'_>, (wire::Reply,)>(&ty.instance_type())
+        .typecheck::<wire::HandleArgs<'_>, (wire::HandleReply,)>(&ty.instance_type())
         .map_err(|error| format!("exports `{HANDLER}` with a wrong type of `{HANDLE}`: {error:#}"))
 }
 

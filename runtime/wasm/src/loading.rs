@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::handlers::{Handlers, Stock};
+use super::handlers::{HandlerRegistry, RegistryState};
 use crate::{
-    Catalog, CompileLimits, Engine, EngineError, Folder, Handler, HandlerFile, InstancePolicy,
-    Limits, LoadError, Manner, Refused, Settings,
+    Catalog, CompileLimits, CompilePriority, EngineError, FileFault, Handler, HandlerEngine,
+    HandlerFile, HandlerLimits, HandlerSettings, InstancePolicy, LoadError, PluginFolder,
 };
-use ordain_config::{ConfigError, Instance, Loaded};
+use ordain_config::{ConfigError, InstanceMode, LoadedConfig};
 use ordain_util::text::clean;
 
 /// A load that takes longer than this is logged.
@@ -17,7 +17,7 @@ const WORTH_TELLING: Duration = Duration::from_secs(1);
 
 /// The reason why the handlers of a configuration cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadingError {
+pub enum HandlerSetupError {
     /// The configuration names a folder or a handler that does not exist.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -30,9 +30,9 @@ pub enum LoadingError {
 }
 
 /// Reads the names in the folder of handlers.
-pub fn folder(loaded: &Loaded) -> Result<Folder, LoadingError> {
+pub fn folder(loaded: &LoadedConfig) -> Result<PluginFolder, HandlerSetupError> {
     let dir = &loaded.config.plugins.dir;
-    let folder = Folder::scan(dir).map_err(|error| {
+    let folder = PluginFolder::scan(dir).map_err(|error| {
         let dir = dir.display();
         loaded.error(
             "plugins.dir",
@@ -45,12 +45,12 @@ pub fn folder(loaded: &Loaded) -> Result<Folder, LoadingError> {
 }
 
 /// Creates the engine with the settings of a configuration.
-pub fn engine(loaded: &Loaded) -> Result<Arc<Engine>, LoadingError> {
-    Ok(Engine::new(settings(loaded))?)
+pub fn engine(loaded: &LoadedConfig) -> Result<Arc<HandlerEngine>, HandlerSetupError> {
+    Ok(HandlerEngine::new(settings(loaded))?)
 }
 
 /// Finds and compiles the handlers that the streams name: the highest version of each that can be loaded.
-pub fn handlers(loaded: &Loaded) -> Result<Handlers, LoadingError> {
+pub fn handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSetupError> {
     let folder = folder(loaded)?;
     for refused in &folder.refused {
         let path = refused.path.display().to_string();
@@ -58,7 +58,7 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, LoadingError> {
     }
     let engine = engine(loaded)?;
     let names = loaded.config.streams.values().map(|stream| stream.handler.to_string());
-    let mut stock = Stock { catalog: Catalog::new(names), ..Stock::default() };
+    let mut stock = RegistryState { catalog: Catalog::new(names), ..RegistryState::default() };
     stock.catalog.look(folder, Instant::now());
     for (name, stream) in &loaded.config.streams {
         let handler = stream.handler.to_string();
@@ -67,7 +67,7 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, LoadingError> {
             let known: Vec<&str> =
                 stock.catalog.folder().handlers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
-            return Err(LoadingError::Config(loaded.error(
+            return Err(HandlerSetupError::Config(loaded.error(
                 &format!("streams.{name}.handler"),
                 format!(
                     "there is no {handler}.wasm or {handler}@<version>.wasm in {}; the folder has {known}",
@@ -78,18 +78,18 @@ pub fn handlers(loaded: &Loaded) -> Result<Handlers, LoadingError> {
     }
     let streams = loaded.config.streams.iter();
     let streams = streams.map(|(name, stream)| (name.shared(), stream.handler.to_string()));
-    Ok(Handlers::new(engine, stock, streams))
+    Ok(HandlerRegistry::new(engine, stock, streams))
 }
 
-impl Stock {
+impl RegistryState {
     /// Loads the highest usable version of a handler. If no version is usable, returns the error of the highest one.
-    fn load_first(&mut self, engine: &Engine, name: &str) -> Result<(), LoadError> {
+    fn load_first(&mut self, engine: &HandlerEngine, name: &str) -> Result<(), LoadError> {
         let mut first = None;
         while let Some(file) = self.catalog.candidate(name, Instant::now()).cloned() {
             let stamp = self.catalog.folder().stamps[&file.path];
             let found = load(engine, &file);
             let refused =
-                found.as_ref().map(|handler| handler.build().clone()).map_err(Refused::from);
+                found.as_ref().map(|handler| handler.build().clone()).map_err(FileFault::from);
             self.catalog.loaded(&file, stamp, refused, Instant::now());
             match found {
                 Ok(handler) => self.compiled.push(handler),
@@ -116,10 +116,10 @@ impl Stock {
 
 /// Loads a handler. The first compilation takes several seconds and is logged; a later start finds the result in the
 /// cache beside the handlers.
-fn load(engine: &Engine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
+fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
     tracing::info!(file = %clean(&file.path.display().to_string()), "loading handler");
     let began = Instant::now();
-    let handler = engine.load_beside(file, Manner::Fast)?;
+    let handler = engine.load_beside(file, CompilePriority::Fast)?;
     let took = began.elapsed();
     if took > WORTH_TELLING {
         tracing::info!(handler = &**handler.version(), ?took, "handler compiled");
@@ -139,13 +139,13 @@ pub fn warn_of_migrate(handler: &Handler) {
     }
 }
 
-fn settings(loaded: &Loaded) -> Settings {
+fn settings(loaded: &LoadedConfig) -> HandlerSettings {
     let plugins = &loaded.config.plugins;
-    Settings {
+    HandlerSettings {
         workers: loaded.config.workers(),
         instance: match plugins.instance {
-            Instance::Reuse => InstancePolicy::Reused,
-            Instance::Fresh => InstancePolicy::Fresh,
+            InstanceMode::Reuse => InstancePolicy::Reused,
+            InstanceMode::Fresh => InstancePolicy::Fresh,
         },
         instance_events: plugins.instance_events,
         cache: Some(plugins.dir.join(".cache")),
@@ -153,7 +153,7 @@ fn settings(loaded: &Loaded) -> Settings {
             timeout: plugins.compile_timeout.duration(),
             memory: plugins.compile_memory.bytes() as u64,
         },
-        limits: Limits {
+        limits: HandlerLimits {
             memory: plugins.memory.bytes(),
             timeout: plugins.timeout.duration(),
             state_size: plugins.state_size.bytes(),

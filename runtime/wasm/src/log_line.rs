@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// The origin of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum LogOrigin {
     /// Standard output.
     Stdout,
     /// Standard error.
@@ -25,7 +25,7 @@ pub struct LogLine<'a> {
     /// The event's sequence.
     pub sequence: u64,
     /// The origin of the line.
-    pub origin: Origin,
+    pub origin: LogOrigin,
     /// The level.
     pub level: tracing::Level,
     /// The line without its line end; control characters are escaped.

@@ -2,40 +2,42 @@
 
 mod message;
 
-use ordain_core::{Change, Event, Failure, FailureKind, Limit, Message, MessageParts};
+use ordain_core::{
+    Event, FailedAttempt, FailureKind, HandlerLimit, Message, MessageParts, StateUpdate,
+};
 
-use super::failure::{LimitBroken, reason};
-use super::settings::{Limits, Size};
+use super::failure::{LimitExceeded, reason};
+use super::settings::{DisplaySize, HandlerLimits};
 use super::stream::StreamContext;
-use super::wire::{MessageReply, Outcome, Refusal, Reply, StateChange};
-use ordain_config::RoutingKey;
+use super::wire::{HandleReply, MessageReply, OutcomeReply, RefusalReply, StateChange};
+use ordain_config::RoutingKeyTemplate;
 
 /// Headers that continue a trace: the first identifies the parent span, the second accompanies it.
 const TRACE_PARENT: &str = "traceparent";
 const TRACE_STATE: &str = "tracestate";
 
 /// The result of an event that did not fail.
-pub(super) enum Settled {
-    Effect { state: Change, messages: Vec<Message>, complete: bool },
+pub(super) enum AcceptedReply {
+    Effect { state: StateUpdate, messages: Vec<Message>, complete: bool },
     Rejected(String),
 }
 
 /// Checks a reply against the limits. Returns the failure of the first limit that the reply exceeds.
 pub(super) fn accept(
-    reply: Reply,
+    reply: HandleReply,
     event: &Event,
     stream: &StreamContext,
-    limits: &Limits,
-) -> Result<Settled, Failure> {
+    limits: &HandlerLimits,
+) -> Result<AcceptedReply, FailedAttempt> {
     match reply {
         Ok(outcome) => {
-            let Outcome { state, messages, complete } = outcome;
+            let OutcomeReply { state, messages, complete } = outcome;
             let state = accept_state(state, limits)?;
             let messages = accept_messages(&messages, event, stream, limits)?;
-            Ok(Settled::Effect { state, messages, complete })
+            Ok(AcceptedReply::Effect { state, messages, complete })
         }
-        Err(Refusal::Reject(words)) => Ok(Settled::Rejected(reason(words))),
-        Err(Refusal::Retry(info)) => Err(Failure {
+        Err(RefusalReply::Reject(words)) => Ok(AcceptedReply::Rejected(reason(words))),
+        Err(RefusalReply::Retry(info)) => Err(FailedAttempt {
             kind: FailureKind::Retry,
             limit: None,
             message: reason(info.reason),
@@ -44,19 +46,19 @@ pub(super) fn accept(
     }
 }
 
-fn accept_state(state: StateChange, limits: &Limits) -> Result<Change, Failure> {
+fn accept_state(state: StateChange, limits: &HandlerLimits) -> Result<StateUpdate, FailedAttempt> {
     match state {
-        StateChange::Keep => Ok(Change::Keep),
-        StateChange::Delete => Ok(Change::Delete),
+        StateChange::Keep => Ok(StateUpdate::Keep),
+        StateChange::Delete => Ok(StateUpdate::Delete),
         StateChange::Put(state) if state.len() > limits.state_size => {
             let words = format!(
                 "the new state has {}; `plugins.state_size` allows {}",
-                Size(state.len()),
-                Size(limits.state_size),
+                DisplaySize(state.len()),
+                DisplaySize(limits.state_size),
             );
-            Err(broken(Limit::StateSize, words))
+            Err(broken(HandlerLimit::StateSize, words))
         }
-        StateChange::Put(state) => Ok(Change::Put(state.into())),
+        StateChange::Put(state) => Ok(StateUpdate::Put(state.into())),
     }
 }
 
@@ -64,46 +66,46 @@ fn accept_messages(
     replies: &[MessageReply],
     event: &Event,
     stream: &StreamContext,
-    limits: &Limits,
-) -> Result<Vec<Message>, Failure> {
+    limits: &HandlerLimits,
+) -> Result<Vec<Message>, FailedAttempt> {
     if replies.len() > limits.messages {
         let words = format!(
             "the handler emitted {} messages; `plugins.messages` allows {} an event",
             replies.len(),
             limits.messages,
         );
-        return Err(broken(Limit::Messages, words));
+        return Err(broken(HandlerLimit::Messages, words));
     }
     let mut messages = Vec::with_capacity(replies.len());
     let mut size = 0;
     for (index, reply) in replies.iter().enumerate() {
         if !stream.knows(&reply.sink) {
-            return Err(broken(Limit::Sinks, unknown_sink(index, &reply.sink, stream)));
+            return Err(broken(HandlerLimit::Sinks, unknown_sink(index, &reply.sink, stream)));
         }
-        let wrong = |limit: Option<Limit>, what: String| -> Failure {
+        let wrong = |limit: Option<HandlerLimit>, what: String| -> FailedAttempt {
             let words = format!("message {index}, to the sink `{}`, has {what}", reply.sink);
-            LimitBroken { limit, words }.into()
+            LimitExceeded { limit, words }.into()
         };
         message::check(reply).map_err(|what| wrong(None, what))?;
         let key = reply.key.as_deref().unwrap_or(event.key());
         if let Some(size) = stream.routing_key_too_long(&reply.sink, key, &reply.kind) {
-            let limit = RoutingKey::LIMIT;
+            let limit = RoutingKeyTemplate::LIMIT;
             let what = format!("a routing key of {size} bytes; AMQP allows {limit}");
             return Err(wrong(None, what));
         }
         let message = pack(reply, event);
         message::check_size(&message, limits.event_size)
-            .map_err(|what| wrong(Some(Limit::EventSize), what))?;
+            .map_err(|what| wrong(Some(HandlerLimit::EventSize), what))?;
         size += message.memory();
         messages.push(message);
     }
     if size > limits.messages_size {
         let words = format!(
             "the messages have {} together; `plugins.messages_size` allows {} an event",
-            Size(size),
-            Size(limits.messages_size),
+            DisplaySize(size),
+            DisplaySize(limits.messages_size),
         );
-        return Err(broken(Limit::MessagesSize, words));
+        return Err(broken(HandlerLimit::MessagesSize, words));
     }
     Ok(messages)
 }
@@ -137,6 +139,6 @@ fn unknown_sink(index: usize, sink: &str, stream: &StreamContext) -> String {
     )
 }
 
-fn broken(limit: Limit, words: String) -> Failure {
-    LimitBroken { limit: Some(limit), words }.into()
+fn broken(limit: HandlerLimit, words: String) -> FailedAttempt {
+    LimitExceeded { limit: Some(limit), words }.into()
 }

@@ -12,45 +12,50 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use ordain_core::{Change, Turn, TurnDone};
+use ordain_core::{StateUpdate, Turn, TurnResult};
 
-use super::engine::Engine;
-use super::handler::Active;
+use super::engine::HandlerEngine;
+use super::handler::ActiveVersion;
 use super::stream::StreamContext;
-use queue::{Attachment, Queues};
+use queue::{TurnQueue, TurnScheduler};
 use worker::Worker;
 
 /// A callback that receives results on a worker's thread. It must only pass the results on.
-pub type Done = Box<dyn Fn(Results) + Send + Sync>;
+pub type ResultCallback = Box<dyn Fn(TurnResults) + Send + Sync>;
 
 /// Results of turns. Until the receiver takes them, their memory counts against their queue, whose turns pause above
 /// a limit.
-pub struct Results {
-    turns: Vec<TurnDone>,
+pub struct TurnResults {
+    turns: Vec<TurnResult>,
     bytes: usize,
-    queues: Arc<Queues>,
-    attachment: Arc<Attachment>,
+    queues: Arc<TurnScheduler>,
+    attachment: Arc<TurnQueue>,
 }
 
-impl Results {
-    fn new(turns: Vec<TurnDone>, bytes: usize, queues: &Arc<Queues>, of: &Arc<Attachment>) -> Self {
+impl TurnResults {
+    fn new(
+        turns: Vec<TurnResult>,
+        bytes: usize,
+        queues: &Arc<TurnScheduler>,
+        of: &Arc<TurnQueue>,
+    ) -> Self {
         of.unread(bytes);
         Self { turns, bytes, queues: Arc::clone(queues), attachment: Arc::clone(of) }
     }
 
     /// Takes the results out, which releases their memory from the queue's count.
-    pub fn take(mut self) -> Vec<TurnDone> {
+    pub fn take(mut self) -> Vec<TurnResult> {
         std::mem::take(&mut self.turns)
     }
 }
 
-impl std::fmt::Debug for Results {
+impl std::fmt::Debug for TurnResults {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Results").field(&self.turns).finish()
     }
 }
 
-impl Drop for Results {
+impl Drop for TurnResults {
     fn drop(&mut self) {
         self.queues.taken(&self.attachment, self.bytes);
     }
@@ -58,15 +63,15 @@ impl Drop for Results {
 
 /// The worker threads. Dropping the pool ends them: running turns are dropped within a tick, queued turns at once,
 /// and neither are reported.
-pub struct Pool {
-    queues: Arc<Queues>,
+pub struct WorkerPool {
+    queues: Arc<TurnScheduler>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Pool {
+impl WorkerPool {
     /// Starts the worker threads.
-    pub fn start(engine: &Arc<Engine>) -> io::Result<Self> {
-        let queues = Arc::new(Queues::new(engine.settings().workers.max(1)));
+    pub fn start(engine: &Arc<HandlerEngine>) -> io::Result<Self> {
+        let queues = Arc::new(TurnScheduler::new(engine.settings().workers.max(1)));
         let mut pool = Self { queues: Arc::clone(&queues), threads: Vec::new() };
         for number in 0..engine.settings().workers.max(1) {
             let worker = Worker::new(Arc::clone(&queues), Arc::clone(engine));
@@ -79,13 +84,18 @@ impl Pool {
     }
 
     /// Creates a queue for one source of turns. Its turns wait until a version is active.
-    pub fn attach(&self, stream: StreamContext, active: Option<Arc<Active>>, done: Done) -> Turns {
-        let attachment = Attachment::new(stream, active, done);
-        Turns { queues: Arc::clone(&self.queues), attachment: Arc::new(attachment) }
+    pub fn attach(
+        &self,
+        stream: StreamContext,
+        active: Option<Arc<ActiveVersion>>,
+        done: ResultCallback,
+    ) -> TurnQueueHandle {
+        let attachment = TurnQueue::new(stream, active, done);
+        TurnQueueHandle { queues: Arc::clone(&self.queues), attachment: Arc::new(attachment) }
     }
 }
 
-impl Drop for Pool {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         self.queues.close();
         for thread in self.threads.drain(..) {
@@ -101,27 +111,27 @@ fn run(worker: Worker) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
     if result.is_err() {
         // The guard ends the process even if the log panics.
-        let _end = Abort;
+        let _end = AbortGuard;
         tracing::error!("worker thread panicked: this is a bug of the host; ending the process");
     }
 }
 
 /// A guard that ends the process when it is dropped.
-struct Abort;
+struct AbortGuard;
 
-impl Drop for Abort {
+impl Drop for AbortGuard {
     fn drop(&mut self) {
         std::process::abort();
     }
 }
 
 /// A queue of turns. Dropping it drops the queued turns; the results of its running turns are not reported.
-pub struct Turns {
-    queues: Arc<Queues>,
-    attachment: Arc<Attachment>,
+pub struct TurnQueueHandle {
+    queues: Arc<TurnScheduler>,
+    attachment: Arc<TurnQueue>,
 }
 
-impl Turns {
+impl TurnQueueHandle {
     /// Submits turns for execution; each gets one result. The queue has no limit: the caller must limit the turns
     /// without a result.
     pub fn submit(&self, turns: Vec<Turn>) {
@@ -136,29 +146,29 @@ impl Turns {
     /// Switches the queue to another version, which executes the turns that are submitted from now on and those that
     /// no worker has taken yet. The old version's idle instances end when nothing refers to it any more. With `None`,
     /// returns the turns that no worker has taken, as results without effect.
-    pub fn replace(&self, active: Option<Arc<Active>>) -> Vec<TurnDone> {
+    pub fn replace(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
         // Nothing here may hold a version that is being replaced.
         let last = if active.is_none() { self.attachment.active() } else { None };
         let back = self.attachment.replace(active);
         self.queues.retire();
         let Some(last) = last else { return Vec::new() };
-        let undone = |turn: Turn| TurnDone {
+        let undone = |turn: Turn| TurnResult {
             token: turn.token,
             version: Arc::clone(&last.decided),
             verdicts: Vec::new(),
-            state: Change::Keep,
+            state: StateUpdate::Keep,
             failure: None,
         };
         back.into_iter().map(undone).collect()
     }
 
     /// Returns the version that executes turns now.
-    pub fn active(&self) -> Option<Arc<Active>> {
+    pub fn active(&self) -> Option<Arc<ActiveVersion>> {
         self.attachment.active()
     }
 }
 
-impl Drop for Turns {
+impl Drop for TurnQueueHandle {
     fn drop(&mut self) {
         self.attachment.detach();
         self.queues.retire();

@@ -9,7 +9,7 @@ const MIB: usize = 1 << 20;
 
 /// The settings by which handlers are run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct HandlerSettings {
     /// Threads that execute handlers, shared by all streams. At least one is started.
     pub workers: usize,
     /// The number of events that an instance serves: one or many.
@@ -23,7 +23,7 @@ pub struct Settings {
     /// Limits for compiling a handler in a process of its own.
     pub compile: CompileLimits,
     /// Limits for a handler's execution and results.
-    pub limits: Limits,
+    pub limits: HandlerLimits,
 }
 
 /// Limits for compiling one handler.
@@ -46,7 +46,7 @@ pub enum InstancePolicy {
 
 /// Limits for one handler. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct HandlerLimits {
     /// All memories and tables of an instance together.
     pub memory: usize,
     /// How long one event may run; only time in which the guest runs counts.
@@ -63,7 +63,7 @@ pub struct Limits {
     pub log: usize,
 }
 
-impl Default for Settings {
+impl Default for HandlerSettings {
     fn default() -> Self {
         Self {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
@@ -73,12 +73,12 @@ impl Default for Settings {
             instance_events: 10_000,
             cache: None,
             compile: CompileLimits { timeout: Duration::from_mins(5), memory: 4 << 30 },
-            limits: Limits::default(),
+            limits: HandlerLimits::default(),
         }
     }
 }
 
-impl Default for Limits {
+impl Default for HandlerLimits {
     fn default() -> Self {
         Self {
             // The language that needs the most memory of those measured (Python) starts in 16 MiB.
@@ -100,7 +100,7 @@ impl Default for Limits {
 /// own records for messages and headers.
 const LIFT_OVERHEAD_PER_MESSAGE: usize = 1 << 10;
 
-impl Limits {
+impl HandlerLimits {
     /// Returns the number of bytes that one lift may copy from a guest. The limit prevents a list of a million
     /// elements that share one place in the guest's memory from being copied a million times.
     pub(super) fn lift(&self) -> usize {
@@ -109,9 +109,9 @@ impl Limits {
 }
 
 /// A size in bytes, formatted for people.
-pub(super) struct Size(pub(super) usize);
+pub(super) struct DisplaySize(pub(super) usize);
 
-impl fmt::Display for Size {
+impl fmt::Display for DisplaySize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             bytes if bytes >= MIB && bytes.is_multiple_of(MIB) => write!(f, "{} MiB", bytes / MIB),

@@ -5,14 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::log_line::{LogTarget, log_to_tracing};
-use ordain_config::RoutingKey;
+use ordain_config::RoutingKeyTemplate;
 
 /// The facts about a stream that a worker needs.
 #[derive(Clone)]
 pub struct StreamContext {
     pub(super) name: Arc<str>,
     /// The configured sinks, with the routing key templates of those that have one.
-    sinks: BTreeMap<Arc<str>, Option<RoutingKey>>,
+    sinks: BTreeMap<Arc<str>, Option<RoutingKeyTemplate>>,
     pub(super) log: LogTarget,
 }
 
@@ -31,7 +31,11 @@ impl StreamContext {
 
     /// Adds a sink whose messages get routing keys.
     #[must_use]
-    pub fn with_routing_key(mut self, sink: impl Into<Arc<str>>, template: RoutingKey) -> Self {
+    pub fn with_routing_key(
+        mut self,
+        sink: impl Into<Arc<str>>,
+        template: RoutingKeyTemplate,
+    ) -> Self {
         self.sinks.insert(sink.into(), Some(template));
         self
     }

@@ -3,48 +3,48 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Change, Event, Failure, Message, Turn, TurnDone, Verdict};
+use ordain_core::{Event, FailedAttempt, HandlerOutcome, Message, StateUpdate, Turn, TurnResult};
 
-use super::engine::Engine;
-use super::guest::{EventName, TurnName};
-use super::handler::Active;
-use super::instance::Instance;
-use super::outcome::{self, Settled};
+use super::engine::HandlerEngine;
+use super::guest::{EventIdentity, TurnIdentity};
+use super::handler::ActiveVersion;
+use super::instance::HandlerInstance;
+use super::outcome::{self, AcceptedReply};
 use super::settings::InstancePolicy;
 use super::stream::StreamContext;
 
 /// The values that all turns of one batch share.
-pub(super) struct Setting {
-    pub(super) engine: Arc<Engine>,
-    pub(super) active: Arc<Active>,
+pub(super) struct TurnContext {
+    pub(super) engine: Arc<HandlerEngine>,
+    pub(super) active: Arc<ActiveVersion>,
     pub(super) stream: Arc<StreamContext>,
 }
 
 /// A turn's result, and its instance if another turn can use the instance.
-pub(super) struct Ended {
-    pub(super) done: TurnDone,
-    pub(super) instance: Option<Instance>,
+pub(super) struct FinishedTurn {
+    pub(super) done: TurnResult,
+    pub(super) instance: Option<HandlerInstance>,
     /// Total size of the messages, rejection reasons and state, in bytes.
     pub(super) bytes: usize,
 }
 
 /// Executes a turn, on `instance` if one is given.
 pub(super) async fn run(
-    setting: Arc<Setting>,
+    setting: Arc<TurnContext>,
     turn: Turn,
-    mut instance: Option<Instance>,
-) -> Ended {
+    mut instance: Option<HandlerInstance>,
+) -> FinishedTurn {
     let version = Arc::clone(&setting.active.decided);
-    let name = Arc::new(TurnName {
+    let name = Arc::new(TurnIdentity {
         version: version.build.version.clone(),
         stream: Arc::clone(&setting.stream),
         key: turn.key,
     });
-    let mut done = TurnDone {
+    let mut done = TurnResult {
         token: turn.token,
         version,
         verdicts: Vec::with_capacity(turn.events.len()),
-        state: Change::Keep,
+        state: StateUpdate::Keep,
         failure: None,
     };
     let mut state = turn.state;
@@ -53,19 +53,19 @@ pub(super) async fn run(
         instance.begin_slice();
     }
     for (sequence, event) in &turn.events {
-        let name = EventName { turn: Arc::clone(&name), sequence: *sequence };
+        let name = EventIdentity { turn: Arc::clone(&name), sequence: *sequence };
         match execute(&setting, &mut instance, &name, event, state.as_ref()).await {
-            Ok(Settled::Effect { state: change, messages, complete }) => {
+            Ok(AcceptedReply::Effect { state: change, messages, complete }) => {
                 apply(change, &mut state, &mut done.state);
                 bytes += messages.iter().map(Message::memory).sum::<usize>();
-                done.verdicts.push(Verdict::Effect { messages, complete });
+                done.verdicts.push(HandlerOutcome::Effect { messages, complete });
                 if complete || bytes >= turn.bytes {
                     break;
                 }
             }
-            Ok(Settled::Rejected(reason)) => {
+            Ok(AcceptedReply::Rejected(reason)) => {
                 bytes += reason.len();
-                done.verdicts.push(Verdict::Rejected(reason));
+                done.verdicts.push(HandlerOutcome::Rejected(reason));
             }
             Err(failure) => {
                 done.failure = Some(failure);
@@ -77,22 +77,22 @@ pub(super) async fn run(
         }
     }
     bytes += done.state.memory();
-    Ended { done, instance, bytes }
+    FinishedTurn { done, instance, bytes }
 }
 
 /// Executes one event. Puts the instance back into the slot only if another event may use it.
 async fn execute(
-    setting: &Setting,
-    slot: &mut Option<Instance>,
-    name: &EventName,
+    setting: &TurnContext,
+    slot: &mut Option<HandlerInstance>,
+    name: &EventIdentity,
     event: &Event,
     state: Option<&Bytes>,
-) -> Result<Settled, Failure> {
-    let Setting { engine, active, stream } = setting;
+) -> Result<AcceptedReply, FailedAttempt> {
+    let TurnContext { engine, active, stream } = setting;
     let settings = engine.settings();
     let mut instance = match slot.take() {
         Some(instance) => instance,
-        None => Instance::start(engine, &active.handler, name, event).await?,
+        None => HandlerInstance::start(engine, &active.handler, name, event).await?,
     };
     let reply = instance.call(name, event, state.map(AsRef::as_ref), &settings.limits).await?;
     let settled = outcome::accept(reply, event, stream, &settings.limits)?;
@@ -103,11 +103,11 @@ async fn execute(
 }
 
 /// Applies an event's change to the state for the next event, and records it as the change of the whole turn.
-fn apply(change: Change, state: &mut Option<Bytes>, together: &mut Change) {
+fn apply(change: StateUpdate, state: &mut Option<Bytes>, together: &mut StateUpdate) {
     match &change {
-        Change::Keep => return,
-        Change::Put(bytes) => *state = Some(bytes.clone()),
-        Change::Delete => *state = None,
+        StateUpdate::Keep => return,
+        StateUpdate::Put(bytes) => *state = Some(bytes.clone()),
+        StateUpdate::Delete => *state = None,
     }
     *together = change;
 }

@@ -8,13 +8,13 @@
 use wasmtime::component::{ComponentType, Lift, Lower, TypedFunc};
 
 /// The arguments of `handle`: the event and the state before it.
-pub(super) type Args<'a> = (EventArg<'a>, Option<&'a [u8]>);
+pub(super) type HandleArgs<'a> = (EventArg<'a>, Option<&'a [u8]>);
 
 /// The result of `handle`.
-pub(super) type Reply = Result<Outcome, Refusal>;
+pub(super) type HandleReply = Result<OutcomeReply, RefusalReply>;
 
 /// The guest's function `handle`.
-pub(super) type Handle<'a> = TypedFunc<Args<'a>, (Reply,)>;
+pub(super) type HandleFunc<'a> = TypedFunc<HandleArgs<'a>, (HandleReply,)>;
 
 /// A header's name and value.
 pub(super) type HeaderArg<'a> = (&'a str, &'a str);
@@ -41,7 +41,7 @@ pub(super) struct EventArg<'a> {
 
 #[derive(ComponentType, Lift)]
 #[component(record)]
-pub(super) struct Outcome {
+pub(super) struct OutcomeReply {
     pub(super) state: StateChange,
     pub(super) messages: Vec<MessageReply>,
     pub(super) complete: bool,
@@ -77,16 +77,16 @@ pub(super) struct MessageReply {
 
 #[derive(ComponentType, Lift)]
 #[component(variant)]
-pub(super) enum Refusal {
+pub(super) enum RefusalReply {
     #[component(name = "retry")]
-    Retry(RetryInfo),
+    Retry(RetryReply),
     #[component(name = "reject")]
     Reject(String),
 }
 
 #[derive(ComponentType, Lift)]
 #[component(record)]
-pub(super) struct RetryInfo {
+pub(super) struct RetryReply {
     pub(super) reason: String,
     #[component(name = "after-ms")]
     pub(super) after_ms: Option<u64>,
@@ -96,7 +96,7 @@ pub(super) struct RetryInfo {
 #[derive(ComponentType, Lift, Clone, Copy)]
 #[component(enum)]
 #[repr(u8)]
-pub(super) enum Level {
+pub(super) enum LogLevel {
     #[component(name = "trace")]
     Trace,
     #[component(name = "debug")]

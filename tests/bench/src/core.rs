@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ordain_core::{
-    Applied, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input, Job, Key,
-    Loaded, Sequencer, Turn, TurnDone, Verdict,
+    AppliedCommit, CommitReply, Effect, Event, EventParts, FileDigest, HandlerOutcome, Input, Key,
+    KeyRecord, KeySnapshot, Rollout, Sequencer, StateUpdate, Turn, TurnResult,
 };
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -184,7 +184,7 @@ struct Loop {
     /// The next sequence of each key.
     next: Vec<u64>,
     answers: Vec<Input>,
-    version: Arc<Decided>,
+    version: Arc<Rollout>,
     state: bytes::Bytes,
 }
 
@@ -250,7 +250,7 @@ impl Loop {
                 for write in &batch.writes {
                     self.next[number(&write.key)] = write.job.next;
                 }
-                let applied = Applied { time: 1, ..Applied::default() };
+                let applied = AppliedCommit { time: 1, ..AppliedCommit::default() };
                 let reply = CommitReply::Applied(applied);
                 let shard = batch.shard;
                 let number = batch.number;
@@ -264,21 +264,21 @@ impl Loop {
         }
     }
 
-    fn execute(&self, turn: &Turn) -> TurnDone {
-        let effect = || Verdict::Effect { messages: Vec::new(), complete: false };
-        TurnDone {
+    fn execute(&self, turn: &Turn) -> TurnResult {
+        let effect = || HandlerOutcome::Effect { messages: Vec::new(), complete: false };
+        TurnResult {
             token: turn.token,
             version: self.version.clone(),
             verdicts: turn.events.iter().map(|_| effect()).collect(),
-            state: Change::Put(self.state.clone()),
+            state: StateUpdate::Put(self.state.clone()),
             failure: None,
         }
     }
 
-    fn job(&self, next: u64) -> Loaded {
-        let job = Job { next, incarnation: 1, ..Job::new(1, 0) };
+    fn job(&self, next: u64) -> KeySnapshot {
+        let job = KeyRecord { next, incarnation: 1, ..KeyRecord::new(1, 0) };
         let state = Some(self.state.clone());
-        Loaded { job, state, ids: Vec::new(), now: 0, due_in: None, expire_in: None }
+        KeySnapshot { job, state, ids: Vec::new(), now: 0, due_in: None, expire_in: None }
     }
 }
 
@@ -286,6 +286,6 @@ fn number(key: &Key) -> usize {
     key["key-".len()..].parse().expect("keys are made here")
 }
 
-fn decided() -> Arc<Decided> {
-    Decided::first("bench@1.0.0", Digest([0; 32]))
+fn decided() -> Arc<Rollout> {
+    Rollout::first("bench@1.0.0", FileDigest([0; 32]))
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use ordain_core::{Change, Event, EventParts, Token, Turn, Verdict};
-use ordain_wasm::{Caller, Engine, Folder, InstancePolicy, Settings, StreamContext};
+use ordain_core::{AttemptToken, Event, EventParts, HandlerOutcome, StateUpdate, Turn};
+use ordain_wasm::{
+    HandlerEngine, HandlerSettings, InlineExecutor, InstancePolicy, PluginFolder, StreamContext,
+};
 
 use crate::Common;
 use crate::report::Row;
@@ -44,10 +46,11 @@ fn row(
     calls: usize,
 ) -> Result<Row> {
     let cache = Some(common.plugins.canonicalize()?.join(".cache"));
-    let engine = Engine::new(Settings { instance, cache, ..Settings::default() })?;
-    let folder = Folder::scan(&common.plugins)?;
+    let engine =
+        HandlerEngine::new(HandlerSettings { instance, cache, ..HandlerSettings::default() })?;
+    let folder = PluginFolder::scan(&common.plugins)?;
     let handler = engine.load(folder.highest("probe").context("no handler `probe`")?)?;
-    let mut caller = Caller::new(&engine, handler, StreamContext::new("bench", [""; 0]));
+    let mut caller = InlineExecutor::new(&engine, handler, StreamContext::new("bench", [""; 0]));
     let event = Arc::new(Event::new(&EventParts {
         key: "key",
         id: "1",
@@ -59,7 +62,7 @@ fn row(
         ..EventParts::default()
     }));
     let turn = || Turn {
-        token: Token { lane: 0, serial: 0 },
+        token: AttemptToken { lane: 0, serial: 0 },
         key: "key".into(),
         state: None,
         events: (1..).take(TURN).map(|sequence| (sequence, Arc::clone(&event))).collect(),
@@ -67,9 +70,9 @@ fn row(
         bytes: usize::MAX,
     };
     let done = caller.run(turn());
-    let effect = |verdict: &Verdict| matches!(verdict, Verdict::Effect { .. });
+    let effect = |verdict: &HandlerOutcome| matches!(verdict, HandlerOutcome::Effect { .. });
     ensure!(done.verdicts.len() == TURN && done.verdicts.iter().all(effect), "{done:?}");
-    ensure!(kind == "noop" || matches!(done.state, Change::Put(_)), "{done:?}");
+    ensure!(kind == "noop" || matches!(done.state, StateUpdate::Put(_)), "{done:?}");
     let started = Instant::now();
     for _ in 0..calls / TURN {
         caller.run(turn());

@@ -10,11 +10,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use ordain_cloudevents::{Decoder, encode};
-use ordain_config::{Loaded, Share};
-use ordain_core::{Change, Decided, Digest, Emitted, Key, Ordering, Token, Turn, Verdict};
+use ordain_cloudevents::{EventDecoder, encode};
+use ordain_config::{LoadedConfig, PartitionParams};
+use ordain_core::{
+    AttemptToken, EmittedMessage, FileDigest, HandlerOutcome, Key, OrderingMode, Rollout,
+    StateUpdate, Turn,
+};
 use ordain_store::OutboxMessage;
-use ordain_wasm::{Caller, Engine, Folder, Settings, StreamContext};
+use ordain_wasm::{HandlerEngine, HandlerSettings, InlineExecutor, PluginFolder, StreamContext};
 use serde_json::Value;
 
 use crate::process::{Usage, measure};
@@ -38,15 +41,15 @@ path = "receipts.ndjson"
 "#;
 
 /// Returns the settings of a sequencer under the defaults, as in these runs.
-pub(crate) fn default_settings() -> Result<ordain_core::Settings> {
-    let loaded = Loaded::parse(Path::new("ordain.toml"), CONFIG, &|_| None)?;
+pub(crate) fn default_settings() -> Result<ordain_core::SequencerSettings> {
+    let loaded = LoadedConfig::parse(Path::new("ordain.toml"), CONFIG, &|_| None)?;
     let stream = loaded.config.streams.values().next().context("there is one stream")?;
-    let share = Share {
+    let share = PartitionParams {
         partition: 0,
         of_stream: 1,
         of_process: 1,
         workers: loaded.config.workers(),
-        version: Some(Decided::first("bench@1.0.0", Digest([0; 32]))),
+        version: Some(Rollout::first("bench@1.0.0", FileDigest([0; 32]))),
         seed: 1,
     };
     Ok(loaded.config.settings(stream, &share))
@@ -142,12 +145,16 @@ pub(crate) struct Bare {
 
 impl Bare {
     pub(crate) fn run(&self) -> Result<()> {
-        let settings = Settings { cache: Some(self.plugins.join(".cache")), ..Settings::default() };
-        let engine = Engine::new(settings)?;
-        let folder = Folder::scan(&self.plugins)?;
+        let settings = HandlerSettings {
+            cache: Some(self.plugins.join(".cache")),
+            ..HandlerSettings::default()
+        };
+        let engine = HandlerEngine::new(settings)?;
+        let folder = PluginFolder::scan(&self.plugins)?;
         let handler = engine.load(folder.highest("orders").context("no handler `orders`")?)?;
-        let mut caller = Caller::new(&engine, handler, StreamContext::new("orders", ["receipts"]));
-        let decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 20 };
+        let mut caller =
+            InlineExecutor::new(&engine, handler, StreamContext::new("orders", ["receipts"]));
+        let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size: 1 << 20 };
         let mut states: HashMap<Key, Bytes> = HashMap::new();
         let mut input = BufReader::with_capacity(1 << 18, File::open(&self.events)?);
         let mut out = BufWriter::with_capacity(1 << 18, File::create(&self.out)?);
@@ -159,7 +166,7 @@ impl Bare {
             let key: Key = event.key().into();
             let sequence = event.sequence().context("a sequence")?;
             let turn = Turn {
-                token: Token { lane: 0, serial: 0 },
+                token: AttemptToken { lane: 0, serial: 0 },
                 key: Arc::clone(&key),
                 state: states.get(&key).cloned(),
                 events: vec![(sequence, Arc::new(event))],
@@ -168,15 +175,16 @@ impl Bare {
             };
             let done = caller.run(turn);
             match done.state {
-                Change::Keep => {}
-                Change::Put(state) => drop(states.insert(Arc::clone(&key), state)),
-                Change::Delete => drop(states.remove(&key)),
+                StateUpdate::Keep => {}
+                StateUpdate::Put(state) => drop(states.insert(Arc::clone(&key), state)),
+                StateUpdate::Delete => drop(states.remove(&key)),
             }
-            let Some(Verdict::Effect { messages, .. }) = done.verdicts.into_iter().next() else {
+            let Some(HandlerOutcome::Effect { messages, .. }) = done.verdicts.into_iter().next()
+            else {
                 bail!("event {sequence} of {key} failed: {:?}", done.failure)
             };
             for (index, message) in (0..).zip(messages) {
-                let emitted = Emitted { sequence, index, event: 0, message };
+                let emitted = EmittedMessage { sequence, index, event: 0, message };
                 let message = OutboxMessage { key: Arc::clone(&key), incarnation: 1, emitted };
                 encoded.clear();
                 encode("orders", &message, None, &mut encoded);

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use ordain_config::{Loaded, StoreConfig};
+use ordain_config::{LoadedConfig, StoreConfig};
 use ordain_store::Store;
-use ordain_store_embedded::{Embedded, Options};
-use ordain_store_redis::Redis;
+use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
+use ordain_store_redis::RedisStore;
 
 /// Opens the store that a configuration names, as `ordain` does.
 pub(crate) async fn open_store(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     patience: Option<Duration>,
 ) -> Result<Arc<dyn Store>> {
     match &loaded.config.store {
         StoreConfig::Embedded(embedded) => {
-            Ok(Arc::new(Embedded::open(Options::new(&*embedded.path))?))
+            Ok(Arc::new(EmbeddedStore::open(EmbeddedOptions::new(&*embedded.path))?))
         }
-        StoreConfig::Redis(redis) => Ok(Arc::new(Redis::open(redis.options(patience)).await?)),
+        StoreConfig::Redis(redis) => Ok(Arc::new(RedisStore::open(redis.options(patience)).await?)),
     }
 }

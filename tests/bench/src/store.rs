@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use ordain_core::{
-    Batch, Change, CommitReply, Decided, Digest, Emitted, Expect, Job, JobWrite, Key, Message,
-    MessageParts, shard_of,
+    Batch, CommitReply, EmittedMessage, FileDigest, Key, KeyRecord, KeyWrite, Message,
+    MessageParts, Rollout, StateUpdate, WriteCondition, shard_of,
 };
-use ordain_store::{Claimed, Partition, Store};
-use ordain_store::{RedisAddress as Address, RedisOptions as Options};
-use ordain_store_embedded::{self, Embedded};
-use ordain_store_redis::Redis;
+use ordain_store::{ClaimedPartition, Partition, Store};
+use ordain_store::{RedisAddress, RedisOptions};
+use ordain_store_embedded::{self, EmbeddedStore};
+use ordain_store_redis::RedisStore;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
@@ -69,7 +69,9 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
 async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
     if side == "embedded" {
         let folder = TempDir::new()?;
-        let store = Arc::new(Embedded::open(ordain_store_embedded::Options::new(folder.path()))?);
+        let store = Arc::new(EmbeddedStore::open(ordain_store_embedded::EmbeddedOptions::new(
+            folder.path(),
+        ))?);
         return Sides::new(store, keys).await?.rows(&own_cpu_seconds).await;
     }
     let server = ordain_servers::Redis::start(&[])?;
@@ -77,8 +79,8 @@ async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
     if side == "hset" {
         return plain(&server.url(), keys, &cpu).await;
     }
-    let options = Options {
-        address: Address::parse(&server.url()).map_err(anyhow::Error::msg)?,
+    let options = RedisOptions {
+        address: RedisAddress::parse(&server.url()).map_err(anyhow::Error::msg)?,
         prefix: "bench".to_owned(),
         shards: SHARDS,
         replicas: 0,
@@ -86,7 +88,7 @@ async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
         patience: None,
         shift: Arc::default(),
     };
-    let store = Arc::new(Redis::open(options).await?);
+    let store = Arc::new(RedisStore::open(options).await?);
     Sides::new(store, keys).await?.rows(&cpu).await
 }
 
@@ -111,7 +113,7 @@ struct Sides {
 struct Shard {
     store: Arc<dyn Store>,
     partition: Partition,
-    claimed: Claimed,
+    claimed: ClaimedPartition,
     slice: u32,
     number: u64,
     /// The keys, with the next sequence of each.
@@ -204,7 +206,7 @@ impl Shard {
     }
 }
 
-fn write(key: &Key, next: u64) -> JobWrite {
+fn write(key: &Key, next: u64) -> KeyWrite {
     let message = Message::new(&MessageParts {
         sink: "receipts",
         kind: "receipt",
@@ -212,16 +214,16 @@ fn write(key: &Key, next: u64) -> JobWrite {
         data: &[b'm'; BYTES],
         ..MessageParts::default()
     });
-    let mut job = Job::new(next + 1, 0);
+    let mut job = KeyRecord::new(next + 1, 0);
     job.incarnation = 1;
     job.digests = (0..DIGESTS).collect();
-    job.version = Some(Decided::first("orders@1.0.0", Digest([0; 32])));
-    JobWrite {
+    job.version = Some(Rollout::first("orders@1.0.0", FileDigest([0; 32])));
+    KeyWrite {
         key: Arc::clone(key),
-        expect: if next == 1 { Expect::Absent } else { Expect::Next(next) },
+        expect: if next == 1 { WriteCondition::Absent } else { WriteCondition::Next(next) },
         job,
-        state: Change::Put(vec![b's'; BYTES].into()),
-        messages: vec![Emitted { sequence: next, index: 0, event: 0, message }],
+        state: StateUpdate::Put(vec![b's'; BYTES].into()),
+        messages: vec![EmittedMessage { sequence: next, index: 0, event: 0, message }],
         letters: Vec::new(),
         consumed: Vec::new(),
         spill: Vec::new(),

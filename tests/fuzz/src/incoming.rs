@@ -7,16 +7,18 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lapin::message::Delivery;
 use ordain_cloudevents::{
-    DecodeError, Decoder, compact, decode_body, decode_http, encode, form_of,
+    DecodeError, EventDecoder, compact, decode_body, decode_http, encode, form_of,
 };
-use ordain_config::numbering::Numbering;
-use ordain_config::{KeyFrom, Loaded, broker_url};
+use ordain_config::numbering::StreamNumbering;
+use ordain_config::{KeyLocation, LoadedConfig, broker_url};
 use ordain_core::{
-    Emitted, Event, LetterId, Message, MessageParts, Ordering, Status, split_version,
+    EmittedMessage, Event, KeyStatus, LetterId, Message, MessageParts, OrderingMode, split_version,
 };
 use ordain_store::checkpoint::Checkpoint;
 use ordain_store::published_file::PublishedFile;
-use ordain_store::{About, InstanceId, OutboxMessage, RedisAddress, Report, versions};
+use ordain_store::{
+    InstanceId, InstanceInfo, InstanceReport, OutboxMessage, RedisAddress, versions,
+};
 use ordain_store_embedded as embedded;
 use ordain_store_redis as redis;
 
@@ -27,7 +29,7 @@ const BODY_EVENTS: usize = 10_000;
 const EVENT_SIZE: usize = 1 << 20;
 /// The usual limit of an event's size, and a limit that a fuzzed event can exceed.
 const SIZES: [usize; 2] = [EVENT_SIZE, 256];
-const ORDERINGS: [Ordering; 2] = [Ordering::Sequenced, Ordering::Fifo];
+const ORDERINGS: [OrderingMode; 2] = [OrderingMode::Sequenced, OrderingMode::Fifo];
 
 /// Largest size of an error: its own words, and the quoted part of its subject.
 const WORDS: usize = 8 << 10;
@@ -43,13 +45,13 @@ fn judge_error(error: &DecodeError) {
 
 /// Reads a line of a file, or an event in a body, writes it as a message, and reads it again.
 pub fn line(bytes: &[u8]) {
-    let small = Decoder { ordering: Ordering::Sequenced, event_size: SIZES[1] };
+    let small = EventDecoder { ordering: OrderingMode::Sequenced, event_size: SIZES[1] };
     match small.decode(bytes) {
         Ok(event) => judge_size(&event, SIZES[1]),
         Err(error) => judge_error(&error),
     }
     for ordering in ORDERINGS {
-        match (Decoder { ordering, event_size: EVENT_SIZE }).decode(bytes) {
+        match (EventDecoder { ordering, event_size: EVENT_SIZE }).decode(bytes) {
             Err(error) => judge_error(&error),
             Ok(event) => {
                 judge(&event);
@@ -71,12 +73,12 @@ fn is_read_again(event: &Event) {
         delay_ms: None,
         end: event.end(),
     };
-    let emitted = Emitted { sequence: 1, index: 0, event: 0, message: Message::new(&parts) };
+    let emitted = EmittedMessage { sequence: 1, index: 0, event: 0, message: Message::new(&parts) };
     let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
     let mut line = Vec::new();
     encode("orders", &message, event.sequence(), &mut line);
     // The written form may be longer than the read one: data that is not JSON becomes base64.
-    let decoder = Decoder { ordering: Ordering::Sequenced, event_size: 8 * EVENT_SIZE };
+    let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size: 8 * EVENT_SIZE };
     let again = decoder.decode(&line).expect("the written bytes can be read");
     assert_eq!(
         (again.key(), again.kind(), again.content_type(), again.sequence(), again.end()),
@@ -111,7 +113,7 @@ pub fn request(bytes: &[u8]) {
     }
     let body = Bytes::copy_from_slice(body);
     for (ordering, event_size) in ORDERINGS.into_iter().zip(SIZES) {
-        let decoder = Decoder { ordering, event_size };
+        let decoder = EventDecoder { ordering, event_size };
         match decode_http(&decoder, &headers, &body) {
             Ok(event) => {
                 judge(&event);
@@ -133,8 +135,9 @@ pub fn delivery(bytes: &[u8]) {
     let mut delivery = Delivery::mock(1, "orders".into(), key, false, body.to_vec());
     delivery.properties = header.properties;
     for ordering in ORDERINGS {
-        for key in [KeyFrom::RoutingKey, KeyFrom::Header("key".to_owned())] {
-            match (ordain_amqp::Decoder { ordering, event_size: EVENT_SIZE, key }).decode(&delivery)
+        for key in [KeyLocation::RoutingKey, KeyLocation::Header("key".to_owned())] {
+            match (ordain_amqp::DeliveryDecoder { ordering, event_size: EVENT_SIZE, key })
+                .decode(&delivery)
             {
                 Ok(event) => judge(&event),
                 Err(error) => judge_error(&error),
@@ -147,7 +150,7 @@ pub fn delivery(bytes: &[u8]) {
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let env = |name: &str| (name != "NONE").then(|| format!("[{name}]"));
-    match Loaded::parse(Path::new("folder/ordain.toml"), text, &env) {
+    match LoadedConfig::parse(Path::new("folder/ordain.toml"), text, &env) {
         Ok(loaded) => drop(loaded.unsupported()),
         Err(error) => {
             assert!(!error.problems.is_empty(), "an error has a problem");
@@ -163,18 +166,18 @@ pub fn config(bytes: &[u8]) {
 /// Reads short texts: cursors, places, marks, leases, addresses, names and identities.
 pub fn text(bytes: &[u8]) {
     drop(Checkpoint::decode(bytes));
-    drop(Numbering::decode("mark", bytes));
+    drop(StreamNumbering::decode("mark", bytes));
     let _ = PublishedFile::decode(bytes);
     places(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let about = About::decode(text);
-    assert_eq!(About::decode(&about.encode()), about);
-    let report = Report::decode(text);
-    assert_eq!(Report::decode(&report.encode()), report);
+    let about = InstanceInfo::decode(text);
+    assert_eq!(InstanceInfo::decode(&about.encode()), about);
+    let report = InstanceReport::decode(text);
+    assert_eq!(InstanceReport::decode(&report.encode()), report);
     if let Some(id) = LetterId::parse("k", text) {
         assert_eq!(LetterId::parse("k", &id.text()), Some(id));
     }
-    if let Some(status) = Status::parse(text) {
+    if let Some(status) = KeyStatus::parse(text) {
         assert_eq!(status.name(), text);
     }
     drop(text.parse::<InstanceId>());
@@ -183,7 +186,7 @@ pub fn text(bytes: &[u8]) {
     drop(redis::leases::read_lease(field, row));
     if let Some(decided) = versions::decode(text) {
         assert!(versions::is_version(&decided.build.version));
-        assert!(decided.generation < ordain_core::Decided::END);
+        assert!(decided.generation < ordain_core::Rollout::END);
     }
     drop(RedisAddress::parse(text));
     drop(broker_url::parse(text));
@@ -197,14 +200,14 @@ fn places(place: &[u8]) {
     };
     drop((split_stream(place), split_job(place), split_letter(place), split_fence(place)));
     drop((split_due(&place[..place.len().min(4)], place), split_timed(place)));
-    if let Ok(queue) = embedded::queue::Queue::decode(Some(place)) {
+    if let Ok(queue) = embedded::queue::QueueRecord::decode(Some(place)) {
         drop(queue.encode());
     }
 }
 
 /// Reads cursors of listings, as callers return them.
 fn cursors(text: &str) {
-    use redis::list::keys::Cursor;
+    use redis::list::keys::KeyCursor;
     use redis::list::letters;
     if let Some(id) = embedded::list::letters::read_cursor(text) {
         assert_eq!(
@@ -215,7 +218,7 @@ fn cursors(text: &str) {
     if let Some(place) = letters::read_cursor(text) {
         assert_eq!(letters::read_cursor(&letters::write_cursor(&place)), Some(place));
     }
-    if let Some(cursor) = Cursor::parse(text, 16) {
-        assert_eq!(Cursor::parse(&cursor.text(), 16), Some(cursor));
+    if let Some(cursor) = KeyCursor::parse(text, 16) {
+        assert_eq!(KeyCursor::parse(&cursor.text(), 16), Some(cursor));
     }
 }

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use ordain_core::{Event, Message};
 
 use ordain_store::codec::{
-    Counter, JobView, OriginRecord, decode_applied, decode_fence, decode_given, decode_letter,
-    decode_outbox, decode_queued, decode_retained, decode_spilled, decode_taken_id, encode_fence,
-    encode_given, encode_job, encode_letter, encode_retained, encode_taken_id, letter_time,
-    put_letter_place, split_letter_place, take_over,
+    KeyCounter, KeyRecordView, OriginRecord, decode_applied, decode_fence, decode_given,
+    decode_letter, decode_outbox, decode_queued, decode_retained, decode_spilled, decode_taken_id,
+    encode_fence, encode_given, encode_job, encode_letter, encode_retained, encode_taken_id,
+    letter_time, put_letter_place, split_letter_place, take_over,
 };
 
 /// Reads an event or a message in the core's packed form: a readable one is written as it was read.
@@ -44,7 +44,7 @@ pub fn record(bytes: &[u8]) {
         2 => drop(decode_outbox(1, &bytes)),
         3 => fence(&bytes),
         4 => {
-            if let Ok(counter) = Counter::decode(&bytes) {
+            if let Ok(counter) = KeyCounter::decode(&bytes) {
                 assert_eq!(counter.encode(), bytes[..]);
             }
         }
@@ -79,37 +79,37 @@ pub fn record(bytes: &[u8]) {
             }
         }
         _ => {
-            drop(ordain_store_redis::record::Record::parse(&bytes));
+            drop(ordain_store_redis::record::RedisRecord::parse(&bytes));
             embedded_record(&bytes);
         }
     }
 }
 
 fn job(bytes: &[u8]) {
-    let Ok(view) = JobView::parse(bytes) else { return };
-    let written = |view: &JobView<'_>| {
+    let Ok(view) = KeyRecordView::parse(bytes) else { return };
+    let written = |view: &KeyRecordView<'_>| {
         let mut out = Vec::new();
         encode_job(&view.to_job(), 1, &mut out);
         out
     };
     // Unset times are set when the record is written.
     let out = written(&view);
-    let again = JobView::parse(&out).expect("the written bytes can be read");
+    let again = KeyRecordView::parse(&out).expect("the written bytes can be read");
     let set = written(&again);
-    let last = JobView::parse(&set).expect("the written bytes can be read");
+    let last = KeyRecordView::parse(&set).expect("the written bytes can be read");
     assert_eq!(written(&last), set, "a job that is written again is the same");
     let mut taken = out.clone();
     take_over(&mut taken, &again, 3);
-    let taken = JobView::parse(&taken).expect("a job that was taken over can be read");
+    let taken = KeyRecordView::parse(&taken).expect("a job that was taken over can be read");
     assert_eq!((taken.partition, taken.next), (3, view.next));
 }
 
 /// Checks that a record of the embedded store stays a record with another partition.
 fn embedded_record(bytes: &[u8]) {
-    use ordain_store_embedded::record::Record;
-    let Ok(record) = Record::parse(bytes) else { return };
+    use ordain_store_embedded::record::EmbeddedRecord;
+    let Ok(record) = EmbeddedRecord::parse(bytes) else { return };
     let taken = record.with_partition(3);
-    let taken = Record::parse(&taken).expect("the record that was written can be read");
+    let taken = EmbeddedRecord::parse(&taken).expect("the record that was written can be read");
     assert_eq!((taken.job.partition, taken.job.next), (3, record.job.next));
 }
 

@@ -1,6 +1,6 @@
 //! Deliberate faults between a sequencer and its world, to prove that the checker finds them: each
 //! changes settings, inputs or effects on their way. Faults of the sequencer's decisions, which no
-//! such change can imitate, are `ordain_core::Fault`.
+//! such change can imitate, are `ordain_core::SequencerFault`.
 //!
 //! The checker sees inputs before a fault changes them, and effects after.
 
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use ordain_core::{Batch, Effect, Input, Sequencer, Settings};
+use ordain_core::{Batch, Effect, Input, Sequencer, SequencerSettings};
 
 pub use fault::BoundaryFault;
 
@@ -36,7 +36,7 @@ pub(crate) struct FaultySequencer {
 
 impl FaultySequencer {
     pub(crate) fn new(
-        mut settings: Settings,
+        mut settings: SequencerSettings,
         commits: &[u64],
         now: u64,
         fault: Option<BoundaryFault>,
@@ -54,7 +54,7 @@ impl FaultySequencer {
 
     /// Switches on a fault of the sequencer's decisions.
     #[cfg(feature = "faults")]
-    pub(crate) fn inject(&mut self, fault: ordain_core::Fault) {
+    pub(crate) fn inject(&mut self, fault: ordain_core::SequencerFault) {
         self.sequencer.inject(fault);
     }
 
@@ -91,7 +91,7 @@ impl Deref for FaultySequencer {
     }
 }
 
-fn change_settings(fault: Option<BoundaryFault>, settings: &mut Settings) {
+fn change_settings(fault: Option<BoundaryFault>, settings: &mut SequencerSettings) {
     match fault {
         Some(BoundaryFault::IgnoreRunAhead) => settings.run_ahead = usize::MAX,
         Some(BoundaryFault::IgnoreMaxTurns) => settings.max_turns = usize::MAX,

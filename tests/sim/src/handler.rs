@@ -2,7 +2,7 @@
 //! compute every result again.
 
 use bytes::Bytes;
-use ordain_core::{Change, Event, FailureKind, Message, MessageParts, digest};
+use ordain_core::{Event, FailureKind, Message, MessageParts, StateUpdate, digest};
 
 use crate::plan::{Blocked, Plan};
 use crate::producer::BLOCKED_KEY;
@@ -14,7 +14,7 @@ pub(crate) const MESSAGES: u64 = 3;
 /// The handler's result for an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Effect {
-    pub(crate) state: Change,
+    pub(crate) state: StateUpdate,
     pub(crate) messages: Vec<Message>,
     pub(crate) complete: bool,
 }
@@ -96,9 +96,9 @@ pub(crate) fn handle(
     let key = digest(event.key().as_bytes());
     let hash = mix(&[digest(version.as_bytes()), key, sequence, event.content(), before]);
     let state = match hash % 16 {
-        0 => Change::Delete,
-        1 => Change::Keep,
-        _ => Change::Put(padded(plan, hash).into()),
+        0 => StateUpdate::Delete,
+        1 => StateUpdate::Keep,
+        _ => StateUpdate::Put(padded(plan, hash).into()),
     };
     let messages =
         (0..(hash >> 8) % (MESSAGES + 1)).map(|index| message(plan, hash, index)).collect();
@@ -123,18 +123,18 @@ fn padded(plan: &Plan, hash: u64) -> Vec<u8> {
 }
 
 /// Returns the state after a change.
-pub(crate) fn changed(state: Option<Bytes>, change: &Change) -> Option<Bytes> {
+pub(crate) fn changed(state: Option<Bytes>, change: &StateUpdate) -> Option<Bytes> {
     match change {
-        Change::Keep => state,
-        Change::Put(state) => Some(state.clone()),
-        Change::Delete => None,
+        StateUpdate::Keep => state,
+        StateUpdate::Put(state) => Some(state.clone()),
+        StateUpdate::Delete => None,
     }
 }
 
 /// Combines two changes into one that has the effect of both in order.
-pub(crate) fn then(first: Change, second: &Change) -> Change {
+pub(crate) fn then(first: StateUpdate, second: &StateUpdate) -> StateUpdate {
     match second {
-        Change::Keep => first,
+        StateUpdate::Keep => first,
         other => other.clone(),
     }
 }

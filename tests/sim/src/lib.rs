@@ -43,7 +43,7 @@ pub struct Options {
     pub boundary_fault: Option<BoundaryFault>,
     /// A fault in the sequencer.
     #[cfg(feature = "faults")]
-    pub core_fault: Option<ordain_core::Fault>,
+    pub core_fault: Option<ordain_core::SequencerFault>,
 }
 
 /// A simulated part that is broken on purpose, to prove that the checker bites.

@@ -1,6 +1,9 @@
 //! The plan of one run: every decision that precedes the run. Rates are in thousandths, times in ms of virtual time.
 
-use ordain_core::{Backoff, Exhausted, GapSettings, Ordering, Overflow, RetrySettings, Settings};
+use ordain_core::{
+    BackoffBounds, ExhaustedPolicy, GapSettings, OrderingMode, OverflowPolicy, RetrySettings,
+    SequencerSettings,
+};
 
 use crate::profile::Profile;
 use crate::rng::Rng;
@@ -11,7 +14,7 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) profile: Profile,
     /// The sequencer's settings. Each owner replaces the partition by its own.
-    pub(crate) settings: Settings,
+    pub(crate) settings: SequencerSettings,
     pub(crate) partitions: u32,
     pub(crate) producer: Producing,
     pub(crate) handler: Handling,
@@ -174,9 +177,9 @@ impl Plan {
 }
 
 /// Returns wide limits: a profile narrows the ones that it tests.
-fn settings(rng: &mut Rng) -> Settings {
-    Settings {
-        ordering: Ordering::Sequenced,
+fn settings(rng: &mut Rng) -> SequencerSettings {
+    SequencerSettings {
+        ordering: OrderingMode::Sequenced,
         first: rng.pick(&[1, 1, 0]),
         partition: 0,
         shards: rng.between(1, 4) as u32,
@@ -195,20 +198,24 @@ fn settings(rng: &mut Rng) -> Settings {
         lane_buffer: 32,
         spill_after: 500,
         spill_limit: 10_000,
-        overflow: Overflow::Pause,
+        overflow: OverflowPolicy::Pause,
         gap: GapSettings {
             timeout: 200,
             attempts: rng.between(1, 4) as u32,
-            backoff: Backoff { min: 50, max: 500 },
+            backoff: BackoffBounds { min: 50, max: 500 },
             sources: vec!["store".into(), "remote".into()],
             max_width: 100,
-            on_exhausted: rng.pick(&[Exhausted::Park, Exhausted::Skip, Exhausted::Wait]),
+            on_exhausted: rng.pick(&[
+                ExhaustedPolicy::Park,
+                ExhaustedPolicy::Skip,
+                ExhaustedPolicy::Wait,
+            ]),
             tail: None,
         },
         retry: RetrySettings {
             attempts: rng.between(1, 4) as u32,
-            backoff: Backoff { min: 20, max: 300 },
-            on_exhausted: rng.pick(&[Exhausted::Park, Exhausted::Skip]),
+            backoff: BackoffBounds { min: 20, max: 300 },
+            on_exhausted: rng.pick(&[ExhaustedPolicy::Park, ExhaustedPolicy::Skip]),
             on_new_version: rng.permille(500),
         },
         id_window: 1_000,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Event, EventParts, Key, Ordering, SEQUENCE_END};
+use ordain_core::{Event, EventParts, Key, OrderingMode, SEQUENCE_END};
 
 use crate::plan::{Blocked, Plan};
 use crate::rng::Rng;
@@ -184,7 +184,7 @@ impl Writer<'_> {
     }
 
     fn is_fifo(&self) -> bool {
-        self.plan.settings.ordering == Ordering::Fifo
+        self.plan.settings.ordering == OrderingMode::Fifo
     }
 
     fn make(&mut self, key: &Key, sequence: u64, variant: &str, end: bool) -> Arc<Event> {

@@ -1,6 +1,6 @@
 //! The kinds of runs. Each kind is a plan with its own failures.
 
-use ordain_core::{Exhausted, Ordering, Overflow};
+use ordain_core::{ExhaustedPolicy, OrderingMode, OverflowPolicy};
 
 use crate::plan::{Blocked, Disturbing, Plan};
 use crate::rng::Rng;
@@ -235,7 +235,7 @@ fn tiny(plan: &mut Plan, rng: &mut Rng) {
     settings.max_loads = 2;
     settings.max_outbox = 20;
     settings.spill_limit = rng.pick(&[3, 5, 10_000]);
-    settings.overflow = rng.pick(&[Overflow::Pause, Overflow::DeadLetter]);
+    settings.overflow = rng.pick(&[OverflowPolicy::Pause, OverflowPolicy::DeadLetter]);
     settings.memory_budget = rng.pick(&[8 << 10, 4 << 20]);
     settings.spill_after = rng.pick(&[50, 500]);
     settings.gap.max_width = rng.pick(&[5, 100]);
@@ -245,7 +245,7 @@ fn tiny(plan: &mut Plan, rng: &mut Rng) {
 
 fn fifo(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
-    plan.settings.ordering = Ordering::Fifo;
+    plan.settings.ordering = OrderingMode::Fifo;
     plan.settings.first = 1;
     plan.producer.lost = 0;
     plan.producer.imported = 0;
@@ -305,7 +305,7 @@ fn late(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.lateness = rng.pick(&[2_000, 60_000]);
     plan.producer.found = 300;
     plan.settings.gap.max_width = rng.pick(&[3, 20, 100]);
-    plan.settings.gap.on_exhausted = rng.pick(&[Exhausted::Skip, Exhausted::Park]);
+    plan.settings.gap.on_exhausted = rng.pick(&[ExhaustedPolicy::Skip, ExhaustedPolicy::Park]);
     disturbances(plan, rng, 1);
 }
 
@@ -321,7 +321,7 @@ fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.settings.quantum = 64;
     plan.settings.gap.timeout = rng.pick(&[1, 20]);
     plan.settings.gap.attempts = 1;
-    plan.settings.gap.on_exhausted = Exhausted::Skip;
+    plan.settings.gap.on_exhausted = ExhaustedPolicy::Skip;
     plan.disturb.crashes = rng.between(1, 8);
 }
 
@@ -378,7 +378,7 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     // With one turn at a time, a slow handler holds the only worker, independently of the sequencer.
     settings.max_turns = settings.max_turns.max(2);
     settings.spill_after = 1_000;
-    settings.overflow = Overflow::DeadLetter;
+    settings.overflow = OverflowPolicy::DeadLetter;
     // These runs last for days.
     settings.due_poll = 3_600_000;
     match blocked {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use ordain_core::Delivery;
+use ordain_core::DeliveryNumber;
 
 use crate::producer::{Entry, Item};
 
@@ -28,9 +28,9 @@ pub(crate) struct Connection {
     pub(crate) open_at: u64,
     /// True if the owner knows that the connection is away.
     pub(crate) away: bool,
-    delivered: Delivery,
+    delivered: DeliveryNumber,
     /// Unacknowledged deliveries, and their places in the queue.
-    outstanding: VecDeque<(Delivery, usize)>,
+    outstanding: VecDeque<(DeliveryNumber, usize)>,
     /// True if the owner knows of the end.
     pub(crate) ended: bool,
 }
@@ -68,7 +68,7 @@ impl Source {
         &self,
         connection: &mut Connection,
         now: u64,
-    ) -> Option<(Delivery, Item)> {
+    ) -> Option<(DeliveryNumber, Item)> {
         if self.next_at(connection)? > now {
             return None;
         }
@@ -118,7 +118,7 @@ impl Source {
     pub(crate) fn acknowledge(
         &mut self,
         connection: &mut Connection,
-        through: Delivery,
+        through: DeliveryNumber,
     ) -> Vec<&Item> {
         let mut covered = Vec::new();
         while let Some(&(delivery, place)) = connection.outstanding.front()
@@ -143,7 +143,7 @@ impl Connection {
         self.outstanding.len()
     }
 
-    pub(crate) fn delivered(&self) -> Delivery {
+    pub(crate) fn delivered(&self) -> DeliveryNumber {
         self.delivered
     }
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Applied, Cause, DeadLetter, Event, Job, Key, LetterContent, LetterId, Loaded, TakenId,
+    AcceptedId, AppliedCommit, Cause, DeadLetter, Event, Key, KeyRecord, KeySnapshot,
+    LetterContent, LetterId,
 };
 
 pub(crate) use commit::{Message, Post};
@@ -32,15 +33,15 @@ pub(crate) struct Claim {
 struct Fence {
     claim: Claim,
     last: u64,
-    reply: Applied,
+    reply: AppliedCommit,
 }
 
 /// The content of the store for one key.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
-    pub(crate) job: Job,
+    pub(crate) job: KeyRecord,
     pub(crate) state: Option<Bytes>,
-    pub(crate) ids: BTreeMap<u64, TakenId>,
+    pub(crate) ids: BTreeMap<u64, AcceptedId>,
     pub(crate) spill: BTreeMap<u64, Arc<Event>>,
     /// Store time of the key's entry in the due index.
     pub(crate) due_at: Option<u64>,
@@ -51,7 +52,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    fn new(job: Job) -> Self {
+    fn new(job: KeyRecord) -> Self {
         Self {
             job,
             state: None,
@@ -111,7 +112,7 @@ impl Store {
                 let fence = self.fences.entry((partition, shard)).or_insert_with(|| Fence {
                     claim,
                     last: 0,
-                    reply: Applied::default(),
+                    reply: AppliedCommit::default(),
                 });
                 fence.claim = claim;
                 fence.last
@@ -122,7 +123,7 @@ impl Store {
 
     /// Imports a job from elsewhere.
     pub(crate) fn import(&mut self, key: &Key, partition: u32, next: u64) {
-        let mut job = Job::new(next, partition);
+        let mut job = KeyRecord::new(next, partition);
         job.incarnation = Self::time(0);
         self.records.insert(key.clone(), Record::new(job));
     }
@@ -141,7 +142,7 @@ impl Store {
         partition: u32,
         key: &Key,
         now: u64,
-    ) -> Result<Option<Box<Loaded>>, String> {
+    ) -> Result<Option<Box<KeySnapshot>>, String> {
         let Some(record) = self.records.get_mut(key) else { return Ok(None) };
         if record.corrupt {
             return Err("simulated: not readable".into());
@@ -150,7 +151,7 @@ impl Store {
             record.job.partition = partition;
             record.job.takeovers += 1;
         }
-        Ok(Some(Box::new(Loaded {
+        Ok(Some(Box::new(KeySnapshot {
             job: record.job.clone(),
             state: record.state.clone(),
             ids: record.ids.values().copied().collect(),

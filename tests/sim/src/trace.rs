@@ -5,7 +5,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use ordain_core::{
-    Batch, CommitReply, DeadLetter, Effect, Event, Input, Job, JobWrite, TurnDone, Verdict,
+    Batch, CommitReply, DeadLetter, Effect, Event, HandlerOutcome, Input, KeyRecord, KeyWrite,
+    TurnResult,
 };
 
 /// A trace that is printed, or discarded.
@@ -105,14 +106,16 @@ fn sequences(events: &[(u64, Arc<Event>)]) -> Vec<u64> {
     events.iter().map(|(sequence, _)| *sequence).collect()
 }
 
-fn turn_done(done: &TurnDone) -> String {
+fn turn_done(done: &TurnResult) -> String {
     let verdicts: Vec<String> = done
         .verdicts
         .iter()
         .map(|verdict| match verdict {
-            Verdict::Effect { messages, complete: false } => messages.len().to_string(),
-            Verdict::Effect { messages, complete: true } => format!("{} and end", messages.len()),
-            Verdict::Rejected(_) => "rejected".into(),
+            HandlerOutcome::Effect { messages, complete: false } => messages.len().to_string(),
+            HandlerOutcome::Effect { messages, complete: true } => {
+                format!("{} and end", messages.len())
+            }
+            HandlerOutcome::Rejected(_) => "rejected".into(),
         })
         .collect();
     let failure = done.failure.as_ref().map(|failure| (failure.kind, failure.after_ms));
@@ -150,7 +153,7 @@ fn describe_batch(batch: &Batch) -> String {
     text
 }
 
-fn describe_write(write: &JobWrite) -> String {
+fn describe_write(write: &KeyWrite) -> String {
     let mut text = format!("{:?} {:?} to {}", write.key, write.expect, job(&write.job));
     if !write.spill.is_empty() {
         let _ = write!(text, ", spill {:?}", sequences(&write.spill));
@@ -175,7 +178,7 @@ fn describe_write(write: &JobWrite) -> String {
     text
 }
 
-fn job(job: &Job) -> String {
+fn job(job: &KeyRecord) -> String {
     let held = job.spilled;
     let mut text = format!("{} {:?}", job.next, job.status);
     if held.count > 0 {

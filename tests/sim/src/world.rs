@@ -12,7 +12,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Batch, Build, Decided, Digest, Effect, Event, Input, Key, Ordering};
+use ordain_core::{Batch, Build, Effect, Event, FileDigest, Input, Key, OrderingMode, Rollout};
 
 use crate::Options;
 use crate::boundary::BoundaryFault;
@@ -66,7 +66,7 @@ enum What {
     Kill(u64),
     NewVersion,
     /// An owner gets the decided version, or learns that it lacks that version.
-    Swap(u64, Arc<Decided>, bool),
+    Swap(u64, Arc<Rollout>, bool),
     Corrupt,
     /// The present state of the store becomes the state that it will go back to after this time.
     Remember(u64),
@@ -92,7 +92,7 @@ pub(crate) struct World {
     plan: Plan,
     boundary_fault: Option<BoundaryFault>,
     #[cfg(feature = "faults")]
-    core_fault: Option<ordain_core::Fault>,
+    core_fault: Option<ordain_core::SequencerFault>,
     rng: Rng,
     now: u64,
     agenda: BTreeMap<(u64, u64), What>,
@@ -116,8 +116,8 @@ pub(crate) struct World {
     current: Vec<Option<u64>>,
     owners_born: u64,
     /// The present decision, and the one before it.
-    decided: Arc<Decided>,
-    before: Arc<Decided>,
+    decided: Arc<Rollout>,
+    before: Arc<Rollout>,
     /// Executions of an event, by key and content.
     tries: BTreeMap<(Key, u64), u32>,
     checker: Checker,
@@ -129,7 +129,7 @@ impl World {
         let mut rng = Rng::new(mix(&[plan.seed, 7]));
         let Script { queues, remote, imported, end } = script(&plan, &mut rng);
         let mut checker = Checker::new(&plan);
-        if plan.settings.ordering == Ordering::Fifo {
+        if plan.settings.ordering == OrderingMode::Fifo {
             for (place, entry) in queues.iter().flatten().enumerate() {
                 if let Item::Event(event) = &entry.item {
                     checker.stands_at(event, place);
@@ -274,7 +274,7 @@ impl World {
 }
 
 /// Returns a decision. The parts of its digest are not simulated.
-fn decided(generation: u64, version: &str) -> Arc<Decided> {
-    let build = Build { version: version.into(), digest: Digest([0; 32]) };
-    Arc::new(Decided { generation, build })
+fn decided(generation: u64, version: &str) -> Arc<Rollout> {
+    let build = Build { version: version.into(), digest: FileDigest([0; 32]) };
+    Arc::new(Rollout { generation, build })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use ordain_core::Fault;
+use ordain_core::SequencerFault;
 use ordain_sim::{BoundaryFault, Breakage, Options, run};
 
 /// Number of seeds within which every fault must be found.
@@ -40,7 +40,7 @@ fn hunt(name: &str, options: &Options) -> Result<(), String> {
 
 #[test]
 fn every_fault_of_the_sequencer_is_found() {
-    let missed: Vec<String> = Fault::ALL
+    let missed: Vec<String> = SequencerFault::ALL
         .iter()
         .filter_map(|fault| {
             let options = Options { core_fault: Some(*fault), ..Options::default() };

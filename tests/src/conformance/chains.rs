@@ -5,10 +5,10 @@ mod giver;
 
 use std::sync::Arc;
 
-use ordain_core::{Event, QueuePlace};
+use ordain_core::{Event, QueuePosition};
 use ordain_store::{
-    AssignReply, Assigned, Claim, Destination, LotReply, Numbers, Origin, Part, Partition, Place,
-    Queued, Rules, Store,
+    AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
+    NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition, QueueEntry, Store,
 };
 
 use super::{Fixture, Owner};
@@ -20,7 +20,7 @@ pub use by_seed::{a_model_says_the_same, numbers_hold_through_crashes};
 /// Each key has its own count per destination, beginning with the first number; the store keeps numbered messages as
 /// their receiver will see them.
 pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
-    use Assigned::New;
+    use AssignItemReply::New;
     let store = fixture.store();
     let [a, b] = keys(store);
     let giver = Giver::exchange(store, 1);
@@ -30,8 +30,8 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
         part(4, 0, &[message(&b, "2")]),
     ];
     assert_eq!(done(giver.send(store, parts).await), [New(1), New(1), New(2), New(3), New(2)]);
-    let zero = Numbers { first: 0, ..NUMBERS };
-    let rules = Rules { numbers: Some(zero), queue: None };
+    let zero = NumberingSettings { first: 0, ..NUMBERS };
+    let rules = DestinationRules { numbers: Some(zero), queue: None };
     let other = Destination::Exchange("other".into());
     let other = Giver { to: other, rules, ..Giver::exchange(store, 1) };
     assert_eq!(other.done(store, 1, &[message(&a, "x"), message(&a, "y")]).await, [New(0), New(1)]);
@@ -55,7 +55,7 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
 
 /// A message keeps its number as long as an outbox may hold the message, also if another owner assigns again.
 pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
-    use Assigned::{Known, New};
+    use AssignItemReply::{Known, New};
     let store = fixture.store();
     let [a, _] = keys(store);
     let first = Giver::exchange(store, 1);
@@ -69,7 +69,7 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     // Another owner, whose backlog is grouped differently.
     let second = Giver::exchange(store, 2);
     assert_eq!(second.done(store, 1, &two).await, [Known(1), Known(2)]);
-    let second = second.with(|origin| origin.before = Some(Place { commit: 1, part: 0 }));
+    let second = second.with(|origin| origin.before = Some(OutboxPosition { commit: 1, part: 0 }));
     let parts =
         vec![part(1, 0, &two), part(2, 0, &[message(&a, "3")]), part(3, 0, &[message(&a, "4")])];
     assert_eq!(done(second.send(store, parts).await), [Known(1), Known(2), Known(3), New(4)]);
@@ -79,17 +79,17 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
         let next = message(&a, &(commit + 1).to_string());
         assert_eq!(second.done(store, commit, &[next]).await, [New(commit + 1)]);
     }
-    assert_eq!(second.give(store, 2, &[message(&a, "3")]).await, refused(LotReply::Fenced));
+    assert_eq!(second.give(store, 2, &[message(&a, "3")]).await, refused(AssignGroupReply::Fenced));
     assert_eq!(second.done(store, 4, &[message(&a, "5")]).await, [Known(5)]);
     // The store fences the previous owner.
-    assert_eq!(first.give(store, 20, &[message(&a, "6")]).await, refused(LotReply::Fenced));
-    assert_eq!(first.give(store, 4, &[message(&a, "5")]).await, refused(LotReply::Fenced));
+    assert_eq!(first.give(store, 20, &[message(&a, "6")]).await, refused(AssignGroupReply::Fenced));
+    assert_eq!(first.give(store, 4, &[message(&a, "5")]).await, refused(AssignGroupReply::Fenced));
     assert_eq!(second.kept(store, &a, 0, 99).await.len(), 20);
 }
 
 /// The store does not confuse messages of other origins, or of the same origin after a rollback, with earlier messages.
 pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
-    use Assigned::{Known, New};
+    use AssignItemReply::{Known, New};
     let store = fixture.store();
     let [a, _] = keys(store);
     let first = Giver::exchange(store, 1);
@@ -104,19 +104,23 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 1, &[message(&a, "4")]).await, [Known(4)]);
 
     // The store has lost entries that it had acknowledged.
-    let went = second.with(|origin| origin.before = Some(Place { commit: 1, part: 1 }));
-    let last = Place { commit: 1, part: 0 };
-    let less = || refused(LotReply::WentBack(Some(last)));
+    let went = second.with(|origin| origin.before = Some(OutboxPosition { commit: 1, part: 1 }));
+    let last = OutboxPosition { commit: 1, part: 0 };
+    let less = || refused(AssignGroupReply::WentBack(Some(last)));
     assert_eq!(went.give(store, 2, &[message(&a, "5")]).await, less());
     assert_eq!(went.send(store, Vec::new()).await, less());
-    let right = went.with(|origin| origin.before = Some(Place { commit: 1, part: 0 }));
+    let right = went.with(|origin| origin.before = Some(OutboxPosition { commit: 1, part: 0 }));
     assert!(done(right.send(store, Vec::new()).await).is_empty());
     assert_eq!(right.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
-    let never = Giver::exchange(store, 3).with(|origin| origin.before = Some(Place::default()));
-    assert_eq!(never.give(store, 3, &[message(&a, "6")]).await, refused(LotReply::WentBack(None)));
+    let never =
+        Giver::exchange(store, 3).with(|origin| origin.before = Some(OutboxPosition::default()));
+    assert_eq!(
+        never.give(store, 3, &[message(&a, "6")]).await,
+        refused(AssignGroupReply::WentBack(None))
+    );
 
     // One call may have assigned a commit that is lost now, and a commit that is not.
-    let of_two = |origin: &mut Origin| origin.partition.number = 1;
+    let of_two = |origin: &mut OriginOutbox| origin.partition.number = 1;
     let parts = || vec![part(1, 0, &[message(&a, "7")]), part(2, 0, &[message(&a, "8")])];
     let earlier = Giver::exchange(store, 1).with(of_two);
     assert_eq!(done(earlier.send(store, parts()).await), [New(6), New(7)]);
@@ -128,7 +132,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
 /// A message that is assigned again after the store lost it keeps its number, in any order of such messages, unless
 /// another message has that number.
 pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
-    use Assigned::New;
+    use AssignItemReply::New;
     let store = fixture.store();
     let [a, b] = keys(store);
     let giver = Giver::exchange(store, 1);
@@ -157,7 +161,7 @@ pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
 /// The store identifies a message by its id in its commit, independent of the other messages of the commit: sinks may
 /// change while the outbox is not empty.
 pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
-    use Assigned::{Known, New};
+    use AssignItemReply::{Known, New};
     let store = fixture.store();
     let [a, b] = keys(store);
     let first = Giver::exchange(store, 1);
@@ -177,7 +181,7 @@ pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
         assert_eq!(of_shard(1).done(store, commit, &[old(commit)]).await, [New(commit + 1)]);
     }
     for commits in [1..=10, 11..=20, 21..=30_u64] {
-        let parts: Vec<Part> =
+        let parts: Vec<OutboxChunk> =
             commits.clone().map(|commit| part(commit, 0, &[old(commit), new(commit)])).collect();
         let given = done(of_shard(2).send(store, parts.clone()).await);
         let right = commits.flat_map(|commit| [Known(commit + 1), New(commit + 31)]);
@@ -197,7 +201,7 @@ pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
 /// The store finds repeated messages among many others, and forgets messages that the outbox has lost: other commits
 /// reuse their numbers.
 pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
-    use Assigned::{Known, New};
+    use AssignItemReply::{Known, New};
     let store = fixture.store();
     let [a, _] = keys(store);
     let first = Giver::exchange(store, 1);
@@ -219,7 +223,7 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
         let done = second.done(store, commit, &[message(&a, &commit.to_string())]).await;
         assert_eq!(done, [Known(commit)]);
     }
-    let others: Vec<Part> =
+    let others: Vec<OutboxChunk> =
         (31..=35).map(|at| part(at, 0, &[message(&a, &format!("other {at}"))])).collect();
     let given = done(second.send(store, others.clone()).await);
     assert_eq!(given, (52..=56).map(New).collect::<Vec<_>>());
@@ -232,7 +236,7 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
         third.done(store, commit, &[message(&a, &commit.to_string())]).await;
     }
     let late = part(20, 0, &[message(&a, "20")]);
-    assert_eq!(third.send(store, vec![late]).await, refused(LotReply::Fenced));
+    assert_eq!(third.send(store, vec![late]).await, refused(AssignGroupReply::Fenced));
 
     // A later call brought an older commit, so that the last call has no lost commit, and those before it have.
     let mixed = |epoch| Giver::exchange(store, epoch).with(|origin| origin.shard = 2);
@@ -252,7 +256,7 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
 
 /// Owners assign in one call, and each gets its own reply.
 pub async fn owners_give_together(fixture: &mut impl Fixture) {
-    use Assigned::{Known, New};
+    use AssignItemReply::{Known, New};
     let store = fixture.store();
     let [a, b] = keys(store);
     let first = Giver::exchange(store, 2);
@@ -262,7 +266,8 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
     first.done(store, 4, &[message(&a, "1")]).await;
     third.done(store, 1, &[message(&b, "1")]).await;
     let stale = Giver::exchange(store, 1);
-    let went = of_shard(3).with(|origin| origin.before = Some(Place { commit: 9, part: 0 }));
+    let went =
+        of_shard(3).with(|origin| origin.before = Some(OutboxPosition { commit: 9, part: 0 }));
     let producer = Giver::producer(store);
     let lots = vec![
         second.lot(vec![part(1, 0, &[message(&a, "2"), message(&b, "2")])]),
@@ -275,12 +280,12 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
     ];
     let expected = AssignReply::Lots(
         vec![
-            LotReply::Done(vec![New(2), New(2)]),
-            LotReply::Fenced,
-            LotReply::Done(vec![Known(1), New(3)]),
-            LotReply::WentBack(None),
-            LotReply::Fenced,
-            LotReply::Done(vec![New(4), Known(4)]),
+            AssignGroupReply::Done(vec![New(2), New(2)]),
+            AssignGroupReply::Fenced,
+            AssignGroupReply::Done(vec![Known(1), New(3)]),
+            AssignGroupReply::WentBack(None),
+            AssignGroupReply::Fenced,
+            AssignGroupReply::Done(vec![New(4), Known(4)]),
         ],
         Vec::new(),
     );
@@ -293,7 +298,7 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
 
 /// An ended key continues its count for a while, and then starts again at 1.
 pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
-    use Assigned::New;
+    use AssignItemReply::New;
     let store = fixture.store();
     let [a, b] = keys(store);
     let giver = Giver::exchange(store, 1);
@@ -324,8 +329,8 @@ pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
 pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let [a, b] = keys(store);
-    let numbers = Numbers { retain_events: 3, ..NUMBERS };
-    let rules = Rules { numbers: Some(numbers), queue: None };
+    let numbers = NumberingSettings { retain_events: 3, ..NUMBERS };
+    let rules = DestinationRules { numbers: Some(numbers), queue: None };
     let giver = Giver { rules, ..Giver::exchange(store, 1) };
     for commit in 1..=5 {
         giver.done(store, commit, &[message(&a, &commit.to_string())]).await;
@@ -345,7 +350,7 @@ pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
 
 /// A message that a producer publishes again is recognised by its id or by its own number.
 pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
-    use Assigned::{Behind, Conflict, Known, New};
+    use AssignItemReply::{Behind, Conflict, Known, New};
     let store = fixture.store();
     let [a, b] = keys(store);
     let producer = Giver::producer(store);
@@ -384,19 +389,19 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     let partition = Partition { stream: "next".into(), number: 0 };
     let shard = giver.shard;
     let read = async |store: &dyn Store, after, limit, bytes| {
-        let all = store.queued(&partition, shard, QueuePlace::default(), 100, 1 << 20).await;
+        let all = store.queued(&partition, shard, QueuePosition::default(), 100, 1 << 20).await;
         let all = all.expect("a read").entries;
         let after =
             all.iter().map(|row| row.0).find(|place| place.number == after).unwrap_or_default();
         let read = store.queued(&partition, shard, after, limit, bytes).await.expect("a read");
-        let row = |(place, queued): (QueuePlace, Queued)| {
+        let row = |(place, queued): (QueuePosition, QueueEntry)| {
             let event = queued.expect("an event");
             (place.number, event.sequence(), data(&event))
         };
         read.entries.into_iter().map(row).collect::<Vec<_>>()
     };
     let place = async |store: &dyn Store, number| {
-        let all = store.queued(&partition, shard, QueuePlace::default(), 100, 1 << 20).await;
+        let all = store.queued(&partition, shard, QueuePosition::default(), 100, 1 << 20).await;
         let all = all.expect("a read").entries;
         all.iter().map(|row| row.0).find(|place| place.number == number).expect("the message waits")
     };
@@ -440,7 +445,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
 
 /// Without numbers messages only wait, each in its partition.
 pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
-    use Assigned::{Known, New};
+    use AssignItemReply::{Known, New};
     let store = fixture.store();
     let [a, b] = keys(store);
     let giver = Giver::stream(store, None, 100);
@@ -450,7 +455,7 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     assert_eq!(done(giver.send(store, parts).await), [Known(0); 3]);
     for (number, expected) in [(0, vec!["1", "2"]), (5, vec!["1"])] {
         let partition = Partition { stream: "next".into(), number };
-        let start = QueuePlace::default();
+        let start = QueuePosition::default();
         let read = store.queued(&partition, giver.shard, start, 10, 1 << 20).await;
         let read = read.expect("a read").entries;
         let events: Vec<Event> = read.into_iter().map(|row| row.1.expect("an event")).collect();
@@ -463,7 +468,7 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     let own = event(&b, "2", Some(7), "own", false);
     assert_eq!(producer.done(store, 0, &[own]).await, [New(7)]);
     let partition = Partition { stream: "next".into(), number: 0 };
-    let start = QueuePlace::default();
+    let start = QueuePosition::default();
     let read = store.queued(&partition, producer.shard, start, 10, 1 << 20).await;
     let read = read.expect("a read").entries;
     let numbers = read.into_iter().skip(2).map(|row| row.1.expect("an event").sequence());

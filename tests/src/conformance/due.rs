@@ -1,6 +1,6 @@
 //! The due index.
 
-use ordain_core::Expect;
+use ordain_core::WriteCondition;
 
 use super::{Fixture, Owner, absent, fresh, job, next};
 
@@ -55,7 +55,7 @@ pub async fn entries_move_and_go(fixture: &mut impl Fixture) {
     // The entry moves back, before the entries that the owner has already read.
     fixture.pass(1_000).await;
     let store = fixture.store();
-    let mut sooner = fresh("a", Expect::Next(3), job(3));
+    let mut sooner = fresh("a", WriteCondition::Next(3), job(3));
     sooner.due_in = Some(0);
     owner.write(store, sooner).await;
     assert_eq!(owner.due(store, 10).await, (vec!["c".to_owned(), "a".to_owned()], None));

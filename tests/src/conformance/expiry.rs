@@ -1,12 +1,14 @@
 //! Tombstones and other jobs that end with time.
 
-use ordain_core::{Change, Expect, Job, JobWrite, Refusal, Status, TakenId};
+use ordain_core::{
+    AcceptedId, KeyRecord, KeyStatus, KeyWrite, StateUpdate, WriteCondition, WriteRefusal,
+};
 use ordain_store::{KeyFilter, Store};
 
 use super::{Fixture, Owner, absent, event, fresh, job, next};
 
-fn completing(mut write: JobWrite, expire_in: u64) -> JobWrite {
-    write.job.status = Status::Completed;
+fn completing(mut write: KeyWrite, expire_in: u64) -> KeyWrite {
+    write.job.status = KeyStatus::Completed;
     write.expire_in = Some(expire_in);
     write
 }
@@ -24,8 +26,11 @@ pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
     fixture.pass(10_000).await;
     let store = fixture.store();
     let loaded = owner.load(store, "a").await.expect("a tombstone");
-    assert_eq!((loaded.job.status, loaded.job.next), (Status::Completed, 3));
-    assert_eq!(owner.commit(store, vec![absent("a")]).await.refused, [(0, Refusal::Next(Some(3)))]);
+    assert_eq!((loaded.job.status, loaded.job.next), (KeyStatus::Completed, 3));
+    assert_eq!(
+        owner.commit(store, vec![absent("a")]).await.refused,
+        [(0, WriteRefusal::Next(Some(3)))]
+    );
 
     fixture.pass(60_000).await;
     let store = fixture.store();
@@ -33,7 +38,7 @@ pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
     assert_eq!(store.key("s", "a").await.expect("a read"), None);
     assert_eq!(listed(store).await, 0);
     let refused = owner.commit(store, vec![next("a", 3)]).await.refused;
-    assert_eq!(refused, [(0, Refusal::Next(None))]);
+    assert_eq!(refused, [(0, WriteRefusal::Next(None))]);
     fixture.reopen().await;
     assert_eq!(owner.load(fixture.store(), "a").await, None);
 }
@@ -42,7 +47,7 @@ pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
 pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = completing(absent("a"), 20_000);
-    write.state = Change::Put("old".into());
+    write.state = StateUpdate::Put("old".into());
     write.job.spilled.add(8);
     write.spill = vec![(8, event("a", 8, "old"))];
     write.due_in = Some(10_000);
@@ -52,7 +57,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let second = owner.write(store, absent("a")).await;
     let loaded = owner.load(store, "a").await.expect("a job");
-    assert_eq!(loaded.job, Job { incarnation: second.time, ..job(2) });
+    assert_eq!(loaded.job, KeyRecord { incarnation: second.time, ..job(2) });
     assert_ne!(second.time, first.time);
     assert_eq!((loaded.state, loaded.due_in), (None, None));
     assert!(owner.spilled(store, "a", 0).await.is_empty());
@@ -103,12 +108,12 @@ pub async fn nothing_of_an_expired_key_is_left(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for number in 0..50 {
         let key = format!("key-{number}");
-        let mut write = fresh(&key, Expect::Absent, job(1));
-        write.state = Change::Put("state".into());
+        let mut write = fresh(&key, WriteCondition::Absent, job(1));
+        write.state = StateUpdate::Put("state".into());
         write.spill = vec![(5, event(&key, 5, "five"))];
         write.job.spilled.add(5);
         write.job.ids_from = 1;
-        write.ids.push(TakenId { sequence: 1, id: 7, content: 9 });
+        write.ids.push(AcceptedId { sequence: 1, id: 7, content: 9 });
         write.due_in = Some(0);
         write.expire_in = Some(10_000);
         owner.write(fixture.store(), write).await;

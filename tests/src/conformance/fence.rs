@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Batch, Change, CommitReply, Expect, Refusal};
+use ordain_core::{Batch, CommitReply, StateUpdate, WriteCondition, WriteRefusal};
 use ordain_store::{Claim, Store};
 
 use super::{Fixture, Owner, absent, event, fresh, job, next, number_of};
@@ -87,15 +87,15 @@ async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitRep
     spilling.job.spilled.add(5);
     owner.write(store, spilling).await;
 
-    let mut again = fresh(&keys[0], Expect::Next(2), job(2));
+    let mut again = fresh(&keys[0], WriteCondition::Next(2), job(2));
     again.spill = vec![(5, event(&keys[0], 5, "other")), (6, event(&keys[0], 6, "six"))];
-    again.job.spilled = ordain_core::Spilled { count: 2, first: 5, last: 6 };
+    again.job.spilled = ordain_core::SpillExtent { count: 2, first: 5, last: 6 };
     let mut state = absent(&keys[2]);
-    state.state = Change::Put("once".into());
+    state.state = StateUpdate::Put("once".into());
     let batch = owner.batch(vec![again, next(&keys[1], 7), state]);
     let reply = owner.send(store, &batch).await;
     let CommitReply::Applied(applied) = &reply else { panic!("{reply:?}") };
-    assert_eq!(applied.refused, [(1, Refusal::Next(None))]);
+    assert_eq!(applied.refused, [(1, WriteRefusal::Next(None))]);
     assert_eq!(applied.present.len(), 1);
     assert!(!applied.present[0].same);
     (owner, batch, reply)

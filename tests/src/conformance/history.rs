@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use ordain_core::{Change, Expect, Job, JobWrite, Key, Refusal};
+use ordain_core::{Key, KeyRecord, KeyWrite, StateUpdate, WriteCondition, WriteRefusal};
 use ordain_store::Store;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -30,48 +30,49 @@ struct Kept {
 
 type Model = BTreeMap<Key, Kept>;
 
-fn state(rng: &mut ChaCha8Rng) -> Change {
+fn state(rng: &mut ChaCha8Rng) -> StateUpdate {
     match rng.random_range(0..10) {
-        0 => Change::Keep,
-        1 => Change::Delete,
+        0 => StateUpdate::Keep,
+        1 => StateUpdate::Delete,
         // Longer than the limit of a state within a record, and shorter.
-        2 => Change::Put(vec![rng.random(); 3_000].into()),
-        _ => Change::Put(vec![rng.random(); 1_000].into()),
+        2 => StateUpdate::Put(vec![rng.random(); 3_000].into()),
+        _ => StateUpdate::Put(vec![rng.random(); 1_000].into()),
     }
 }
 
 /// Makes a write whose condition usually holds in the model.
-fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> JobWrite {
+fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> KeyWrite {
     let next = model.get(key).map_or(1, |kept| kept.next);
     let expect = match rng.random_range(0..20) {
-        0 => Expect::Absent,
-        1 => Expect::Next(next + 1),
-        _ if model.contains_key(key) => Expect::Next(next),
-        _ => Expect::Absent,
+        0 => WriteCondition::Absent,
+        1 => WriteCondition::Next(next + 1),
+        _ if model.contains_key(key) => WriteCondition::Next(next),
+        _ => WriteCondition::Absent,
     };
     let takeovers = model.get(key).map_or(0, |kept| kept.takeovers);
-    let mut write = fresh(key, expect, Job { takeovers, ..Job::new(next + 1, partition) });
+    let mut write =
+        fresh(key, expect, KeyRecord { takeovers, ..KeyRecord::new(next + 1, partition) });
     write.state = state(rng);
     write.expire_in = rng.random_ratio(1, 5).then_some(LIFE);
     write
 }
 
 /// Applies a write to the model. Returns the refusal if its condition does not hold.
-fn apply(model: &mut Model, write: &JobWrite) -> Option<Refusal> {
+fn apply(model: &mut Model, write: &KeyWrite) -> Option<WriteRefusal> {
     let before = model.get(&write.key);
     match (write.expect, before) {
-        (Expect::Absent, None) => {}
-        (Expect::Next(_), None) => return Some(Refusal::Next(None)),
+        (WriteCondition::Absent, None) => {}
+        (WriteCondition::Next(_), None) => return Some(WriteRefusal::Next(None)),
         (_, Some(kept)) if kept.partition != write.job.partition => {
-            return Some(Refusal::Partition(kept.next));
+            return Some(WriteRefusal::Partition(kept.next));
         }
-        (Expect::Next(next), Some(kept)) if next == kept.next => {}
-        (_, Some(kept)) => return Some(Refusal::Next(Some(kept.next))),
+        (WriteCondition::Next(next), Some(kept)) if next == kept.next => {}
+        (_, Some(kept)) => return Some(WriteRefusal::Next(Some(kept.next))),
     }
     let state = match &write.state {
-        Change::Keep => before.and_then(|kept| kept.state.clone()),
-        Change::Put(state) => Some(state.clone()),
-        Change::Delete => None,
+        StateUpdate::Keep => before.and_then(|kept| kept.state.clone()),
+        StateUpdate::Put(state) => Some(state.clone()),
+        StateUpdate::Delete => None,
     };
     let kept = Kept {
         next: write.job.next,
@@ -84,8 +85,8 @@ fn apply(model: &mut Model, write: &JobWrite) -> Option<Refusal> {
     None
 }
 
-async fn commit(store: &dyn Store, owner: &mut Owner, model: &mut Model, writes: Vec<JobWrite>) {
-    let mut by_shard: BTreeMap<u32, Vec<JobWrite>> = BTreeMap::new();
+async fn commit(store: &dyn Store, owner: &mut Owner, model: &mut Model, writes: Vec<KeyWrite>) {
+    let mut by_shard: BTreeMap<u32, Vec<KeyWrite>> = BTreeMap::new();
     for write in writes {
         by_shard.entry(owner.shard(&write.key)).or_default().push(write);
     }

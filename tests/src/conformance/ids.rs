@@ -1,11 +1,11 @@
 //! Remembered ids of events of a `fifo` stream.
 
-use ordain_core::{IdStretch, TakenId};
+use ordain_core::{AcceptedId, IdStretch};
 
 use super::{Fixture, Owner, absent, next};
 
-fn taken(sequence: u64) -> TakenId {
-    TakenId { sequence, id: sequence * 1_000_003, content: sequence as u32 ^ 0x5555 }
+fn taken(sequence: u64) -> AcceptedId {
+    AcceptedId { sequence, id: sequence * 1_000_003, content: sequence as u32 ^ 0x5555 }
 }
 
 /// A load returns ids in order, from `ids_from` on.

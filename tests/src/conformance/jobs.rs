@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Answers, Build, Cause, Change, CommitReply, Decided, Digest, Expect, GapEnd, GapEntry, Gaps,
-    Holes, IdStretch, IdTimes, Job, Loaded, Refusal, SOURCES_LIMIT, Spilled, Status, Trouble,
+    Build, Cause, CommitReply, FailureInfo, FileDigest, GapEnd, GapEntry, GapHistory, IdStretch,
+    IdTimes, KeyRecord, KeySnapshot, KeyStatus, Rollout, SOURCES_LIMIT, SkippedRanges,
+    SourceAnswers, SpillExtent, StateUpdate, WriteCondition, WriteRefusal,
 };
 use ordain_store::KEY_SIZE_LIMIT;
 
@@ -16,8 +17,8 @@ pub async fn a_new_key_is_absent(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     assert_eq!(owner.load(store, "a").await, None);
-    let applied = owner.commit(store, vec![fresh("a", Expect::Next(1), job(2))]).await;
-    assert_eq!(applied.refused, [(0, Refusal::Next(None))]);
+    let applied = owner.commit(store, vec![fresh("a", WriteCondition::Next(1), job(2))]).await;
+    assert_eq!(applied.refused, [(0, WriteRefusal::Next(None))]);
     assert_eq!(owner.load(store, "a").await, None);
     assert_eq!(store.key("s", "a").await.expect("a read"), None);
 }
@@ -29,15 +30,16 @@ pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     let applied = owner.write(store, absent("a")).await;
     assert!(applied.time > 0);
     let loaded = owner.load(store, "a").await.expect("a job");
-    assert_eq!(loaded.job, Job { incarnation: applied.time, ..job(2) });
+    assert_eq!(loaded.job, KeyRecord { incarnation: applied.time, ..job(2) });
     assert_eq!((loaded.state, loaded.ids, loaded.due_in), (None, vec![], None));
 
     fixture.pass(5).await;
     let store = fixture.store();
-    let trouble = Trouble { cause: Cause::Retry, error: "later".into(), since: 0, version: None };
-    let mut waiting = Job { incarnation: applied.time, ..job(2) };
+    let trouble =
+        FailureInfo { cause: Cause::Retry, error: "later".into(), since: 0, version: None };
+    let mut waiting = KeyRecord { incarnation: applied.time, ..job(2) };
     waiting.trouble = Some(Box::new(trouble));
-    let second = owner.write(store, fresh("a", Expect::Next(2), waiting)).await;
+    let second = owner.write(store, fresh("a", WriteCondition::Next(2), waiting)).await;
     assert!(second.time > applied.time);
     let loaded = owner.load(store, "a").await.expect("a job").job;
     assert_eq!(loaded.incarnation, applied.time, "an incarnation stays");
@@ -50,14 +52,14 @@ pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let large = Bytes::from(vec![7; 300_000]);
     let changes = [
-        (Change::Keep, None),
-        (Change::Put("one".into()), Some(Bytes::from("one"))),
-        (Change::Keep, Some(Bytes::from("one"))),
-        (Change::Put(Bytes::new()), Some(Bytes::new())),
-        (Change::Put(large.clone()), Some(large.clone())),
-        (Change::Delete, None),
-        (Change::Delete, None),
-        (Change::Put("two".into()), Some(Bytes::from("two"))),
+        (StateUpdate::Keep, None),
+        (StateUpdate::Put("one".into()), Some(Bytes::from("one"))),
+        (StateUpdate::Keep, Some(Bytes::from("one"))),
+        (StateUpdate::Put(Bytes::new()), Some(Bytes::new())),
+        (StateUpdate::Put(large.clone()), Some(large.clone())),
+        (StateUpdate::Delete, None),
+        (StateUpdate::Delete, None),
+        (StateUpdate::Put("two".into()), Some(Bytes::from("two"))),
     ];
     let mut write = absent("a");
     for (change, expected) in changes {
@@ -73,7 +75,7 @@ pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
 
 /// Makes a gap with every field at an extreme.
 fn gap(number: u64) -> GapEntry {
-    let answers = Answers {
+    let answers = SourceAnswers {
         source: "http://archive:8080".into(),
         asked: u32::MAX,
         found: 1,
@@ -100,8 +102,8 @@ pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let entry = |first, end| GapEntry { end, ..GapEntry::new(first, first, 50) };
     let old = GapEntry { since: 5, until: 6, ..entry(1, GapEnd::Arrived) };
     let gaps = [old.clone(), entry(3, GapEnd::Skipped), entry(4, GapEnd::Open)];
-    let job = Job { gaps: gaps.into_iter().collect(), ..job(2) };
-    let applied = owner.write(store, fresh("a", Expect::Absent, job)).await;
+    let job = KeyRecord { gaps: gaps.into_iter().collect(), ..job(2) };
+    let applied = owner.write(store, fresh("a", WriteCondition::Absent, job)).await;
     fixture.reopen().await;
     let loaded = owner.load(fixture.store(), "a").await.expect("a job").job;
     let found: Vec<_> = loaded.gaps.iter().map(|gap| (gap.first, gap.since, gap.until)).collect();
@@ -114,41 +116,48 @@ pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
 pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    let full = Job {
+    let full = KeyRecord {
         next: u64::MAX,
         incarnation: 1,
         partition: 0,
         takeovers: u32::MAX,
-        status: Status::Parked,
+        status: KeyStatus::Parked,
         attempts: u32::MAX,
         rounds: 300,
         generation: 1,
-        spilled: Spilled { count: 0, first: 3, last: u64::MAX },
-        version: Some(Arc::new(Decided {
-            generation: Decided::END - 1,
-            build: Build { version: "orders@1.2.3-rc.1".into(), digest: Digest([0xa5; 32]) },
+        spilled: SpillExtent { count: 0, first: 3, last: u64::MAX },
+        version: Some(Arc::new(Rollout {
+            generation: Rollout::END - 1,
+            build: Build { version: "orders@1.2.3-rc.1".into(), digest: FileDigest([0xa5; 32]) },
         })),
-        trouble: Some(Box::new(Trouble {
+        trouble: Some(Box::new(FailureInfo {
             cause: Cause::Corrupt,
             error: "trüb\n\0".repeat(1_000),
             since: 12,
             version: Some("orders@1".into()),
         })),
         digests: (0..64).map(|number| number * 0x0400_0001).collect(),
-        holes: (0..Holes::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect(),
+        holes: (0..SkippedRanges::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect(),
         ids_from: u64::MAX,
         id_times: (1..=IdTimes::LIMIT as u64).map(|from| IdStretch { from, since: from }).collect(),
-        gaps: (0..Gaps::LIMIT as u64).map(gap).collect(),
+        gaps: (0..GapHistory::LIMIT as u64).map(gap).collect(),
     };
-    owner.write(store, fresh("a", Expect::Absent, full.clone())).await;
+    owner.write(store, fresh("a", WriteCondition::Absent, full.clone())).await;
     assert_eq!(owner.load(store, "a").await.expect("a job").job, full);
-    for (number, status) in
-        [Status::Active, Status::Waiting, Status::Retrying, Status::Parked, Status::Completed]
-            .into_iter()
-            .enumerate()
+    for (number, status) in [
+        KeyStatus::Active,
+        KeyStatus::Waiting,
+        KeyStatus::Retrying,
+        KeyStatus::Parked,
+        KeyStatus::Completed,
+    ]
+    .into_iter()
+    .enumerate()
     {
         let key = format!("status-{number}");
-        owner.write(store, fresh(&key, Expect::Absent, Job { status, ..job(0) })).await;
+        owner
+            .write(store, fresh(&key, WriteCondition::Absent, KeyRecord { status, ..job(0) }))
+            .await;
         assert_eq!(owner.load(store, &key).await.expect("a job").job.status, status);
     }
 }
@@ -162,12 +171,12 @@ pub async fn conditions_are_checked_key_by_key(fixture: &mut impl Fixture) {
     assert_eq!(owner.commit(store, writes).await.refused, []);
 
     let mut refused = absent(&keys[0]);
-    refused.state = Change::Put("must not be seen".into());
+    refused.state = StateUpdate::Put("must not be seen".into());
     refused.spill = vec![(9, event(&keys[0], 9, "nor this"))];
     refused.due_in = Some(0);
     let writes = vec![refused, next(&keys[1], 2), next(&keys[2], 5), absent(&keys[3])];
     let applied = owner.commit(store, writes).await;
-    assert_eq!(applied.refused, [(0, Refusal::Next(Some(2))), (2, Refusal::Next(None))]);
+    assert_eq!(applied.refused, [(0, WriteRefusal::Next(Some(2))), (2, WriteRefusal::Next(None))]);
     let nexts = async |key| owner.load(store, key).await.map(|loaded| loaded.job.next);
     assert_eq!(nexts(&keys[0]).await, Some(2));
     assert_eq!(nexts(&keys[1]).await, Some(3));
@@ -186,7 +195,7 @@ pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
     let keys = owner.keys(4);
     for key in &keys {
         let mut write = absent(key);
-        write.state = Change::Put(vec![1; SIZE].into());
+        write.state = StateUpdate::Put(vec![1; SIZE].into());
         owner.write(store, write).await;
     }
     let other = Owner::claim(store, "s", 1).await;
@@ -213,7 +222,7 @@ pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     let names = ["", "\0", "a", "a\0", "a\0b", "ab", "ключ", "{tag}", "a:b/c%d", &longest];
     for (number, name) in names.into_iter().enumerate() {
         let mut write = absent(name);
-        write.state = Change::Put(number.to_string().into());
+        write.state = StateUpdate::Put(number.to_string().into());
         write.spill = vec![(7, event(name, 7, name))];
         write.job.spilled.add(7);
         write.due_in = Some(60_000);
@@ -227,7 +236,7 @@ pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     }
     let too_long = "k".repeat(KEY_SIZE_LIMIT + 1);
     let applied = owner.commit(store, vec![absent(&too_long)]).await;
-    assert!(matches!(&applied.refused[..], [(0, Refusal::Corrupt(_))]), "{applied:?}");
+    assert!(matches!(&applied.refused[..], [(0, WriteRefusal::Corrupt(_))]), "{applied:?}");
     let loaded =
         store.load(&owner.partition, &[too_long.into()], usize::MAX).await.expect("a load");
     assert!(loaded[0].is_err());
@@ -244,22 +253,22 @@ pub async fn a_damaged_job_is_refused_alone(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let writes = keys.iter().map(|key| next(key, 2)).collect();
     let applied = owner.commit(store, writes).await;
-    assert!(matches!(&applied.refused[..], [(1, Refusal::Corrupt(_))]), "{applied:?}");
+    assert!(matches!(&applied.refused[..], [(1, WriteRefusal::Corrupt(_))]), "{applied:?}");
     let loaded = store.load(&owner.partition, &keys, usize::MAX).await.expect("a load");
     let nexts: Vec<Option<u64>> =
         loaded.iter().map(|job| job.as_ref().ok()?.as_ref().map(|job| job.job.next)).collect();
     assert_eq!(nexts, [Some(3), None, Some(3)]);
     assert!(loaded[1].is_err());
     let absent_too = owner.commit(store, vec![absent(&keys[1])]).await;
-    assert!(matches!(&absent_too.refused[..], [(0, Refusal::Corrupt(_))]));
+    assert!(matches!(&absent_too.refused[..], [(0, WriteRefusal::Corrupt(_))]));
 }
 
 /// Reopening changes nothing.
 pub async fn everything_is_there_after_reopening(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 3).await;
-    let mut write = fresh("a", Expect::Absent, Job::new(4, 3));
-    write.state = Change::Put("state".into());
+    let mut write = fresh("a", WriteCondition::Absent, KeyRecord::new(4, 3));
+    write.state = StateUpdate::Put("state".into());
     write.spill = vec![(6, event("a", 6, "six"))];
     write.job.spilled.add(6);
     write.due_in = Some(0);
@@ -269,9 +278,9 @@ pub async fn everything_is_there_after_reopening(fixture: &mut impl Fixture) {
     fixture.reopen().await;
     let store = fixture.store();
     let after = owner.load(store, "a").await.expect("a job");
-    assert_eq!(Loaded { now: before.now, ..*after }, *before);
+    assert_eq!(KeySnapshot { now: before.now, ..*after }, *before);
     assert_eq!(owner.spilled(store, "a", 0).await, [6]);
     assert_eq!(owner.due(store, 10).await, (vec!["a".to_owned()], None));
-    let batch = owner.batch(vec![fresh("a", Expect::Next(4), Job::new(5, 3))]);
+    let batch = owner.batch(vec![fresh("a", WriteCondition::Next(4), KeyRecord::new(5, 3))]);
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)), "the claim holds");
 }

@@ -1,7 +1,7 @@
 //! Streams and partitions side by side.
 
 use ordain_core::{
-    Cause, Change, DeadLetter, Emitted, LetterContent, LetterId, Message, MessageParts,
+    Cause, DeadLetter, EmittedMessage, LetterContent, LetterId, Message, MessageParts, StateUpdate,
 };
 use ordain_store::Store;
 
@@ -12,7 +12,7 @@ async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: 
     let mut owner = Owner::claim(store, stream, partition).await;
     let mut write = absent(key);
     write.job.partition = partition;
-    write.state = Change::Put(format!("{stream} {partition} {key}").into());
+    write.state = StateUpdate::Put(format!("{stream} {partition} {key}").into());
     write.spill = vec![(5, event(key, 5, stream))];
     write.job.spilled.add(5);
     write.due_in = Some(0);
@@ -22,7 +22,7 @@ async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: 
     let content = LetterContent::Nothing;
     write.letters = vec![DeadLetter { id, cause, error, origin: None, version: None, content }];
     let message = Message::new(&MessageParts { sink: stream, ..MessageParts::default() });
-    write.messages = vec![Emitted { sequence: 1, index: 0, event: 0, message }];
+    write.messages = vec![EmittedMessage { sequence: 1, index: 0, event: 0, message }];
     owner.write(store, write).await;
     owner
 }

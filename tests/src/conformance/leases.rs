@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
-use ordain_store::{Beat, InstanceId, Leased, Partition, Store, Table};
+use ordain_store::{HeartbeatRequest, InstanceId, LeaseReply, MembershipTable, Partition, Store};
 
 use super::Fixture;
 
 /// Long compared with the duration of a case.
 const LEASE: Duration = Duration::from_mins(1);
 
-async fn beat(store: &dyn Store, id: InstanceId, about: &str, seen: u64) -> Option<Table> {
-    let beat = Beat { id, about, report: None, lease: LEASE, seen };
+async fn beat(
+    store: &dyn Store,
+    id: InstanceId,
+    about: &str,
+    seen: u64,
+) -> Option<MembershipTable> {
+    let beat = HeartbeatRequest { id, about, report: None, lease: LEASE, seen };
     let beaten = store.beat(beat).await.expect("a beat");
     assert!(beaten.lasts.is_none_or(|lasts| lasts <= LEASE && lasts > LEASE / 2), "{beaten:?}");
     beaten.table
@@ -18,7 +23,7 @@ async fn beat(store: &dyn Store, id: InstanceId, about: &str, seen: u64) -> Opti
 
 async fn given(store: &dyn Store, partition: &Partition, to: InstanceId) -> u64 {
     match store.lease(partition, to).await.expect("an answer") {
-        Leased::Given(epoch) => epoch,
+        LeaseReply::Given(epoch) => epoch,
         other => panic!("not given: {other:?}"),
     }
 }
@@ -36,7 +41,7 @@ pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
         beat(store, id, "an instance", 0).await;
     }
     let first = given(store, &partition, one).await;
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
     let claimed = store.claim(&partition, first).await.expect("a claim");
     assert_eq!(claimed.claim.epoch, first);
     // An instance may repeat its request, because the reply may be lost.
@@ -57,7 +62,7 @@ pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
 pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = some();
-    assert_eq!(store.lease(&partition, one).await.expect("an answer"), Leased::Unheard);
+    assert_eq!(store.lease(&partition, one).await.expect("an answer"), LeaseReply::Unheard);
     beat(store, one, "one", 0).await;
     let late = given(store, &partition, one).await;
     store.forget(one).await.expect("forgotten");
@@ -81,7 +86,13 @@ pub async fn changes_are_told_once(fixture: &mut impl Fixture) {
     assert_eq!(table.members[&one].about, "{\"one\":1}");
     let seen = table.generation;
     assert_eq!(beat(store, one, "{\"one\":1}", seen).await, None);
-    let report = Beat { id: one, about: "{\"one\":1}", report: Some("well"), lease: LEASE, seen };
+    let report = HeartbeatRequest {
+        id: one,
+        about: "{\"one\":1}",
+        report: Some("well"),
+        lease: LEASE,
+        seen,
+    };
     assert_eq!(store.beat(report).await.expect("a beat").table, None, "a report is not a change");
     assert_eq!(beat(store, one, "{\"one\":1}", seen).await, None);
     let mut generations = vec![seen];
@@ -131,19 +142,19 @@ pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
 pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
-    let about = Beat { id: one, about: "one", report: None, lease: LEASE, seen: 0 };
+    let about = HeartbeatRequest { id: one, about: "one", report: None, lease: LEASE, seen: 0 };
     let ends = store.beat(about).await.expect("a beat").lasts.is_some();
     let first = given(store, &partition, one).await;
     let lease = LEASE.as_millis() as u64;
     fixture.pass(lease - 10_000).await;
     let store = fixture.store();
     let seen = beat(store, other, "other", 0).await.expect("the table is new").generation;
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
     // A heartbeat in time.
     assert!(beat(store, one, "one", seen).await.is_none());
     fixture.pass(lease - 10_000).await;
     let store = fixture.store();
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
     assert!(beat(store, other, "other", seen).await.is_none());
     fixture.pass(10_001).await;
     let store = fixture.store();
@@ -171,7 +182,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     fixture.pass(60 * LEASE.as_millis() as u64).await;
     let store = fixture.store();
     beat(store, other, "other", seen).await;
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
     beat(store, one, "one", seen).await;
     assert_eq!(store.table().await.expect("a table").members.len(), 2);
 
@@ -181,7 +192,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     fixture.pass(2_500).await;
     beat(fixture.store(), other, "other", seen).await;
     let store = fixture.store();
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), Leased::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
     beat(store, one, "one", seen).await;
     assert_eq!(store.table().await.expect("a table").members.len(), 2);
 

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Cause, CommitReply, DeadLetter, Event, Expect, LetterContent, LetterId};
+use ordain_core::{Cause, CommitReply, DeadLetter, Event, LetterContent, LetterId, WriteCondition};
 use ordain_store::{Store, StoredLetter};
 
 use super::{DEAD_TTL, Fixture, Owner, absent, event, fresh, job, next};
@@ -97,18 +97,18 @@ pub async fn a_letter_replaces_its_like(fixture: &mut impl Fixture) {
 pub async fn consumed_letters_are_gone(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    let mut write = fresh("a", Expect::Absent, job(3));
+    let mut write = fresh("a", WriteCondition::Absent, job(3));
     let letters = [1, 2].map(|sequence| letter("a", sequence, 0, LetterContent::Nothing));
     write.letters = letters.to_vec();
     owner.write(store, write).await;
 
-    let mut write = fresh("a", Expect::Next(3), job(3));
+    let mut write = fresh("a", WriteCondition::Next(3), job(3));
     write.consumed = letters.iter().map(|letter| letter.id.clone()).collect();
     write.letters = vec![letters[1].clone()];
     owner.write(store, write).await;
     assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
 
-    let mut refused = fresh("a", Expect::Next(9), job(9));
+    let mut refused = fresh("a", WriteCondition::Next(9), job(9));
     refused.consumed = vec![letters[1].id.clone()];
     refused.letters = vec![letters[0].clone()];
     assert_eq!(owner.commit(store, vec![refused]).await.refused.len(), 1);
@@ -119,7 +119,7 @@ pub async fn consumed_letters_are_gone(fixture: &mut impl Fixture) {
 pub async fn far_ahead_letters_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    let mut write = fresh("a", Expect::Absent, job(1));
+    let mut write = fresh("a", WriteCondition::Absent, job(1));
     write.spill = vec![(3, event("a", 3, "spilled"))];
     write.job.spilled.add(3);
     for sequence in [2, 3, 5] {

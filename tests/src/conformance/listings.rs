@@ -1,12 +1,14 @@
 //! Listings for operators.
 
-use ordain_core::{Cause, Change, DeadLetter, Expect, Job, LetterContent, LetterId, Status};
-use ordain_store::{KeyFilter, KeyRow, Store, StoreError};
+use ordain_core::{
+    Cause, DeadLetter, KeyRecord, KeyStatus, LetterContent, LetterId, StateUpdate, WriteCondition,
+};
+use ordain_store::{KeyFilter, Store, StoreError, StoredKey};
 
 use super::{Fixture, Owner, absent, fresh, job};
 
 /// Returns all rows, page by page.
-async fn all<F: Fixture>(store: &dyn Store, stream: &str, filter: &KeyFilter) -> Vec<KeyRow> {
+async fn all<F: Fixture>(store: &dyn Store, stream: &str, filter: &KeyFilter) -> Vec<StoredKey> {
     let mut rows = Vec::new();
     let mut filter = filter.clone();
     loop {
@@ -19,13 +21,13 @@ async fn all<F: Fixture>(store: &dyn Store, stream: &str, filter: &KeyFilter) ->
         }
     }
     if !F::PAGES_ARE_EXACT {
-        rows.sort_by(|a: &KeyRow, b| a.key.cmp(&b.key));
+        rows.sort_by(|a: &StoredKey, b| a.key.cmp(&b.key));
         rows.dedup();
     }
     rows
 }
 
-fn names(mut rows: Vec<KeyRow>) -> Vec<String> {
+fn names(mut rows: Vec<StoredKey>) -> Vec<String> {
     rows.sort_by(|a, b| a.key.cmp(&b.key));
     rows.into_iter().map(|row| row.key.to_string()).collect()
 }
@@ -39,7 +41,7 @@ pub async fn keys_are_listed_by_page<F: Fixture>(fixture: &mut F) {
     expected.extend(["", "\0", "ключ"].map(str::to_owned));
     for key in &expected {
         let mut write = absent(key);
-        write.state = Change::Put(key.clone().into());
+        write.state = StateUpdate::Put(key.clone().into());
         owner.write(store, write).await;
     }
     other.write(store, absent("of another stream")).await;
@@ -60,14 +62,16 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     for (key, status) in [
-        ("a", Status::Parked),
-        ("ab", Status::Active),
-        ("ab1", Status::Parked),
-        ("ab2", Status::Waiting),
-        ("ab3", Status::Parked),
-        ("b", Status::Parked),
+        ("a", KeyStatus::Parked),
+        ("ab", KeyStatus::Active),
+        ("ab1", KeyStatus::Parked),
+        ("ab2", KeyStatus::Waiting),
+        ("ab3", KeyStatus::Parked),
+        ("b", KeyStatus::Parked),
     ] {
-        owner.write(store, fresh(key, Expect::Absent, Job { status, ..job(1) })).await;
+        owner
+            .write(store, fresh(key, WriteCondition::Absent, KeyRecord { status, ..job(1) }))
+            .await;
     }
     for limit in [1, 2, 10] {
         let filter = |status, prefix: &str| KeyFilter {
@@ -78,10 +82,10 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
             limit,
         };
         let list = async |filter| names(all::<F>(store, "s", &filter).await);
-        assert_eq!(list(filter(Some(Status::Parked), "")).await, ["a", "ab1", "ab3", "b"]);
+        assert_eq!(list(filter(Some(KeyStatus::Parked), "")).await, ["a", "ab1", "ab3", "b"]);
         assert_eq!(list(filter(None, "ab")).await, ["ab", "ab1", "ab2", "ab3"]);
-        assert_eq!(list(filter(Some(Status::Parked), "ab")).await, ["ab1", "ab3"]);
-        assert_eq!(list(filter(Some(Status::Completed), "")).await, [""; 0]);
+        assert_eq!(list(filter(Some(KeyStatus::Parked), "ab")).await, ["ab1", "ab3"]);
+        assert_eq!(list(filter(Some(KeyStatus::Completed), "")).await, [""; 0]);
         assert_eq!(list(filter(None, "abc")).await, [""; 0]);
     }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Batch, Cause, CommitReply, DeadLetter, Emitted, Expect, JobWrite, LetterContent, LetterId,
-    Message, MessageParts, Refusal,
+    Batch, Cause, CommitReply, DeadLetter, EmittedMessage, KeyWrite, LetterContent, LetterId,
+    Message, MessageParts, WriteCondition, WriteRefusal,
 };
 use ordain_store::{Claim, Mark, OutboxEntry, Store};
 
 use super::{Fixture, Owner, absent, fresh, job, next};
 
-fn emitted(sequence: u64, index: u32) -> Emitted {
+fn emitted(sequence: u64, index: u32) -> EmittedMessage {
     let data = format!("{sequence}.{index}");
     let message = Message::new(&MessageParts {
         sink: "out",
@@ -23,10 +23,10 @@ fn emitted(sequence: u64, index: u32) -> Emitted {
         delay_ms: (index == 3).then_some(5),
         end: index == 1,
     });
-    Emitted { sequence, index, event: 0, message }
+    EmittedMessage { sequence, index, event: 0, message }
 }
 
-fn emitting(mut write: JobWrite, messages: &[(u64, u32)]) -> JobWrite {
+fn emitting(mut write: KeyWrite, messages: &[(u64, u32)]) -> KeyWrite {
     write.messages = messages.iter().map(|(sequence, index)| emitted(*sequence, *index)).collect();
     write
 }
@@ -96,9 +96,9 @@ pub async fn refused_writes_publish_nothing(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(2);
-    let refused = emitting(fresh(&keys[0], Expect::Next(4), job(5)), &[(4, 0)]);
+    let refused = emitting(fresh(&keys[0], WriteCondition::Next(4), job(5)), &[(4, 0)]);
     let applied = owner.commit(store, vec![refused.clone()]).await;
-    assert_eq!(applied.refused, [(0, Refusal::Next(None))]);
+    assert_eq!(applied.refused, [(0, WriteRefusal::Next(None))]);
     assert_eq!(all(store, &owner, &keys[0], 10).await, []);
     owner.commit(store, vec![refused, emitting(absent(&keys[1]), &[(1, 0)])]).await;
     let entries = all(store, &owner, &keys[0], 10).await;
@@ -201,7 +201,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();
     let keys = owner.keys(3);
-    let forwarding = |owner: &mut Owner, writes: Vec<JobWrite>, free: Vec<DeadLetter>| {
+    let forwarding = |owner: &mut Owner, writes: Vec<KeyWrite>, free: Vec<DeadLetter>| {
         let batch = Batch { forward: true, letters: free, ..(*owner.batch(writes)).clone() };
         Arc::new(batch)
     };
@@ -212,12 +212,12 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
 
     let mut first = emitting(next(&keys[0], 2), &[(2, 0)]);
     first.letters = vec![letter(&keys[0], 2, 0), letter(&keys[0], 1, 9)];
-    let mut refused = fresh(&keys[1], Expect::Next(4), job(5));
+    let mut refused = fresh(&keys[1], WriteCondition::Next(4), job(5));
     refused.letters = vec![letter(&keys[1], 4, 0)];
     let free = [letter("", 0, 1), letter(&keys[2], 7, 1), letter("", 0, 1)];
     let batch = forwarding(&mut owner, vec![first, refused], free.to_vec());
     let CommitReply::Applied(applied) = owner.send(store, &batch).await else { panic!("applied") };
-    assert_eq!(applied.refused, [(1, Refusal::Next(None))]);
+    assert_eq!(applied.refused, [(1, WriteRefusal::Next(None))]);
     assert_eq!(applied.known, [2]);
     let expected =
         [letter(&keys[0], 2, 0), letter(&keys[0], 1, 9), free[0].clone(), free[1].clone()];

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ordain_core::{
-    Applied, Batch, Change, CommitReply, Event, EventParts, Expect, Job, JobWrite, Key, Loaded,
-    shard_of,
+    AppliedCommit, Batch, CommitReply, Event, EventParts, Key, KeyRecord, KeySnapshot, KeyWrite,
+    StateUpdate, WriteCondition, shard_of,
 };
-use ordain_store::{Beat, Claim, Claimed, InstanceId, Leased, Partition, Store, StoreError};
+use ordain_store::{
+    Claim, ClaimedPartition, HeartbeatRequest, InstanceId, LeaseReply, Partition, Store, StoreError,
+};
 
 /// An owner of a partition of a stream.
 #[derive(Debug, Clone)]
@@ -30,7 +32,7 @@ impl Owner {
     }
 
     /// Makes the next batch of the shard of the first write's key.
-    pub fn batch(&mut self, writes: Vec<JobWrite>) -> Arc<Batch> {
+    pub fn batch(&mut self, writes: Vec<KeyWrite>) -> Arc<Batch> {
         let shard = self.shard(&writes[0].key);
         assert!(writes.iter().all(|write| self.shard(&write.key) == shard), "keys of one shard");
         self.numbers[shard as usize] += 1;
@@ -44,7 +46,7 @@ impl Owner {
     }
 
     /// Commits the next batch, which must be applied.
-    pub async fn commit(&mut self, store: &dyn Store, writes: Vec<JobWrite>) -> Applied {
+    pub async fn commit(&mut self, store: &dyn Store, writes: Vec<KeyWrite>) -> AppliedCommit {
         let batch = self.batch(writes);
         match self.send(store, &batch).await {
             CommitReply::Applied(applied) => applied,
@@ -53,14 +55,14 @@ impl Owner {
     }
 
     /// Commits one write, which must not be refused.
-    pub async fn write(&mut self, store: &dyn Store, write: JobWrite) -> Applied {
+    pub async fn write(&mut self, store: &dyn Store, write: KeyWrite) -> AppliedCommit {
         let applied = self.commit(store, vec![write]).await;
         assert_eq!(applied.refused, []);
         applied
     }
 
     /// Loads a job.
-    pub async fn load(&self, store: &dyn Store, key: &str) -> Option<Box<Loaded>> {
+    pub async fn load(&self, store: &dyn Store, key: &str) -> Option<Box<KeySnapshot>> {
         let mut loaded =
             store.load(&self.partition, &[key.into()], usize::MAX).await.expect("a load");
         assert_eq!(loaded.len(), 1);
@@ -100,17 +102,20 @@ impl Owner {
 pub async fn lease(store: &dyn Store, partition: &Partition) -> Result<u64, StoreError> {
     let id = InstanceId::random();
     let lease = Duration::from_mins(1);
-    store.beat(Beat { id, about: "a test", report: None, lease, seen: 0 }).await?;
+    store.beat(HeartbeatRequest { id, about: "a test", report: None, lease, seen: 0 }).await?;
     let leased = store.lease(partition, id).await?;
     store.forget(id).await?;
     match leased {
-        Leased::Given(epoch) => Ok(epoch),
+        LeaseReply::Given(epoch) => Ok(epoch),
         other => panic!("not given: {other:?}"),
     }
 }
 
 /// Leases a partition in the same way and claims it.
-pub async fn claim(store: &dyn Store, partition: &Partition) -> Result<Claimed, StoreError> {
+pub async fn claim(
+    store: &dyn Store,
+    partition: &Partition,
+) -> Result<ClaimedPartition, StoreError> {
     let epoch = lease(store, partition).await?;
     store.claim(partition, epoch).await
 }
@@ -121,17 +126,17 @@ pub fn number_of(owner: &Owner, key: &str) -> u64 {
 }
 
 /// Makes a job of partition 0.
-pub fn job(next: u64) -> Job {
-    Job::new(next, 0)
+pub fn job(next: u64) -> KeyRecord {
+    KeyRecord::new(next, 0)
 }
 
 /// Makes a write with only a job.
-pub fn fresh(key: &str, expect: Expect, job: Job) -> JobWrite {
-    JobWrite {
+pub fn fresh(key: &str, expect: WriteCondition, job: KeyRecord) -> KeyWrite {
+    KeyWrite {
         key: key.into(),
         expect,
         job,
-        state: Change::Keep,
+        state: StateUpdate::Keep,
         messages: Vec::new(),
         letters: Vec::new(),
         consumed: Vec::new(),
@@ -143,13 +148,13 @@ pub fn fresh(key: &str, expect: Expect, job: Job) -> JobWrite {
 }
 
 /// Makes the first write of a key of partition 0, which settles its first event.
-pub fn absent(key: &str) -> JobWrite {
-    fresh(key, Expect::Absent, job(2))
+pub fn absent(key: &str) -> KeyWrite {
+    fresh(key, WriteCondition::Absent, job(2))
 }
 
 /// Makes the write that settles the event `next` of a key of partition 0.
-pub fn next(key: &str, next: u64) -> JobWrite {
-    fresh(key, Expect::Next(next), job(next + 1))
+pub fn next(key: &str, next: u64) -> KeyWrite {
+    fresh(key, WriteCondition::Next(next), job(next + 1))
 }
 
 /// Makes an event.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Event, QueuePlace, QueueRun, shard_of};
-use ordain_store::{AssignReply, Claim, Destination, Partition, Removal, Store, StoreError};
+use ordain_core::{Event, QueuePosition, QueueRun, shard_of};
+use ordain_store::{AssignReply, Claim, DequeueResult, Destination, Partition, Store, StoreError};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -41,8 +41,8 @@ impl Queue {
     async fn read(
         &self,
         store: &dyn Store,
-        after: QueuePlace,
-    ) -> Option<Vec<(QueuePlace, String)>> {
+        after: QueuePosition,
+    ) -> Option<Vec<(QueuePosition, String)>> {
         let read = store.queued(&self.partition, self.giver.shard, after, 1_000, BYTES).await;
         match read {
             Err(StoreError::WentBack) => None,
@@ -54,11 +54,11 @@ impl Queue {
     }
 
     /// Removes all entries through a place. Returns false if the place is not in the history of the store.
-    async fn remove(&self, store: &dyn Store, through: QueuePlace) -> bool {
+    async fn remove(&self, store: &dyn Store, through: QueuePosition) -> bool {
         match self.remove_after(store, 0, through).await {
             Err(StoreError::WentBack) => false,
             removal => {
-                assert_eq!(removal.expect("an answer"), Removal::Done);
+                assert_eq!(removal.expect("an answer"), DequeueResult::Done);
                 true
             }
         }
@@ -69,15 +69,15 @@ impl Queue {
         &self,
         store: &dyn Store,
         commit: u64,
-        through: QueuePlace,
-    ) -> Result<Removal, StoreError> {
+        through: QueuePosition,
+    ) -> Result<DequeueResult, StoreError> {
         store.dequeue(&self.partition, self.claim, self.giver.shard, commit, through).await
     }
 }
 
 /// The store does not confuse an entry whose number was assigned again with the earlier entry of that number.
 pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
-    let start = QueuePlace::default();
+    let start = QueuePosition::default();
     let queue = Queue::new(fixture.store(), "next").await;
     assert_eq!(queue.read(fixture.store(), start).await, Some(Vec::new()));
     queue.put(fixture.store(), &["1", "2"]).await;
@@ -115,7 +115,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert!(queue.remove(store, new.end()).await);
     // The queue is empty: its last place still identifies the history.
     assert_eq!(queue.read(store, new.end()).await, Some(Vec::new()));
-    let other = QueuePlace { history: new.history ^ 1, ..new.end() };
+    let other = QueuePosition { history: new.history ^ 1, ..new.end() };
     assert_eq!(queue.read(store, other).await, None);
     let ends = store.waiting_in(&queue.partition).await.expect("the ends");
     let ends = ends[queue.giver.shard as usize];
@@ -138,17 +138,17 @@ pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixt
     fixture.go_back().await;
     let store = fixture.store();
     let removal = queue.remove_after(store, last, through).await;
-    assert_eq!(removal.expect("an answer"), Removal::LacksCommit);
-    let other = QueuePlace { history: through.history ^ 1, ..through };
+    assert_eq!(removal.expect("an answer"), DequeueResult::LacksCommit);
+    let other = QueuePosition { history: through.history ^ 1, ..through };
     let refused = queue.remove_after(store, last, other).await;
     assert!(matches!(refused, Err(StoreError::WentBack)), "{refused:?}");
-    assert_eq!(queue.read(store, QueuePlace::default()).await.expect("all").len(), 2);
+    assert_eq!(queue.read(store, QueuePosition::default()).await.expect("all").len(), 2);
     // The owner repeats the commit.
     owner.numbers[shard as usize] -= 1;
     owner.write(store, next("key-0", 2)).await;
     let removal = queue.remove_after(store, last, through).await;
-    assert_eq!(removal.expect("an answer"), Removal::Done);
-    assert_eq!(queue.read(store, QueuePlace::default()).await, Some(Vec::new()));
+    assert_eq!(removal.expect("an answer"), DequeueResult::Done);
+    assert_eq!(queue.read(store, QueuePosition::default()).await, Some(Vec::new()));
 }
 
 /// Over many histories the store accepts a place exactly if the queue holds, or held, the entry of that place.
@@ -158,10 +158,10 @@ pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         // The expected content of the queue: the number of the first waiting entry, and all entries ever with their
         // places; and the same at the saved time.
-        let mut now = (1_u64, vec![(QueuePlace::default(), String::new())]);
+        let mut now = (1_u64, vec![(QueuePosition::default(), String::new())]);
         let mut then = now.clone();
         fixture.remember().await;
-        let mut places = vec![QueuePlace::default()];
+        let mut places = vec![QueuePosition::default()];
         for step in 0..60 {
             let place = places[random.random_range(0..places.len())];
             let (first, all) = &mut now;
@@ -179,7 +179,7 @@ pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
                     let QueueRun { first, last, history } =
                         queue.put(fixture.store(), &texts).await;
                     assert_eq!(first, all.len() as u64, "{words}");
-                    let new = (first..=last).map(|number| QueuePlace { number, history });
+                    let new = (first..=last).map(|number| QueuePosition { number, history });
                     all.extend(new.clone().zip(data));
                     places.extend(new);
                 }

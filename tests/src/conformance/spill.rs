@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use ordain_core::{Expect, JobWrite, Present, Spilled};
+use ordain_core::{ExistingSpill, KeyWrite, SpillExtent, WriteCondition};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, event, fresh, job};
 
 /// Makes a write that leaves `next` at 1 and spills events: the first write of a key or a later one.
-fn spilling(expect: Expect, sequences: &[u64], all: &[u64]) -> JobWrite {
+fn spilling(expect: WriteCondition, sequences: &[u64], all: &[u64]) -> KeyWrite {
     let mut write = fresh("a", expect, job(1));
     write.spill = sequences.iter().map(|n| (*n, event("a", *n, &n.to_string()))).collect();
-    let mut spilled = Spilled::default();
+    let mut spilled = SpillExtent::default();
     for sequence in all {
         spilled.add(*sequence);
     }
@@ -24,13 +24,13 @@ fn spilling(expect: Expect, sequences: &[u64], all: &[u64]) -> JobWrite {
 pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    let applied = owner.write(store, spilling(Expect::Absent, &[3, 5], &[3, 5])).await;
+    let applied = owner.write(store, spilling(WriteCondition::Absent, &[3, 5], &[3, 5])).await;
     assert_eq!(applied.present, []);
 
-    let mut again = spilling(Expect::Next(1), &[3, 4, 5], &[3, 4, 5]);
+    let mut again = spilling(WriteCondition::Next(1), &[3, 4, 5], &[3, 4, 5]);
     again.spill[2].1 = event("a", 5, "another five");
     let applied = owner.write(store, again).await;
-    let present = |sequence, same| Present { write: 0, sequence, same };
+    let present = |sequence, same| ExistingSpill { write: 0, sequence, same };
     assert_eq!(applied.present, [present(3, true), present(5, false)]);
 
     let read = store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await;
@@ -46,12 +46,12 @@ pub async fn large_sequences_are_told_apart(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let all = [1 << 53, 132_659_401_269_254_697, 261_640_940_153_910_484, (1 << 63) - 2];
     for (at, sequence) in all.iter().enumerate() {
-        let expect = if at == 0 { Expect::Absent } else { Expect::Next(1) };
+        let expect = if at == 0 { WriteCondition::Absent } else { WriteCondition::Next(1) };
         owner.write(store, spilling(expect, &[*sequence], &all[..=at])).await;
-        let mut again = spilling(Expect::Next(1), &[*sequence], &all[..=at]);
+        let mut again = spilling(WriteCondition::Next(1), &[*sequence], &all[..=at]);
         again.spill[0].1 = event("a", *sequence, "another");
         let applied = owner.write(store, again).await;
-        assert_eq!(applied.present, [Present { write: 0, sequence: *sequence, same: false }]);
+        assert_eq!(applied.present, [ExistingSpill { write: 0, sequence: *sequence, same: false }]);
     }
     assert_eq!(owner.spilled(store, "a", 0).await, all);
 }
@@ -76,7 +76,8 @@ pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
             left.extend(&put);
             left.retain(|sequence| *sequence >= next);
             let all: Vec<u64> = left.iter().copied().collect();
-            let expect = if round == 0 { Expect::Absent } else { Expect::Next(before) };
+            let expect =
+                if round == 0 { WriteCondition::Absent } else { WriteCondition::Next(before) };
             let mut write = spilling(expect, &put, &all);
             write.job.next = next;
             owner.write(store, write).await;
@@ -102,7 +103,7 @@ pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let all: Vec<u64> = (2..=300).collect();
-    owner.write(store, spilling(Expect::Absent, &all, &all)).await;
+    owner.write(store, spilling(WriteCondition::Absent, &all, &all)).await;
     let read = async |from, limit, bytes| {
         let key = "a".into();
         let read = store.read_spill(&owner.partition, &key, from, limit, bytes).await;
@@ -122,17 +123,17 @@ pub async fn ranges_are_read_within_limits(fixture: &mut impl Fixture) {
 pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    owner.write(store, spilling(Expect::Absent, &[2, 3, 4, 9], &[2, 3, 4, 9])).await;
-    let mut write = fresh("a", Expect::Next(1), job(4));
-    write.job.spilled = Spilled { count: 2, first: 4, last: 9 };
+    owner.write(store, spilling(WriteCondition::Absent, &[2, 3, 4, 9], &[2, 3, 4, 9])).await;
+    let mut write = fresh("a", WriteCondition::Next(1), job(4));
+    write.job.spilled = SpillExtent { count: 2, first: 4, last: 9 };
     // The store does not put an event that the same write settles.
     write.spill = vec![(3, event("a", 3, "3")), (7, event("a", 7, "7"))];
     owner.write(store, write).await;
     assert_eq!(owner.spilled(store, "a", 0).await, [4, 7, 9]);
 
     // A write that declares the spill empty removes all events: the key has ended.
-    let mut write = fresh("a", Expect::Next(4), job(5));
-    write.job.spilled = Spilled::default();
+    let mut write = fresh("a", WriteCondition::Next(4), job(5));
+    write.job.spilled = SpillExtent::default();
     owner.write(store, write).await;
     assert!(owner.spilled(store, "a", 0).await.is_empty());
 }
@@ -141,7 +142,7 @@ pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
 pub async fn missing_events_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    owner.write(store, spilling(Expect::Absent, &[2, 3, 5, 8], &[2, 3, 5, 8])).await;
+    owner.write(store, spilling(WriteCondition::Absent, &[2, 3, 5, 8], &[2, 3, 5, 8])).await;
     let found = store.find(&owner.partition, &"a".into(), &[2..=2, 4..=6, 8..=u64::MAX], 0).await;
     let found = found.expect("an answer").expect("events");
     let found: Vec<u64> = found.iter().map(|(sequence, _)| *sequence).collect();

@@ -1,6 +1,6 @@
 //! Keys that move to another partition.
 
-use ordain_core::{Change, Expect, Job, Refusal};
+use ordain_core::{KeyRecord, StateUpdate, WriteCondition, WriteRefusal};
 
 use super::{Fixture, Owner, absent, event, fresh, next};
 
@@ -12,12 +12,15 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     let keys = zero.keys(3);
     for key in &keys {
         let mut write = absent(key);
-        write.state = Change::Put("state".into());
+        write.state = StateUpdate::Put("state".into());
         zero.write(store, write).await;
     }
     // The store refuses a commit without a load before it.
-    let mut blind = fresh(&keys[0], Expect::Next(2), Job::new(3, 1));
-    assert_eq!(one.commit(store, vec![blind.clone()]).await.refused, [(0, Refusal::Partition(2))]);
+    let mut blind = fresh(&keys[0], WriteCondition::Next(2), KeyRecord::new(3, 1));
+    assert_eq!(
+        one.commit(store, vec![blind.clone()]).await.refused,
+        [(0, WriteRefusal::Partition(2))]
+    );
 
     let wanted = [keys[0].clone(), "none".into(), keys[1].clone()];
     let loaded = store.load(&one.partition, &wanted, usize::MAX).await.expect("a load");
@@ -33,16 +36,16 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
         assert_eq!(job.state, Some("state".into()));
     }
     let refused = zero.commit(store, keys.iter().map(|key| next(key, 2)).collect()).await.refused;
-    assert_eq!(refused, [(0, Refusal::Partition(2)), (1, Refusal::Partition(2))]);
+    assert_eq!(refused, [(0, WriteRefusal::Partition(2)), (1, WriteRefusal::Partition(2))]);
     blind.job.takeovers = 1;
     one.write(store, blind).await;
 
     fixture.reopen().await;
     let store = fixture.store();
     let refused = zero.commit(store, vec![next(&keys[0], 3)]).await.refused;
-    assert_eq!(refused, [(0, Refusal::Partition(3))]);
+    assert_eq!(refused, [(0, WriteRefusal::Partition(3))]);
     let refused = zero.commit(store, vec![absent(&keys[1])]).await.refused;
-    assert_eq!(refused, [(0, Refusal::Partition(2))]);
+    assert_eq!(refused, [(0, WriteRefusal::Partition(2))]);
     // And the key moves back.
     let back = zero.load(store, &keys[0]).await.expect("a job").job;
     assert_eq!((back.partition, back.takeovers), (0, 2));
@@ -62,16 +65,16 @@ pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
 
     let mut job = one.load(store, "a").await.expect("a job").job;
     job.spilled.add(7);
-    let mut spilling = fresh("a", Expect::Next(2), job);
+    let mut spilling = fresh("a", WriteCondition::Next(2), job);
     spilling.spill = vec![(7, event("a", 7, "seven"))];
     one.write(store, spilling).await;
     // A load whose result no lane uses any more.
     let back = zero.load(store, "a").await.expect("a job").job;
 
     let refused = zero.commit(store, vec![old]).await.refused;
-    assert_eq!(refused, [(0, Refusal::Partition(2))]);
+    assert_eq!(refused, [(0, WriteRefusal::Partition(2))]);
     assert_eq!(zero.spilled(store, "a", 0).await, [7]);
-    zero.write(store, fresh("a", Expect::Next(2), Job { next: 3, ..back })).await;
+    zero.write(store, fresh("a", WriteCondition::Next(2), KeyRecord { next: 3, ..back })).await;
     assert_eq!(zero.spilled(store, "a", 0).await, [7]);
 }
 

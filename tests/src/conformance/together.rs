@@ -1,6 +1,6 @@
 //! Several owners at once.
 
-use ordain_core::{Expect, Job};
+use ordain_core::{KeyRecord, WriteCondition};
 use ordain_store::Store;
 
 use super::{Fixture, Owner, fresh};
@@ -13,8 +13,9 @@ pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
         let mut owner = Owner::claim(store, "s", partition).await;
         let key = format!("key-{partition}");
         for next in 1..=COMMITS {
-            let expect = if next == 1 { Expect::Absent } else { Expect::Next(next) };
-            let write = fresh(&key, expect, Job::new(next + 1, partition));
+            let expect =
+                if next == 1 { WriteCondition::Absent } else { WriteCondition::Next(next) };
+            let write = fresh(&key, expect, KeyRecord::new(next + 1, partition));
             owner.write(store, write).await;
             let loaded = owner.load(store, &key).await.expect("the job of the last commit");
             assert_eq!(loaded.job.next, next + 1);
@@ -39,10 +40,10 @@ pub async fn a_key_has_one_writer_at_a_time(fixture: &mut impl Fixture) {
         for _ in 0..COMMITS {
             let loaded = owner.load(store, "key").await;
             let (expect, job) = match loaded {
-                None => (Expect::Absent, Job::new(1, partition)),
-                Some(loaded) => (Expect::Next(loaded.job.next), loaded.job),
+                None => (WriteCondition::Absent, KeyRecord::new(1, partition)),
+                Some(loaded) => (WriteCondition::Next(loaded.job.next), loaded.job),
             };
-            let write = fresh("key", expect, Job { next: job.next + 1, ..job });
+            let write = fresh("key", expect, KeyRecord { next: job.next + 1, ..job });
             applied += u64::from(owner.commit(store, vec![write]).await.refused.is_empty());
         }
         applied

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Build, Decided, Digest, Expect, Job, Refusal};
-use ordain_store::{Beat, InstanceId, Store};
+use ordain_core::{Build, FileDigest, KeyRecord, Rollout, WriteCondition, WriteRefusal};
+use ordain_store::{HeartbeatRequest, InstanceId, Store};
 
 use super::{Fixture, Owner, fresh};
 
-fn decided(generation: u64, version: &str) -> Decided {
-    let digest = Digest([generation as u8; 32]);
-    Decided { generation, build: Build { version: version.into(), digest } }
+fn decided(generation: u64, version: &str) -> Rollout {
+    let digest = FileDigest([generation as u8; 32]);
+    Rollout { generation, build: Build { version: version.into(), digest } }
 }
 
-async fn decide(store: &dyn Store, stream: &str, before: u64, decided: &Decided) -> bool {
+async fn decide(store: &dyn Store, stream: &str, before: u64, decided: &Rollout) -> bool {
     store.decide(stream, before, decided).await.expect("an answer")
 }
 
@@ -38,7 +38,7 @@ pub async fn one_decides_at_a_time(fixture: &mut impl Fixture) {
 pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     let id = InstanceId::random();
     let lease = std::time::Duration::from_mins(1);
-    let beat = |seen| Beat { id, about: "one", report: None, lease, seen };
+    let beat = |seen| HeartbeatRequest { id, about: "one", report: None, lease, seen };
     let store = fixture.store();
     let table = store.beat(beat(0)).await.expect("a beat").table.expect("the table is new");
     let first = decided(1, "orders@1.0.0");
@@ -58,18 +58,18 @@ pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
 pub async fn an_older_decision_commits_nothing(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
-    let job = |next, generation: u64| Job {
+    let job = |next, generation: u64| KeyRecord {
         version: (generation > 0).then(|| Arc::new(decided(generation, "orders@1.0.0"))),
-        ..Job::new(next, 0)
+        ..KeyRecord::new(next, 0)
     };
-    owner.write(store, fresh("a", Expect::Absent, job(2, 300))).await;
+    owner.write(store, fresh("a", WriteCondition::Absent, job(2, 300))).await;
     for generation in [0, 1, 299] {
-        let older = fresh("a", Expect::Next(2), job(3, generation));
+        let older = fresh("a", WriteCondition::Next(2), job(3, generation));
         let applied = owner.commit(store, vec![older]).await;
-        assert_eq!(applied.refused, [(0, Refusal::Version)], "{generation}");
+        assert_eq!(applied.refused, [(0, WriteRefusal::Version)], "{generation}");
     }
-    owner.write(store, fresh("a", Expect::Next(2), job(3, 300))).await;
-    owner.write(store, fresh("a", Expect::Next(3), job(4, 65_536))).await;
+    owner.write(store, fresh("a", WriteCondition::Next(2), job(3, 300))).await;
+    owner.write(store, fresh("a", WriteCondition::Next(3), job(4, 65_536))).await;
     let loaded = owner.load(store, "a").await.expect("a job").job;
     assert_eq!((loaded.next, loaded.version), (4, job(4, 65_536).version));
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use ordain_config::{Loaded, Share};
+use ordain_config::{LoadedConfig, PartitionParams};
 use ordain_core::{
-    Applied, Batch, Cause, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, GapEnd,
-    Input, Job, Loaded as LoadedJob, Sequencer, TurnDone, Verdict,
+    AppliedCommit, Batch, Cause, CommitReply, Effect, Event, EventParts, FileDigest, GapEnd,
+    HandlerOutcome, Input, KeyRecord, KeySnapshot as LoadedJob, Rollout, Sequencer, StateUpdate,
+    TurnResult,
 };
 
 /// A sequencer with a configuration, and a store that has only what a test puts into it.
@@ -37,9 +38,9 @@ impl Rig {
             "[streams.cases]\nhandler = \"tally\"\n\
              source = {{ kind = \"file\", path = \"events.ndjson\" }}\n{stream}\n"
         );
-        let loaded = Loaded::parse(Path::new("ordain.toml"), &text, &|_| None)?;
+        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None)?;
         let stream = loaded.config.streams.values().next().context("a stream")?;
-        let share = Share {
+        let share = PartitionParams {
             partition: 0,
             of_stream: 1,
             of_process: 1,
@@ -77,21 +78,22 @@ impl Rig {
     fn perform(&mut self, now: u64) {
         while let Some(effect) = self.sequencer.poll_effect() {
             let answer = match effect {
-                Effect::Run(turn) => Input::TurnDone(TurnDone {
+                Effect::Run(turn) => Input::TurnDone(TurnResult {
                     token: turn.token,
                     version: version(),
                     verdicts: turn.events.iter().map(|_| effect_without_messages()).collect(),
-                    state: Change::Keep,
+                    state: StateUpdate::Keep,
                     failure: None,
                 }),
                 Effect::Commit(batch) => {
                     let shard = batch.shard;
                     let number = batch.number;
                     if let (Some(stored), Some(write)) = (&mut self.job, batch.writes.first()) {
-                        stored.job = Job { incarnation: 1, ..write.job.clone() };
+                        stored.job = KeyRecord { incarnation: 1, ..write.job.clone() };
                     }
                     self.batches.push(batch);
-                    let reply = CommitReply::Applied(Applied { time: 1, ..Applied::default() });
+                    let reply =
+                        CommitReply::Applied(AppliedCommit { time: 1, ..AppliedCommit::default() });
                     Input::Committed { shard, number, reply }
                 }
                 Effect::Load { token, .. } => {
@@ -163,8 +165,8 @@ fn event(sequence: u64) -> Arc<Event> {
     Arc::new(Event::new(&parts))
 }
 
-fn effect_without_messages() -> Verdict {
-    Verdict::Effect { messages: Vec::new(), complete: false }
+fn effect_without_messages() -> HandlerOutcome {
+    HandlerOutcome::Effect { messages: Vec::new(), complete: false }
 }
 
 #[test]
@@ -418,7 +420,7 @@ fn event_between_spilled_events_is_accepted() -> Result<()> {
 fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
     for (next, last) in [(2, u64::MAX - 2), (u64::MAX - 1, 0), (u64::MAX, 0)] {
         let mut rig = Rig::new("ordering = \"fifo\"\nid_window = 5024")?;
-        let mut job = Job::new(next, 0);
+        let mut job = KeyRecord::new(next, 0);
         job.incarnation = 1;
         job.ids_from = 1;
         if last > 0 {
@@ -442,6 +444,6 @@ fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
     Ok(())
 }
 
-fn version() -> Arc<Decided> {
-    Decided::first("tally@1.0.0", Digest([0; 32]))
+fn version() -> Arc<Rollout> {
+    Rollout::first("tally@1.0.0", FileDigest([0; 32]))
 }

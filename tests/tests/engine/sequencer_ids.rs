@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use ordain_config::{CHECKPOINT_EVENTS, Loaded, Share};
+use ordain_config::{CHECKPOINT_EVENTS, LoadedConfig, PartitionParams};
 use ordain_core::{
-    Applied, Batch, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Input, Job,
-    Loaded as LoadedJob, Sequencer, Settings, TakenId, TurnDone, Verdict,
+    AcceptedId, AppliedCommit, Batch, CommitReply, Effect, Event, EventParts, FileDigest,
+    HandlerOutcome, Input, KeyRecord, KeySnapshot as LoadedJob, Rollout, Sequencer,
+    SequencerSettings, StateUpdate, TurnResult,
 };
 
 const MINUTE: u64 = 60_000;
@@ -19,12 +20,12 @@ const FLOOR: u64 = 4_000 + CHECKPOINT_EVENTS as u64;
 
 /// A sequencer with one key, and the stored record of the key.
 struct Rig {
-    settings: Settings,
+    settings: SequencerSettings,
     sequencer: Sequencer,
     commits: u64,
     delivery: u64,
-    job: Option<Job>,
-    ids: BTreeMap<u64, TakenId>,
+    job: Option<KeyRecord>,
+    ids: BTreeMap<u64, AcceptedId>,
     /// The store withholds replies to commits.
     is_silent: bool,
     unanswered: Vec<Arc<Batch>>,
@@ -35,9 +36,9 @@ impl Rig {
         let text = "[streams.clicks]\nhandler = \"tally\"\nordering = \"fifo\"\n\
                     source = { kind = \"file\", path = \"events.ndjson\" }\n\
                     id_window = 20_000\nid_ttl = \"1h\"\n";
-        let loaded = Loaded::parse(Path::new("ordain.toml"), text, &|_| None)?;
+        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), text, &|_| None)?;
         let stream = loaded.config.streams.values().next().context("a stream")?;
-        let share = Share {
+        let share = PartitionParams {
             partition: 0,
             of_stream: 1,
             of_process: 1,
@@ -94,7 +95,8 @@ impl Rig {
             self.job = Some(job);
         }
         self.commits = batch.number;
-        let reply = CommitReply::Applied(Applied { time: store_time, ..Applied::default() });
+        let reply =
+            CommitReply::Applied(AppliedCommit { time: store_time, ..AppliedCommit::default() });
         Input::Committed { shard: batch.shard, number: batch.number, reply }
     }
 
@@ -111,11 +113,11 @@ impl Rig {
     fn perform(&mut self, now: u64, store_time: u64) {
         while let Some(effect) = self.sequencer.poll_effect() {
             let answer = match effect {
-                Effect::Run(turn) => Input::TurnDone(TurnDone {
+                Effect::Run(turn) => Input::TurnDone(TurnResult {
                     token: turn.token,
                     version: version(),
                     verdicts: turn.events.iter().map(|_| effect_without_messages()).collect(),
-                    state: Change::Keep,
+                    state: StateUpdate::Keep,
                     failure: None,
                 }),
                 Effect::Commit(batch) if self.is_silent => {
@@ -143,12 +145,12 @@ impl Rig {
     }
 }
 
-fn version() -> Arc<Decided> {
-    Decided::first("tally@1.0.0", Digest([0; 32]))
+fn version() -> Arc<Rollout> {
+    Rollout::first("tally@1.0.0", FileDigest([0; 32]))
 }
 
-fn effect_without_messages() -> Verdict {
-    Verdict::Effect { messages: Vec::new(), complete: false }
+fn effect_without_messages() -> HandlerOutcome {
+    HandlerOutcome::Effect { messages: Vec::new(), complete: false }
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ordain_core::{
-    Cause, DeadLetter, GapSettings, Input, LetterContent, LetterId, Overflow, Settings, Stop,
-    shard_of,
+    Cause, DeadLetter, GapSettings, Input, LetterContent, LetterId, OverflowPolicy,
+    SequencerSettings, StopReason, shard_of,
 };
 
 use rig::{Rig, settings};
@@ -59,14 +59,16 @@ fn lost_commits_outside_of_memory_end_ownership() {
     }
     rig.stored.truncate(2);
     rig.deliver(21);
-    let Some(Stop::Rewound { shard: 0, detail }) = rig.stopped else { panic!("{:?}", rig.stopped) };
+    let Some(StopReason::Rewound { shard: 0, detail }) = rig.stopped else {
+        panic!("{:?}", rig.stopped)
+    };
     assert!(detail.contains("commits 3 to 20 are lost"), "{detail}");
     assert_eq!((rig.stored.len(), rig.acked), (2, 20), "nothing more is written");
 }
 
 #[test]
 fn shard_may_use_memory_that_others_do_not_need() {
-    let mut rig = Rig::with(Settings { shards: 4, ..settings(8_000) });
+    let mut rig = Rig::with(SequencerSettings { shards: 4, ..settings(8_000) });
     for sequence in 1..=8 {
         rig.deliver(sequence);
     }
@@ -85,7 +87,7 @@ fn commit_refused_during_recovery_ends_ownership() {
     rig.stored.truncate(3);
     rig.refuses = true;
     rig.deliver(6);
-    let Some(Stop::Rewound { detail, .. }) = rig.stopped else { panic!("{:?}", rig.stopped) };
+    let Some(StopReason::Rewound { detail, .. }) = rig.stopped else { panic!("{:?}", rig.stopped) };
     assert!(detail.contains("commit 4 cannot be made again"), "{detail}");
 }
 
@@ -98,7 +100,7 @@ fn commits_in_recovery_stay_in_memory() {
     let mut tried = 0;
     // For some of these sizes, memory has room for the three commits and not for one more.
     for keep_bytes in (500..5_000).step_by(20) {
-        let mut rig = Rig::with(Settings { shards: 2, ..settings(keep_bytes) });
+        let mut rig = Rig::with(SequencerSettings { shards: 2, ..settings(keep_bytes) });
         (1..=3).for_each(|sequence| rig.deliver(sequence));
         rig.stored.clear();
         rig.commits = Some(VecDeque::new());
@@ -122,7 +124,7 @@ fn commits_in_recovery_stay_in_memory() {
 /// Returns a rig in which commit 2 has a letter and its first request is delayed. The second request finds that the
 /// store has lost commit 1, which is made again.
 fn rig_with_a_late_letter() -> Rig {
-    let mut rig = Rig::with(Settings { forward_letters: true, ..settings(1 << 20) });
+    let mut rig = Rig::with(SequencerSettings { forward_letters: true, ..settings(1 << 20) });
     rig.deliver(1);
     rig.commits = Some(VecDeque::new());
     rig.delivered += 1;
@@ -170,7 +172,7 @@ fn letter_of_a_void_commit_is_in_the_next_commit() {
 fn rig_with_a_spilled_event(still: bool) -> Rig {
     let settings = settings(1 << 20);
     let gap = GapSettings { timeout: 1_500, attempts: 1_000, ..settings.gap };
-    let mut rig = Rig::with(Settings { spill_after: 10, gap, ..settings });
+    let mut rig = Rig::with(SequencerSettings { spill_after: 10, gap, ..settings });
     rig.still = still;
     rig.deliver(1);
     rig.deliver(3);
@@ -282,7 +284,7 @@ fn spilled_event_is_not_acknowledged_before_its_commit() {
 fn letter_based_on_an_old_read_is_decided_again() {
     let settings = settings(1 << 20);
     let gap = GapSettings { max_width: 2, ..settings.gap };
-    let mut rig = Rig::with(Settings { max_lanes: 1, gap, ..settings });
+    let mut rig = Rig::with(SequencerSettings { max_lanes: 1, gap, ..settings });
     for sequence in 1..=5 {
         rig.deliver(sequence);
     }
@@ -306,13 +308,13 @@ fn letter_based_on_an_old_read_is_decided_again() {
 fn repeats_of_spilled_events_do_not_stay_counted() {
     let settings = settings(0);
     let gap = GapSettings { timeout: 1_000_000_000, ..settings.gap };
-    let mut rig = Rig::with(Settings {
+    let mut rig = Rig::with(SequencerSettings {
         memory_budget: 1,
         lane_buffer: 1,
         quantum: 1,
         spill_after: 1,
         spill_limit: 6,
-        overflow: Overflow::DeadLetter,
+        overflow: OverflowPolicy::DeadLetter,
         gap,
         ..settings
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use ordain_core::FailureKind::{Error, Limit, Retry, Timeout, Trap};
-use ordain_core::{Change, Verdict};
+use ordain_core::{HandlerOutcome, StateUpdate};
 use ordain_tests::guests::{Pairs, message, outcome};
 use ordain_tests::workers::{Workers, assert_failure, settings, turn};
 
@@ -18,7 +18,7 @@ const ALONE: &str = "ORDAIN_TEST_ALONE";
 fn state_has_a_limit() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"put","bytes":1048576}"#);
-    assert!(matches!(&done.state, Change::Put(state) if state.len() == 1 << 20), "{done:?}");
+    assert!(matches!(&done.state, StateUpdate::Put(state) if state.len() == 1 << 20), "{done:?}");
     let failure = workers.failure(r#"{"do":"put","bytes":1048577}"#);
     assert_failure(&failure, Limit, &["1048577 bytes", "`plugins.state_size`", "1 MiB"]);
     // The state is too large to be copied out of the guest.
@@ -32,7 +32,7 @@ fn messages_have_limits() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"emit","messages":1000,"bytes":3000,"headers":3}"#);
     assert!(
-        matches!(&done.verdicts[0], Verdict::Effect { messages, .. } if messages.len() == 1000)
+        matches!(&done.verdicts[0], HandlerOutcome::Effect { messages, .. } if messages.len() == 1000)
     );
     let cases: [(&str, &[&str]); 9] = [
         (
@@ -183,13 +183,13 @@ fn uncaught_error_is_reported_with_its_text() -> Result<()> {
 fn handler_may_reject_or_retry_an_event() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"reject","reason":"not mine"}"#);
-    assert_eq!(done.verdicts, [Verdict::Rejected("not mine".to_owned())]);
+    assert_eq!(done.verdicts, [HandlerOutcome::Rejected("not mine".to_owned())]);
     assert_eq!(done.failure, None);
     let failure = workers.failure(r#"{"do":"retry","reason":"busy","after_ms":70}"#);
     assert_eq!((failure.kind, &*failure.message, failure.after_ms), (Retry, "busy", Some(70)));
     let long = format!(r#"{{"do":"reject","reason":"{}"}}"#, "x".repeat(100_000));
     let done = workers.command(&long);
-    assert!(matches!(&done.verdicts[0], Verdict::Rejected(reason) if reason.len() < 5_000));
+    assert!(matches!(&done.verdicts[0], HandlerOutcome::Rejected(reason) if reason.len() < 5_000));
     Ok(())
 }
 
@@ -252,7 +252,9 @@ fn strings_in_utf16_are_accepted() -> Result<()> {
     let pairs = pairs.list(1024 + message::SINK, 64, 5).list(1024 + message::KIND, 64, 5);
     let pairs = name.fold(pairs, |pairs, (at, unit)| pairs.pair(at, unit[0] | unit[1] << 16));
     let done = Workers::guest("puppet-utf16")?.command(pairs.bytes());
-    let [Verdict::Effect { messages, .. }] = done.verdicts.as_slice() else { panic!("{done:?}") };
+    let [HandlerOutcome::Effect { messages, .. }] = done.verdicts.as_slice() else {
+        panic!("{done:?}")
+    };
     let message = &messages[0];
     assert_eq!((message.sink(), message.kind(), message.data()), ("tally", "tally", &b""[..]));
     Ok(())

@@ -7,14 +7,14 @@ use anyhow::Result;
 use ordain_tests::guests::{self, guest};
 use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{load, settings};
-use ordain_wasm::{Engine, HandlerFile, Settings};
+use ordain_wasm::{HandlerEngine, HandlerFile, HandlerSettings};
 
 /// Returns the error of loading a file with these bytes.
-fn refusal(bytes: &[u8], settings: Settings) -> Result<String> {
+fn refusal(bytes: &[u8], settings: HandlerSettings) -> Result<String> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("bad@1.0.0.wasm");
     std::fs::write(&path, bytes)?;
-    let engine = Engine::new(settings)?;
+    let engine = HandlerEngine::new(settings)?;
     let error = load(&engine, &path).expect_err("is refused").to_string();
     assert!(error.contains("bad@1.0.0.wasm"), "the file is not named: {error}");
     Ok(error)
@@ -31,7 +31,7 @@ fn assert_words(text: &str, words: &[&str]) {
 fn handler_has_a_version_and_a_digest() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let bytes = std::fs::read(plugin("tally")?)?;
-    let engine = Engine::new(settings())?;
+    let engine = HandlerEngine::new(settings())?;
     for name in ["tally@1.2.3.wasm", "tally.wasm"] {
         let path = dir.path().join(name);
         std::fs::write(&path, &bytes)?;
@@ -54,13 +54,14 @@ fn compiled_code_is_cached_and_an_unusable_cache_is_ignored() -> Result<()> {
     let cache = dir.path().join("compiled");
     let path = plugin("tally")?;
     for _ in 0..2 {
-        let engine = Engine::new(Settings { cache: Some(cache.clone()), ..settings() })?;
+        let engine =
+            HandlerEngine::new(HandlerSettings { cache: Some(cache.clone()), ..settings() })?;
         load(&engine, &path)?;
         assert!(cache.read_dir()?.next().is_some());
     }
     std::fs::write(dir.path().join("a file"), "")?;
     let no_folder = Some(dir.path().join("a file"));
-    load(&*Engine::new(Settings { cache: no_folder, ..settings() })?, &path)?;
+    load(&*HandlerEngine::new(HandlerSettings { cache: no_folder, ..settings() })?, &path)?;
     Ok(())
 }
 
@@ -78,7 +79,7 @@ fn file_that_is_no_component_is_refused() -> Result<()> {
     for (bytes, words) in cases {
         assert_words(&refusal(bytes, settings())?, words);
     }
-    let engine = Engine::new(settings())?;
+    let engine = HandlerEngine::new(settings())?;
     let missing = HandlerFile::from_path(Path::new("/nowhere/x.wasm")).expect("a name");
     let error = engine.load(&missing.expect("a good one")).expect_err("is missing");
     assert_words(&error.to_string(), &["/nowhere/x.wasm", "cannot be read"]);

@@ -5,10 +5,12 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::Result;
-use ordain_core::{Change, Event, EventParts, FailureKind, Token, Turn, TurnDone, Verdict};
+use ordain_core::{
+    AttemptToken, Event, EventParts, FailureKind, HandlerOutcome, StateUpdate, Turn, TurnResult,
+};
 use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{SINKS, Workers, load, settings, text, turn};
-use ordain_wasm::{Active, InstancePolicy, Results, Settings, StreamContext};
+use ordain_wasm::{ActiveVersion, HandlerSettings, InstancePolicy, StreamContext, TurnResults};
 
 const LOOP: &str = r#"{"do":"loop"}"#;
 const OK: &str = r#"{"do":"ok"}"#;
@@ -16,16 +18,16 @@ const STATE: &str = r#"{"do":"state"}"#;
 const CALLS: &str = r#"{"do":"calls"}"#;
 
 /// Returns the texts of all messages of a turn.
-fn texts(done: &TurnDone) -> Vec<String> {
+fn texts(done: &TurnResult) -> Vec<String> {
     let messages = done.verdicts.iter().flat_map(|verdict| match verdict {
-        Verdict::Effect { messages, .. } => messages.as_slice(),
-        Verdict::Rejected(_) => &[],
+        HandlerOutcome::Effect { messages, .. } => messages.as_slice(),
+        HandlerOutcome::Rejected(_) => &[],
     });
     messages.map(text).collect()
 }
 
 fn token(lane: u32, turn: Turn) -> Turn {
-    Turn { token: Token { lane, serial: 1 }, ..turn }
+    Turn { token: AttemptToken { lane, serial: 1 }, ..turn }
 }
 
 #[test]
@@ -37,12 +39,12 @@ fn each_event_gets_the_state_of_its_predecessor() -> Result<()> {
     let done = workers.run(events);
     assert_eq!(texts(&done), [r#"{"bytes":3}"#, r#"{"bytes":7}"#, r#"{"bytes":7}"#]);
     assert_eq!(done.verdicts.len(), 5);
-    assert!(matches!(&done.state, Change::Put(state) if state.len() == 7));
+    assert!(matches!(&done.state, StateUpdate::Put(state) if state.len() == 7));
 
     let done = workers.run(turn("key", &[put, r#"{"do":"delete"}"#, STATE]));
-    assert_eq!((texts(&done), &done.state), (vec!["null".to_owned()], &Change::Delete));
+    assert_eq!((texts(&done), &done.state), (vec!["null".to_owned()], &StateUpdate::Delete));
     let done = workers.run(turn("key", &[OK, STATE]));
-    assert_eq!(done.state, Change::Keep);
+    assert_eq!(done.state, StateUpdate::Keep);
     Ok(())
 }
 
@@ -52,12 +54,12 @@ fn turn_stops_at_a_failure_and_at_the_end_of_its_key() -> Result<()> {
     let put = r#"{"do":"put","bytes":7}"#;
     let done = workers.run(turn("key", &[put, r#"{"do":"fail-after","bytes":9}"#, OK]));
     assert_eq!(done.verdicts.len(), 1);
-    assert!(matches!(&done.state, Change::Put(state) if state.len() == 7));
+    assert!(matches!(&done.state, StateUpdate::Put(state) if state.len() == 7));
     assert_eq!(done.failure.map(|failure| failure.kind), Some(FailureKind::Error));
 
     let done = workers.run(turn("key", &[OK, r#"{"do":"complete"}"#, OK]));
     assert_eq!((done.verdicts.len(), done.failure), (2, None));
-    assert!(matches!(done.verdicts[1], Verdict::Effect { complete: true, .. }));
+    assert!(matches!(done.verdicts[1], HandlerOutcome::Effect { complete: true, .. }));
 
     let mut marked = turn("key", &[OK, OK, OK]);
     let last = EventParts { key: "key", data: OK.as_bytes(), end: true, ..EventParts::default() };
@@ -68,7 +70,7 @@ fn turn_stops_at_a_failure_and_at_the_end_of_its_key() -> Result<()> {
 
 #[test]
 fn instances_are_reused_and_replaced() -> Result<()> {
-    let workers = Workers::plugin("faulty", Settings { instance_events: 5, ..settings() })?;
+    let workers = Workers::plugin("faulty", HandlerSettings { instance_events: 5, ..settings() })?;
     let calls = |workers: &Workers, turn: Turn| {
         let report = |text: &String| text.trim_matches(|c: char| !c.is_ascii_digit()).to_owned();
         texts(&workers.run(turn)).iter().map(report).collect::<Vec<_>>().join(" ")
@@ -83,7 +85,7 @@ fn instances_are_reused_and_replaced() -> Result<()> {
     }
     assert_eq!(calls(&workers, turn("b", &[CALLS])), "1");
 
-    let fresh = Settings { instance: InstancePolicy::Fresh, ..settings() };
+    let fresh = HandlerSettings { instance: InstancePolicy::Fresh, ..settings() };
     let workers = Workers::plugin("faulty", fresh)?;
     assert_eq!(calls(&workers, turn("a", &[CALLS; 3])), "1 1 1");
     Ok(())
@@ -138,7 +140,7 @@ fn turn_with_large_output_ends_early() -> Result<()> {
 fn paused_queue_starts_nothing_and_blocks_no_other() -> Result<()> {
     let workers = Workers::faulty()?;
     let (send, results) = channel();
-    let done = Box::new(move |done: Results| {
+    let done = Box::new(move |done: TurnResults| {
         let _ = send.send(done.take());
     });
     let payments = StreamContext::new("payments", SINKS);
@@ -161,7 +163,7 @@ fn paused_queue_starts_nothing_and_blocks_no_other() -> Result<()> {
 fn untaken_results_pause_their_queue() -> Result<()> {
     let workers = Workers::faulty()?;
     let (send, results) = channel();
-    let done = Box::new(move |done: Results| {
+    let done = Box::new(move |done: TurnResults| {
         let _ = send.send(done);
     });
     let payments = StreamContext::new("payments", SINKS);
@@ -190,14 +192,14 @@ fn slow_stream_does_not_starve_another() -> Result<()> {
     let workers = Workers::plugin("faulty", patient)?;
     workers.turns.submit((0..200).map(|lane| token(lane, turn("slow", &[LOOP]))).collect());
     let (send, results) = channel();
-    let done = Box::new(move |done: Results| {
+    let done = Box::new(move |done: TurnResults| {
         let _ = send.send(done.take());
     });
     let other = StreamContext::new("payments", SINKS);
     let turns = workers.pool.attach(other, workers.turns.active(), done);
     for _ in 0..3 {
         turns.submit(vec![turn("fast", &[OK])]);
-        let fast: Vec<TurnDone> = results.recv_timeout(Duration::from_secs(30))?;
+        let fast: Vec<TurnResult> = results.recv_timeout(Duration::from_secs(30))?;
         assert_eq!(fast[0].failure, None);
     }
     Ok(())
@@ -205,13 +207,13 @@ fn slow_stream_does_not_starve_another() -> Result<()> {
 
 #[test]
 fn every_turn_has_one_result_with_many_workers_and_queues() -> Result<()> {
-    let settings = Settings { workers: 4, ..settings() };
+    let settings = HandlerSettings { workers: 4, ..settings() };
     let workers = Workers::plugin("tally", settings)?;
     let (send, results) = channel();
     let queues: Vec<_> = (0..3)
         .map(|_| {
             let send = send.clone();
-            let done = Box::new(move |done: Results| {
+            let done = Box::new(move |done: TurnResults| {
                 let _ = send.send(done.take());
             });
             let stream = StreamContext::new("orders", SINKS);
@@ -253,7 +255,7 @@ fn handler_is_replaced_between_turns() -> Result<()> {
     assert_eq!(undone.len(), 1);
     assert!(undone[0].verdicts.is_empty() && undone[0].failure.is_none());
     workers.turns.pause(false);
-    workers.turns.replace(Some(Active::first(tally)));
+    workers.turns.replace(Some(ActiveVersion::first(tally)));
     let done = workers.command(OK);
     assert_eq!(&*done.version.build.version, "tally@2.0.0");
     assert!(texts(&done)[0].contains("\"count\":1"));

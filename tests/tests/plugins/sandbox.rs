@@ -1,7 +1,7 @@
 //! Tests of the sandbox: what a handler can read of its environment, and what it writes to the log.
 
 use anyhow::Result;
-use ordain_core::{Turn, Verdict};
+use ordain_core::{HandlerOutcome, Turn};
 use ordain_tests::workers::{Workers, event, text, turn};
 use serde_json::Value;
 
@@ -24,7 +24,9 @@ fn handler_has_no_files_variables_arguments_or_sockets() -> Result<()> {
 
 fn senses(workers: &Workers, turn: Turn) -> Result<Value> {
     let done = workers.run(turn);
-    let [Verdict::Effect { messages, .. }] = done.verdicts.as_slice() else { panic!("{done:?}") };
+    let [HandlerOutcome::Effect { messages, .. }] = done.verdicts.as_slice() else {
+        panic!("{done:?}")
+    };
     Ok(serde_json::from_str(&text(&messages[0]))?)
 }
 
@@ -74,7 +76,9 @@ fn output_of_a_guest_is_logged_line_by_line() -> Result<()> {
 fn trace_of_an_event_continues_in_its_messages() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"emit","headers":1}"#);
-    let [Verdict::Effect { messages, .. }] = done.verdicts.as_slice() else { panic!("{done:?}") };
+    let [HandlerOutcome::Effect { messages, .. }] = done.verdicts.as_slice() else {
+        panic!("{done:?}")
+    };
     let headers: Vec<_> = messages[0].headers().collect();
     let expected = [("header-0", "0"), ("traceparent", "00-1-2-01"), ("Tracestate", "a=b")];
     assert_eq!(headers, expected);

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Answers, Applied, Build, Cause, DeadLetter, Decided, Digest, Emitted, Event, EventParts,
-    GapEnd, GapEntry, IdStretch, IdTimes, Job, LetterContent, LetterId, Message, MessageParts,
-    Present, Refusal, SEQUENCE_END, Spilled, Status, TakenId, Trouble,
+    AcceptedId, AppliedCommit, Build, Cause, DeadLetter, EmittedMessage, Event, EventParts,
+    ExistingSpill, FailureInfo, FileDigest, GapEnd, GapEntry, IdStretch, IdTimes, KeyRecord,
+    KeyStatus, LetterContent, LetterId, Message, MessageParts, Rollout, SEQUENCE_END,
+    SourceAnswers, SpillExtent, WriteRefusal,
 };
 use ordain_store::codec::{
-    Counter, FenceRecord, GivenPart, JobView, OUTBOX_TIME, OriginRecord, Undecodable, decode_fence,
-    decode_given, decode_letter, decode_outbox, decode_queued, decode_retained, decode_taken_id,
-    encode_fence, encode_given, encode_job, encode_letter, encode_outbox_letters,
-    encode_outbox_write, encode_retained, encode_taken_id, letter_time, take_over,
+    AssignedChunk, FenceRecord, KeyCounter, KeyRecordView, OUTBOX_TIME, OriginRecord,
+    RecordDecodeError, decode_fence, decode_given, decode_letter, decode_outbox, decode_queued,
+    decode_retained, decode_taken_id, encode_fence, encode_given, encode_job, encode_letter,
+    encode_outbox_letters, encode_outbox_write, encode_retained, encode_taken_id, letter_time,
+    take_over,
 };
-use ordain_store::{Claim, Place, StoredLetter};
+use ordain_store::{Claim, OutboxPosition, StoredLetter};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -23,19 +25,19 @@ fn cause() -> impl Strategy<Value = Cause> {
     (0..Cause::ALL.len()).prop_map(|index| Cause::ALL[index])
 }
 
-fn status() -> impl Strategy<Value = Status> {
+fn status() -> impl Strategy<Value = KeyStatus> {
     prop_oneof![
-        Just(Status::Active),
-        Just(Status::Waiting),
-        Just(Status::Retrying),
-        Just(Status::Parked),
-        Just(Status::Completed),
+        Just(KeyStatus::Active),
+        Just(KeyStatus::Waiting),
+        Just(KeyStatus::Retrying),
+        Just(KeyStatus::Parked),
+        Just(KeyStatus::Completed),
     ]
 }
 
 prop_compose! {
-    fn trouble()(cause in cause(), error in ".{0,40}", since in any::<u64>()) -> Box<Trouble> {
-        Box::new(Trouble { cause, error, since, version: None })
+    fn trouble()(cause in cause(), error in ".{0,40}", since in any::<u64>()) -> Box<FailureInfo> {
+        Box::new(FailureInfo { cause, error, since, version: None })
     }
 }
 
@@ -44,8 +46,8 @@ prop_compose! {
         source in ".{0,10}",
         (asked, found, failed) in any::<(u32, u32, u32)>(),
         error in option::of(".{0,10}"),
-    ) -> Answers {
-        Answers { source: source.into(), asked, found, failed, error: error.map(Into::into) }
+    ) -> SourceAnswers {
+        SourceAnswers { source: source.into(), asked, found, failed, error: error.map(Into::into) }
     }
 }
 
@@ -71,26 +73,26 @@ prop_compose! {
         (attempts, rounds, generation) in any::<(u32, u32, u32)>(),
         (count, first, last) in (any::<u64>(), 0..SEQUENCE_END, 0..SEQUENCE_END),
         status in status(),
-        version in option::of((".{0,20}", 1..Decided::END, any::<[u8; 32]>())),
+        version in option::of((".{0,20}", 1..Rollout::END, any::<[u8; 32]>())),
         trouble in option::of(trouble()),
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),
         gaps in vec(gap(), 0..4),
         ids in vec(any::<(u64, u64)>(), 0..=IdTimes::LIMIT),
         is_settling in any::<bool>(),
-    ) -> Job {
+    ) -> KeyRecord {
         // Only the newest time may be the time of the commit.
         let mut ids: Vec<_> = ids.into_iter().map(|(from, since)| (from, since.max(1))).collect();
         if let Some(newest) = ids.last_mut().filter(|_| is_settling) {
             newest.1 = 0;
         }
         let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b)));
-        Job {
+        KeyRecord {
             next, incarnation, partition, takeovers, status, attempts, rounds, generation,
-            spilled: Spilled { count, first: first.min(last), last: first.max(last) },
+            spilled: SpillExtent { count, first: first.min(last), last: first.max(last) },
             version: version.map(|(version, generation, digest)| {
-                let build = Build { version: version.into(), digest: Digest(digest) };
-                Arc::new(Decided { generation, build })
+                let build = Build { version: version.into(), digest: FileDigest(digest) };
+                Arc::new(Rollout { generation, build })
             }),
             trouble,
             digests: digests.into_iter().collect(),
@@ -131,19 +133,19 @@ prop_compose! {
         sink in ".{0,5}",
         key in option::of(".{0,5}"),
         data in vec(any::<u8>(), 0..20),
-    ) -> Emitted {
+    ) -> EmittedMessage {
         let parts =
             MessageParts { sink: &sink, key: key.as_deref(), data: &data, delay_ms, end, ..MessageParts::default() };
-        Emitted { sequence, index, event, message: Message::new(&parts) }
+        EmittedMessage { sequence, index, event, message: Message::new(&parts) }
     }
 }
 
-fn refusal() -> impl Strategy<Value = Refusal> {
+fn refusal() -> impl Strategy<Value = WriteRefusal> {
     prop_oneof![
-        any::<Option<u64>>().prop_map(Refusal::Next),
-        any::<u64>().prop_map(Refusal::Partition),
-        Just(Refusal::Version),
-        ".{0,20}".prop_map(Refusal::Corrupt),
+        any::<Option<u64>>().prop_map(WriteRefusal::Next),
+        any::<u64>().prop_map(WriteRefusal::Partition),
+        Just(WriteRefusal::Version),
+        ".{0,20}".prop_map(WriteRefusal::Corrupt),
     ]
 }
 
@@ -154,8 +156,8 @@ prop_compose! {
         present in vec((0..512_usize, any::<u64>(), any::<bool>()), 0..5),
         known in vec(0..512_usize, 0..5),
     ) -> FenceRecord {
-        let present = present.into_iter().map(|(write, sequence, same)| Present { write, sequence, same });
-        let applied = Applied { time, refused, present: present.collect(), known };
+        let present = present.into_iter().map(|(write, sequence, same)| ExistingSpill { write, sequence, same });
+        let applied = AppliedCommit { time, refused, present: present.collect(), known };
         FenceRecord { claim: Claim { epoch, random }, number, applied }
     }
 }
@@ -163,12 +165,12 @@ prop_compose! {
 #[test]
 fn impossible_bounds_are_rejected() {
     let parse = |count, first, last| {
-        let spilled = Spilled { count, first, last };
+        let spilled = SpillExtent { count, first, last };
         let mut record = Vec::new();
-        encode_job(&Job { spilled, ..Job::new(1, 0) }, 1, &mut record);
-        JobView::parse(&record).map(|view| view.spilled == spilled)
+        encode_job(&KeyRecord { spilled, ..KeyRecord::new(1, 0) }, 1, &mut record);
+        KeyRecordView::parse(&record).map(|view| view.spilled == spilled)
     };
-    let error = Undecodable::Part { record: "job", part: "bounds of spilled" };
+    let error = RecordDecodeError::Part { record: "job", part: "bounds of spilled" };
     for (first, last) in [(7, 6), (SEQUENCE_END, SEQUENCE_END), (1, SEQUENCE_END)] {
         assert_eq!(parse(1, first, last), Err(error.clone()), "{first} to {last}");
         assert_eq!(parse(0, first, last), Ok(true), "without spilled events");
@@ -181,16 +183,16 @@ fn impossible_bounds_are_rejected() {
 /// Decodes the bytes as every kind of record. No decoder may panic.
 fn decode_all(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
-    if let Ok(view) = JobView::parse(&bytes) {
+    if let Ok(view) = KeyRecordView::parse(&bytes) {
         view.to_job();
     }
     let words = [
-        JobView::parse(&bytes).err(),
+        KeyRecordView::parse(&bytes).err(),
         decode_letter(&bytes).err(),
         decode_outbox(1, &bytes).err(),
         decode_fence(&bytes).err(),
         decode_taken_id(1, &bytes).err(),
-        Counter::decode(&bytes).err(),
+        KeyCounter::decode(&bytes).err(),
         OriginRecord::decode(&bytes).err(),
         decode_given(&bytes).err(),
     ];
@@ -201,8 +203,8 @@ fn decode_all(bytes: &[u8]) {
     let _ = (decode_retained(&bytes), decode_queued(bytes));
 }
 
-fn place() -> impl Strategy<Value = Place> {
-    any::<(u64, u32)>().prop_map(|(commit, part)| Place { commit, part })
+fn place() -> impl Strategy<Value = OutboxPosition> {
+    any::<(u64, u32)>().prop_map(|(commit, part)| OutboxPosition { commit, part })
 }
 
 prop_compose! {
@@ -219,8 +221,8 @@ prop_compose! {
     fn given()(
         place in place(),
         messages in vec(any::<(u64, u64)>(), 0..20),
-    ) -> GivenPart {
-        GivenPart { place, messages }
+    ) -> AssignedChunk {
+        AssignedChunk { place, messages }
     }
 }
 
@@ -255,7 +257,7 @@ fn records() -> impl Strategy<Value = Vec<u8>> {
                 0 => encode_job(&job, 1, &mut out),
                 1 => encode_letter(&letter, 1, &mut out),
                 2 => encode_fence(&fence, &mut out),
-                3 => encode_taken_id(&TakenId { sequence: 1, id: 2, content: 3 }, &mut out),
+                3 => encode_taken_id(&AcceptedId { sequence: 1, id: 2, content: 3 }, &mut out),
                 4 => out = origin.encode(),
                 5 => out = encode_given(&given),
                 6 => out = kept(&event, sequence),
@@ -277,13 +279,13 @@ proptest! {
         let mut expected = job;
         expected.fill_times(now);
         let before = bytes.clone();
-        let view = JobView::parse(&before).expect("a job");
+        let view = KeyRecordView::parse(&before).expect("a job");
         prop_assert_eq!((view.next, view.partition), (expected.next, expected.partition));
         prop_assert_eq!(view.to_job(), expected.clone());
         take_over(&mut bytes, &view, partition);
         expected.partition = partition;
         expected.takeovers = expected.takeovers.wrapping_add(1);
-        prop_assert_eq!(JobView::parse(&bytes).expect("a job").to_job(), expected);
+        prop_assert_eq!(KeyRecordView::parse(&bytes).expect("a job").to_job(), expected);
     }
 
     #[test]
@@ -338,7 +340,7 @@ proptest! {
 
     #[test]
     fn taken_ids_round_trip((sequence, id, content) in any::<(u64, u64, u32)>()) {
-        let taken = TakenId { sequence, id, content };
+        let taken = AcceptedId { sequence, id, content };
         let mut bytes = Vec::new();
         encode_taken_id(&taken, &mut bytes);
         prop_assert_eq!(decode_taken_id(sequence, &bytes), Ok(taken));
@@ -350,8 +352,8 @@ proptest! {
         origin in origin(),
         given in vec(given(), 0..5),
     ) {
-        let count = Counter { next, end };
-        prop_assert_eq!(Counter::decode(&count.encode()), Ok(count));
+        let count = KeyCounter { next, end };
+        prop_assert_eq!(KeyCounter::decode(&count.encode()), Ok(count));
         prop_assert_eq!(OriginRecord::decode(&origin.encode()), Ok(origin));
         prop_assert_eq!(decode_given(&encode_given(&given)), Ok(given));
     }

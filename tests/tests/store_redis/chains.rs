@@ -5,28 +5,29 @@ use std::sync::Arc;
 
 use ordain_core::{Event, EventParts};
 use ordain_store::{
-    Assign, AssignReply, Chains as _, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
-    Partition, Place, Rules, StoreError,
+    AssignGroup, AssignGroupReply, AssignItem, AssignReply, AssignRequest, Destination,
+    DestinationRules, MessageLog as _, NumberingSettings, OriginOutbox, OutboxChunk,
+    OutboxPosition, Partition, StoreError,
 };
 
 use super::damaged::garbage;
 use super::own::Own;
 
 /// Creates a request with one message for a stream, of one commit.
-fn assign(commit: u64, done: u64) -> Arc<Assign> {
+fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
     let partition = Partition { stream: "first".into(), number: 0 };
-    let origin = Origin { partition, shard: 0, epoch: 1, found: 0, before: None, done };
+    let origin = OriginOutbox { partition, shard: 0, epoch: 1, found: 0, before: None, done };
     let id = commit.to_string();
     let event = EventParts { key: "a", id: &id, kind: "test", ..EventParts::default() };
-    let items = vec![Item { event: Arc::new(Event::new(&event)), partition: 0, number: 0 }];
-    Arc::new(Assign {
+    let items = vec![AssignItem { event: Arc::new(Event::new(&event)), partition: 0, number: 0 }];
+    Arc::new(AssignRequest {
         to: Destination::Stream("next".into()),
         shard: 0,
-        rules: Rules { numbers: Some(Numbers::default()), queue: Some(1_000) },
+        rules: DestinationRules { numbers: Some(NumberingSettings::default()), queue: Some(1_000) },
         witness: None,
-        lots: vec![Lot {
+        lots: vec![AssignGroup {
             origin: Some(origin),
-            parts: vec![Part { place: Place { commit, part: 0 }, items }],
+            parts: vec![OutboxChunk { place: OutboxPosition { commit, part: 0 }, items }],
         }],
     })
 }
@@ -86,5 +87,5 @@ async fn damaged_records_are_named() {
     }
     let found = store.assign(assign(2, 0)).await.expect("an answer");
     let AssignReply::Lots(replies, _) = found else { panic!("{found:?}") };
-    assert!(matches!(&replies[..], [LotReply::Done(_)]), "{replies:?}");
+    assert!(matches!(&replies[..], [AssignGroupReply::Done(_)]), "{replies:?}");
 }

@@ -1,8 +1,8 @@
 //! Tests of damaged key records and fences: every reader reports the damage, and continues with the other
 //! data.
 
-use ordain_core::{Batch, CommitReply, Refusal};
-use ordain_store::{DueIndex, KeyFilter, Keys, Records, SpillArea, StoreError};
+use ordain_core::{Batch, CommitReply, WriteRefusal};
+use ordain_store::{DueIndex, KeyFilter, KeyListing, RecordStore, SpillArea, StoreError};
 use ordain_tests::conformance::{Owner, claim};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -78,8 +78,7 @@ async fn damaged_record_is_reported() {
         let refused = applied.refused.first();
         assert!(refused.is_none_or(|(at, _)| *at == 0), "{refused:?}");
         if bytes.len() < SHORTEST {
-            let is_said =
-                matches!(refused, Some((0, Refusal::Corrupt(words))) if words.contains("record"));
+            let is_said = matches!(refused, Some((0, WriteRefusal::Corrupt(words))) if words.contains("record"));
             assert!(is_said, "{bytes:?}: {refused:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! Tests of damaged data beside a key record: spilled events, ids, entries of the outbox, dead letters.
 
-use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, TakenId};
-use ordain_store::{Letters, Outbox, Records, SpillArea, StoreError};
+use ordain_core::{AcceptedId, Cause, DeadLetter, LetterContent, LetterId};
+use ordain_store::{LetterListing, Outbox, RecordStore, SpillArea, StoreError};
 use ordain_tests::conformance::{Owner, event};
 
 use super::damaged::garbage;
@@ -16,7 +16,7 @@ async fn damaged_spilled_events_and_ids_are_reported() {
     write.spill = vec![(3, event("a", 3, "held"))];
     write.job.spilled.add(3);
     write.job.ids_from = 1;
-    write.ids.push(TakenId { sequence: 1, id: 5, content: 6 });
+    write.ids.push(AcceptedId { sequence: 1, id: 5, content: 6 });
     owner.write(store, write).await;
     let shard = owner.shard("a");
     let [data, ids] = ["data:s", "ids:s"].map(|kind| own.name(shard, kind));
@@ -44,7 +44,7 @@ async fn damaged_spilled_events_and_ids_are_reported() {
     owner.write(store, step("b", 1)).await;
     let mut write = step("a", 2);
     write.job.ids_from = 2;
-    write.ids.push(TakenId { sequence: 2, id: 2, content: 0 });
+    write.ids.push(AcceptedId { sequence: 2, id: 2, content: 0 });
     owner.write(store, write).await;
     let loaded = owner.load(store, "a").await.expect("a job");
     assert_eq!(loaded.ids.len(), 1);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ordain_servers::{Cluster, Mode, Options};
-use ordain_store_redis::Redis;
+use ordain_store_redis::RedisStore;
 
 use super::support::options;
 use super::work::Work;
@@ -36,7 +36,7 @@ type Fault = fn(&Cluster, usize);
 /// Checks that the shards of a node that does not reply wait, and that all other shards continue. The
 /// failure lasts `lasts` milliseconds.
 async fn only_its_shards_wait(cluster: Cluster, fault: Fault, lasts: u64, end: Fault) {
-    let store = Redis::open(options(&cluster.urls()[0])).await.expect("the store");
+    let store = RedisStore::open(options(&cluster.urls()[0])).await.expect("the store");
     let store = Arc::new(store);
     let owners = owners(&cluster);
     let faulty = owners[0];

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ordain_core::CommitReply;
 use ordain_servers::{Sentinel, wait_until};
-use ordain_store::RedisOptions as Options;
-use ordain_store_redis::Redis;
+use ordain_store::RedisOptions;
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
 use super::own::{next_of, step, until_answered};
@@ -14,9 +14,9 @@ use super::rights::{RIGHTS, UNDER_SENTINEL, WITH_REPLICAS, denied, rules};
 use super::support::options;
 use super::work::Work;
 
-async fn open(group: &Sentinel, replicas: u32) -> Arc<Redis> {
-    let options = Options { replicas, ..options(&group.url()) };
-    Arc::new(Redis::open(options).await.expect("the store"))
+async fn open(group: &Sentinel, replicas: u32) -> Arc<RedisStore> {
+    let options = RedisOptions { replicas, ..options(&group.url()) };
+    Arc::new(RedisStore::open(options).await.expect("the store"))
 }
 
 /// Waits until the replica has all earlier writes.
@@ -36,8 +36,8 @@ async fn replicated_commits_survive_failover() {
     let group = Sentinel::with(&servers).expect("a group");
     // The Sentinel itself has no such user.
     let url = group.url().replace("redis://", "redis://shop:right@");
-    let options = Options { prefix: "ordain".to_owned(), replicas: 1, ..options(&url) };
-    let store = Arc::new(Redis::open(options).await.expect("the store"));
+    let options = RedisOptions { prefix: "ordain".to_owned(), replicas: 1, ..options(&url) };
+    let store = Arc::new(RedisStore::open(options).await.expect("the store"));
     let work = Work::start(&store).await;
     work.until_more(100);
     for _ in 0..2 {
@@ -71,7 +71,7 @@ async fn start_waits_for_master() {
     let [master, replica] = group.servers();
     let port = replica.port().to_string();
     master.command(&["REPLICAOF", "127.0.0.1", &port]).expect("a group without a master");
-    let opening = tokio::spawn(Redis::open(options(&group.url())));
+    let opening = tokio::spawn(RedisStore::open(options(&group.url())));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!opening.is_finished());
     master.command(&["REPLICAOF", "NO", "ONE"]).expect("a master");

@@ -3,20 +3,20 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Batch, Change, CommitReply, JobWrite, TakenId};
-use ordain_store::{DueIndex, Letters, Records, SpillArea, StoreError};
+use ordain_core::{AcceptedId, Batch, CommitReply, KeyWrite, StateUpdate};
+use ordain_store::{DueIndex, LetterListing, RecordStore, SpillArea, StoreError};
 use ordain_tests::conformance::{Owner, event};
 
 use super::own::{Own, letter, next_of, numbers, step, until_applied};
 
 /// Returns a write that touches all data of a shard.
-fn everything(key: &str, sequence: u64) -> JobWrite {
+fn everything(key: &str, sequence: u64) -> KeyWrite {
     let mut write = step(key, sequence);
     write.spill = vec![(sequence + 5, event(key, sequence + 5, "held"))];
     write.job.spilled.add(sequence + 5);
     write.job.ids_from = 1;
-    write.ids.push(TakenId { sequence, id: sequence, content: 0 });
-    write.state = Change::Put("state".into());
+    write.ids.push(AcceptedId { sequence, id: sequence, content: 0 });
+    write.state = StateUpdate::Put("state".into());
     write.letters = vec![letter(key, sequence, 0)];
     write.due_in = Some(60_000);
     write.expire_in = Some(60_000);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain_store::{KeyFilter, Keys, Letters, SpillArea};
+use ordain_store::{KeyFilter, KeyListing, LetterListing, SpillArea};
 use ordain_tests::conformance::{Owner, event};
 
 use super::own::{Own, next_of, numbers, step};

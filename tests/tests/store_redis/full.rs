@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use ordain_core::{Change, CommitReply};
-use ordain_store::{KeyFilter, Keys, Letters, Mark, Marks, Outbox, Records, StoreError};
-use ordain_store_redis::Redis;
+use ordain_core::{CommitReply, StateUpdate};
+use ordain_store::{
+    KeyFilter, KeyListing, LetterListing, Mark, MarkStore, Outbox, RecordStore, StoreError,
+};
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, event, lease};
 
 use super::own::{Own, next_of, numbers, step, until_applied};
@@ -82,7 +84,7 @@ async fn commit_that_reaches_memory_limit_is_whole() {
         sequence += 1;
         let writes = keys.iter().map(|key| {
             let mut write = step(key, sequence);
-            write.state = Change::Put(vec![7; 100_000 * sequence as usize].into());
+            write.state = StateUpdate::Put(vec![7; 100_000 * sequence as usize].into());
             write
         });
         let batch = owner.batch(writes.collect());
@@ -110,12 +112,12 @@ async fn evicting_server_is_refused() {
     let own = Own::start().await;
     for policy in ["allkeys-lru", "volatile-ttl"] {
         own.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
-        let opened = Redis::open(own.options.clone()).await;
+        let opened = RedisStore::open(own.options.clone()).await;
         let Err(StoreError::Unusable(words)) = opened.map(drop) else { panic!("{policy}") };
         assert!(words.contains(policy) && words.contains("maxmemory-policy noeviction"), "{words}");
     }
     own.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    assert!(Redis::open(own.options.clone()).await.is_ok());
+    assert!(RedisStore::open(own.options.clone()).await.is_ok());
 }
 
 /// A load of key records of another partition needs a write.

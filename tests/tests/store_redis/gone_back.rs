@@ -2,8 +2,8 @@
 //! reported a write too early.
 
 use ordain_core::CommitReply;
-use ordain_store::{Keys, Mark, Marks, Store};
-use ordain_store_redis::Redis;
+use ordain_store::{KeyListing, Mark, MarkStore, Store};
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, number_of};
 
 use super::own::{Own, next_of, step, until_answered, until_applied};
@@ -67,7 +67,7 @@ async fn lost_claim_is_detected() {
 
     // The store has an older claim than this owner.
     own.server.go_back(&claimed).expect("another time");
-    let reopened = Redis::open(own.options.clone()).await.expect("the store");
+    let reopened = RedisStore::open(own.options.clone()).await.expect("the store");
     let mut second = Owner::claim(&reopened, "s", 0).await;
     assert_eq!((second.claim.epoch, number_of(&second, "a")), (2, 1));
     second.write(&reopened, step("a", 2)).await;
@@ -76,7 +76,7 @@ async fn lost_claim_is_detected() {
     assert_eq!(said, ("the claim has epoch 1, but the commit has epoch 2".to_owned(), None));
 
     // Another owner with the same epoch in the other history.
-    let reopened = Redis::open(own.options.clone()).await.expect("the store");
+    let reopened = RedisStore::open(own.options.clone()).await.expect("the store");
     let third = Owner::claim(&reopened, "s", 0).await;
     assert_eq!(third.claim.epoch, second.claim.epoch);
     assert_ne!(third.claim.random, second.claim.random);

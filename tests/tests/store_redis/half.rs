@@ -7,15 +7,15 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ordain_core::{Batch, Change, DeadLetter, JobWrite, Key, TakenId};
+use ordain_core::{AcceptedId, Batch, DeadLetter, Key, KeyWrite, StateUpdate};
 use ordain_servers::Snapshot;
-use ordain_store::{DueIndex, KeyFilter, Keys, Letters, Records};
-use ordain_store_redis::Redis;
+use ordain_store::{DueIndex, KeyFilter, KeyListing, LetterListing, RecordStore};
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, event};
 
 use super::own::{Own, letter, outbox, step, until_applied};
 
-fn spill(write: &mut JobWrite, sequences: &[u64], all: &[u64]) {
+fn spill(write: &mut KeyWrite, sequences: &[u64], all: &[u64]) {
     let key = write.key.clone();
     write.spill =
         sequences.iter().map(|sequence| (*sequence, event(&key, *sequence, "held"))).collect();
@@ -24,64 +24,64 @@ fn spill(write: &mut JobWrite, sequences: &[u64], all: &[u64]) {
     }
 }
 
-fn take_id(write: &mut JobWrite, from: u64, sequence: u64) {
+fn take_id(write: &mut KeyWrite, from: u64, sequence: u64) {
     write.job.ids_from = from;
-    write.ids.push(TakenId { sequence, id: 100 + sequence, content: 7 });
+    write.ids.push(AcceptedId { sequence, id: 100 + sequence, content: 7 });
 }
 
 /// Returns the writes before the last commit: a key with all kinds of data, an expired key with all kinds of
 /// data, and a plain key.
-fn before(keys: &[Key]) -> Vec<JobWrite> {
+fn before(keys: &[Key]) -> Vec<KeyWrite> {
     let [mut full, mut expired, mut plain] = [0, 1, 2].map(|at| step(&keys[at], 1));
     for write in [&mut full, &mut expired] {
         spill(write, &[3, 5, 6], &[3, 5, 6]);
         take_id(write, 1, 1);
-        write.state = Change::Put(vec![1; 10_000].into());
+        write.state = StateUpdate::Put(vec![1; 10_000].into());
         write.due_in = Some(1_000_000);
     }
     full.letters = vec![letter(&keys[0], 1, 0), letter(&keys[0], 1, 1)];
     expired.expire_in = Some(0);
-    plain.state = Change::Put("plain".into());
+    plain.state = StateUpdate::Put("plain".into());
     plain.due_in = Some(500_000);
     vec![full, expired, plain]
 }
 
 /// Returns the last commit, of which only a beginning is kept: it changes all of these keys.
-fn last(keys: &[Key]) -> (Vec<JobWrite>, Vec<DeadLetter>) {
+fn last(keys: &[Key]) -> (Vec<KeyWrite>, Vec<DeadLetter>) {
     let [mut full, mut again, mut plain] =
         [step(&keys[0], 2), step(&keys[1], 1), step(&keys[2], 2)];
     spill(&mut full, &[8], &[5, 6, 8]);
     full.job.next = 4;
     take_id(&mut full, 2, 2);
-    full.state = Change::Delete;
+    full.state = StateUpdate::Delete;
     full.consumed = vec![letter(&keys[0], 1, 0).id];
     full.letters = vec![letter(&keys[0], 2, 0)];
     full.expire_in = Some(1_000_000);
     spill(&mut again, &[20], &[20]);
-    again.state = Change::Put(vec![2; 10_000].into());
+    again.state = StateUpdate::Put(vec![2; 10_000].into());
     take_id(&mut again, 1, 1);
     plain.due_in = Some(1_000_000);
-    plain.state = Change::Keep;
+    plain.state = StateUpdate::Keep;
     let new = step(&keys[3], 1);
     (vec![full, again, plain, new], vec![letter("", 0, 9)])
 }
 
 /// Returns the commit of another owner with the same number.
-fn other(keys: &[Key]) -> Vec<JobWrite> {
+fn other(keys: &[Key]) -> Vec<KeyWrite> {
     let [mut full, mut again, mut plain] =
         [step(&keys[0], 2), step(&keys[1], 1), step(&keys[2], 2)];
     spill(&mut full, &[7], &[3, 5, 6, 7]);
     take_id(&mut full, 1, 2);
     spill(&mut again, &[4], &[4]);
-    plain.state = Change::Put("other".into());
+    plain.state = StateUpdate::Put("other".into());
     let mut new = step(&keys[3], 1);
-    new.state = Change::Put("new".into());
+    new.state = StateUpdate::Put("new".into());
     spill(&mut new, &[9], &[9]);
     vec![full, again, plain, new]
 }
 
 /// Returns all visible data of a shard, without times.
-async fn seen(store: &Redis, owner: &Owner, keys: &[Key]) -> String {
+async fn seen(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
     for (key, loaded) in keys.iter().zip(loaded) {
@@ -215,14 +215,14 @@ impl Rig {
     }
 
     /// Returns the writes after the commit.
-    fn more(&self) -> Vec<JobWrite> {
+    fn more(&self) -> Vec<KeyWrite> {
         let mut full = step(&self.keys[0], 4);
         spill(&mut full, &[9], &[5, 6, 8, 9]);
         vec![full]
     }
 
     /// Claims the shard for another owner, which commits. Returns the visible data.
-    async fn another(&self, writes: Vec<JobWrite>) -> String {
+    async fn another(&self, writes: Vec<KeyWrite>) -> String {
         let mut next = Owner::claim(&self.own.store, "s", 0).await;
         let applied = next.commit(&self.own.store, writes).await;
         assert_eq!(applied.refused, []);
@@ -306,7 +306,7 @@ async fn commit_too_large_for_one_call_is_atomic() {
     let keys = owner.keys(2);
     let with_state = |sequence: u64| {
         let mut write = step(&keys[0], sequence);
-        write.state = Change::Put(vec![sequence as u8; 5_000].into());
+        write.state = StateUpdate::Put(vec![sequence as u8; 5_000].into());
         write
     };
     let mut first = with_state(1);

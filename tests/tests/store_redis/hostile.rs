@@ -4,10 +4,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ordain_core::{Change, CommitReply, JobWrite};
+use ordain_core::{CommitReply, KeyWrite, StateUpdate};
 use ordain_store::{
-    Beat, DueIndex, InstanceId, Leased, Leases, Letters, Marks, Outbox, Partition, Records,
-    SpillArea, StoreError,
+    DueIndex, HeartbeatRequest, InstanceId, LeaseReply, LeaseStore, LetterListing, MarkStore,
+    Outbox, Partition, RecordStore, SpillArea, StoreError,
 };
 use ordain_tests::conformance::{Owner, claim, event};
 use tokio::time::timeout;
@@ -17,7 +17,7 @@ use super::own::{Own, letter, numbers, step};
 /// Much less time than a server needs that such a value keeps busy.
 const SOON: Duration = Duration::from_secs(3);
 
-fn spilling(key: &str, sequence: u64, held: u64) -> JobWrite {
+fn spilling(key: &str, sequence: u64, held: u64) -> KeyWrite {
     let mut write = step(key, sequence);
     write.spill = vec![(held, event(key, held, "held"))];
     write.job.spilled.add(held);
@@ -257,7 +257,7 @@ async fn wrong_epoch_is_named() {
             "instances" | "about" => {
                 let lease = Duration::from_secs(1);
                 let seen = 0;
-                let beat = Beat { id, about: "x", report: None, lease, seen };
+                let beat = HeartbeatRequest { id, about: "x", report: None, lease, seen };
                 store.beat(beat).await.map(drop)
             }
             _ => claim(store, &owner.partition).await.map(drop),
@@ -281,7 +281,7 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     for wrong in ["x", "-1", "", "1.5", "99999999999999999999"] {
         own.command(&["HSET", &about, "generation", wrong]);
         assert_eq!(store.table().await.expect("a table").generation, 0, "{wrong}");
-        let beat = Beat { id, about: "x", report: None, lease, seen };
+        let beat = HeartbeatRequest { id, about: "x", report: None, lease, seen };
         let table = store.beat(beat).await.expect("a beat").table.expect("a change");
         assert!(table.generation > 0 && table.members.contains_key(&id), "{wrong}");
         seen = table.generation;
@@ -290,7 +290,7 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     for (score, theirs) in [("9e15", "x"), ("inf", "1e300"), ("inf", "")] {
         own.command(&["ZADD", &instances, score, &other]);
         own.command(&["HSET", &about, &format!("l{other}"), theirs]);
-        let beat = Beat { id, about: "x", report: None, lease, seen };
+        let beat = HeartbeatRequest { id, about: "x", report: None, lease, seen };
         store.beat(beat).await.expect("a beat");
         let found = own.command(&["ZSCORE", &instances, &other]);
         let till: f64 = found.text().expect("a score").parse().expect("a number");
@@ -303,7 +303,7 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     let Err(StoreError::Corrupt(words)) = asked else { panic!("{asked:?}") };
     assert!(words.contains(&leases) && words.contains("remove it"), "{words}");
     own.command(&["DEL", &leases]);
-    assert!(matches!(store.lease(&partition, id).await, Ok(Leased::Given(_))));
+    assert!(matches!(store.lease(&partition, id).await, Ok(LeaseReply::Given(_))));
 }
 
 /// The lives of a key have different incarnations; otherwise their messages would have the same ids.
@@ -320,7 +320,7 @@ async fn incarnations_increase_after_clock_was_ahead() {
     let mut lives = Vec::new();
     for _ in 0..3 {
         let mut write = step(key, 1);
-        write.state = Change::Put("x".into());
+        write.state = StateUpdate::Put("x".into());
         write.expire_in = Some(1_000);
         write.due_in = None;
         owner.write(store, write).await;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ordain_servers::{Cluster, Mode, Options, Redis as Server, Sentinel, wait_until};
-use ordain_store::{Mark, Marks, RedisOptions, Store};
-use ordain_store_redis::Redis;
+use ordain_store::{Mark, MarkStore, RedisOptions, Store};
+use ordain_store_redis::RedisStore;
 use tokio::time::{sleep, timeout};
 
 use super::support::options;
 
-async fn put(store: &Redis, value: &str) -> bool {
+async fn put(store: &RedisStore, value: &str) -> bool {
     let mark = Mark { name: "m".to_owned(), value: value.to_owned().into() };
     store.put_marks(&[mark]).await.is_ok()
 }
@@ -23,7 +23,7 @@ async fn idle_connections_survive_the_timeout_of_the_server() {
     let replica = Options::new().replica_of(&server);
     let _replica = Server::with(&replica).expect("a replica");
     let options = RedisOptions { replicas: 1, ..options(&server.url()) };
-    let store = Redis::open(options).await.expect("the store");
+    let store = RedisStore::open(options).await.expect("the store");
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(10) {
         assert!(put(&store, "1").await);
@@ -36,7 +36,7 @@ async fn idle_connections_survive_the_timeout_of_the_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moved_cluster_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
-    let store = Redis::open(options(&cluster.nodes()[0].url())).await.expect("the store");
+    let store = RedisStore::open(options(&cluster.nodes()[0].url())).await.expect("the store");
     assert!(put(&store, "before").await);
     for (node, proxy) in cluster.nodes().iter().zip(cluster.proxies()) {
         node.configure("cluster-announce-port", "0").expect("its own port");
@@ -55,7 +55,7 @@ async fn moved_cluster_is_found_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_that_moves_during_a_search_for_slots_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
-    let store = Redis::open(options(&cluster.nodes()[0].url())).await.expect("the store");
+    let store = RedisStore::open(options(&cluster.nodes()[0].url())).await.expect("the store");
     let store = Arc::new(store);
     assert!(put(&store, "before").await);
     for proxy in cluster.proxies() {
@@ -91,7 +91,7 @@ async fn replaced_master_is_left_although_it_replies() {
     let group = Sentinel::start().expect("a group");
     let options = options(&group.url());
     let marks = format!("{}:{{0}}:marks", options.prefix);
-    let store = Arc::new(Redis::open(options).await.expect("the store"));
+    let store = Arc::new(RedisStore::open(options).await.expect("the store"));
     assert!(put(&store, "before").await);
     let [old, new] = group.servers();
     let mut master = old.connect().expect("a connection");

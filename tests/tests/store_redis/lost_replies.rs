@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use ordain_core::CommitReply;
 use ordain_servers::Proxy;
-use ordain_store::RedisAddress as Address;
-use ordain_store::{Beat, InstanceId, Keys, Leased, Leases, Mark, Marks, Outbox, Records};
-use ordain_store_redis::Redis;
+use ordain_store::RedisAddress;
+use ordain_store::{
+    HeartbeatRequest, InstanceId, KeyListing, LeaseReply, LeaseStore, Mark, MarkStore, Outbox,
+    RecordStore,
+};
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, number_of};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -22,7 +25,7 @@ const LOSSES: u64 = 300;
 struct Lossy {
     direct: Own,
     proxy: Proxy,
-    store: Arc<Redis>,
+    store: Arc<RedisStore>,
 }
 
 impl Lossy {
@@ -30,8 +33,8 @@ impl Lossy {
         let direct = Own::start().await;
         let proxy = Proxy::start(direct.server.port()).expect("a proxy");
         let mut options = direct.options.clone();
-        options.address = Address::parse(&direct.server.url_at(proxy.port())).expect("a URL");
-        let store = Arc::new(Redis::open(options).await.expect("the store"));
+        options.address = RedisAddress::parse(&direct.server.url_at(proxy.port())).expect("a URL");
+        let store = Arc::new(RedisStore::open(options).await.expect("the store"));
         Self { direct, proxy, store }
     }
 
@@ -87,7 +90,7 @@ async fn claim_is_higher_after_any_loss() {
         for reply in [true, false] {
             let id = InstanceId::random();
             let lease = Duration::from_mins(1);
-            let beat = Beat { id, about: "", report: None, lease, seen: 0 };
+            let beat = HeartbeatRequest { id, about: "", report: None, lease, seen: 0 };
             direct.beat(beat).await.expect("a beat");
             if reply {
                 rig.proxy.lose_replies(1, step_of_it);
@@ -95,7 +98,7 @@ async fn claim_is_higher_after_any_loss() {
                 rig.proxy.lose_requests(1, step_of_it);
             }
             let leased = through.lease(&owner.partition, id).await.expect("a lease");
-            let Leased::Given(epoch) = leased else { panic!("the partition has no owner") };
+            let LeaseReply::Given(epoch) = leased else { panic!("the partition has no owner") };
             let claimed = through.claim(&owner.partition, epoch).await.expect("a claim");
             direct.forget(id).await.expect("forgotten");
             let partition = owner.partition.clone();

@@ -1,7 +1,7 @@
 //! Tests of amounts of data that one call must not read completely.
 
-use ordain_core::{Cause, DeadLetter, Expect, LetterContent};
-use ordain_store::{Letters, SpillArea};
+use ordain_core::{Cause, DeadLetter, LetterContent, WriteCondition};
+use ordain_store::{LetterListing, SpillArea};
 use ordain_tests::conformance::{DEAD_TTL, Owner, event, fresh, job};
 
 use super::own::{Own, letter, step};
@@ -15,7 +15,7 @@ async fn far_ahead_event_is_found_behind_large_letters() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
-    owner.write(store, fresh("a", Expect::Absent, job(1))).await;
+    owner.write(store, fresh("a", WriteCondition::Absent, job(1))).await;
     let far = |sequence, tag, cause, data: &str| DeadLetter {
         cause,
         content: LetterContent::Event(event("a", sequence, data)),
@@ -23,11 +23,11 @@ async fn far_ahead_event_is_found_behind_large_letters() {
     };
     let large = "x".repeat(1 << 20);
     for sequence in 2..=20 {
-        let mut write = fresh("a", Expect::Next(1), job(1));
+        let mut write = fresh("a", WriteCondition::Next(1), job(1));
         write.letters.push(far(sequence, 0, Cause::Rejected, &large));
         owner.write(store, write).await;
     }
-    let mut write = fresh("a", Expect::Next(1), job(1));
+    let mut write = fresh("a", WriteCondition::Next(1), job(1));
     write.letters.push(far(21, 1, Cause::FarAhead, "wanted"));
     write.letters.push(letter("a", 22, 0));
     owner.write(store, write).await;

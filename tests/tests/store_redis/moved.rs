@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain_core::{Change, CommitReply, TakenId};
+use ordain_core::{AcceptedId, CommitReply, StateUpdate};
 use ordain_servers::{Cluster, Options, wait_until};
-use ordain_store::{Records, SpillArea};
-use ordain_store_redis::Redis;
+use ordain_store::{RecordStore, SpillArea};
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, event};
 
 use super::own::{next_of, numbers, step, until_applied};
@@ -25,7 +25,7 @@ async fn commits_continue_while_slot_moves() {
         Cluster::with(3, &Options::new().user("shop", "right", &rules)).expect("a Cluster");
     let url = format!("redis://shop:right@127.0.0.1:{}", cluster.nodes()[0].port());
     let options = ordain_store::RedisOptions { prefix: "ordain".to_owned(), ..options(&url) };
-    let store = Arc::new(Redis::open(options).await.expect("the store"));
+    let store = Arc::new(RedisStore::open(options).await.expect("the store"));
     let work = Work::start(&store).await;
     for shard in [0, 1, 0] {
         work.until_more(40);
@@ -54,14 +54,14 @@ async fn reads_wait_for_slot_migration() {
     let cluster = Cluster::start(3).expect("a Cluster");
     let options = options(&cluster.urls()[0]);
     let prefix = options.prefix.clone();
-    let store = Arc::new(Redis::open(options).await.expect("the store"));
+    let store = Arc::new(RedisStore::open(options).await.expect("the store"));
     let mut owner = Owner::claim(&*store, "s", 0).await;
     let mut write = step("a", 1);
     write.spill = vec![(3, event("a", 3, "held"))];
     write.job.spilled.add(3);
     write.job.ids_from = 1;
-    write.ids.push(TakenId { sequence: 1, id: 1, content: 1 });
-    write.state = Change::Put("1".into());
+    write.ids.push(AcceptedId { sequence: 1, id: 1, content: 1 });
+    write.state = StateUpdate::Put("1".into());
     owner.write(&*store, write).await;
     let tag = format!("{{{}}}", owner.shard("a"));
     let slot = cluster.slot(&tag).expect("a slot");
@@ -100,7 +100,7 @@ async fn waiting_commit_follows_its_slot() {
     let mut options = options(&cluster.urls()[from]);
     options.shards = 1;
     options.replicas = 1;
-    let store = Redis::open(options).await.expect("the store");
+    let store = RedisStore::open(options).await.expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
     let batch = owner.batch(vec![step("a", 1)]);
     assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown, "there is no replica");

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ordain_core::{
-    Applied, Batch, Cause, CommitReply, DeadLetter, Emitted, JobWrite, LetterContent, LetterId,
-    Message, MessageParts,
+    AppliedCommit, Batch, Cause, CommitReply, DeadLetter, EmittedMessage, KeyWrite, LetterContent,
+    LetterId, Message, MessageParts,
 };
 use ordain_servers::Reply;
-use ordain_store::RedisOptions as Options;
+use ordain_store::RedisOptions;
 use ordain_store::{OutboxEntry, Store};
-use ordain_store_redis::Redis;
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, absent, next};
 
 use super::support::options;
@@ -26,8 +26,8 @@ const RETRY: Duration = Duration::from_millis(2);
 /// A server and a new store on it.
 pub(super) struct Own {
     pub(super) server: Server,
-    pub(super) options: Options,
-    pub(super) store: Redis,
+    pub(super) options: RedisOptions,
+    pub(super) store: RedisStore,
 }
 
 impl Own {
@@ -39,7 +39,7 @@ impl Own {
     /// Creates a new store on this server.
     pub(super) async fn on(server: Server) -> Self {
         let options = options(&server.url());
-        let store = Redis::open(options.clone()).await.expect("a new store");
+        let store = RedisStore::open(options.clone()).await.expect("a new store");
         Self { server, options, store }
     }
 
@@ -97,7 +97,7 @@ impl Own {
 }
 
 /// Returns the write that settles an event of a key, with a message whose data is the sequence.
-pub(super) fn step(key: &str, sequence: u64) -> JobWrite {
+pub(super) fn step(key: &str, sequence: u64) -> KeyWrite {
     let mut write = if sequence == 1 { absent(key) } else { next(key, sequence) };
     let data = sequence.to_string();
     let message = Message::new(&MessageParts {
@@ -105,7 +105,7 @@ pub(super) fn step(key: &str, sequence: u64) -> JobWrite {
         data: data.as_bytes(),
         ..MessageParts::default()
     });
-    write.messages = vec![Emitted { sequence, index: 0, event: 0, message }];
+    write.messages = vec![EmittedMessage { sequence, index: 0, event: 0, message }];
     write
 }
 
@@ -137,7 +137,11 @@ pub(super) async fn until_answered(
 }
 
 /// Sends a batch until it is answered, and checks that it is applied.
-pub(super) async fn until_applied(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>) -> Applied {
+pub(super) async fn until_applied(
+    store: &dyn Store,
+    owner: &Owner,
+    batch: &Arc<Batch>,
+) -> AppliedCommit {
     match until_answered(store, owner, batch).await {
         CommitReply::Applied(applied) => applied,
         other => panic!("commit {} of shard {}: {other:?}", batch.number, batch.shard),

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use ordain_store::{Records, Store, StoreError};
-use ordain_store::{RedisAddress as Address, RedisOptions as Options};
-use ordain_store_redis::Redis;
+use ordain_store::{RecordStore, Store, StoreError};
+use ordain_store::{RedisAddress, RedisOptions};
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
 use super::own::{Own, Server, step};
@@ -15,9 +15,9 @@ use super::support::options;
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// Returns the reason why the store is not opened.
-async fn refused(options: &Options) -> String {
+async fn refused(options: &RedisOptions) -> String {
     let started = Instant::now();
-    let opened = Redis::open(options.clone()).await;
+    let opened = RedisStore::open(options.clone()).await;
     assert!(started.elapsed() < AT_ONCE, "{:?}", started.elapsed());
     match opened.map(drop) {
         Err(StoreError::Unusable(words)) => {
@@ -39,7 +39,7 @@ async fn store_of_other_shape_or_schema_is_refused() {
         words.contains("4 shards") && words.contains("is 5") && words.contains(&name),
         "{words}"
     );
-    Redis::open(own.options.clone()).await.expect("the same again");
+    RedisStore::open(own.options.clone()).await.expect("the same again");
 
     own.command(&["HSET", &name, "schema", "1"]);
     let words = refused(&own.options).await;
@@ -64,7 +64,7 @@ async fn wrong_login_is_refused() {
     let server = Server::with(&options_of_server).expect("a server");
     let at = |login: &str| {
         let url = format!("redis://{login}127.0.0.1:{}", server.port());
-        Options { prefix: "ordain".to_owned(), ..options(&url) }
+        RedisOptions { prefix: "ordain".to_owned(), ..options(&url) }
     };
     for login in ["", ":wrong@", "nobody:wrong@", "unknown:right@"] {
         let words = refused(&at(login)).await;
@@ -76,7 +76,7 @@ async fn wrong_login_is_refused() {
         assert!(words.contains("permission"), "{login}: {words}");
     }
     assert_eq!(server.command(&["DBSIZE"]).expect("a size").int(), Some(0));
-    Redis::open(at(":secret@")).await.expect("the right one");
+    RedisStore::open(at(":secret@")).await.expect("the right one");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,7 +84,7 @@ async fn stopped_server_is_waited_for() {
     let server = Server::start(&[]).expect("a server");
     let options = options(&server.url());
     server.stop().expect("an end");
-    let opening = tokio::spawn(Redis::open(options));
+    let opening = tokio::spawn(RedisStore::open(options));
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!opening.is_finished());
     server.restart().expect("a server");
@@ -99,7 +99,7 @@ async fn store_without_description_is_refused() {
     Owner::claim(&own.store, "s", 0).await;
     let name = own.name(0, "store");
     own.command(&["DEL", &name]);
-    let opened = Redis::open(own.options.clone()).await.map(drop);
+    let opened = RedisStore::open(own.options.clone()).await.map(drop);
     let Err(StoreError::Corrupt(words)) = opened else { panic!("{opened:?}") };
     assert!(words.contains(&name) && words.contains("shards"), "{words}");
 }
@@ -114,7 +114,7 @@ async fn claim_in_emptied_store_is_refused() {
     let Err(StoreError::Failed(words)) = claimed else { panic!("{claimed:?}") };
     assert!(words.contains("lost everything") && words.contains(&own.name(0, "store")), "{words}");
     assert_eq!(own.command(&["DBSIZE"]).int(), Some(0), "nothing is written");
-    let reopened = Redis::open(own.options.clone()).await.expect("a new store");
+    let reopened = RedisStore::open(own.options.clone()).await.expect("a new store");
     Owner::claim(&reopened, "s", 0).await;
 }
 
@@ -123,17 +123,17 @@ async fn claim_in_emptied_store_is_refused() {
 async fn url_that_does_not_match_server_is_refused() {
     let own = Own::start().await;
     let url = format!("redis://127.0.0.1:{}/main", own.server.port());
-    let address = Address::parse(&url).expect("a URL");
-    let words = refused(&Options { address, ..own.options.clone() }).await;
+    let address = RedisAddress::parse(&url).expect("a URL");
+    let words = refused(&RedisOptions { address, ..own.options.clone() }).await;
     assert!(words.contains("\"main\"") && words.contains("single server"), "{words}");
     let url = format!("redis://127.0.0.1:{}/99", own.server.port());
-    let address = Address::parse(&url).expect("a URL");
-    let words = refused(&Options { address, ..own.options.clone() }).await;
+    let address = RedisAddress::parse(&url).expect("a URL");
+    let words = refused(&RedisOptions { address, ..own.options.clone() }).await;
     assert!(words.contains("DB index") && words.contains("127.0.0.1"), "{words}");
     // Another database contains another store.
     let url = format!("redis://127.0.0.1:{}/3", own.server.port());
-    let address = Address::parse(&url).expect("a URL");
-    let other = Redis::open(Options { address, shards: 9, ..own.options.clone() }).await;
+    let address = RedisAddress::parse(&url).expect("a URL");
+    let other = RedisStore::open(RedisOptions { address, shards: 9, ..own.options.clone() }).await;
     assert_eq!(other.expect("a new store").shards(), 9);
 }
 
@@ -156,7 +156,7 @@ async fn replica_and_two_servers_are_refused() {
 async fn cluster_without_slots_is_waited_for() {
     let lines = ordain_servers::Options::new().line("cluster-enabled yes");
     let server = Server::with(&lines).expect("a node");
-    let opening = tokio::spawn(Redis::open(options(&server.url())));
+    let opening = tokio::spawn(RedisStore::open(options(&server.url())));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!opening.is_finished());
     server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).expect("all slots");

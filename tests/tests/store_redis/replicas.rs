@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use ordain_core::CommitReply;
-use ordain_store::RedisOptions as Options;
+use ordain_store::RedisOptions;
 use ordain_store::Store;
-use ordain_store_redis::Redis;
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
 use super::own::{Own, Server, next_of, numbers, step, until_applied};
 use super::work::Work;
 
 /// Opens a store whose commits wait for this number of replicas.
-async fn waiting(own: &Own, replicas: u32) -> Redis {
-    let options = Options { replicas, ..own.options.clone() };
-    Redis::open(options).await.expect("the store")
+async fn waiting(own: &Own, replicas: u32) -> RedisStore {
+    let options = RedisOptions { replicas, ..own.options.clone() };
+    RedisStore::open(options).await.expect("the store")
 }
 
 fn replica(own: &Own) -> Server {

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ordain_core::{Cause, Change, CommitReply, DeadLetter, LetterContent, LetterId, TakenId};
-use ordain_servers::Reply;
-use ordain_store::RedisOptions as Options;
-use ordain_store::{
-    Beat, DueIndex, InstanceId, KeyFilter, Keys, Leased, Leases, Letters, Mark, Marks, Outbox,
-    Partition, Records, Store, StoreError,
+use ordain_core::{
+    AcceptedId, Cause, CommitReply, DeadLetter, LetterContent, LetterId, StateUpdate,
 };
-use ordain_store_redis::Redis;
+use ordain_servers::Reply;
+use ordain_store::RedisOptions;
+use ordain_store::{
+    DueIndex, HeartbeatRequest, InstanceId, KeyFilter, KeyListing, LeaseReply, LeaseStore,
+    LetterListing, Mark, MarkStore, Outbox, Partition, RecordStore, Store, StoreError,
+};
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, event, number_of};
 
 use super::own::{Server, next_of, numbers, step, until_applied};
@@ -41,9 +43,9 @@ pub(super) fn denied(server: &Server) -> Vec<Reply> {
     server.command(&["ACL", "LOG"]).expect("a log").parts().to_vec()
 }
 
-fn options_of(server: &Server) -> Options {
+fn options_of(server: &Server) -> RedisOptions {
     let url = format!("redis://shop:p%40ss@127.0.0.1:{}/3", server.port());
-    Options { prefix: "ordain".to_owned(), ..options(&url) }
+    RedisOptions { prefix: "ordain".to_owned(), ..options(&url) }
 }
 
 fn start(rules: &str) -> Server {
@@ -52,13 +54,13 @@ fn start(rules: &str) -> Server {
 }
 
 /// Commits everything that a commit can write and remove.
-async fn write_everything(store: &Redis, owner: &mut Owner) {
+async fn write_everything(store: &RedisStore, owner: &mut Owner) {
     let mut write = step("a", 1);
     write.spill = (3..40).map(|sequence| (sequence, event("a", sequence, "held"))).collect();
     write.spill.iter().for_each(|(sequence, _)| write.job.spilled.add(*sequence));
     write.job.ids_from = 1;
-    write.ids.push(TakenId { sequence: 1, id: 1, content: 1 });
-    write.state = Change::Put("1".into());
+    write.ids.push(AcceptedId { sequence: 1, id: 1, content: 1 });
+    write.state = StateUpdate::Put("1".into());
     write.due_in = Some(0);
     write.expire_in = Some(60_000);
     let letter = DeadLetter {
@@ -76,15 +78,15 @@ async fn write_everything(store: &Redis, owner: &mut Owner) {
     again.spill = vec![(50, event("a", 50, "held")), write.spill[0].clone()];
     again.job.spilled = held;
     again.job.ids_from = 2;
-    again.ids.push(TakenId { sequence: 2, id: 2, content: 2 });
-    again.state = Change::Delete;
+    again.ids.push(AcceptedId { sequence: 2, id: 2, content: 2 });
+    again.state = StateUpdate::Delete;
     again.consumed = vec![letter.id.clone()];
     assert_eq!(owner.write(store, again).await.present.len(), 1);
     owner.write(store, step("a", 3)).await;
 }
 
 /// Ends a key, which the next commit removes.
-async fn let_a_job_end(store: &Redis, owner: &mut Owner) {
+async fn let_a_job_end(store: &RedisStore, owner: &mut Owner) {
     let mut ended = step("b", 1);
     ended.expire_in = Some(0);
     ended.due_in = Some(0);
@@ -97,7 +99,7 @@ async fn let_a_job_end(store: &Redis, owner: &mut Owner) {
 }
 
 /// Reads everything that the store can read, removes outbox entries and writes marks.
-async fn read_everything(store: &Redis, owner: &mut Owner) {
+async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     assert_eq!(owner.spilled(store, "a", 0).await, [] as [u64; 0]);
     let due = store.due(&owner.partition, Some(&(5, "x".into())), 10, true).await;
     assert_eq!(due.expect("the index").0, []);
@@ -120,17 +122,17 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
     let shard = owner.shard("c");
     store.outbox_done(&owner.partition, owner.claim, shard, 1, &[]).await.expect("done");
     let mut large = step("large", 1);
-    large.state = Change::Put(vec![0; 100_000].into());
+    large.state = StateUpdate::Put(vec![0; 100_000].into());
     owner.write(store, large).await;
     let filter = KeyFilter { limit: 10, prefix: "large".to_owned(), ..KeyFilter::default() };
     assert_eq!(store.keys("s", &filter).await.expect("keys").rows[0].state_size, 100_000);
     let id = InstanceId::random();
     let lease = Duration::from_millis(10);
-    let beat = Beat { id, about: "x", report: Some("y"), lease, seen: 0 };
-    store.beat(Beat { id: InstanceId::random(), ..beat }).await.expect("a beat");
+    let beat = HeartbeatRequest { id, about: "x", report: Some("y"), lease, seen: 0 };
+    store.beat(HeartbeatRequest { id: InstanceId::random(), ..beat }).await.expect("a beat");
     tokio::time::sleep(lease).await;
-    store.beat(Beat { lease: Duration::from_mins(1), ..beat }).await.expect("a beat");
-    let Leased::Given(epoch) = store.lease(&owner.partition, id).await.expect("a lease") else {
+    store.beat(HeartbeatRequest { lease: Duration::from_mins(1), ..beat }).await.expect("a beat");
+    let LeaseReply::Given(epoch) = store.lease(&owner.partition, id).await.expect("a lease") else {
         panic!("the partition has no owner")
     };
     store.release(&owner.partition, id, epoch).await.expect("given back");
@@ -143,7 +145,7 @@ async fn read_everything(store: &Redis, owner: &mut Owner) {
 #[tokio::test]
 async fn user_with_least_rights_can_do_everything() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
-    let store = Redis::open(options_of(&server)).await.expect("the store");
+    let store = RedisStore::open(options_of(&server)).await.expect("the store");
     assert!(store.durability().words.contains("appendfsync always"), "{:?}", store.durability());
 
     let mut owner = Owner::claim(&store, "s", 0).await;
@@ -172,20 +174,20 @@ async fn missing_right_is_named_at_start() {
     let outside = ["evalsha", "eval", "config|get"];
     for right in RIGHTS.split_whitespace().filter(|right| !outside.contains(right)) {
         server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
-        let opened = Redis::open(options_of(&server)).await.map(drop);
+        let opened = RedisStore::open(options_of(&server)).await.map(drop);
         let Err(StoreError::Unusable(words)) = opened else { panic!("{right}: {opened:?}") };
         assert!(words.contains(right), "{right}: {words}");
         server.command(&["ACL", "SETUSER", "shop", &format!("+{right}")]).expect("a rule");
     }
-    Redis::open(options_of(&server)).await.expect("the store");
+    RedisStore::open(options_of(&server)).await.expect("the store");
     // Rights for some configurations only.
-    let waiting = Options { replicas: 1, ..options_of(&server) };
-    let Err(StoreError::Unusable(words)) = Redis::open(waiting).await.map(drop) else {
+    let waiting = RedisOptions { replicas: 1, ..options_of(&server) };
+    let Err(StoreError::Unusable(words)) = RedisStore::open(waiting).await.map(drop) else {
         panic!("without {WITH_REPLICAS}")
     };
     assert!(words.contains(WITH_REPLICAS) && words.contains("\"shop\""), "{words}");
     server.command(&["ACL", "SETUSER", "shop", "-select"]).expect("a rule");
-    let opened = Redis::open(options_of(&server)).await.map(drop);
+    let opened = RedisStore::open(options_of(&server)).await.map(drop);
     let Err(StoreError::Unusable(words)) = opened else { panic!("{opened:?}") };
     assert!(words.contains("select"), "{words}");
 }
@@ -194,7 +196,7 @@ async fn missing_right_is_named_at_start() {
 #[tokio::test]
 async fn revoked_right_is_waited_for() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
-    let store = Redis::open(options_of(&server)).await.expect("the store");
+    let store = RedisStore::open(options_of(&server)).await.expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
     let taken =
         ["hset", "zadd", "zrem", "hdel", "hmget", "hget", "time", "zrangebylex", "zrangebyscore"];
@@ -224,7 +226,7 @@ async fn revoked_right_is_waited_for() {
 #[tokio::test]
 async fn user_without_dangerous_commands_can_do_everything() {
     let server = start("~ordain:* +@all -@dangerous +info");
-    let store = Redis::open(options_of(&server)).await.expect("the store");
+    let store = RedisStore::open(options_of(&server)).await.expect("the store");
     assert!(
         store.durability().words.contains("does not report how it syncs"),
         "{:?}",

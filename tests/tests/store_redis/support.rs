@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use ordain_servers::Cluster;
 use ordain_store::Store;
-use ordain_store::{RedisAddress as Address, RedisOptions as Options};
-use ordain_store_redis::Redis;
+use ordain_store::{RedisAddress, RedisOptions};
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
 /// One server for all cases: the cases share nothing but its time.
@@ -19,8 +19,8 @@ static PREFIXES: AtomicU64 = AtomicU64::new(0);
 
 /// A store under test.
 pub(super) struct Rig {
-    store: Redis,
-    options: Options,
+    store: RedisStore,
+    options: RedisOptions,
     servers: fn() -> &'static [ordain_servers::Redis],
 }
 
@@ -39,7 +39,7 @@ impl Rig {
 
     async fn open(url: &str, servers: fn() -> &'static [ordain_servers::Redis]) -> Self {
         let options = options(url);
-        let store = Redis::open(options.clone()).await.expect("a new store");
+        let store = RedisStore::open(options.clone()).await.expect("a new store");
         Self { store, options, servers }
     }
 
@@ -62,9 +62,9 @@ impl Rig {
 }
 
 /// Returns the options of a new store at a URL.
-pub(super) fn options(url: &str) -> Options {
-    Options {
-        address: Address::parse(url).expect("a URL"),
+pub(super) fn options(url: &str) -> RedisOptions {
+    RedisOptions {
+        address: RedisAddress::parse(url).expect("a URL"),
         prefix: format!("test-{}", PREFIXES.fetch_add(1, Ordering::Relaxed)),
         shards: 4,
         replicas: 0,
@@ -87,7 +87,7 @@ impl Fixture for Rig {
     }
 
     async fn reopen(&mut self) {
-        self.store = Redis::open(self.options.clone()).await.expect("the store again");
+        self.store = RedisStore::open(self.options.clone()).await.expect("the store again");
     }
 
     async fn remember(&mut self) {

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use ordain_store::StoreError;
-use ordain_store_redis::Redis;
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::Owner;
 
 use super::own::{Server, next_of, step};
@@ -18,7 +18,7 @@ const TRUSTED: &str = "SSL_CERT_FILE";
 #[tokio::test]
 async fn child() {
     let Ok(url) = std::env::var(URL) else { return };
-    match Redis::open(options(&url)).await {
+    match RedisStore::open(options(&url)).await {
         Ok(store) => {
             let mut owner = Owner::claim(&store, "s", 0).await;
             owner.write(&store, step("a", 1)).await;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Change, Key};
+use ordain_core::{Key, StateUpdate};
 use ordain_servers::wait_until;
 use ordain_store::Store;
-use ordain_store_redis::Redis;
+use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, event};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -55,7 +55,7 @@ struct Progress {
 
 impl Work {
     /// Starts the owners. The seed is printed with a failure.
-    pub(super) async fn start(store: &Arc<Redis>) -> Self {
+    pub(super) async fn start(store: &Arc<RedisStore>) -> Self {
         let seed: u64 = rand::random();
         println!("seed {seed}");
         let owner = Owner::claim(&**store, "s", 0).await;
@@ -104,7 +104,7 @@ impl Worker {
         Self { owner, shard, keys, longest: Duration::ZERO, random }
     }
 
-    async fn run(mut self, store: Arc<Redis>, shared: Arc<Shared>) -> Self {
+    async fn run(mut self, store: Arc<RedisStore>, shared: Arc<Shared>) -> Self {
         while !shared.ends.load(Ordering::Relaxed) {
             let started = Instant::now();
             self.commit(&*store).await;
@@ -125,7 +125,7 @@ impl Worker {
             }
             progress.settled += 1;
             let mut write = step(key, progress.settled);
-            write.state = Change::Put(progress.settled.to_string().into());
+            write.state = StateUpdate::Put(progress.settled.to_string().into());
             if progress.spilled.is_some_and(|spilled| spilled <= progress.settled) {
                 progress.spilled = None;
             }

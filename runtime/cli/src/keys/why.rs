@@ -1,12 +1,12 @@
 //! `ordain keys why`: explains the status of a key, its reason and the remedy. The remedy must follow from the
 //! cause and the exceeded limit, never from the text of an error.
 
-use ordain_core::{Cause, GapEnd, Limit, Status, split_version};
+use ordain_core::{Cause, GapEnd, HandlerLimit, KeyStatus, split_version};
 
-use super::super::look::Look;
-use crate::cli::Failure;
+use super::super::look::InspectTarget;
+use crate::cli::CommandError;
 use ordain_http::view::{GapRow, KeyRow, LetterRow, TroubleRow};
-use ordain_store::Page;
+use ordain_store::ListPage;
 use ordain_util::text::{clean, count, quoted};
 
 /// Maximum number of dead letters of a key that are counted.
@@ -15,10 +15,10 @@ const LETTERS: usize = 500;
 /// Explains the record of a key.
 pub(super) async fn explain(
     row: &KeyRow,
-    look: &Look,
+    look: &InspectTarget,
     stream: &str,
     name: &str,
-) -> Result<String, Failure> {
+) -> Result<String, CommandError> {
     let key = clean(name);
     if let Some(error) = &row.error {
         return Ok(format!(
@@ -49,11 +49,11 @@ pub(super) async fn explain(
 
 /// Returns how many dead letters a key has and the command that lists them; `None` if it has none.
 pub(super) async fn letters(
-    look: &Look,
+    look: &InspectTarget,
     stream: &str,
     name: &str,
-) -> Result<Option<String>, Failure> {
-    let letters: Page<LetterRow> = look.letters(stream, Some(name), None, LETTERS).await?;
+) -> Result<Option<String>, CommandError> {
+    let letters: ListPage<LetterRow> = look.letters(stream, Some(name), None, LETTERS).await?;
     if letters.rows.is_empty() {
         return Ok(None);
     }
@@ -74,22 +74,22 @@ fn cause(row: &KeyRow) -> Option<Cause> {
 fn standing(row: &KeyRow) -> String {
     let KeyRow { next, attempts, .. } = row;
     match row.status() {
-        Some(Status::Active) => {
+        Some(KeyStatus::Active) => {
             format!("active: all events before event {next} are settled")
         }
-        Some(Status::Waiting) => format!("waiting for {}", missing(row)),
-        Some(Status::Retrying) => {
+        Some(KeyStatus::Waiting) => format!("waiting for {}", missing(row)),
+        Some(KeyStatus::Retrying) => {
             let times = count(u64::from(*attempts), "time");
             format!("event {next} failed {times} and will be retried")
         }
         // The stream's setting `retry.attempts` limits the attempts of such failures.
-        Some(Status::Parked) if matches!(cause(row), Some(Cause::Retry | Cause::Timeout)) => {
+        Some(KeyStatus::Parked) if matches!(cause(row), Some(Cause::Retry | Cause::Timeout)) => {
             format!(
                 "parked at event {next} after attempt {attempts}, the last that `retry.attempts` allows"
             )
         }
-        Some(Status::Parked) => format!("parked at event {next}"),
-        Some(Status::Completed) => format!("completed with event {}", next.saturating_sub(1)),
+        Some(KeyStatus::Parked) => format!("parked at event {next}"),
+        Some(KeyStatus::Completed) => format!("completed with event {}", next.saturating_sub(1)),
         None => row.status.to_string(),
     }
 }
@@ -150,10 +150,10 @@ fn what_helps(row: &KeyRow, tries_again: bool) -> Option<String> {
     let again =
         format!("send {} again from the producer, which resolves this at any time", missing(row));
     match row.status()? {
-        Status::Waiting => return Some(again),
-        Status::Parked if cause(row) == Some(Cause::Gap) => return Some(again),
-        Status::Parked => {}
-        Status::Active | Status::Retrying | Status::Completed => return None,
+        KeyStatus::Waiting => return Some(again),
+        KeyStatus::Parked if cause(row) == Some(Cause::Gap) => return Some(again),
+        KeyStatus::Parked => {}
+        KeyStatus::Active | KeyStatus::Retrying | KeyStatus::Completed => return None,
     }
     let trouble = row.trouble.as_ref()?;
     let mend = mend(trouble.cause(), trouble.limit());
@@ -168,14 +168,14 @@ fn what_helps(row: &KeyRow, tries_again: bool) -> Option<String> {
 }
 
 /// Returns the remedy for a failure of a handler.
-fn mend(cause: Option<Cause>, limit: Option<Limit>) -> String {
+fn mend(cause: Option<Cause>, limit: Option<HandlerLimit>) -> String {
     if cause == Some(Cause::Retry) {
         return "make the resource that the handler needs available, or fix the handler".to_owned();
     }
-    if limit == Some(Limit::Sinks) {
+    if limit == Some(HandlerLimit::Sinks) {
         return "configure the sink, or fix its name in the handler".to_owned();
     }
-    let settings = limit.map_or(&[][..], Limit::settings);
+    let settings = limit.map_or(&[][..], HandlerLimit::settings);
     if settings.is_empty() {
         return "fix the handler".to_owned();
     }
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    fn parked(cause: Cause, limit: Option<Limit>, version: &str) -> String {
+    fn parked(cause: Cause, limit: Option<HandlerLimit>, version: &str) -> String {
         let trouble = TroubleRow {
             cause: cause.name().into(),
             // The remedy must not depend on the setting named in this text.
@@ -222,15 +222,15 @@ mod tests {
     fn remedy_follows_from_the_cause() {
         for (cause, limit, remedy) in [
             (Cause::Gap, None, "send event 1 again from the producer"),
-            (Cause::Limit, Some(Limit::Messages), "raise `plugins.messages` and restart"),
+            (Cause::Limit, Some(HandlerLimit::Messages), "raise `plugins.messages` and restart"),
             (
                 Cause::Limit,
-                Some(Limit::OutcomeSize),
+                Some(HandlerLimit::OutcomeSize),
                 "raise `plugins.state_size` or `plugins.messages_size` and restart",
             ),
-            (Cause::Limit, Some(Limit::Sinks), "configure the sink, or"),
+            (Cause::Limit, Some(HandlerLimit::Sinks), "configure the sink, or"),
             (Cause::Limit, None, "fix the handler; then put"),
-            (Cause::Timeout, Some(Limit::Timeout), "raise `plugins.timeout` and restart"),
+            (Cause::Timeout, Some(HandlerLimit::Timeout), "raise `plugins.timeout` and restart"),
             (Cause::Retry, None, "make the resource that the handler needs available"),
             (Cause::Trap, None, "fix the handler; then put"),
         ] {
@@ -246,7 +246,7 @@ mod tests {
             table.rows.iter().map(|setting| format!("{}.{}", table.name, setting.name))
         });
         let names: Vec<String> = names.collect();
-        for setting in Limit::ALL.into_iter().flat_map(Limit::settings) {
+        for setting in HandlerLimit::ALL.into_iter().flat_map(HandlerLimit::settings) {
             assert!(names.iter().any(|name| name == setting), "{setting}");
         }
     }

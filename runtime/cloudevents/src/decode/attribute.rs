@@ -5,19 +5,21 @@ use std::borrow::Cow;
 use ordain_core::{Cause, SEQUENCE_END};
 
 use super::super::ATTRIBUTE_LIMIT;
-use super::super::envelope::{Envelope, Member};
-use super::{Read, Refusal, unreadable};
+use super::super::envelope::{EnvelopeMember, EventEnvelope};
+use super::{DecodeResult, EventRejection, unreadable};
 use ordain_store::KEY_SIZE_LIMIT;
 
 /// Returns the key and the member that contains it.
-pub(super) fn key<'a>(envelope: &Envelope<'a>) -> Read<(Cow<'a, str>, Member)> {
-    let (member, name) = match envelope.raw(Member::PartitionKey) {
-        Some(_) => (Member::PartitionKey, "partitionkey"),
-        None => (Member::Subject, "subject"),
+pub(super) fn key<'a>(
+    envelope: &EventEnvelope<'a>,
+) -> DecodeResult<(Cow<'a, str>, EnvelopeMember)> {
+    let (member, name) = match envelope.raw(EnvelopeMember::PartitionKey) {
+        Some(_) => (EnvelopeMember::PartitionKey, "partitionkey"),
+        None => (EnvelopeMember::Subject, "subject"),
     };
     let Some(raw) = envelope.raw(member) else {
         let message = "the key is missing: `partitionkey` or `subject` must contain it";
-        return Err(Refusal(Cause::NoKey, message.to_owned()));
+        return Err(EventRejection(Cause::NoKey, message.to_owned()));
     };
     match text(raw) {
         Some(key) if key.len() > KEY_SIZE_LIMIT => {
@@ -28,17 +30,17 @@ pub(super) fn key<'a>(envelope: &Envelope<'a>) -> Read<(Cow<'a, str>, Member)> {
             let found = shown(raw);
             let message =
                 format!("the key, `{name}`, must be a text that is not empty, found {found}");
-            Err(Refusal(Cause::NoKey, message))
+            Err(EventRejection(Cause::NoKey, message))
         }
     }
 }
 
 /// Returns an attribute that must be a text that is not empty.
 pub(super) fn attribute<'a>(
-    envelope: &Envelope<'a>,
-    member: Member,
+    envelope: &EventEnvelope<'a>,
+    member: EnvelopeMember,
     name: &str,
-) -> Read<Cow<'a, str>> {
+) -> DecodeResult<Cow<'a, str>> {
     let Some(raw) = envelope.raw(member) else {
         return unreadable(format!("`{name}` is missing: it must be a text"));
     };
@@ -56,8 +58,8 @@ pub(super) fn attribute<'a>(
 }
 
 /// Returns the producer's number.
-pub(super) fn sequence(envelope: &Envelope<'_>) -> Read<Option<u64>> {
-    let Some(raw) = envelope.raw(Member::Sequence) else { return Ok(None) };
+pub(super) fn sequence(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
+    let Some(raw) = envelope.raw(EnvelopeMember::Sequence) else { return Ok(None) };
     let digits = raw.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(raw);
     let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok());
     match number.flatten() {
@@ -66,14 +68,14 @@ pub(super) fn sequence(envelope: &Envelope<'_>) -> Read<Option<u64>> {
             let found = shown(raw);
             let message =
                 format!("`sequence` must be a whole number below {SEQUENCE_END}, found {found}");
-            Err(Refusal(Cause::NoSequence, message))
+            Err(EventRejection(Cause::NoSequence, message))
         }
     }
 }
 
 /// Returns the time of the event, in ms since the Unix epoch.
-pub(super) fn time(envelope: &Envelope<'_>) -> Read<Option<u64>> {
-    let Some(raw) = envelope.raw(Member::Time) else { return Ok(None) };
+pub(super) fn time(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
+    let Some(raw) = envelope.raw(EnvelopeMember::Time) else { return Ok(None) };
     let time: Option<jiff::Timestamp> = text(raw).and_then(|text| text.parse().ok());
     if let Some(Ok(time)) = time.map(|time| u64::try_from(time.as_millisecond())) {
         return Ok(Some(time));
@@ -85,8 +87,8 @@ pub(super) fn time(envelope: &Envelope<'_>) -> Read<Option<u64>> {
 }
 
 /// Returns whether the event is the last one of its key.
-pub(super) fn end(envelope: &Envelope<'_>) -> Read<bool> {
-    match envelope.raw(Member::EndOfSequence) {
+pub(super) fn end(envelope: &EventEnvelope<'_>) -> DecodeResult<bool> {
+    match envelope.raw(EnvelopeMember::EndOfSequence) {
         Some("true" | "\"true\"") => Ok(true),
         None | Some("false" | "\"false\"") => Ok(false),
         Some(other) => {

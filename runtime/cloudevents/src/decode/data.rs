@@ -6,16 +6,19 @@ use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-use super::super::compact::{NESTING_LIMIT, TooDeep, compact};
-use super::super::envelope::{Envelope, Member};
+use super::super::compact::{NESTING_LIMIT, NestingError, compact};
+use super::super::envelope::{EnvelopeMember, EventEnvelope};
 use super::super::is_json;
 use super::attribute::{shown, text};
-use super::{Read, unreadable};
+use super::{DecodeResult, unreadable};
 
 /// Returns the payload.
-pub(super) fn data<'a>(envelope: &Envelope<'a>, content_type: &str) -> Read<Cow<'a, [u8]>> {
-    let data = envelope.raw(Member::Data);
-    let Some(encoded) = envelope.raw(Member::DataBase64) else {
+pub(super) fn data<'a>(
+    envelope: &EventEnvelope<'a>,
+    content_type: &str,
+) -> DecodeResult<Cow<'a, [u8]>> {
+    let data = envelope.raw(EnvelopeMember::Data);
+    let Some(encoded) = envelope.raw(EnvelopeMember::DataBase64) else {
         return data.map_or(Ok(Cow::Borrowed(&[])), |raw| plain_data(raw, content_type));
     };
     if data.is_some() {
@@ -34,7 +37,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// Returns JSON in compact form, or the text itself if the media type is not JSON.
-fn plain_data<'a>(raw: &'a str, content_type: &str) -> Read<Cow<'a, [u8]>> {
+fn plain_data<'a>(raw: &'a str, content_type: &str) -> DecodeResult<Cow<'a, [u8]>> {
     let json = match text(raw) {
         Some(text) if !is_json(content_type) => text,
         _ => compacted(raw)?,
@@ -45,14 +48,14 @@ fn plain_data<'a>(raw: &'a str, content_type: &str) -> Read<Cow<'a, [u8]>> {
     })
 }
 
-fn compacted(raw: &str) -> Read<Cow<'_, str>> {
-    compact(raw).or_else(|TooDeep| {
+fn compacted(raw: &str) -> DecodeResult<Cow<'_, str>> {
+    compact(raw).or_else(|NestingError| {
         unreadable(format!("nested deeper than {NESTING_LIMIT} arrays and objects"))
     })
 }
 
 /// Returns the value of an extension: a text without quotes, any other value as JSON.
-pub(super) fn value(raw: &str) -> Read<Cow<'_, str>> {
+pub(super) fn value(raw: &str) -> DecodeResult<Cow<'_, str>> {
     match text(raw) {
         Some(text) => Ok(text),
         None => compacted(raw),

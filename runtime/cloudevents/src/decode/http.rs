@@ -10,8 +10,8 @@ use ordain_core::{Cause, Event};
 use percent_encoding::percent_decode;
 
 use super::super::HEADERS_LIMIT;
-use super::super::envelope::Envelope;
-use super::{DecodeError, Decoder, Read, Refusal, unreadable};
+use super::super::envelope::EventEnvelope;
+use super::{DecodeError, DecodeResult, EventDecoder, EventRejection, unreadable};
 
 /// Prefix of the headers that are attributes.
 const PREFIX: &str = "ce-";
@@ -20,7 +20,7 @@ const SPECVERSION: &str = "ce-specversion";
 
 /// The form in which a body holds events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum ContentMode {
     /// One event whose data is the body.
     Binary,
     /// One event in JSON.
@@ -32,28 +32,30 @@ pub enum Form {
 }
 
 /// Returns the form of a body by its headers; `None` if they name no form of events.
-pub fn form_of(headers: &HeaderMap) -> Option<Form> {
+pub fn form_of(headers: &HeaderMap) -> Option<ContentMode> {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match kind.as_str() {
-        "application/cloudevents+json" => Some(Form::Structured),
-        "application/cloudevents-batch+json" => Some(Form::Batch),
-        _ if headers.contains_key(SPECVERSION) => Some(Form::Binary),
-        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Some(Form::Lines),
+        "application/cloudevents+json" => Some(ContentMode::Structured),
+        "application/cloudevents-batch+json" => Some(ContentMode::Batch),
+        _ if headers.contains_key(SPECVERSION) => Some(ContentMode::Binary),
+        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => {
+            Some(ContentMode::Lines)
+        }
         _ => None,
     }
 }
 
 /// Decodes the single event of a body. A body whose headers name no form is decoded in structured mode.
 pub fn decode_http(
-    decoder: &Decoder,
+    decoder: &EventDecoder,
     headers: &HeaderMap,
     body: &Bytes,
 ) -> Result<Event, DecodeError> {
     match form_of(headers) {
-        Some(Form::Binary) => decoder.binary(headers, body),
-        Some(Form::Structured) | None => decoder.decode(body),
-        Some(Form::Batch | Form::Lines) => {
+        Some(ContentMode::Binary) => decoder.binary(headers, body),
+        Some(ContentMode::Structured) | None => decoder.decode(body),
+        Some(ContentMode::Batch | ContentMode::Lines) => {
             Err(none("several events: a single event is required, as application/cloudevents+json"))
         }
     }
@@ -63,10 +65,11 @@ fn none(message: &str) -> DecodeError {
     DecodeError { cause: Cause::Unreadable, message: message.to_owned(), key: None, sequence: None }
 }
 
-impl Decoder {
+impl EventDecoder {
     fn binary(&self, headers: &HeaderMap, body: &Bytes) -> Result<Event, DecodeError> {
-        let attributes = attributes(headers).map_err(|Refusal(_, message)| none(&message))?;
-        let mut envelope = Envelope::default();
+        let attributes =
+            attributes(headers).map_err(|EventRejection(_, message)| none(&message))?;
+        let mut envelope = EventEnvelope::default();
         let mut size = body.len();
         for (name, json) in &attributes {
             size += name.len() + json.len();
@@ -81,7 +84,7 @@ impl Decoder {
 }
 
 /// Returns the attributes by name, each as JSON.
-fn attributes(headers: &HeaderMap) -> Read<Vec<(String, String)>> {
+fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
     let mut attributes = Vec::new();
     for (header, value) in headers {
         let name = match header.as_str().strip_prefix(PREFIX) {
@@ -126,11 +129,12 @@ fn text(value: &HeaderValue) -> Option<Cow<'_, str>> {
 
 #[cfg(test)]
 mod tests {
-    use ordain_core::Ordering;
+    use ordain_core::OrderingMode;
 
     use super::*;
 
-    const DECODER: Decoder = Decoder { ordering: Ordering::Sequenced, event_size: 1 << 10 };
+    const DECODER: EventDecoder =
+        EventDecoder { ordering: OrderingMode::Sequenced, event_size: 1 << 10 };
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {
@@ -196,14 +200,14 @@ mod tests {
     #[test]
     fn headers_determine_the_form() {
         for (kind, form) in [
-            ("application/cloudevents+json; charset=utf-8", Some(Form::Structured)),
-            ("application/cloudevents-batch+json", Some(Form::Batch)),
-            ("Application/X-NDJSON", Some(Form::Lines)),
+            ("application/cloudevents+json; charset=utf-8", Some(ContentMode::Structured)),
+            ("application/cloudevents-batch+json", Some(ContentMode::Batch)),
+            ("Application/X-NDJSON", Some(ContentMode::Lines)),
             ("application/json", None),
         ] {
             assert_eq!(form_of(&headers(&[("content-type", kind)])), form, "{kind}");
         }
         let binary = [("content-type", "application/json"), ("ce-specversion", "1.0")];
-        assert_eq!(form_of(&headers(&binary)), Some(Form::Binary));
+        assert_eq!(form_of(&headers(&binary)), Some(ContentMode::Binary));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{Row, reference};
+use crate::{ReferenceRow, reference};
 
 /// Files that name every setting but do not use any.
 const NO_USE: [&str; 2] = ["config/src/check.rs", "config/src/explain.rs"];
@@ -52,7 +52,7 @@ fn only_code_that_runs_reads_a_setting() {
 }
 
 /// Collects the names of all settings that are not tables.
-fn collect(rows: &[Row], names: &mut BTreeSet<&'static str>) {
+fn collect(rows: &[ReferenceRow], names: &mut BTreeSet<&'static str>) {
     for row in rows {
         if row.rows.is_empty() {
             names.insert(row.name);

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::held::{Held, SpillCopy};
-use super::lane::{Arrival, Check, Mode};
+use super::held::{HeldEvent, SpillCopy};
+use super::lane::{DeferredEvent, LaneMode, SpillCheck};
 use super::letters::aside;
 use super::window::NO_LANE;
-use crate::event::{Delivery, Event, SEQUENCE_END, shard_of};
-use crate::job::{Digests, TakenId};
+use crate::event::{DeliveryNumber, Event, SEQUENCE_END, shard_of};
+use crate::job::{AcceptedId, ContentDigests};
 use crate::letter::{Cause, DeadLetter};
-use crate::settings::{Ordering, Overflow, Settings};
+use crate::settings::{OrderingMode, OverflowPolicy, SequencerSettings};
 
 impl Sequencer {
-    pub(super) fn arrived(&mut self, delivery: Delivery, event: Arc<Event>) {
+    pub(super) fn arrived(&mut self, delivery: DeliveryNumber, event: Arc<Event>) {
         self.stats.delivered += 1;
         if let Some(letter) = self.refuse(&event) {
             self.window.open(delivery, NO_LANE, self.now);
@@ -46,7 +46,7 @@ impl Sequencer {
     /// Accepts an event without a delivery, unless it overflows. A `fifo` key never drops such an
     /// event, because the next offered event would overtake it; the source limits its offers.
     fn take_undelivered(&mut self, index: u32, event: Arc<Event>) {
-        if self.settings.ordering == Ordering::Fifo || !self.overflows(index) {
+        if self.settings.ordering == OrderingMode::Fifo || !self.overflows(index) {
             self.take(index, 0, event);
         }
     }
@@ -62,7 +62,7 @@ impl Sequencer {
     pub(super) fn refuse(&self, event: &Arc<Event>) -> Option<DeadLetter> {
         let (cause, error) = if event.key().is_empty() {
             (Cause::NoKey, "the event has no key: set `partitionkey` or `subject`".into())
-        } else if self.settings.ordering == Ordering::Fifo {
+        } else if self.settings.ordering == OrderingMode::Fifo {
             if !event.id().is_empty() {
                 return None;
             }
@@ -94,12 +94,12 @@ impl Sequencer {
         let key = event.key().into();
         let shard = shard_of(event.key(), self.settings.shards);
         let index = self.make_lane(key, shard);
-        let first_of_all = self.settings.ordering == Ordering::Sequenced
+        let first_of_all = self.settings.ordering == OrderingMode::Sequenced
             && event.sequence() == Some(self.settings.first);
         let lane = &mut self.lanes[index];
         if first_of_all {
             // The event may run before the load shows that there is no job. The commit checks that.
-            lane.mode = Mode::Live;
+            lane.mode = LaneMode::Live;
             lane.absent = true;
             lane.assumed = true;
         } else {
@@ -109,18 +109,18 @@ impl Sequencer {
     }
 
     /// Decides about an event of a lane, or keeps the event until the lane's job is loaded.
-    pub(super) fn take(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
+    pub(super) fn take(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {
-            Mode::Loading => self.wait(index, delivery, event),
-            Mode::Foreign(next) => {
+            LaneMode::Loading => self.wait(index, delivery, event),
+            LaneMode::Foreign(next) => {
                 let expected = is_next(&self.settings, *next, &event);
                 self.wait(index, delivery, event);
                 if expected {
                     self.load_again(index);
                 }
             }
-            Mode::Broken(error) => {
+            LaneMode::Broken(error) => {
                 let error =
                     format!("the key's stored record or spilled events cannot be read: {error}");
                 let sequence = event.sequence().unwrap_or(0);
@@ -129,26 +129,27 @@ impl Sequencer {
             }
             // The store may have removed the key. This event may then belong to the key's next
             // life.
-            Mode::Live if self.now >= lane.forgotten_at && lane.durable() => {
+            LaneMode::Live if self.now >= lane.forgotten_at && lane.durable() => {
                 self.wait(index, delivery, event);
                 self.load_again(index);
             }
-            Mode::Live => match self.settings.ordering {
-                Ordering::Sequenced => self.take_sequenced(index, delivery, event),
-                Ordering::Fifo => self.take_fifo(index, delivery, event),
+            LaneMode::Live => match self.settings.ordering {
+                OrderingMode::Sequenced => self.take_sequenced(index, delivery, event),
+                OrderingMode::Fifo => self.take_fifo(index, delivery, event),
             },
         }
     }
 
     /// Keeps an event until its lane can decide about it.
-    pub(super) fn wait(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
+    pub(super) fn wait(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         self.memory += event.memory();
-        self.lanes[index].arrivals.push(Arrival::new(delivery, event));
+        self.lanes[index].arrivals.push(DeferredEvent::new(delivery, event));
     }
 
     /// Decides about the events that the lane kept.
     pub(super) fn take_arrivals(&mut self, index: u32) {
-        for Arrival { delivery, event, replayed } in std::mem::take(&mut self.lanes[index].arrivals)
+        for DeferredEvent { delivery, event, replayed } in
+            std::mem::take(&mut self.lanes[index].arrivals)
         {
             self.memory -= event.memory();
             if replayed {
@@ -161,7 +162,7 @@ impl Sequencer {
         }
     }
 
-    fn take_sequenced(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
+    fn take_sequenced(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let sequence = event.sequence().expect("events without a sequence never reach a lane");
         let lane = &mut self.lanes[index];
         if sequence < lane.done && fault!(self, TakeADuplicateForNew) && sequence + 1 == lane.done {
@@ -181,13 +182,13 @@ impl Sequencer {
                 return;
             }
             self.memory += event.memory();
-            self.lanes[index].rare.make().checks.push(Check { sequence, event, delivery });
+            self.lanes[index].rare.make().checks.push(SpillCheck { sequence, event, delivery });
         } else {
             self.hold(index, sequence, delivery, event);
         }
     }
 
-    fn take_fifo(&mut self, index: u32, delivery: Delivery, event: Arc<Event>) {
+    fn take_fifo(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let id = event.id_digest();
         let lane = &self.lanes[index];
         if let Some((sequence, content)) = lane.ids.as_ref().and_then(|ids| ids.get(id))
@@ -195,7 +196,7 @@ impl Sequencer {
         {
             if let Ok(position) = lane.held.find(sequence) {
                 self.repeat_of_held(index, position, delivery, &event);
-            } else if content == Digests::short(event.content()) {
+            } else if content == ContentDigests::short(event.content()) {
                 self.duplicate(delivery);
             } else {
                 self.conflict(index, sequence, delivery, &event);
@@ -213,18 +214,18 @@ impl Sequencer {
             self.overflow(index, sequence, delivery, &event);
             return;
         }
-        let content = Digests::short(event.content());
-        let taken = TakenId { sequence, id, content };
+        let content = ContentDigests::short(event.content());
+        let taken = AcceptedId { sequence, id, content };
         self.lanes[index].ids.get_or_insert_default().take(taken);
         self.hold(index, sequence, delivery, event);
     }
 
     /// Holds a new event of the lane, at or after `done`.
-    fn hold(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
+    fn hold(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
             lane.advance_front();
-            let sequenced = self.settings.ordering == Ordering::Sequenced;
+            let sequenced = self.settings.ordering == OrderingMode::Sequenced;
             if sequenced && sequence > lane.front.saturating_add(self.settings.gap.max_width) {
                 if lane.assumed {
                     self.wait(index, delivery, event);
@@ -250,7 +251,10 @@ impl Sequencer {
             }
         }
         let copy = SpillCopy::None;
-        self.insert(index, Held { sequence, at: self.now, event, delivery, copy, replayed: false });
+        self.insert(
+            index,
+            HeldEvent { sequence, at: self.now, event, delivery, copy, replayed: false },
+        );
         let lane = &mut self.lanes[index];
         if lane.parked() {
             if sequence == lane.done
@@ -270,7 +274,7 @@ impl Sequencer {
     }
 
     /// Inserts an event whose sequence is not held.
-    pub(super) fn insert(&mut self, index: u32, held: Held) {
+    pub(super) fn insert(&mut self, index: u32, held: HeldEvent) {
         self.memory += held.event.memory();
         let lane = &mut self.lanes[index];
         let delivered = held.delivery != 0;
@@ -280,16 +284,16 @@ impl Sequencer {
 
     fn overflows(&self, index: u32) -> bool {
         let lane = &self.lanes[index];
-        self.settings.overflow == Overflow::DeadLetter
+        self.settings.overflow == OverflowPolicy::DeadLetter
             && lane.rare.rest.count + lane.held.len() as u64 >= self.settings.spill_limit
             && lane.blocked()
     }
 }
 
 /// Returns whether the event can be the next event of a job with this `next`.
-pub(super) fn is_next(settings: &Settings, next: u64, event: &Event) -> bool {
+pub(super) fn is_next(settings: &SequencerSettings, next: u64, event: &Event) -> bool {
     match settings.ordering {
-        Ordering::Sequenced => event.sequence() == Some(next),
-        Ordering::Fifo => true,
+        OrderingMode::Sequenced => event.sequence() == Some(next),
+        OrderingMode::Fifo => true,
     }
 }

@@ -4,17 +4,17 @@
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
 
-use crate::turn::Token;
+use crate::turn::AttemptToken;
 
 #[derive(Debug, Default)]
-pub(super) struct Asked(HashSet<Token, FixedState>);
+pub(super) struct OutstandingRequests(HashSet<AttemptToken, FixedState>);
 
-impl Asked {
-    pub(super) fn ask(&mut self, token: Token) {
+impl OutstandingRequests {
+    pub(super) fn ask(&mut self, token: AttemptToken) {
         self.0.insert(token);
     }
 
-    pub(super) fn answer(&mut self, token: Token) {
+    pub(super) fn answer(&mut self, token: AttemptToken) {
         self.0.remove(&token);
     }
 

@@ -3,40 +3,40 @@
 use std::sync::Arc;
 
 use super::lane::Lane;
-use crate::event::{Delivery, Event};
-use crate::job::{Change, Emitted};
+use crate::event::{DeliveryNumber, Event};
+use crate::job::{EmittedMessage, StateUpdate};
 use crate::letter::{DeadLetter, LetterId};
-use crate::settings::Settings;
-use crate::version::Decided;
+use crate::settings::SequencerSettings;
+use crate::version::Rollout;
 
 /// Results of one version that are committed together.
 #[derive(Debug)]
-pub(super) struct Chunk {
+pub(super) struct ResultChunk {
     /// The value of `done` after these results.
     pub(super) next: u64,
     pub(super) events: usize,
     /// The number of `events` with effect.
     pub(super) effects: usize,
-    pub(super) version: Option<Arc<Decided>>,
-    pub(super) state: Change,
-    pub(super) messages: Vec<Emitted>,
+    pub(super) version: Option<Arc<Rollout>>,
+    pub(super) state: StateUpdate,
+    pub(super) messages: Vec<EmittedMessage>,
     pub(super) letters: Vec<DeadLetter>,
     pub(super) consumed: Vec<LetterId>,
     /// Ranges that these results skip unseen, ascending.
     pub(super) skipped: Vec<(u64, u64)>,
     /// Deliveries that these results settle although their events are not held: late originals.
-    pub(super) joined: Vec<(Delivery, Arc<Event>)>,
+    pub(super) joined: Vec<(DeliveryNumber, Arc<Event>)>,
     pub(super) bytes: usize,
 }
 
-impl Chunk {
-    pub(super) fn new(next: u64, version: Option<Arc<Decided>>) -> Self {
+impl ResultChunk {
+    pub(super) fn new(next: u64, version: Option<Arc<Rollout>>) -> Self {
         Self {
             next,
             events: 0,
             effects: 0,
             version,
-            state: Change::Keep,
+            state: StateUpdate::Keep,
             messages: Vec::new(),
             letters: Vec::new(),
             consumed: Vec::new(),
@@ -51,16 +51,16 @@ impl Lane {
     /// Returns the chunk for a result of this version at `done`.
     pub(super) fn chunk(
         &mut self,
-        version: Option<Arc<Decided>>,
-        settings: &Settings,
-    ) -> &mut Chunk {
+        version: Option<Arc<Rollout>>,
+        settings: &SequencerSettings,
+    ) -> &mut ResultChunk {
         let fits = self.pending.last().is_some_and(|chunk| {
             chunk.events < settings.batch_events
                 && chunk.bytes < settings.batch_bytes
                 && (chunk.version.is_none() || version.is_none() || chunk.version == version)
         });
         if !fits {
-            self.pending.push(Box::new(Chunk::new(self.done, version.clone())));
+            self.pending.push(Box::new(ResultChunk::new(self.done, version.clone())));
         }
         let chunk =
             self.pending.last_mut().expect("the code above pushes a chunk if there is none");

@@ -10,20 +10,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::lane::Check;
-use super::letters::FreeLetter;
-use crate::effect::{Effect, Stop};
-use crate::event::{Delivery, Event};
-use crate::job::{Applied, Batch, CommitReply};
-use crate::settings::Backoff;
-use again::Kept;
+use super::lane::SpillCheck;
+use super::letters::OrphanLetter;
+use crate::effect::{Effect, StopReason};
+use crate::event::{DeliveryNumber, Event};
+use crate::job::{AppliedCommit, Batch, CommitReply};
+use crate::settings::BackoffBounds;
+use again::CommitHistory;
 
 /// The delay before a batch without a reply is sent again: short enough for a lost reply, long
 /// enough for a store that is down.
-const RESEND: Backoff = Backoff { min: 50, max: 5_000 };
+const RESEND: BackoffBounds = BackoffBounds { min: 50, max: 5_000 };
 
 #[derive(Debug, Default)]
-pub(super) struct Shard {
+pub(super) struct ShardState {
     /// The difference between the server's clock and the sequencer's at the last reply; wraps
     /// around.
     pub(super) store_ahead: u64,
@@ -36,13 +36,13 @@ pub(super) struct Shard {
     pub(super) resend_at: Option<u64>,
     tries: u32,
     /// The last batch formed, until its reply arrives. It is the last of `sending`.
-    in_flight: Option<InFlight>,
+    in_flight: Option<InFlightBatch>,
     /// Lanes with something to write.
     pub(super) dirty: VecDeque<u32>,
-    pub(super) letters: VecDeque<FreeLetter>,
+    pub(super) letters: VecDeque<OrphanLetter>,
     /// Committed batches that are not published: number, messages and letters, bytes.
     outbox: VecDeque<(u64, usize, usize)>,
-    kept: Kept,
+    kept: CommitHistory,
     /// `true` if the store may have gone back. The shard then queries the store as soon as no batch
     /// is being sent.
     in_doubt: bool,
@@ -53,26 +53,26 @@ pub(super) struct Shard {
 }
 
 #[derive(Debug)]
-struct InFlight {
+struct InFlightBatch {
     batch: Arc<Batch>,
     /// The data that each write needs when its reply arrives.
-    lanes: Vec<InWrite>,
+    lanes: Vec<InFlightWrite>,
     /// The deliveries of the free letters.
-    letters: Vec<Delivery>,
+    letters: Vec<DeliveryNumber>,
     /// Bytes of messages and letters.
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct InWrite {
+struct InFlightWrite {
     lane: u32,
     events: usize,
     effects: usize,
-    joined: Vec<(Delivery, Arc<Event>)>,
-    checks: Vec<Check>,
+    joined: Vec<(DeliveryNumber, Arc<Event>)>,
+    checks: Vec<SpillCheck>,
 }
 
-impl Shard {
+impl ShardState {
     pub(super) fn new(number: u64) -> Self {
         Self { number, ..Self::default() }
     }
@@ -166,12 +166,18 @@ impl Sequencer {
         }
     }
 
-    fn send(&mut self, batch: Batch, lanes: Vec<InWrite>, letters: Vec<Delivery>, bytes: usize) {
+    fn send(
+        &mut self,
+        batch: Batch,
+        lanes: Vec<InFlightWrite>,
+        letters: Vec<DeliveryNumber>,
+        bytes: usize,
+    ) {
         let batch = Arc::new(batch);
         let state = &mut self.shards[batch.shard as usize];
         state.number = batch.number;
         state.sending.push_back(Arc::clone(&batch));
-        state.in_flight = Some(InFlight { batch: Arc::clone(&batch), lanes, letters, bytes });
+        state.in_flight = Some(InFlightBatch { batch: Arc::clone(&batch), lanes, letters, bytes });
         self.effects.push_back(Effect::Commit(batch));
     }
 
@@ -196,13 +202,13 @@ impl Sequencer {
                 state.resend_at = Some(self.now + self.jitter.delay(RESEND, state.tries));
                 state.tries = state.tries.saturating_add(1);
             }
-            CommitReply::Fenced => self.stop(Stop::Fenced),
+            CommitReply::Fenced => self.stop(StopReason::Fenced),
             CommitReply::Rewound { found, last } => self.rewound(shard, &found, last),
         }
     }
 
     /// Removes the first batch of a shard, because it is stored, and sends the next.
-    fn sent(&mut self, shard: u32, applied: Applied) {
+    fn sent(&mut self, shard: u32, applied: AppliedCommit) {
         let state = &mut self.shards[shard as usize];
         state.tries = 0;
         let Some(batch) = state.sending.pop_front() else { return };
@@ -227,7 +233,7 @@ impl Sequencer {
         }
     }
 
-    fn stop(&mut self, stop: Stop) {
+    fn stop(&mut self, stop: StopReason) {
         self.stopped = true;
         self.effects.clear();
         self.effects.push_back(Effect::Stop(stop));

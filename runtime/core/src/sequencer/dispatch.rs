@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::lane::InTurn;
+use super::lane::RunningTurn;
 use super::letters::{far_ahead_id, settling};
 use crate::effect::Effect;
 use crate::event::Event;
-use crate::job::{Change, Emitted};
+use crate::job::{EmittedMessage, StateUpdate};
 use crate::letter::Cause;
-use crate::settings::Ordering;
+use crate::settings::OrderingMode;
 use crate::stats::LaneState;
-use crate::turn::{Token, Turn, TurnDone, Verdict};
-use crate::version::Decided;
+use crate::turn::{AttemptToken, HandlerOutcome, Turn, TurnResult};
+use crate::version::Rollout;
 
 impl Sequencer {
     /// Starts turns round robin, as far as the limits permit.
@@ -68,14 +68,14 @@ impl Sequencer {
         if events.is_empty() {
             return;
         }
-        lane.turn = Some(InTurn { serial, events: events.len() as u32, stale: false });
+        lane.turn = Some(RunningTurn { serial, events: events.len() as u32, stale: false });
         if !fits {
-            self.extra = Some((Token { lane: index, serial }, self.now));
+            self.extra = Some((AttemptToken { lane: index, serial }, self.now));
         }
         self.turns += 1;
         self.ahead += events.len();
         self.effects.push_back(Effect::Run(Turn {
-            token: Token { lane: index, serial },
+            token: AttemptToken { lane: index, serial },
             key: lane.key.clone(),
             state: lane.state.clone(),
             events,
@@ -84,7 +84,7 @@ impl Sequencer {
         }));
     }
 
-    pub(super) fn turn_done(&mut self, done: TurnDone) {
+    pub(super) fn turn_done(&mut self, done: TurnResult) {
         let careless = fault!(self, ForgetTheTokenCheck);
         let index = done.token.lane;
         self.extra.take_if(|(token, _)| *token == done.token);
@@ -104,8 +104,8 @@ impl Sequencer {
         self.settle(index);
     }
 
-    fn take_result(&mut self, index: u32, turn: InTurn, done: TurnDone) {
-        let TurnDone { version, verdicts, state, failure, .. } = done;
+    fn take_result(&mut self, index: u32, turn: RunningTurn, done: TurnResult) {
+        let TurnResult { version, verdicts, state, failure, .. } = done;
         assert!(
             verdicts.len() <= turn.events as usize,
             "a worker must not settle more events than its turn has"
@@ -123,9 +123,9 @@ impl Sequencer {
     fn take_verdicts(
         &mut self,
         index: u32,
-        version: &Arc<Decided>,
-        verdicts: Vec<Verdict>,
-        state: Change,
+        version: &Arc<Rollout>,
+        verdicts: Vec<HandlerOutcome>,
+        state: StateUpdate,
     ) {
         let ignore_end = fault!(self, ForgetTheEnd);
         let lane = &mut self.lanes[index];
@@ -140,21 +140,21 @@ impl Sequencer {
         for (verdict, held) in verdicts.into_iter().zip(lane.held.waiting()) {
             ended = held.event.end();
             match verdict {
-                Verdict::Effect { messages, complete } => {
+                HandlerOutcome::Effect { messages, complete } => {
                     ended |= complete;
                     chunk.effects += 1;
                     let event = match self.settings.ordering {
-                        Ordering::Fifo if !messages.is_empty() => held.event.id_digest(),
-                        Ordering::Fifo | Ordering::Sequenced => 0,
+                        OrderingMode::Fifo if !messages.is_empty() => held.event.id_digest(),
+                        OrderingMode::Fifo | OrderingMode::Sequenced => 0,
                     };
                     for (position, message) in messages.into_iter().enumerate() {
                         bytes += message.memory();
                         let sequence = held.sequence;
                         let index = position as u32;
-                        chunk.messages.push(Emitted { sequence, index, event, message });
+                        chunk.messages.push(EmittedMessage { sequence, index, event, message });
                     }
                 }
-                Verdict::Rejected(reason) => {
+                HandlerOutcome::Rejected(reason) => {
                     let event = Some(&held.event);
                     let version = Some(version.build.version.clone());
                     let letter =
@@ -176,16 +176,16 @@ impl Sequencer {
             }
         }
         match state {
-            Change::Keep => {}
-            Change::Put(state) => {
+            StateUpdate::Keep => {}
+            StateUpdate::Put(state) => {
                 lane.state = Some(state.clone());
                 chunk.bytes -= chunk.state.memory();
-                chunk.state = Change::Put(state);
+                chunk.state = StateUpdate::Put(state);
             }
-            Change::Delete => {
+            StateUpdate::Delete => {
                 lane.state = None;
                 chunk.bytes -= chunk.state.memory();
-                chunk.state = Change::Delete;
+                chunk.state = StateUpdate::Delete;
             }
         }
         lane.held.executed((done - lane.done) as usize);

@@ -15,7 +15,7 @@ const DUE_PAGE: usize = 256;
 
 /// The current pass over the due index.
 #[derive(Debug)]
-pub(super) struct Due {
+pub(super) struct DueScan {
     /// The time when the next pass starts.
     at: u64,
     /// The entry after which this pass continues.
@@ -26,7 +26,7 @@ pub(super) struct Due {
     clean: bool,
 }
 
-impl Due {
+impl DueScan {
     pub(super) fn new(now: u64) -> Self {
         Self { at: now, after: None, reading: false, in_pass: false, clean: false }
     }

@@ -9,10 +9,10 @@ use super::Sequencer;
 
 /// The gap at the `front` of a lane.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Gap {
+pub(super) struct LaneGap {
     /// The first missing sequence.
     pub(super) at: u64,
-    stage: Stage,
+    stage: GapState,
     /// The number of finished rounds.
     pub(super) round: u32,
     /// `true` if a source may find more events later.
@@ -26,7 +26,7 @@ pub(super) struct Gap {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum GapState {
     /// The gap waits until this time for the next round.
     Clock(u64),
     /// The job is loaded again, because another owner may have passed the gap.
@@ -39,11 +39,11 @@ enum Stage {
     Waiting,
 }
 
-impl Gap {
+impl LaneGap {
     /// Returns the time of the next round, if the gap waits for its clock.
     pub(super) fn clock(&self) -> Option<u64> {
         match self.stage {
-            Stage::Clock(at) => Some(at),
+            GapState::Clock(at) => Some(at),
             _ => None,
         }
     }
@@ -51,23 +51,23 @@ impl Gap {
     /// Returns the time when the owner must process the gap if the lane leaves memory now.
     pub(super) fn until(&self, now: u64) -> Option<u64> {
         match self.stage {
-            Stage::Clock(at) => Some(at),
-            Stage::Waiting => None,
+            GapState::Clock(at) => Some(at),
+            GapState::Waiting => None,
             _ => Some(now),
         }
     }
 
     /// Returns whether an answer is outstanding.
     pub(super) fn asks(&self) -> bool {
-        matches!(self.stage, Stage::Reloading | Stage::Asking(_))
+        matches!(self.stage, GapState::Reloading | GapState::Asking(_))
     }
 
     pub(super) fn reloading(&self) -> bool {
-        self.stage == Stage::Reloading
+        self.stage == GapState::Reloading
     }
 
     pub(super) fn for_ever(&self) -> bool {
-        self.stage == Stage::Waiting
+        self.stage == GapState::Waiting
     }
 }
 
@@ -81,8 +81,8 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
             // The gap stays unchanged while the events before it are only in the store.
-            let closed = |gap: &Gap| gap.at < lane.front || lane.highest() <= Some(gap.at);
-            let over = |gap: &Gap| {
+            let closed = |gap: &LaneGap| gap.at < lane.front || lane.highest() <= Some(gap.at);
+            let over = |gap: &LaneGap| {
                 if gap.tail {
                     gap.at != lane.front
                 } else {
@@ -119,7 +119,7 @@ impl Sequencer {
                 // A source that returned a part of the gap may have more of it.
                 Some(before) if lane.is_replayed(before.at) => (before.round, 0),
                 // An event that arrived by itself may be followed by others.
-                Some(before) if before.stage != Stage::Exhausted => {
+                Some(before) if before.stage != GapState::Exhausted => {
                     (before.round, self.settings.gap.backoff.min)
                 }
                 Some(before) => (before.round, 0),
@@ -136,7 +136,7 @@ impl Sequencer {
             };
             let wait = if ended { 0 } else { wait };
             let until = until.max(now.saturating_add(wait));
-            let stage = Stage::Clock(until);
+            let stage = GapState::Clock(until);
             rare.replay = None;
             if before.is_none() {
                 rare.asked.clear();
@@ -144,11 +144,11 @@ impl Sequencer {
             let again = false;
             let unasked = false;
             let tail = false;
-            rare.gap = Some(Gap { at: front, stage, round, again, unasked, tail, since });
+            rare.gap = Some(LaneGap { at: front, stage, round, again, unasked, tail, since });
             if ended || until <= now {
                 self.gap_round(index);
             }
-        } else if lane.rare.gap.as_ref().and_then(Gap::clock).is_some_and(|at| at <= now) {
+        } else if lane.rare.gap.as_ref().and_then(LaneGap::clock).is_some_and(|at| at <= now) {
             // The clock expired while the gap could not change.
             self.gap_round(index);
         }
@@ -159,7 +159,8 @@ impl Sequencer {
     fn note_recovery(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         // A skipped event has not arrived.
-        let came = |gap: &Gap| !gap.tail && gap.at < lane.front && gap.stage != Stage::Exhausted;
+        let came =
+            |gap: &LaneGap| !gap.tail && gap.at < lane.front && gap.stage != GapState::Exhausted;
         if let Some(gap) = lane.rare.gap.filter(came) {
             self.stats.recovery.add(self.now.saturating_sub(gap.since));
         }
@@ -182,12 +183,12 @@ impl Sequencer {
             return;
         }
         let at = lane.done;
-        let stage = Stage::Asking(0);
+        let stage = GapState::Asking(0);
         let since = self.now;
         let again = false;
         let unasked = false;
         let tail = true;
-        let gap = Gap { at, stage, round: 0, again, unasked, tail, since };
+        let gap = LaneGap { at, stage, round: 0, again, unasked, tail, since };
         lane.rare.make().gap = Some(gap);
         self.ask_source(index, 0);
     }

@@ -5,17 +5,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::event::{Delivery, Event};
+use crate::event::{DeliveryNumber, Event};
 
 /// An event in memory.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldEvent {
     pub(super) sequence: u64,
     /// The time of arrival.
     pub(super) at: u64,
     pub(super) event: Arc<Event>,
     /// The delivery that ends with the event; 0 if it has none, or none any more.
-    pub(super) delivery: Delivery,
+    pub(super) delivery: DeliveryNumber,
     pub(super) copy: SpillCopy,
     /// `true` if replay found the event: it may be in a `far-ahead` letter.
     pub(super) replayed: bool,
@@ -35,9 +35,9 @@ const FEW: usize = 4;
 /// The held events of one key: first the executed events (until they are durable), then the events
 /// to execute.
 #[derive(Debug, Default)]
-pub(super) struct HeldEvents {
+pub(super) struct HeldQueue {
     /// Ascending by sequence.
-    queue: VecDeque<Held>,
+    queue: VecDeque<HeldEvent>,
     /// The number of executed events at the front.
     ran: u32,
     /// The number of events that are not durable.
@@ -46,7 +46,7 @@ pub(super) struct HeldEvents {
     copies: u32,
 }
 
-impl HeldEvents {
+impl HeldQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
@@ -85,7 +85,7 @@ impl HeldEvents {
         }
     }
 
-    pub(super) fn get(&self, position: usize) -> Option<&Held> {
+    pub(super) fn get(&self, position: usize) -> Option<&HeldEvent> {
         self.queue.get(position)
     }
 
@@ -95,22 +95,22 @@ impl HeldEvents {
     }
 
     /// Returns the first event that was not executed.
-    pub(super) fn head(&self) -> Option<&Held> {
+    pub(super) fn head(&self) -> Option<&HeldEvent> {
         self.queue.get(self.ran as usize)
     }
 
     /// Returns the events that were not executed.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &Held> {
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &HeldEvent> {
         self.queue.range(self.ran as usize..)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Held> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &HeldEvent> {
         self.queue.iter()
     }
 
     /// Inserts an event; an event below `done` counts as executed. Returns whether a later event
     /// was held already.
-    pub(super) fn insert(&mut self, held: Held, done: u64) -> bool {
+    pub(super) fn insert(&mut self, held: HeldEvent, done: u64) -> bool {
         let Err(position) = self.find(held.sequence) else {
             unreachable!("two events of one sequence are never held")
         };
@@ -138,13 +138,13 @@ impl HeldEvents {
     }
 
     /// Sets the delivery of an event that replay had found first.
-    pub(super) fn deliver(&mut self, position: usize, delivery: Delivery) {
+    pub(super) fn deliver(&mut self, position: usize, delivery: DeliveryNumber) {
         self.queue[position].delivery = delivery;
     }
 
     /// Records that the store has a copy of an event. Returns the sequence and the delivery that
     /// ends with the copy; `None` if the copy was known.
-    pub(super) fn stored(&mut self, position: usize) -> Option<(u64, Delivery)> {
+    pub(super) fn stored(&mut self, position: usize) -> Option<(u64, DeliveryNumber)> {
         let held = &mut self.queue[position];
         if held.copy == SpillCopy::Stored {
             return None;
@@ -157,7 +157,11 @@ impl HeldEvents {
 
     /// Marks events from `next` on without a copy as being written, in order, until `write` returns
     /// `false` because it is full. Returns whether all events fitted.
-    pub(super) fn write_copies(&mut self, next: u64, mut write: impl FnMut(&Held) -> bool) -> bool {
+    pub(super) fn write_copies(
+        &mut self,
+        next: u64,
+        mut write: impl FnMut(&HeldEvent) -> bool,
+    ) -> bool {
         for held in &mut self.queue {
             if held.sequence < next || held.copy != SpillCopy::None {
                 continue;
@@ -172,7 +176,7 @@ impl HeldEvents {
     }
 
     /// Removes and returns the first event if it lies below `next`.
-    pub(super) fn pop_below(&mut self, next: u64) -> Option<Held> {
+    pub(super) fn pop_below(&mut self, next: u64) -> Option<HeldEvent> {
         let held = self.queue.pop_front_if(|held| held.sequence < next)?;
         self.ran = self.ran.saturating_sub(1);
         self.forget(&held);
@@ -185,7 +189,11 @@ impl HeldEvents {
 
     /// Removes and returns the events selected by `which`, except executed events and the first
     /// `skip` others.
-    pub(super) fn extract(&mut self, skip: usize, which: impl Fn(&Held) -> bool) -> Vec<Held> {
+    pub(super) fn extract(
+        &mut self,
+        skip: usize,
+        which: impl Fn(&HeldEvent) -> bool,
+    ) -> Vec<HeldEvent> {
         let keep = (self.ran as usize + skip).min(self.queue.len());
         // Usually no event matches, and nothing needs to move.
         if !self.queue.range(keep..).any(&which) {
@@ -200,11 +208,11 @@ impl HeldEvents {
     }
 
     /// Removes and returns all events.
-    pub(super) fn take(&mut self) -> VecDeque<Held> {
+    pub(super) fn take(&mut self) -> VecDeque<HeldEvent> {
         std::mem::take(self).queue
     }
 
-    fn forget(&mut self, held: &Held) {
+    fn forget(&mut self, held: &HeldEvent) {
         self.loose -= u32::from(held.copy != SpillCopy::Stored);
         self.copies -= u32::from(held.copy != SpillCopy::None);
     }

@@ -10,10 +10,10 @@ use hashbrown::HashMap;
 
 use super::Sequencer;
 use super::lane::Lane;
-use crate::job::TakenId;
+use crate::job::AcceptedId;
 
 #[derive(Debug, Default)]
-pub(super) struct Ids {
+pub(super) struct IdWindow {
     by_id: HashMap<u64, (u64, u32), FixedState>,
     /// In order of their sequences.
     order: VecDeque<(u64, u64)>,
@@ -28,8 +28,8 @@ const ID_SLACK: usize = 256;
 /// The maximum number of ids that one write forgets by age: the store removes an entry per id.
 const OLD_IDS_LIMIT: usize = 1_000;
 
-impl Ids {
-    pub(super) fn from_taken(taken: &[TakenId]) -> Self {
+impl IdWindow {
+    pub(super) fn from_taken(taken: &[AcceptedId]) -> Self {
         let mut ids = Self::default();
         for id in taken {
             ids.take(*id);
@@ -42,7 +42,7 @@ impl Ids {
         self.by_id.get(&id).copied()
     }
 
-    pub(super) fn take(&mut self, taken: TakenId) {
+    pub(super) fn take(&mut self, taken: AcceptedId) {
         self.by_id.insert(taken.id, (taken.sequence, taken.content));
         self.order.push_back((taken.sequence, taken.id));
     }

@@ -1,6 +1,6 @@
 //! Computes delays between tries: exponential, with jitter from a seed.
 
-use crate::settings::Backoff;
+use crate::settings::BackoffBounds;
 
 #[derive(Debug)]
 pub(super) struct Jitter(u64);
@@ -22,7 +22,7 @@ impl Jitter {
 
     /// Returns the delay before the next try after `tries` tries. The delay is random between the
     /// lower bound and the doubled lower bound, up to the upper bound.
-    pub(super) fn delay(&mut self, backoff: Backoff, tries: u32) -> u64 {
+    pub(super) fn delay(&mut self, backoff: BackoffBounds, tries: u32) -> u64 {
         let doubled = backoff.min.max(1).checked_shl(tries.min(62)).unwrap_or(u64::MAX);
         let ceiling = doubled.min(backoff.max).max(backoff.min);
         backoff.min + self.next() % (ceiling - backoff.min + 1)

@@ -15,17 +15,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::chunk::Chunk;
-use super::held::{HeldEvents, SpillCopy};
-use super::ids::Ids;
-use super::rare::Rare;
-use crate::event::{Delivery, Event, Key};
-use crate::job::{Job, Spilled, Status, Trouble};
-use crate::settings::{Ordering, Settings};
+use super::chunk::ResultChunk;
+use super::held::{HeldQueue, SpillCopy};
+use super::ids::IdWindow;
+use super::rare::ColdState;
+use crate::event::{DeliveryNumber, Event, Key};
+use crate::job::{FailureInfo, KeyRecord, KeyStatus, SpillExtent};
+use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::LaneState;
 
 /// Each event touches the whole lane several times, and most lanes are in no cache. Fields that few
-/// lanes need belong in [`Rare`].
+/// lanes need belong in [`ColdState`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
 /// The approximate time, in ms, until this instance learns of the decision under which a job was
@@ -34,16 +34,16 @@ const NEWS: u64 = 1_000;
 
 /// An event that waits for its lane to decide about it.
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(super) struct DeferredEvent {
     /// The position of the delivery; 0 if the event has not been delivered.
-    pub(super) delivery: Delivery,
+    pub(super) delivery: DeliveryNumber,
     pub(super) event: Arc<Event>,
     /// `true` if replay found the event.
     pub(super) replayed: bool,
 }
 
-impl Arrival {
-    pub(super) fn new(delivery: Delivery, event: Arc<Event>) -> Self {
+impl DeferredEvent {
+    pub(super) fn new(delivery: DeliveryNumber, event: Arc<Event>) -> Self {
         Self { delivery, event, replayed: false }
     }
 }
@@ -55,10 +55,10 @@ pub(super) struct Lane {
     pub(super) shard: u32,
     /// A number that is never used twice, although the lane's index is.
     pub(super) birth: u64,
-    pub(super) mode: Mode,
+    pub(super) mode: LaneMode,
     /// The record as it will be after the commit in flight, except that the fields of the event at
     /// `done` (attempts, rounds, status, trouble) are ahead of the store.
-    pub(super) job: Job,
+    pub(super) job: KeyRecord,
     /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
     /// `true` if the missing record is only an assumption that no commit has confirmed. No event may
@@ -68,13 +68,13 @@ pub(super) struct Lane {
     pub(super) state: Option<Bytes>,
     pub(super) done: u64,
     pub(super) front: u64,
-    pub(super) held: HeldEvents,
+    pub(super) held: HeldQueue,
     /// Events that wait until the job is loaded, in order.
-    pub(super) arrivals: Vec<Arrival>,
+    pub(super) arrivals: Vec<DeferredEvent>,
     /// Executed or settled results that are not yet in a commit.
-    pub(super) pending: SmallVec<[Box<Chunk>; 2]>,
-    pub(super) rare: Rare,
-    pub(super) turn: Option<InTurn>,
+    pub(super) pending: SmallVec<[Box<ResultChunk>; 2]>,
+    pub(super) rare: ColdState,
+    pub(super) turn: Option<RunningTurn>,
     pub(super) load: Option<u64>,
     /// `true` if a commit with a write of this lane is in flight.
     pub(super) writing: bool,
@@ -92,7 +92,7 @@ pub(super) struct Lane {
     pub(super) ended: bool,
     /// The time when the store removes the key if no write follows.
     pub(super) forgotten_at: u64,
-    pub(super) ids: Option<Box<Ids>>,
+    pub(super) ids: Option<Box<IdWindow>>,
     /// The state as counted in the statistics.
     pub(super) class: LaneState,
     /// `true` if the lane is counted as one that will change without a new input.
@@ -103,30 +103,30 @@ pub(super) struct Lane {
 
 /// The fields of a stored record, besides `next`, that reveal another owner's write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct StoredRevision {
     generation: u32,
     attempts: u32,
     rounds: u32,
-    spilled: Spilled,
+    spilled: SpillExtent,
 }
 
-impl Known {
+impl StoredRevision {
     /// The fields of a new job.
     pub(super) const NEW: Self = Self {
         generation: 0,
         attempts: 0,
         rounds: 0,
-        spilled: Spilled { count: 0, first: 0, last: 0 },
+        spilled: SpillExtent { count: 0, first: 0, last: 0 },
     };
 
-    pub(super) fn of(job: &Job) -> Self {
-        let Job { generation, attempts, rounds, spilled, .. } = *job;
+    pub(super) fn of(job: &KeyRecord) -> Self {
+        let KeyRecord { generation, attempts, rounds, spilled, .. } = *job;
         Self { generation, attempts, rounds, spilled }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum LaneMode {
     /// The lane waits for its job.
     Loading,
     /// The lane's job is loaded.
@@ -138,14 +138,14 @@ pub(super) enum Mode {
 }
 
 #[derive(Debug)]
-pub(super) struct Check {
+pub(super) struct SpillCheck {
     pub(super) sequence: u64,
     pub(super) event: Arc<Event>,
-    pub(super) delivery: Delivery,
+    pub(super) delivery: DeliveryNumber,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct InTurn {
+pub(super) struct RunningTurn {
     pub(super) serial: u64,
     pub(super) events: u32,
     /// `true` if the lane has restarted since the turn began. The result is void, but no other turn
@@ -154,26 +154,26 @@ pub(super) struct InTurn {
 }
 
 impl Lane {
-    pub(super) fn new(key: Key, shard: u32, birth: u64, settings: &Settings) -> Self {
-        let mut job = Job::new(settings.first, settings.partition);
-        if settings.ordering == Ordering::Fifo {
+    pub(super) fn new(key: Key, shard: u32, birth: u64, settings: &SequencerSettings) -> Self {
+        let mut job = KeyRecord::new(settings.first, settings.partition);
+        if settings.ordering == OrderingMode::Fifo {
             job.ids_from = settings.first;
         }
         Self {
             key,
             shard,
             birth,
-            mode: Mode::Loading,
+            mode: LaneMode::Loading,
             absent: false,
             assumed: false,
             state: None,
             done: job.next,
             front: job.next,
             job,
-            held: HeldEvents::default(),
+            held: HeldQueue::default(),
             arrivals: Vec::new(),
             pending: SmallVec::new(),
-            rare: Rare::default(),
+            rare: ColdState::default(),
             turn: None,
             load: None,
             writing: false,
@@ -192,7 +192,7 @@ impl Lane {
     }
 
     pub(super) fn live(&self) -> bool {
-        self.mode == Mode::Live
+        self.mode == LaneMode::Live
     }
 
     /// Returns whether a late original is settled but not yet durable, so that its repeats must
@@ -210,16 +210,16 @@ impl Lane {
 
     /// Returns whether the key's end is durable.
     pub(super) fn over(&self) -> bool {
-        self.job.status == Status::Completed && !self.writing && self.pending.is_empty()
+        self.job.status == KeyStatus::Completed && !self.writing && self.pending.is_empty()
     }
 
     pub(super) fn wants_load(&self) -> bool {
-        self.load.is_none() && (self.mode == Mode::Loading || self.reloads())
+        self.load.is_none() && (self.mode == LaneMode::Loading || self.reloads())
     }
 
     /// Returns whether a round of the lane's gap begins with a load of the job.
     pub(super) fn reloads(&self) -> bool {
-        self.live() && self.rare.gap.as_ref().is_some_and(super::gap::Gap::reloading)
+        self.live() && self.rare.gap.as_ref().is_some_and(super::gap::LaneGap::reloading)
     }
 
     /// Returns the number of events being executed whose results will count.
@@ -228,7 +228,7 @@ impl Lane {
     }
 
     pub(super) fn parked(&self) -> bool {
-        self.job.status == Status::Parked
+        self.job.status == KeyStatus::Parked
     }
 
     /// Returns the highest sequence known to be held in memory or in the store.
@@ -239,7 +239,7 @@ impl Lane {
     }
 
     /// Removes and returns the deliveries of an event's repeats, which end with the event.
-    pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<Delivery> {
+    pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<DeliveryNumber> {
         let Some(rare) = self.rare.there() else { return Vec::new() };
         let same = rare.repeats.extract_if(.., |repeat| repeat.0 == sequence);
         same.map(|(_, delivery)| delivery).collect()
@@ -295,7 +295,7 @@ impl Lane {
     }
 
     /// Records whether the job was executed under a decision that this instance does not know yet.
-    pub(super) fn compare_versions(&mut self, settings: &Settings) {
+    pub(super) fn compare_versions(&mut self, settings: &SequencerSettings) {
         let generation = self.job.version_generation();
         let known = settings.version.as_ref().map_or(0, |decided| decided.generation);
         if generation > known || self.rare.newer.is_some() {
@@ -304,11 +304,11 @@ impl Lane {
     }
 
     /// Returns whether no version that may execute the lane's events is available here.
-    pub(super) fn lacks_version(&self, settings: &Settings) -> bool {
+    pub(super) fn lacks_version(&self, settings: &SequencerSettings) -> bool {
         settings.version.is_none() || self.rare.newer.is_some()
     }
 
-    pub(super) fn runnable(&self, settings: &Settings) -> bool {
+    pub(super) fn runnable(&self, settings: &SequencerSettings) -> bool {
         self.turn.is_none()
             && self.live()
             && !self.ended
@@ -328,7 +328,7 @@ impl Lane {
 
     /// Returns whether the lane has events to spill and room for them. The event at which a key
     /// stopped needs no room, because the others wait for it.
-    pub(super) fn can_spill(&self, settings: &Settings) -> bool {
+    pub(super) fn can_spill(&self, settings: &SequencerSettings) -> bool {
         let head = || {
             let head = self.held.head();
             head.is_some_and(|held| held.sequence == self.done && held.copy == SpillCopy::None)
@@ -339,7 +339,7 @@ impl Lane {
     /// Returns the number of checks that can be made now: none during a read of spilled events,
     /// whose bounds they would change, and at most the free room of the spill area, in case all
     /// events are new.
-    pub(super) fn check_room(&self, settings: &Settings) -> usize {
+    pub(super) fn check_room(&self, settings: &SequencerSettings) -> usize {
         if self.rare.page.is_some() {
             0
         } else if self.rare.rest.contiguous() {
@@ -353,7 +353,7 @@ impl Lane {
     /// Returns whether the lane has something to write. Nothing is written during a load: the load
     /// takes the job over, so the store would accept a write that ignores another partition's
     /// changes.
-    pub(super) fn wants_write(&self, settings: &Settings) -> bool {
+    pub(super) fn wants_write(&self, settings: &SequencerSettings) -> bool {
         self.live()
             && self.load.is_none()
             && (!self.pending.is_empty()
@@ -370,7 +370,7 @@ impl Lane {
     }
 
     /// Returns whether the lane is idle and its held events exceed the spill limit.
-    pub(super) fn durable_but_full(&self, settings: &Settings) -> bool {
+    pub(super) fn durable_but_full(&self, settings: &SequencerSettings) -> bool {
         self.held.loose() > 0
             && self.turn.is_none()
             && self.rare.page.is_none()
@@ -383,7 +383,7 @@ impl Lane {
     /// Returns whether everything in the lane is durable and no request is outstanding.
     pub(super) fn durable(&self) -> bool {
         self.held.loose() == 0
-            && self.mode != Mode::Loading
+            && self.mode != LaneMode::Loading
             && self.turn.is_none()
             && self.load.is_none()
             && self.rare.page.is_none()
@@ -446,7 +446,7 @@ impl Lane {
             + self.key.len()
             + self.state.as_ref().map_or(0, Bytes::len)
             + self.ids.as_ref().map_or(0, |ids| ids.memory())
-            + self.job.trouble.as_deref().map_or(0, Trouble::memory)
+            + self.job.trouble.as_deref().map_or(0, FailureInfo::memory)
             + self.job.gaps.memory()
             + self.job.id_times.memory()
             + self.rare.memory()

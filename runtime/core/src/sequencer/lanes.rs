@@ -10,19 +10,19 @@ use std::hash::BuildHasher;
 use super::lane::Lane;
 
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(super) struct LaneTable {
     slab: Slab<Lane>,
     /// Links by index, separate from the lanes. A list operation touches the neighbours, and would
     /// otherwise load whole lanes into the cache.
-    links: Vec<Link>,
+    links: Vec<ListLink>,
     by_key: HashTable<u32>,
     hasher: FixedState,
-    ends: [Ends; 2],
+    ends: [ListEnds; 2],
 }
 
 /// The list that contains a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum List {
+pub(super) enum LaneList {
     /// Lanes whose state is durable: they may leave memory.
     Leaving = 0,
     /// Lanes that hold events that they cannot run: they could leave memory after a spill.
@@ -32,7 +32,7 @@ pub(super) enum List {
 const NIL: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
-struct Ends {
+struct ListEnds {
     first: u32,
     last: u32,
     count: usize,
@@ -40,23 +40,23 @@ struct Ends {
 
 /// A lane's position in its list, and data for lookups without the lane.
 #[derive(Debug, Clone, Copy)]
-struct Link {
+struct ListLink {
     /// The hash of the key.
     hash: u64,
-    list: Option<List>,
+    list: Option<LaneList>,
     before: u32,
     after: u32,
 }
 
-impl Default for Link {
+impl Default for ListLink {
     fn default() -> Self {
         Self { hash: 0, list: None, before: NIL, after: NIL }
     }
 }
 
-impl Lanes {
+impl LaneTable {
     pub(super) fn new() -> Self {
-        let ends = Ends { first: NIL, last: NIL, count: 0 };
+        let ends = ListEnds { first: NIL, last: NIL, count: 0 };
         Self {
             slab: Slab::new(),
             links: Vec::new(),
@@ -83,7 +83,7 @@ impl Lanes {
         let hash = self.hasher.hash_one(&*lane.key);
         let index = self.slab.insert(lane) as u32;
         if index as usize == self.links.len() {
-            self.links.push(Link::default());
+            self.links.push(ListLink::default());
         }
         let links = &mut self.links;
         links[index as usize].hash = hash;
@@ -106,17 +106,17 @@ impl Lanes {
         self.slab.iter().map(|(index, _)| index as u32).collect()
     }
 
-    pub(super) fn count(&self, list: List) -> usize {
+    pub(super) fn count(&self, list: LaneList) -> usize {
         self.ends[list as usize].count
     }
 
-    pub(super) fn first(&self, list: List) -> Option<u32> {
+    pub(super) fn first(&self, list: LaneList) -> Option<u32> {
         let first = self.ends[list as usize].first;
         (first != NIL).then_some(first)
     }
 
     /// Moves the lane to the end of a list, as the most recently used, or removes it from its list.
-    pub(super) fn list(&mut self, index: u32, list: Option<List>) {
+    pub(super) fn list(&mut self, index: u32, list: Option<LaneList>) {
         let link = self.links[index as usize];
         let stays = link.list == list;
         if stays && list.is_none_or(|list| self.ends[list as usize].last == index) {
@@ -135,11 +135,11 @@ impl Lanes {
                 after => self.links[after as usize].before = link.before,
             }
         }
-        let mut link = Link { hash: link.hash, ..Link::default() };
+        let mut link = ListLink { hash: link.hash, ..ListLink::default() };
         if let Some(new) = list {
             let ends = &mut self.ends[new as usize];
             ends.count += 1;
-            link = Link { list, before: ends.last, ..link };
+            link = ListLink { list, before: ends.last, ..link };
             match std::mem::replace(&mut ends.last, index) {
                 NIL => ends.first = index,
                 before => self.links[before as usize].after = index,
@@ -149,7 +149,7 @@ impl Lanes {
     }
 }
 
-impl Index<u32> for Lanes {
+impl Index<u32> for LaneTable {
     type Output = Lane;
 
     fn index(&self, index: u32) -> &Lane {
@@ -157,7 +157,7 @@ impl Index<u32> for Lanes {
     }
 }
 
-impl IndexMut<u32> for Lanes {
+impl IndexMut<u32> for LaneTable {
     fn index_mut(&mut self, index: u32) -> &mut Lane {
         &mut self.slab[index as usize]
     }

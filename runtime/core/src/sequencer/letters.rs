@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::window::NO_LANE;
-use crate::event::{Delivery, Event, Key, shard_of};
+use crate::event::{DeliveryNumber, Event, Key, shard_of};
 use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
-use crate::settings::Ordering;
-use crate::version::Version;
+use crate::settings::OrderingMode;
+use crate::version::VersionName;
 
 /// A letter that belongs to no job's progress, and the delivery that ends with the letter.
 #[derive(Debug)]
-pub(super) struct FreeLetter {
+pub(super) struct OrphanLetter {
     pub(super) letter: DeadLetter,
-    pub(super) delivery: Delivery,
+    pub(super) delivery: DeliveryNumber,
 }
 
 /// Returns the tag of a letter with an event. The tag is the same for each delivery of the same
@@ -48,7 +48,7 @@ pub(super) fn settling(
     event: Option<&Arc<Event>>,
     cause: Cause,
     error: String,
-    version: Option<Version>,
+    version: Option<VersionName>,
 ) -> DeadLetter {
     DeadLetter {
         id: LetterId {
@@ -74,27 +74,27 @@ pub(super) fn far_ahead_id(key: &Key, sequence: u64, event: &Event) -> LetterId 
 
 impl Sequencer {
     /// Handles a delivery that is not an event. The decoder created its letter.
-    pub(super) fn unreadable(&mut self, delivery: Delivery, letter: DeadLetter) {
+    pub(super) fn unreadable(&mut self, delivery: DeliveryNumber, letter: DeadLetter) {
         self.stats.delivered += 1;
         self.window.open(delivery, NO_LANE, self.now);
         self.free_letter(letter, delivery);
     }
 
     /// Queues a letter for the next commit of its shard; the delivery ends with that commit.
-    pub(super) fn free_letter(&mut self, letter: DeadLetter, delivery: Delivery) {
+    pub(super) fn free_letter(&mut self, letter: DeadLetter, delivery: DeliveryNumber) {
         let shard = match &*letter.id.key {
             "" => (letter.id.tag % u64::from(self.settings.shards)) as u32,
             key => shard_of(key, self.settings.shards),
         };
         self.memory += letter.memory();
-        self.shards[shard as usize].letters.push_back(FreeLetter { letter, delivery });
+        self.shards[shard as usize].letters.push_back(OrphanLetter { letter, delivery });
     }
 
     pub(super) fn overflow(
         &mut self,
         index: u32,
         sequence: u64,
-        delivery: Delivery,
+        delivery: DeliveryNumber,
         event: &Arc<Event>,
     ) {
         let lane = &self.lanes[index];
@@ -114,7 +114,7 @@ impl Sequencer {
         &mut self,
         index: u32,
         sequence: u64,
-        delivery: Delivery,
+        delivery: DeliveryNumber,
         event: &Arc<Event>,
     ) {
         if !self.lanes[index].over() {
@@ -135,7 +135,7 @@ impl Sequencer {
         let lane = &self.lanes[index];
         let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
         // A number that Ordain assigned, and under which nothing was settled, identifies nothing.
-        let fifo = self.settings.ordering == Ordering::Fifo;
+        let fifo = self.settings.ordering == OrderingMode::Fifo;
         let sequence = if fifo { 0 } else { sequence };
         aside(&lane.key, sequence, event, Cause::AfterEnd, error)
     }

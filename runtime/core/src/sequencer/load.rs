@@ -1,13 +1,13 @@
 //! Creates, loads and evicts lanes.
 
 use super::Sequencer;
-use super::lane::{Known, Lane, Mode};
-use super::lanes::List;
+use super::lane::{Lane, LaneMode, StoredRevision};
+use super::lanes::LaneList;
 use crate::effect::Effect;
 use crate::event::Key;
-use crate::job::{Job, Loaded, Status};
-use crate::settings::Ordering;
-use crate::turn::Token;
+use crate::job::{KeyRecord, KeySnapshot, KeyStatus};
+use crate::settings::OrderingMode;
+use crate::turn::AttemptToken;
 
 /// The exclusive upper bound for the numbers of a `fifo` key: no key reaches it with a million
 /// events per second for half a million years. The remaining numbers cover everything that a lane
@@ -19,7 +19,7 @@ impl Sequencer {
     /// durable lane; the caller must have checked that there is room.
     pub(super) fn make_lane(&mut self, key: Key, shard: u32) -> u32 {
         if self.lanes.len() >= self.settings.max_lanes
-            && let Some(oldest) = self.lanes.first(List::Leaving)
+            && let Some(oldest) = self.lanes.first(LaneList::Leaving)
         {
             self.leave(oldest);
         }
@@ -63,12 +63,16 @@ impl Sequencer {
     pub(super) fn ask_for_load(&mut self, index: u32, serial: u64) {
         let lane = &mut self.lanes[index];
         lane.load = Some(serial);
-        self.loads_under_way.ask(Token { lane: index, serial });
-        let token = Token { lane: index, serial };
+        self.loads_under_way.ask(AttemptToken { lane: index, serial });
+        let token = AttemptToken { lane: index, serial };
         self.effects.push_back(Effect::Load { token, key: lane.key.clone() });
     }
 
-    pub(super) fn loaded(&mut self, token: Token, loaded: Result<Option<Box<Loaded>>, String>) {
+    pub(super) fn loaded(
+        &mut self,
+        token: AttemptToken,
+        loaded: Result<Option<Box<KeySnapshot>>, String>,
+    ) {
         // This counts answers that no lane waits for, too.
         self.loads_under_way.answer(token);
         let Some(index) = self.answered(token, |lane| Some(&mut lane.load)) else { return };
@@ -76,10 +80,10 @@ impl Sequencer {
             self.reloaded_for_gap(index, &loaded);
         } else {
             match loaded {
-                Err(error) => self.lanes[index].mode = Mode::Broken(error),
+                Err(error) => self.lanes[index].mode = LaneMode::Broken(error),
                 Ok(None) => {
                     let lane = &mut self.lanes[index];
-                    lane.mode = Mode::Live;
+                    lane.mode = LaneMode::Live;
                     lane.absent = true;
                 }
                 Ok(Some(loaded)) => self.install(index, *loaded),
@@ -95,7 +99,7 @@ impl Sequencer {
     /// Returns the lane that still waits for this completion. Drops a stale completion.
     pub(super) fn answered(
         &mut self,
-        token: Token,
+        token: AttemptToken,
         waiting: impl Fn(&mut Lane) -> Option<&mut Option<u64>>,
     ) -> Option<u32> {
         let careless = fault!(self, ForgetTheTokenCheck);
@@ -110,7 +114,7 @@ impl Sequencer {
         None
     }
 
-    fn install(&mut self, index: u32, loaded: Loaded) {
+    fn install(&mut self, index: u32, loaded: KeySnapshot) {
         let ignore_newer = fault!(self, IgnoreNewerVersion);
         let now = self.now;
         let settings = &self.settings;
@@ -118,16 +122,16 @@ impl Sequencer {
         self.shards[lane.shard as usize].store_ahead = loaded.now.wrapping_sub(now);
         self.newest_generation = self.newest_generation.max(loaded.job.version_generation());
         let last = loaded.job.next.max(loaded.job.spilled.last);
-        if settings.ordering == Ordering::Fifo && last >= NUMBERS_END {
-            lane.mode = Mode::Broken(format!(
+        if settings.ordering == OrderingMode::Fifo && last >= NUMBERS_END {
+            lane.mode = LaneMode::Broken(format!(
                 "the record has assigned {last} numbers, which is impossible"
             ));
             return;
         }
-        lane.mode = Mode::Live;
+        lane.mode = LaneMode::Live;
         lane.absent = false;
-        let known = Known::of(&loaded.job);
-        lane.job = Job { partition: settings.partition, ..loaded.job };
+        let known = StoredRevision::of(&loaded.job);
+        lane.job = KeyRecord { partition: settings.partition, ..loaded.job };
         if !fault_keeps_state(lane) {
             lane.state = loaded.state;
         }
@@ -140,17 +144,17 @@ impl Sequencer {
         }
         lane.done = lane.job.next;
         lane.front = lane.job.next;
-        lane.ended = lane.job.status == Status::Completed;
+        lane.ended = lane.job.status == KeyStatus::Completed;
         lane.forgotten_at = loaded.expire_in.map_or(u64::MAX, |wait| now.saturating_add(wait));
-        if settings.ordering == Ordering::Fifo {
+        if settings.ordering == OrderingMode::Fifo {
             if lane.job.ids_from == 0 {
                 // The stream was `sequenced` before.
                 lane.job.ids_from = lane.job.next;
             }
-            lane.ids = Some(Box::new(super::ids::Ids::from_taken(&loaded.ids)));
+            lane.ids = Some(Box::new(super::ids::IdWindow::from_taken(&loaded.ids)));
         }
         let wait = loaded.due_in.unwrap_or(0);
-        if known != Known::NEW {
+        if known != StoredRevision::NEW {
             let rare = lane.rare.make();
             rare.known = known;
             rare.rest = lane.job.spilled;
@@ -159,19 +163,19 @@ impl Sequencer {
             lane.rare.make().gap_due = Some(now + wait.min(settings.gap.timeout));
         }
         match lane.job.status {
-            Status::Retrying => {
+            KeyStatus::Retrying => {
                 lane.rare.make().retry_at = Some(now + wait.min(settings.retry.backoff.max));
-                lane.job.status = Status::Active;
+                lane.job.status = KeyStatus::Active;
             }
-            Status::Waiting => lane.job.status = Status::Active,
-            Status::Active if loaded.due_in.is_some() && lane.rare.rest.count == 0 => {
+            KeyStatus::Waiting => lane.job.status = KeyStatus::Active,
+            KeyStatus::Active if loaded.due_in.is_some() && lane.rare.rest.count == 0 => {
                 let wait = if self.ended { 0 } else { wait };
                 lane.rare.make().tail_at = settings.gap.tail.map(|tail| now + wait.min(tail));
                 // Without a write, an entry that the present settings no longer request would come
                 // due again and again.
                 lane.header |= lane.rare.tail_at.is_none();
             }
-            Status::Active | Status::Parked | Status::Completed => {}
+            KeyStatus::Active | KeyStatus::Parked | KeyStatus::Completed => {}
         }
         if lane.rare.retry_at.is_some_and(|at| at <= now) {
             self.retry_now(index);

@@ -8,7 +8,7 @@
 //! reads start when no lane is ready. A long turn delays none of that.
 
 use super::Sequencer;
-use super::lanes::List;
+use super::lanes::LaneList;
 
 /// The duration, in ms, after which a turn is slow and others no longer wait for it.
 const SOON: u64 = 50;
@@ -69,13 +69,13 @@ impl Sequencer {
         if (stalled || self.ended || self.filling() || self.room() == 0)
             && !fault!(self, NeverSpill)
         {
-            while let Some(index) = self.lanes.first(List::Blocked) {
+            while let Some(index) = self.lanes.first(LaneList::Blocked) {
                 self.lanes[index].spill_all = true;
                 self.settle(index);
             }
         }
         while self.filling()
-            && let Some(index) = self.lanes.first(List::Leaving)
+            && let Some(index) = self.lanes.first(LaneList::Leaving)
         {
             self.leave(index);
         }

@@ -4,25 +4,25 @@
 
 use std::ops::{Deref, RangeInclusive};
 
-use super::gap::Gap;
-use super::lane::{Check, Known};
-use crate::event::Delivery;
-use crate::job::Spilled;
+use super::gap::LaneGap;
+use super::lane::{SpillCheck, StoredRevision};
+use crate::event::DeliveryNumber;
+use crate::job::SpillExtent;
 
 /// The optional cold state. Reading an absent state returns empty values.
 #[derive(Debug, Default)]
-pub(super) struct Rare(Option<Box<Parts>>);
+pub(super) struct ColdState(Option<Box<ColdFields>>);
 
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct ColdFields {
     /// Deliveries of repeats that wait for their original event.
-    pub(super) repeats: Vec<(u64, Delivery)>,
+    pub(super) repeats: Vec<(u64, DeliveryNumber)>,
     /// Deliveries that may be repeats of events in `rest`. The store compares them.
-    pub(super) checks: Vec<Check>,
+    pub(super) checks: Vec<SpillCheck>,
     /// The events that only the store's spill area has.
-    pub(super) rest: Spilled,
+    pub(super) rest: SpillExtent,
     /// The stored fields of the record once the commit in flight is applied.
-    pub(super) known: Known,
+    pub(super) known: StoredRevision,
     /// The read of spilled events in progress.
     pub(super) page: Option<u64>,
     /// The reason why the spilled events cannot be read. The lane breaks when its executed events
@@ -40,7 +40,7 @@ pub(super) struct Parts {
     pub(super) reload_at: Option<u64>,
     /// The time to request a lost last event.
     pub(super) tail_at: Option<u64>,
-    pub(super) gap: Option<Gap>,
+    pub(super) gap: Option<LaneGap>,
     /// The sequences that every round of the gap has requested.
     pub(super) asked: Vec<RangeInclusive<u64>>,
     /// The time, from the store, of the next round for a gap found now.
@@ -49,11 +49,11 @@ pub(super) struct Parts {
     pub(super) timer: Option<u64>,
 }
 
-const NONE: Parts = Parts {
+const NONE: ColdFields = ColdFields {
     repeats: Vec::new(),
     checks: Vec::new(),
-    rest: Spilled { count: 0, first: 0, last: 0 },
-    known: Known::NEW,
+    rest: SpillExtent { count: 0, first: 0, last: 0 },
+    known: StoredRevision::NEW,
     page: None,
     unreadable: None,
     replay: None,
@@ -68,47 +68,47 @@ const NONE: Parts = Parts {
     timer: None,
 };
 
-static SHARED: Parts = NONE;
+static SHARED: ColdFields = NONE;
 
-impl Rare {
+impl ColdState {
     /// Returns whether the cold state is allocated.
     pub(super) fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
     /// Returns the cold state if it is allocated, for removals that need no allocation.
-    pub(super) fn there(&mut self) -> Option<&mut Parts> {
+    pub(super) fn there(&mut self) -> Option<&mut ColdFields> {
         self.0.as_deref_mut()
     }
 
     /// Returns the cold state, and allocates it if necessary.
-    pub(super) fn make(&mut self) -> &mut Parts {
+    pub(super) fn make(&mut self) -> &mut ColdFields {
         self.0.get_or_insert_with(|| Box::new(NONE))
     }
 
-    pub(super) fn take_checks(&mut self) -> Vec<Check> {
+    pub(super) fn take_checks(&mut self) -> Vec<SpillCheck> {
         self.there().map(|parts| std::mem::take(&mut parts.checks)).unwrap_or_default()
     }
 
-    pub(super) fn gap_mut(&mut self) -> Option<&mut Gap> {
+    pub(super) fn gap_mut(&mut self) -> Option<&mut LaneGap> {
         self.there()?.gap.as_mut()
     }
 
     /// Returns the memory of the cold state, in bytes.
     pub(super) fn memory(&self) -> usize {
-        let asked = |parts: &Parts| parts.asked.capacity() * size_of::<RangeInclusive<u64>>();
-        self.0.as_deref().map_or(0, |parts| size_of::<Parts>() + asked(parts))
+        let asked = |parts: &ColdFields| parts.asked.capacity() * size_of::<RangeInclusive<u64>>();
+        self.0.as_deref().map_or(0, |parts| size_of::<ColdFields>() + asked(parts))
     }
 
     /// Frees the cold state if it is empty.
     pub(super) fn release(&mut self) {
-        if self.0.as_deref().is_some_and(Parts::are_none) {
+        if self.0.as_deref().is_some_and(ColdFields::are_none) {
             self.0 = None;
         }
     }
 }
 
-impl Parts {
+impl ColdFields {
     /// Removes the gap.
     pub(super) fn forget_gap(&mut self) {
         (self.gap, self.asked) = (None, Vec::new());
@@ -142,14 +142,14 @@ impl Parts {
             && repeats.is_empty()
             && checks.is_empty()
             && rest.count == 0
-            && *known == Known::NEW
+            && *known == StoredRevision::NEW
     }
 }
 
-impl Deref for Rare {
-    type Target = Parts;
+impl Deref for ColdState {
+    type Target = ColdFields;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &ColdFields {
         self.0.as_deref().unwrap_or(&SHARED)
     }
 }
@@ -157,20 +157,20 @@ impl Deref for Rare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{Job, Status};
+    use crate::job::{KeyRecord, KeyStatus};
 
-    type Change = fn(&mut Parts);
+    type ColdChange = fn(&mut ColdFields);
 
     #[test]
     fn cold_state_is_kept_while_it_is_not_empty() {
-        let mut rare = Rare::default();
+        let mut rare = ColdState::default();
         rare.release();
         assert!(!rare.is_some() && rare.memory() == 0);
-        let job = Job { attempts: 1, status: Status::Retrying, ..Job::new(1, 0) };
-        let known = Known::of(&job);
-        let changes: [(Change, Change); 12] = [
+        let job = KeyRecord { attempts: 1, status: KeyStatus::Retrying, ..KeyRecord::new(1, 0) };
+        let known = StoredRevision::of(&job);
+        let changes: [(ColdChange, ColdChange); 12] = [
             (|parts| parts.repeats.push((1, 2)), |parts| parts.repeats.clear()),
-            (|parts| parts.rest.add(3), |parts| parts.rest = Spilled::default()),
+            (|parts| parts.rest.add(3), |parts| parts.rest = SpillExtent::default()),
             (|parts| parts.page = Some(0), |parts| parts.page = None),
             (|parts| parts.unreadable = Some(String::new()), |parts| parts.unreadable = None),
             (|parts| parts.replay = Some(0), |parts| parts.replay = None),
@@ -194,7 +194,7 @@ mod tests {
         rare.release();
         assert_eq!(rare.known, known);
         // The shared empty state is never written to.
-        assert_eq!(Rare::default().known, Known::NEW);
-        assert!(Rare::default().repeats.is_empty());
+        assert_eq!(ColdState::default().known, StoredRevision::NEW);
+        assert!(ColdState::default().repeats.is_empty());
     }
 }

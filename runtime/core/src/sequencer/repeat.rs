@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Sequencer;
 use super::held::SpillCopy;
 use super::letters::{aside, settling};
-use crate::event::{Delivery, Event};
+use crate::event::{DeliveryNumber, Event};
 use crate::letter::{Cause, LetterId};
 
 impl Sequencer {
@@ -14,7 +14,7 @@ impl Sequencer {
         &mut self,
         index: u32,
         position: usize,
-        delivery: Delivery,
+        delivery: DeliveryNumber,
         event: &Arc<Event>,
     ) {
         let lane = &mut self.lanes[index];
@@ -36,7 +36,7 @@ impl Sequencer {
         &mut self,
         index: u32,
         sequence: u64,
-        delivery: Delivery,
+        delivery: DeliveryNumber,
         event: Arc<Event>,
     ) {
         let lane = &mut self.lanes[index];
@@ -57,7 +57,7 @@ impl Sequencer {
     }
 
     /// Settles the late original of a skipped sequence: its letter replaces the empty letter.
-    fn late(&mut self, index: u32, sequence: u64, delivery: Delivery, event: Arc<Event>) {
+    fn late(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         let error = "the event arrived after its sequence had been skipped".into();
         let letter = settling(&lane.key, sequence, Some(&event), Cause::Late, error, None);
@@ -73,7 +73,7 @@ impl Sequencer {
         self.memory += bytes;
     }
 
-    pub(super) fn duplicate(&mut self, delivery: Delivery) {
+    pub(super) fn duplicate(&mut self, delivery: DeliveryNumber) {
         if delivery != 0 {
             self.stats.duplicates += 1;
             self.window.finish(delivery);
@@ -84,7 +84,7 @@ impl Sequencer {
         &mut self,
         index: u32,
         sequence: u64,
-        delivery: Delivery,
+        delivery: DeliveryNumber,
         event: &Arc<Event>,
     ) {
         if self.lanes[index].assumed {

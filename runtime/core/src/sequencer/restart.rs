@@ -4,14 +4,14 @@
 use super::Sequencer;
 use super::arrive::is_next;
 use super::held::SpillCopy;
-use super::lane::{Arrival, InTurn, Lane, Mode};
+use super::lane::{DeferredEvent, Lane, LaneMode, RunningTurn};
 
 impl Sequencer {
     /// Discards everything that is not durable and restarts from the stored job. The events that
     /// are not durable wait for the load as if they had just arrived.
     pub(super) fn load_again(&mut self, index: u32) {
         self.unwind(index);
-        self.lanes[index].mode = Mode::Loading;
+        self.lanes[index].mode = LaneMode::Loading;
         self.loads.push_back(index);
         self.settle(index);
     }
@@ -27,7 +27,7 @@ impl Sequencer {
             return;
         }
         let lane = &mut self.lanes[index];
-        lane.mode = Mode::Foreign(next);
+        lane.mode = LaneMode::Foreign(next);
         lane.rare.make().reload_at = Some(self.now + self.settings.gap.timeout.max(1));
         self.settle(index);
     }
@@ -37,7 +37,7 @@ impl Sequencer {
     /// and is loaded again.
     pub(super) fn break_lane(&mut self, index: u32, error: String) {
         self.unwind(index);
-        self.lanes[index].mode = Mode::Broken(error);
+        self.lanes[index].mode = LaneMode::Broken(error);
         self.take_arrivals(index);
         self.settle(index);
     }
@@ -59,7 +59,7 @@ impl Sequencer {
                 self.memory += held.event.memory();
                 let replayed = held.replayed && delivery == 0;
                 let event = held.event.clone();
-                lane.arrivals.push(Arrival { delivery, event, replayed });
+                lane.arrivals.push(DeferredEvent { delivery, event, replayed });
             }
         }
         for chunk in std::mem::take(&mut lane.pending) {
@@ -67,20 +67,21 @@ impl Sequencer {
             self.memory -= chunk.bytes;
             for (delivery, event) in chunk.joined {
                 self.memory += event.memory();
-                lane.arrivals.push(Arrival::new(delivery, event));
+                lane.arrivals.push(DeferredEvent::new(delivery, event));
             }
         }
         // Their memory stays counted, because a check becomes an arrival.
         let checks = lane.rare.take_checks();
-        lane.arrivals
-            .extend(checks.into_iter().map(|check| Arrival::new(check.delivery, check.event)));
+        lane.arrivals.extend(
+            checks.into_iter().map(|check| DeferredEvent::new(check.delivery, check.event)),
+        );
         lane.arrivals.extend(arrivals);
 
         let settings = &self.settings;
         let fresh = Lane::new(lane.key.clone(), lane.shard, lane.birth, settings);
         let old = std::mem::replace(lane, fresh);
         lane.arrivals = old.arrivals;
-        lane.turn = old.turn.map(|turn| InTurn { stale: true, ..turn });
+        lane.turn = old.turn.map(|turn| RunningTurn { stale: true, ..turn });
         lane.dirty = old.dirty;
         lane.ready = old.ready;
         if old.rare.again.is_some() || old.rare.timer.is_some() {

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::letters::{far_ahead_id, settling};
-use crate::job::{Status, Trouble};
+use crate::job::{FailureInfo, KeyStatus};
 use crate::letter::Cause;
 use crate::limit::tagged;
-use crate::settings::Exhausted;
-use crate::turn::Failure;
-use crate::version::Decided;
+use crate::settings::ExhaustedPolicy;
+use crate::turn::FailedAttempt;
+use crate::version::Rollout;
 
 impl Sequencer {
     /// Handles a failure of the event at `done`.
-    pub(super) fn failed(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
+    pub(super) fn failed(&mut self, index: u32, failure: FailedAttempt, version: &Arc<Rollout>) {
         self.stats.failures += 1;
         self.stats.failures_by_kind[failure.kind as usize] += 1;
         let never_enough = fault!(self, RetryForEver);
@@ -43,7 +43,7 @@ impl Sequencer {
         }
     }
 
-    fn exhausted(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
+    fn exhausted(&mut self, index: u32, failure: FailedAttempt, version: &Arc<Rollout>) {
         let active = self.settings.version.as_ref();
         if self.settings.retry.on_new_version
             && active.is_none_or(|active| active.build.version != version.build.version)
@@ -53,12 +53,14 @@ impl Sequencer {
             return;
         }
         match self.settings.retry.on_exhausted {
-            Exhausted::Skip => self.skip_failed(index, failure, version),
-            Exhausted::Park | Exhausted::Wait => self.park(index, trouble(failure, version)),
+            ExhaustedPolicy::Skip => self.skip_failed(index, failure, version),
+            ExhaustedPolicy::Park | ExhaustedPolicy::Wait => {
+                self.park(index, trouble(failure, version))
+            }
         }
     }
 
-    fn skip_failed(&mut self, index: u32, failure: Failure, version: &Arc<Decided>) {
+    fn skip_failed(&mut self, index: u32, failure: FailedAttempt, version: &Arc<Rollout>) {
         let lane = &mut self.lanes[index];
         let held = lane.held.head().expect("the event was just executed");
         let ends = held.event.end();
@@ -85,9 +87,9 @@ impl Sequencer {
     }
 
     /// Stops the key at the event at `done`. The lane then spills the held events.
-    pub(super) fn park(&mut self, index: u32, trouble: Trouble) {
+    pub(super) fn park(&mut self, index: u32, trouble: FailureInfo) {
         let lane = &mut self.lanes[index];
-        lane.job.status = Status::Parked;
+        lane.job.status = KeyStatus::Parked;
         lane.job.generation = lane.job.generation.wrapping_add(1);
         lane.job.trouble = Some(Box::new(trouble));
         if let Some(rare) = lane.rare.there() {
@@ -101,7 +103,7 @@ impl Sequencer {
     /// Resumes a parked key from the event at which it stopped.
     pub(super) fn resume(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        lane.job.status = Status::Active;
+        lane.job.status = KeyStatus::Active;
         lane.header = true;
         if let Some(rare) = lane.rare.there() {
             // The reload was scheduled because the key was full.
@@ -134,7 +136,7 @@ impl Sequencer {
         }
     }
 
-    pub(super) fn version_changed(&mut self, version: Option<Arc<Decided>>) {
+    pub(super) fn version_changed(&mut self, version: Option<Arc<Rollout>>) {
         self.settings.version = version;
         for index in self.lanes.indices() {
             self.lanes[index].compare_versions(&self.settings);
@@ -160,8 +162,8 @@ impl Sequencer {
     }
 }
 
-fn trouble(failure: Failure, version: &Arc<Decided>) -> Trouble {
-    Trouble {
+fn trouble(failure: FailedAttempt, version: &Arc<Rollout>) -> FailureInfo {
+    FailureInfo {
         cause: failure.kind.cause(),
         error: tagged(failure.limit, failure.message),
         since: 0,
@@ -170,6 +172,6 @@ fn trouble(failure: Failure, version: &Arc<Decided>) -> Trouble {
 }
 
 /// Returns the reason of a key that is stopped because an event never arrived.
-pub(super) fn missing(error: String) -> Trouble {
-    Trouble { cause: Cause::Gap, error, since: 0, version: None }
+pub(super) fn missing(error: String) -> FailureInfo {
+    FailureInfo { cause: Cause::Gap, error, since: 0, version: None }
 }

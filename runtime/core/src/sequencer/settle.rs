@@ -3,9 +3,9 @@
 //! consequences.
 
 use super::Sequencer;
-use super::lane::{Lane, Mode};
-use super::lanes::List;
-use crate::settings::Settings;
+use super::lane::{Lane, LaneMode};
+use super::lanes::LaneList;
+use crate::settings::SequencerSettings;
 use crate::stats::LaneState;
 
 impl Sequencer {
@@ -98,9 +98,9 @@ impl Sequencer {
         lane.restless = restless;
 
         let list = if lane.durable() {
-            Some(List::Leaving)
+            Some(LaneList::Leaving)
         } else if !lane.spill_all && lane.blocked() && lane.can_spill(&self.settings) {
-            Some(List::Blocked)
+            Some(LaneList::Blocked)
         } else {
             None
         };
@@ -108,12 +108,12 @@ impl Sequencer {
     }
 }
 
-fn class_of(lane: &Lane, settings: &Settings) -> LaneState {
+fn class_of(lane: &Lane, settings: &SequencerSettings) -> LaneState {
     match lane.mode {
-        Mode::Loading => return LaneState::Loading,
-        Mode::Foreign(_) => return LaneState::Waiting,
-        Mode::Broken(_) => return LaneState::Broken,
-        Mode::Live => {}
+        LaneMode::Loading => return LaneState::Loading,
+        LaneMode::Foreign(_) => return LaneState::Waiting,
+        LaneMode::Broken(_) => return LaneState::Broken,
+        LaneMode::Live => {}
     }
     if lane.turn.is_some() {
         LaneState::Running

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::held::{Held, SpillCopy};
+use super::held::{HeldEvent, SpillCopy};
 use super::letters::{aside, settling};
 use super::window::NO_LANE;
-use super::{Sequencer, Shard};
+use super::{Sequencer, ShardState};
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::input::SpillPage;
-use crate::job::Spilled;
+use crate::job::SpillExtent;
 use crate::letter::Cause;
-use crate::settings::{Ordering, Overflow};
-use crate::turn::Token;
+use crate::settings::{OrderingMode, OverflowPolicy};
+use crate::turn::AttemptToken;
 
 impl Sequencer {
     /// Reads spilled events back when the next event to execute is among them, or when a key's end
@@ -44,9 +44,9 @@ impl Sequencer {
         let serial = self.next_serial();
         let lane = &mut self.lanes[index];
         lane.rare.make().page = Some(serial);
-        self.pages.ask(Token { lane: index, serial });
+        self.pages.ask(AttemptToken { lane: index, serial });
         self.effects.push_back(Effect::ReadSpill {
-            token: Token { lane: index, serial },
+            token: AttemptToken { lane: index, serial },
             key: lane.key.clone(),
             from,
             limit: self.settings.lane_buffer.max(self.settings.quantum),
@@ -54,7 +54,7 @@ impl Sequencer {
         });
     }
 
-    pub(super) fn spill_read(&mut self, token: Token, read: Result<SpillPage, String>) {
+    pub(super) fn spill_read(&mut self, token: AttemptToken, read: Result<SpillPage, String>) {
         // This counts answers that no lane waits for, too.
         self.pages.answer(token);
         let Some(index) = self.answered(token, |lane| Some(&mut lane.rare.there()?.page)) else {
@@ -81,9 +81,9 @@ impl Sequencer {
             Some(&(read, _)) if !end && left > 0 && read < lane.rare.rest.last => {
                 let first = read + 1;
                 let last = lane.rare.rest.last;
-                lane.rare.make().rest = Spilled { count: left, first, last };
+                lane.rare.make().rest = SpillExtent { count: left, first, last };
             }
-            _ => lane.rare.make().rest = Spilled::default(),
+            _ => lane.rare.make().rest = SpillExtent::default(),
         }
         for (sequence, event) in events {
             if self.lanes[index].over() {
@@ -117,7 +117,7 @@ impl Sequencer {
             Err(_) => {
                 let copy = SpillCopy::Stored;
                 let at = self.now;
-                let held = Held { sequence, at, event, delivery: 0, copy, replayed: false };
+                let held = HeldEvent { sequence, at, event, delivery: 0, copy, replayed: false };
                 self.insert(index, held);
             }
             Ok(position) if lane.held.same(position, &event) => {
@@ -171,7 +171,7 @@ impl Sequencer {
             let rest = if lane.rare.rest.count > 0 { lane.rare.rest.first } else { u64::MAX };
             gap.min(rest)
         };
-        let stored = |held: &Held| held.sequence >= from && held.copy == SpillCopy::Stored;
+        let stored = |held: &HeldEvent| held.sequence >= from && held.copy == SpillCopy::Stored;
         for held in lane.held.extract(lane.running(), stored) {
             lane.rare.make().rest.add(held.sequence);
             self.memory -= held.event.memory();
@@ -204,7 +204,7 @@ impl Sequencer {
         // full.
         let room =
             lane.job.spilled.count < self.settings.spill_limit || lane.can_spill(&self.settings);
-        if self.settings.overflow != Overflow::DeadLetter
+        if self.settings.overflow != OverflowPolicy::DeadLetter
             || (lane.held.loose() == 0 && lane.rare.checks.is_empty())
             || lane.ended
             || lane.turn.is_some()
@@ -218,7 +218,7 @@ impl Sequencer {
         }
         let lane = &mut self.lanes[index];
         let done = lane.done;
-        let beyond = |held: &Held| held.sequence > done && held.copy == SpillCopy::None;
+        let beyond = |held: &HeldEvent| held.sequence > done && held.copy == SpillCopy::None;
         let over = lane.held.extract(0, beyond).into_iter();
         let mut over: Vec<_> =
             over.map(|held| (held.sequence, held.delivery, held.event)).collect();
@@ -233,7 +233,7 @@ impl Sequencer {
         lane.front = lane.done;
         for (sequence, delivery, event) in over {
             self.memory -= event.memory();
-            if delivery == 0 && self.settings.ordering == Ordering::Sequenced {
+            if delivery == 0 && self.settings.ordering == OrderingMode::Sequenced {
                 // The event was offered or found by replay: it will arrive again, or replay can
                 // find it again.
                 continue;
@@ -260,8 +260,9 @@ impl Sequencer {
         // Events from replay or offers block nothing and will arrive again, so the lane drops them.
         // Events of a `fifo` key stay, because their place depends on their time of arrival.
         let is_numbered_here = lane.ids.is_some();
-        let is_dropped =
-            |held: &Held| held.delivery == 0 && held.copy == SpillCopy::None && !is_numbered_here;
+        let is_dropped = |held: &HeldEvent| {
+            held.delivery == 0 && held.copy == SpillCopy::None && !is_numbered_here
+        };
         for held in lane.held.extract(0, is_dropped) {
             self.memory -= held.event.memory();
             lane.front = lane.done;
@@ -277,7 +278,7 @@ impl Sequencer {
             && self.turns == 0
             && self.loads_under_way.len() == 0
             && self.ready.is_empty()
-            && self.shards.iter().all(Shard::is_quiet)
+            && self.shards.iter().all(ShardState::is_quiet)
     }
 
     /// Dead-letters the held events of a key that has just ended.

@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 #[derive(Debug, Default)]
-pub(super) struct Timers {
+pub(super) struct LaneTimers {
     heap: BinaryHeap<Reverse<(u64, u32, u64)>>,
 }
 
-impl Timers {
+impl LaneTimers {
     /// Sets a timer for the lane, identified by index and birth.
     pub(super) fn set(&mut self, at: u64, lane: u32, birth: u64) {
         self.heap.push(Reverse((at, lane, birth)));

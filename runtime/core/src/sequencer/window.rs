@@ -5,55 +5,55 @@
 
 use std::collections::VecDeque;
 
-use crate::event::Delivery;
+use crate::event::DeliveryNumber;
 
 /// The lane of a delivery that no lane holds: its dead letter is being written.
 pub(super) const NO_LANE: u32 = u32::MAX;
 
 #[derive(Debug)]
-struct Slot {
+struct DeliverySlot {
     lane: u32,
     done: bool,
     at: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct DeliveryWindow {
     /// The number of the first slot.
-    base: Delivery,
-    slots: VecDeque<Slot>,
+    base: DeliveryNumber,
+    slots: VecDeque<DeliverySlot>,
     /// The number of finished deliveries behind an unfinished delivery.
     done: usize,
     /// The last acknowledged delivery.
-    acknowledged: Delivery,
+    acknowledged: DeliveryNumber,
 }
 
 /// The oldest unfinished delivery, which blocks the acknowledgement of all others.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Head {
+pub(super) struct OldestDelivery {
     pub(super) lane: u32,
     pub(super) at: u64,
     /// The number of finished deliveries behind it.
     pub(super) behind: usize,
 }
 
-impl Window {
+impl DeliveryWindow {
     pub(super) fn new() -> Self {
         Self { base: 1, slots: VecDeque::new(), done: 0, acknowledged: 0 }
     }
 
     /// Adds the next delivery. Deliveries must be numbered without holes.
-    pub(super) fn open(&mut self, delivery: Delivery, lane: u32, now: u64) {
+    pub(super) fn open(&mut self, delivery: DeliveryNumber, lane: u32, now: u64) {
         assert_eq!(
             delivery,
             self.base + self.slots.len() as u64,
             "deliveries must be numbered without holes"
         );
-        self.slots.push_back(Slot { lane, done: false, at: now });
+        self.slots.push_back(DeliverySlot { lane, done: false, at: now });
     }
 
     /// Assigns the delivery to a lane.
-    pub(super) fn belongs(&mut self, delivery: Delivery, lane: u32) {
+    pub(super) fn belongs(&mut self, delivery: DeliveryNumber, lane: u32) {
         let index = delivery.checked_sub(self.base);
         if let Some(slot) = index.and_then(|index| self.slots.get_mut(index as usize)) {
             slot.lane = lane;
@@ -61,7 +61,7 @@ impl Window {
     }
 
     /// Marks a delivery as durably settled or held. Ignores a delivery from before a reset.
-    pub(super) fn finish(&mut self, delivery: Delivery) {
+    pub(super) fn finish(&mut self, delivery: DeliveryNumber) {
         let Some(index) = delivery.checked_sub(self.base) else { return };
         let slot = &mut self.slots[index as usize];
         if slot.done {
@@ -85,7 +85,7 @@ impl Window {
     }
 
     /// Returns the last delivery to acknowledge, if there are new ones.
-    pub(super) fn acknowledge(&mut self) -> Option<Delivery> {
+    pub(super) fn acknowledge(&mut self) -> Option<DeliveryNumber> {
         let through = self.base - 1;
         (through > self.acknowledged).then(|| {
             self.acknowledged = through;
@@ -97,8 +97,8 @@ impl Window {
         self.slots.len()
     }
 
-    pub(super) fn head(&self) -> Option<Head> {
+    pub(super) fn head(&self) -> Option<OldestDelivery> {
         let slot = self.slots.front()?;
-        Some(Head { lane: slot.lane, at: slot.at, behind: self.done })
+        Some(OldestDelivery { lane: slot.lane, at: slot.at, behind: self.done })
     }
 }

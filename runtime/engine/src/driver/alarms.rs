@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ordain_core::{Applied, Batch, DeadLetter, GapEnd, GapEntry, Job, JobWrite, Status, Trouble};
+use ordain_core::{
+    AppliedCommit, Batch, DeadLetter, FailureInfo, GapEnd, GapEntry, KeyRecord, KeyStatus, KeyWrite,
+};
 
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{clean, cut, quoted};
@@ -22,7 +24,7 @@ static THROTTLE: Mutex<LogThrottle> = Mutex::new(LogThrottle::with_lines(LINES, 
 
 /// Returns the batch if there is something to log once it is committed.
 pub(super) fn of(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
-    let tells = |write: &JobWrite| {
+    let tells = |write: &KeyWrite| {
         !write.letters.is_empty()
             || newly_parked(&write.job).is_some()
             || newly_waiting(&write.job).is_some()
@@ -32,7 +34,7 @@ pub(super) fn of(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
 }
 
 /// Logs the alarms of a committed batch.
-pub(super) fn tell(stream: &str, batch: &Batch, applied: &Applied) {
+pub(super) fn tell(stream: &str, batch: &Batch, applied: &AppliedCommit) {
     for (at, write) in batch.writes.iter().enumerate() {
         if applied.refused.binary_search_by_key(&at, |(position, _)| *position).is_ok() {
             continue;
@@ -52,12 +54,12 @@ pub(super) fn tell(stream: &str, batch: &Batch, applied: &Applied) {
 }
 
 /// Returns the reason if a write parks its key. A write that only repeats the reason contains its time.
-fn newly_parked(job: &Job) -> Option<&Trouble> {
-    let parks = job.status == Status::Parked;
+fn newly_parked(job: &KeyRecord) -> Option<&FailureInfo> {
+    let parks = job.status == KeyStatus::Parked;
     job.trouble.as_deref().filter(|trouble| parks && trouble.since == 0)
 }
 
-fn parked(stream: &str, write: &JobWrite, trouble: &Trouble) {
+fn parked(stream: &str, write: &KeyWrite, trouble: &FailureInfo) {
     if !may_tell() {
         return;
     }
@@ -73,11 +75,11 @@ fn parked(stream: &str, write: &JobWrite, trouble: &Trouble) {
 }
 
 /// Returns the gap that a write gives up requesting. A write that only repeats the gap contains its time.
-fn newly_waiting(job: &Job) -> Option<&GapEntry> {
+fn newly_waiting(job: &KeyRecord) -> Option<&GapEntry> {
     job.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
 
-fn waits(stream: &str, write: &JobWrite, gap: &GapEntry) {
+fn waits(stream: &str, write: &KeyWrite, gap: &GapEntry) {
     if !may_tell() {
         return;
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ordain_core::{Decided, Job, Key, Status};
+use ordain_core::{Key, KeyRecord, KeyStatus, Rollout};
 use tokio::sync::{Semaphore, mpsc};
 
 use ordain_store::{KeyFilter, Mark, Partition, Store, insist_on};
@@ -34,20 +34,20 @@ const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
 const PASSES: u32 = 16;
 
 /// The stream of keys that the sequencer must check.
-pub(super) struct Parked(Option<mpsc::Receiver<Vec<Key>>>);
+pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
-impl Parked {
+impl ParkedSearch {
     /// Starts the search, if a decision is given.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
-        decided: Option<&Decided>,
+        decided: Option<&Rollout>,
     ) -> Self {
         Self(decided.cloned().map(|decided| {
             let (pages, keys) = mpsc::channel(1);
             let store = Arc::clone(store);
             let partition = partition.clone();
-            tokio::spawn(Search { store, partition, decided, pages }.run());
+            tokio::spawn(ParkedSearchTask { store, partition, decided, pages }.run());
             keys
         }))
     }
@@ -68,17 +68,17 @@ impl Parked {
     }
 }
 
-struct Search {
+struct ParkedSearchTask {
     store: Arc<dyn Store>,
     partition: Partition,
-    decided: Decided,
+    decided: Rollout,
     pages: mpsc::Sender<Vec<Key>>,
 }
 
-impl Search {
+impl ParkedSearchTask {
     async fn run(self) {
         let Partition { stream, number } = &self.partition;
-        let Decided { generation, build } = &self.decided;
+        let Rollout { generation, build } = &self.decided;
         let stream = &**stream;
         let version = &*build.version;
         let generation = generation.to_string();
@@ -128,7 +128,7 @@ impl Search {
 
     /// Sends the keys that the store shows, and returns their number; `None` if the receiver is gone.
     async fn pass(&self) -> Option<usize> {
-        let status = Some(Status::Parked);
+        let status = Some(KeyStatus::Parked);
         let mut filter =
             KeyFilter { status, limit: PAGE, looks: Some(LOOKS), ..KeyFilter::default() };
         let mut found = 0;
@@ -142,7 +142,7 @@ impl Search {
             let page = page.await;
             let took = began.elapsed();
             let rows = page.rows.into_iter();
-            let ours = |job: &Job| self.is_meant(job);
+            let ours = |job: &KeyRecord| self.is_meant(job);
             let keys: Vec<Key> =
                 rows.filter(|row| row.job.as_ref().is_ok_and(ours)).map(|row| row.key).collect();
             found += keys.len();
@@ -162,7 +162,7 @@ impl Search {
     }
 
     /// Returns whether a failure of another version has parked this key of our partition.
-    fn is_meant(&self, job: &Job) -> bool {
+    fn is_meant(&self, job: &KeyRecord) -> bool {
         let version = job.trouble.as_ref().and_then(|trouble| trouble.version.as_ref());
         job.partition == self.partition.number
             && version.is_some_and(|version| *version != self.decided.build.version)

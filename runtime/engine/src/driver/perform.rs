@@ -10,13 +10,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Applied, Batch, CommitReply, Effect, Input, Key, Stop, Token};
+use ordain_core::{
+    AppliedCommit, AttemptToken, Batch, CommitReply, Effect, Input, Key, StopReason,
+};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{Driver, DriverError, alarms};
 use crate::incident::{self, CommitsRepeated, LostCommits};
-use crate::replay::Found;
-use crate::sink::Committed;
+use crate::replay::ReplayAnswer;
+use crate::sink::CommittedBatch;
 use ordain_store::{StoreError, insist_on};
 
 /// Turns that the driver submits to the workers together.
@@ -30,30 +32,30 @@ const READS: usize = 4;
 const SHARDS_NAMED: usize = 16;
 
 /// A request to the store whose answer is outstanding.
-pub(super) type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
+pub(super) type StoreFuture = Pin<Box<dyn Future<Output = StoreReply> + Send>>;
 
 /// The result of a checkpoint: whether the store wrote it.
-pub(super) type Saved = Result<bool, StoreError>;
+pub(super) type CheckpointResult = Result<bool, StoreError>;
 
 /// An answer of the store.
-pub(super) enum Answer {
+pub(super) enum StoreReply {
     /// The answer to a single request.
     One(Input),
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
     /// The answer to a load of several jobs, and the requests for which the load had no room.
-    Loads(Vec<Input>, Vec<(Token, Key)>),
+    Loads(Vec<Input>, Vec<(AttemptToken, Key)>),
     /// The answer to a read of spilled events.
     Page(Input),
     /// The answer to a checkpoint.
-    Saved(Saved),
+    Saved(CheckpointResult),
     /// The answer to a repeated mark of the published messages.
     MarkedAgain,
 }
 
 /// A request to read spilled events of a key.
-pub(super) struct Page {
-    pub(super) token: Token,
+pub(super) struct SpillReadRequest {
+    pub(super) token: AttemptToken,
     pub(super) key: Key,
     pub(super) from: u64,
     pub(super) limit: usize,
@@ -74,7 +76,7 @@ impl Driver {
             && !self.taken.is_saving()
             && let Some(save) = self.checkpoint()
         {
-            self.ask(async move { Answer::Saved(save.await) });
+            self.ask(async move { StoreReply::Saved(save.await) });
         }
         self.check()
     }
@@ -125,7 +127,7 @@ impl Driver {
         self.ask(async move {
             let mark = || store.outbox_done(&partition, claim, shard, through, &[]);
             insist_on("mark of published messages", mark).await;
-            Answer::MarkedAgain
+            StoreReply::MarkedAgain
         });
     }
 
@@ -146,19 +148,19 @@ impl Driver {
             Effect::Ack { through } => self.taken.acknowledge(through),
             Effect::Publish { batch, applied } => self.publish(batch, applied),
             Effect::ReadSpill { token, key, from, limit, bytes } => {
-                self.pages.push_back(Page { token, key, from, limit, bytes });
+                self.pages.push_back(SpillReadRequest { token, key, from, limit, bytes });
             }
             Effect::Replay { token, key, source, missing, within } => {
                 let sources = Arc::clone(&self.replay);
                 self.answer(async move {
-                    let Found { events, until, failed } =
+                    let ReplayAnswer { events, until, failed } =
                         sources.ask(source, &key, &missing, within).await;
                     Input::Replayed { token, found: events, until, failed }
                 });
             }
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
-            Effect::Stop(Stop::Fenced) => self.failed = Some(DriverError::Fenced),
-            Effect::Stop(Stop::Rewound { shard, detail }) => {
+            Effect::Stop(StopReason::Fenced) => self.failed = Some(DriverError::Fenced),
+            Effect::Stop(StopReason::Rewound { shard, detail }) => {
                 self.failed = Some(DriverError::Rewound { shard, detail });
             }
         }
@@ -185,7 +187,7 @@ impl Driver {
         }
     }
 
-    fn load(&mut self, loads: Vec<(Token, Key)>) {
+    fn load(&mut self, loads: Vec<(AttemptToken, Key)>) {
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
         let bytes = self.load_bytes;
@@ -194,7 +196,7 @@ impl Driver {
             let loaded = insist_on("load", || store.load(&partition, &keys, bytes)).await;
             let rest = tokens.split_off(loaded.len()).into_iter().zip(keys.split_off(loaded.len()));
             let input = |(token, loaded)| Input::Loaded { token, loaded };
-            Answer::Loads(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
+            StoreReply::Loads(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
         });
     }
 
@@ -221,12 +223,12 @@ impl Driver {
                 ),
                 _ => {}
             }
-            Answer::Committed(Input::Committed { shard, number, reply }, asked_at.elapsed())
+            StoreReply::Committed(Input::Committed { shard, number, reply }, asked_at.elapsed())
         });
     }
 
-    fn publish(&mut self, batch: Arc<Batch>, applied: Applied) {
-        let committed = Committed { target: Arc::clone(&self.target), batch, applied };
+    fn publish(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
+        let committed = CommittedBatch { target: Arc::clone(&self.target), batch, applied };
         match self.publisher.try_send(committed) {
             // If the publisher has ended, the process is about to end too. The outbox keeps the messages.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
@@ -235,15 +237,15 @@ impl Driver {
         }
     }
 
-    fn read_page(&mut self, page: Page) {
+    fn read_page(&mut self, page: SpillReadRequest) {
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
         self.ask(async move {
-            let Page { token, key, from, limit, bytes } = page;
+            let SpillReadRequest { token, key, from, limit, bytes } = page;
             let read = || store.read_spill(&partition, &key, from, limit, bytes);
             let read = insist_on("read of spilled events", read).await;
             let read = read.inspect_err(|words| alarms::unread(&partition.stream, &key, words));
-            Answer::Page(Input::SpillRead { token, read })
+            StoreReply::Page(Input::SpillRead { token, read })
         });
     }
 
@@ -258,7 +260,7 @@ impl Driver {
     }
 
     /// Writes a checkpoint, unless the store may have lost commits on which the checkpoint depends.
-    fn checkpoint(&mut self) -> Option<impl Future<Output = Saved> + Send + use<>> {
+    fn checkpoint(&mut self) -> Option<impl Future<Output = CheckpointResult> + Send + use<>> {
         if self.sequencer.in_doubt() {
             return None;
         }
@@ -271,11 +273,11 @@ impl Driver {
     }
 
     fn answer(&mut self, input: impl Future<Output = Input> + Send + 'static) {
-        self.ask(async move { Answer::One(input.await) });
+        self.ask(async move { StoreReply::One(input.await) });
     }
 
-    fn ask(&mut self, answer: impl Future<Output = Answer> + Send + 'static) {
-        let mut asked: Asked = Box::pin(answer);
+    fn ask(&mut self, answer: impl Future<Output = StoreReply> + Send + 'static) {
+        let mut asked: StoreFuture = Box::pin(answer);
         // The first poll sends the request now, not when the driver next waits.
         if let Poll::Ready(answer) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             asked = Box::pin(ready(answer));

@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ordain_core::Stats;
 
 use ordain_store::Partition;
-use ordain_util::gauge::Waiting;
+use ordain_util::gauge::BacklogGauge;
 use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO_COMMIT_SECONDS};
 
-/// Producers' times further in the past are left out of [`Times::publish_to_commit`]: they belong to old events that
+/// Producers' times further in the past are left out of [`CommitHistograms::publish_to_commit`]: they belong to old events that
 /// are read again, or are not times at all. One of them would outweigh a million others in the sum.
 const OLDEST: Duration = Duration::from_hours(30 * 24);
 /// Times further in the future are left out as well; other future times count as now, because clocks differ.
@@ -18,15 +18,15 @@ const AHEAD: Duration = Duration::from_mins(1);
 
 /// Figures that a driver writes and others read.
 #[derive(Debug)]
-pub struct Progress {
+pub struct PartitionMetrics {
     partition: Partition,
-    stats: Mutex<Kept>,
-    times: Mutex<Times>,
+    stats: Mutex<AccumulatedStats>,
+    times: Mutex<CommitHistograms>,
     /// Events that wait for delivery in the broker or in the store.
-    pub lag: Arc<Waiting>,
+    pub lag: Arc<BacklogGauge>,
     /// Events received over HTTP and not yet published to the broker: those of this partition, and those without a
     /// known partition.
-    pub inbox: [Arc<Waiting>; 2],
+    pub inbox: [Arc<BacklogGauge>; 2],
     /// Number of events that this process put into the store for the partition and that the store lost before they
     /// were read.
     pub lost: Arc<AtomicU64>,
@@ -36,14 +36,14 @@ pub struct Progress {
 
 /// The figures of the current driver, and the sum of those before it.
 #[derive(Debug, Default)]
-struct Kept {
+struct AccumulatedStats {
     now: Stats,
     before: Stats,
 }
 
 /// Times and sizes of a driver's commits.
 #[derive(Debug, Clone)]
-pub struct Times {
+pub struct CommitHistograms {
     /// Duration of commits, in seconds.
     pub commit: Histogram,
     /// Number of events that a commit settled.
@@ -52,7 +52,7 @@ pub struct Times {
     pub publish_to_commit: Histogram,
 }
 
-impl Default for Times {
+impl Default for CommitHistograms {
     fn default() -> Self {
         Self {
             commit: Histogram::new(&COMMIT_SECONDS),
@@ -62,7 +62,7 @@ impl Default for Times {
     }
 }
 
-impl Times {
+impl CommitHistograms {
     /// Adds the measurements of another driver.
     pub fn merge(&mut self, other: &Self) {
         self.commit.merge(&other.commit);
@@ -71,7 +71,7 @@ impl Times {
     }
 }
 
-impl Progress {
+impl PartitionMetrics {
     /// Creates the figures of a partition.
     pub fn new(partition: Partition) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Progress {
         kept.now.and(&kept.before)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, AccumulatedStats> {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,11 +135,11 @@ impl Progress {
     }
 
     /// Returns the measurements of the commits so far.
-    pub fn times(&self) -> Times {
+    pub fn times(&self) -> CommitHistograms {
         self.lock_times().clone()
     }
 
-    fn lock_times(&self) -> MutexGuard<'_, Times> {
+    fn lock_times(&self) -> MutexGuard<'_, CommitHistograms> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +171,7 @@ mod tests {
     fn impossible_times_are_left_out() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
         let day = 24 * 60 * 60 * 1_000;
-        let shared = Progress::new(Partition { stream: "s".into(), number: 0 });
+        let shared = PartitionMetrics::new(Partition { stream: "s".into(), number: 0 });
         let absurd = [0, 1, now / 1_000, now - 31 * day, now + day, u64::MAX];
         shared.committed(Duration::ZERO, &absurd.map(Some));
         let count = || {

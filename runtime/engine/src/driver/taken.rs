@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use ordain_core::Delivery;
+use ordain_core::DeliveryNumber;
 use tokio::sync::watch;
 
-use ordain_cloudevents::{Acknowledged, Position, Print};
+use ordain_cloudevents::{AckProgress, FilePosition, ReadFingerprint};
 use ordain_config::CHECKPOINT_EVENTS;
 use ordain_store::Mark;
 use ordain_store::checkpoint::Checkpoint;
@@ -15,22 +15,22 @@ use ordain_store::checkpoint::Checkpoint;
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged one on.
-pub(super) struct Taken {
+pub(super) struct DeliveryTracker {
     /// The name of the checkpoint, if the source can resume.
     name: Option<String>,
     /// The channel of acknowledgements to a source that tracks them itself.
-    tell: Option<watch::Sender<Acknowledged>>,
+    tell: Option<watch::Sender<AckProgress>>,
     /// The generation of the connection over which deliveries arrive.
     generation: u64,
     /// Number of deliveries over earlier connections.
-    before: Delivery,
-    delivered: Delivery,
-    through: Delivery,
+    before: DeliveryNumber,
+    delivered: DeliveryNumber,
+    through: DeliveryNumber,
     /// The end position of each delivery, if the source has a checkpoint.
-    positions: VecDeque<(Delivery, Position)>,
-    acknowledged: Option<Position>,
+    positions: VecDeque<(DeliveryNumber, FilePosition)>,
+    acknowledged: Option<FilePosition>,
     /// Fingerprints of the source's data at the end of each batch that is not before the last checkpoint.
-    prints: VecDeque<Print>,
+    prints: VecDeque<ReadFingerprint>,
     /// Number of acknowledgements since the last checkpoint.
     unsaved: usize,
     /// Number of acknowledgements that the checkpoint being written covers.
@@ -42,11 +42,11 @@ pub(super) struct Taken {
     saved_at: Instant,
 }
 
-impl Taken {
+impl DeliveryTracker {
     /// Creates a tracker. `prefetch` is the maximum number of unacknowledged deliveries.
     pub(super) fn new(
         name: Option<String>,
-        tell: Option<watch::Sender<Acknowledged>>,
+        tell: Option<watch::Sender<AckProgress>>,
         prefetch: usize,
     ) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Taken {
     }
 
     /// Records the fingerprint at the end of a batch, before the batch's deliveries are added.
-    pub(super) fn read(&mut self, print: Option<Print>) {
+    pub(super) fn read(&mut self, print: Option<ReadFingerprint>) {
         self.prints.extend(print);
     }
 
@@ -86,7 +86,7 @@ impl Taken {
     }
 
     /// Adds a delivery that ends at `position`, and returns its number.
-    pub(super) fn add(&mut self, position: Position) -> Delivery {
+    pub(super) fn add(&mut self, position: FilePosition) -> DeliveryNumber {
         self.delivered += 1;
         if self.name.is_some() {
             self.positions.push_back((self.delivered, position));
@@ -95,12 +95,12 @@ impl Taken {
     }
 
     /// Acknowledges the deliveries through a number.
-    pub(super) fn acknowledge(&mut self, through: Delivery) {
+    pub(super) fn acknowledge(&mut self, through: DeliveryNumber) {
         self.through = through;
         if let Some(tell) = &self.tell {
             let generation = self.generation;
             let through = through - self.before;
-            tell.send_replace(Acknowledged { generation, through });
+            tell.send_replace(AckProgress { generation, through });
         }
         while let Some((_, position)) =
             self.positions.pop_front_if(|(delivery, _)| *delivery <= through)
@@ -183,7 +183,7 @@ impl Taken {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ordain_util::probe::Probe;
+    use ordain_util::probe::TailFingerprint;
     use std::fs::File;
     use std::io::Write;
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     /// Returns the offset at which a file with this text would be resumed.
-    fn resume(taken: &mut Taken, text: &[u8]) -> Option<u64> {
+    fn resume(taken: &mut DeliveryTracker, text: &[u8]) -> Option<u64> {
         let mark = taken.begin_save(Vec::new).expect("a checkpoint");
         let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");
         checkpoint.resume(&file(text)).expect("compared").map(|position| position.offset)
@@ -203,12 +203,15 @@ mod tests {
     #[test]
     fn checkpoint_within_a_batch_verifies_the_whole_batch() {
         let text = b"one\ntwo\nthree\nfour\n";
-        let mut taken = Taken::new(Some("source/cases/events".to_owned()), None, 10);
+        let mut taken = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
         for ends in [&[4, 8, 14][..], &[19]] {
             let read = &text[..ends[ends.len() - 1]];
-            taken.read(Some(Print::new(text, &Probe::new(read.len() as u64, read))));
+            taken.read(Some(ReadFingerprint::new(
+                text,
+                &TailFingerprint::new(read.len() as u64, read),
+            )));
             for (line, offset) in (1..).zip(ends) {
-                taken.add(Position { offset: *offset as u64, line });
+                taken.add(FilePosition { offset: *offset as u64, line });
             }
         }
         assert!(taken.begin_save(Vec::new).is_none(), "nothing is acknowledged");
@@ -234,18 +237,18 @@ mod tests {
 
     #[test]
     fn deliveries_stop_at_the_number_that_a_crash_may_repeat() {
-        let mut taken = Taken::new(Some("source/cases/events".to_owned()), None, 10);
-        let take_all = |taken: &mut Taken| {
+        let mut taken = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
+        let take_all = |taken: &mut DeliveryTracker| {
             let before = taken.delivered;
             while taken.has_room() {
                 let line = taken.delivered + 1;
-                taken.add(Position { offset: line, line });
+                taken.add(FilePosition { offset: line, line });
             }
             taken.delivered - before
         };
         let repeats = 10 + CHECKPOINT_EVENTS as u64;
         assert_eq!(take_all(&mut taken), repeats);
-        taken.read(Some(Print::new(b"", &Probe::new(10 * repeats, b""))));
+        taken.read(Some(ReadFingerprint::new(b"", &TailFingerprint::new(10 * repeats, b""))));
         taken.acknowledge(repeats);
         assert!(taken.is_due() && !taken.has_room());
 
@@ -260,11 +263,11 @@ mod tests {
 
     #[test]
     fn checkpoint_that_may_be_lost_is_written_again() {
-        let mut taken = Taken::new(Some("source/cases/events".to_owned()), None, 10);
+        let mut taken = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
         taken.may_be_lost();
         assert!(taken.save_at().is_none(), "nothing is acknowledged yet");
-        taken.read(Some(Print::new(b"", &Probe::new(10, b""))));
-        taken.add(Position { offset: 1, line: 1 });
+        taken.read(Some(ReadFingerprint::new(b"", &TailFingerprint::new(10, b""))));
+        taken.add(FilePosition { offset: 1, line: 1 });
         taken.acknowledge(1);
         let first = taken.begin_save(Vec::new).expect("a checkpoint");
         assert!(taken.save_at().is_none(), "the checkpoint is being written");
@@ -281,10 +284,10 @@ mod tests {
 
     #[test]
     fn source_without_checkpoint_is_never_held_back() {
-        let mut taken = Taken::new(None, None, 10);
+        let mut taken = DeliveryTracker::new(None, None, 10);
         for line in 1..=10_000 {
             assert!(taken.has_room());
-            taken.add(Position { offset: line, line });
+            taken.add(FilePosition { offset: line, line });
             taken.acknowledge(line);
             assert!(taken.begin_save(Vec::new).is_none() && !taken.is_saving());
         }

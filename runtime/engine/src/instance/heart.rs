@@ -9,10 +9,13 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::sleep;
 
-use ordain_store::About;
-use ordain_store::Reach;
-use ordain_store::tenure::{Tenure, Until};
-use ordain_store::{Beat, Beaten, Generation, InstanceId, Partition, Store, StoreError, Table};
+use ordain_store::BrokerHealth;
+use ordain_store::InstanceInfo;
+use ordain_store::tenure::{MembershipExpiry, Ownership};
+use ordain_store::{
+    HeartbeatReply, HeartbeatRequest, InstanceId, MembershipTable, MembershipVersion, Partition,
+    Store, StoreError,
+};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait;
 
@@ -22,14 +25,14 @@ const EVERY: Duration = Duration::from_millis(250);
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The heartbeat of a running instance. Dropping it stops the heartbeat, and the leases expire.
-pub(crate) struct Heart {
+pub(crate) struct Heartbeat {
     id: InstanceId,
-    about: watch::Sender<About>,
+    about: watch::Sender<InstanceInfo>,
     report: watch::Sender<Option<String>>,
     soon: Arc<Notify>,
-    table: watch::Receiver<News>,
-    until: watch::Receiver<Until>,
-    tenures: Tenures,
+    table: watch::Receiver<MembershipSnapshot>,
+    until: watch::Receiver<MembershipExpiry>,
+    tenures: OwnershipRegistry,
     beating: JoinHandle<()>,
 }
 
@@ -37,9 +40,9 @@ pub(crate) struct Heart {
 #[derive(Clone)]
 pub(crate) struct Membership {
     id: InstanceId,
-    about: watch::Sender<About>,
+    about: watch::Sender<InstanceInfo>,
     soon: Arc<Notify>,
-    table: watch::Receiver<News>,
+    table: watch::Receiver<MembershipSnapshot>,
 }
 
 impl Membership {
@@ -58,7 +61,7 @@ impl Membership {
     }
 
     /// Returns the newest table.
-    pub(crate) fn table(&mut self) -> Arc<Table> {
+    pub(crate) fn table(&mut self) -> Arc<MembershipTable> {
         Arc::clone(&self.table.borrow_and_update().table)
     }
 
@@ -78,25 +81,25 @@ impl Membership {
 
 /// The newest table, and the time of the request for it.
 #[derive(Debug, Clone)]
-struct News {
+struct MembershipSnapshot {
     asked: Instant,
-    table: Arc<Table>,
+    table: Arc<MembershipTable>,
 }
 
 /// The tenures that may still be active.
-type Tenures = Arc<Mutex<Vec<Weak<Tenure>>>>;
+type OwnershipRegistry = Arc<Mutex<Vec<Weak<Ownership>>>>;
 
-struct Beating {
+struct HeartbeatTask {
     store: Arc<dyn Store>,
     id: InstanceId,
     lease: Duration,
-    about: watch::Receiver<About>,
+    about: watch::Receiver<InstanceInfo>,
     report: watch::Receiver<Option<String>>,
     soon: Arc<Notify>,
-    table: watch::Sender<News>,
-    until: watch::Sender<Until>,
-    tenures: Tenures,
-    seen: Generation,
+    table: watch::Sender<MembershipSnapshot>,
+    until: watch::Sender<MembershipExpiry>,
+    tenures: OwnershipRegistry,
+    seen: MembershipVersion,
     /// The time of the last response, successful or not.
     answered: Instant,
     /// `true` if the last response was successful.
@@ -104,22 +107,22 @@ struct Beating {
     throttle: LogThrottle,
 }
 
-impl Heart {
+impl Heartbeat {
     /// Joins the instances of a store. On return, the other instances can see this one, and its table is available.
     pub(crate) async fn start(
         store: &Arc<dyn Store>,
         id: InstanceId,
-        about: About,
+        about: InstanceInfo,
         lease: Duration,
     ) -> Result<Self, StoreError> {
         let about = watch::Sender::new(about);
         let report = watch::Sender::new(None);
-        let nothing = News { asked: Instant::now(), table: Arc::default() };
+        let nothing = MembershipSnapshot { asked: Instant::now(), table: Arc::default() };
         let table = watch::Sender::new(nothing);
         let until = watch::Sender::new(None);
         let soon = Arc::<Notify>::default();
-        let tenures = Tenures::default();
-        let mut beating = Beating {
+        let tenures = OwnershipRegistry::default();
+        let mut beating = HeartbeatTask {
             store: Arc::clone(store),
             id,
             lease,
@@ -157,8 +160,8 @@ impl Heart {
     }
 
     /// Returns the newest table, and the time of the request for it.
-    pub(crate) fn table(&self) -> (Arc<Table>, Instant) {
-        let News { asked, table } = self.table.borrow().clone();
+    pub(crate) fn table(&self) -> (Arc<MembershipTable>, Instant) {
+        let MembershipSnapshot { asked, table } = self.table.borrow().clone();
         (table, asked)
     }
 
@@ -183,7 +186,7 @@ impl Heart {
     }
 
     /// Publishes whether this instance reaches the broker.
-    pub(crate) fn reaches_broker(&self, reach: Reach) {
+    pub(crate) fn reaches_broker(&self, reach: BrokerHealth) {
         self.about.send_modify(|about| about.broker = reach);
     }
 
@@ -199,31 +202,31 @@ impl Heart {
 
     /// Returns a new tenure. It ends as soon as this instance learns that another one owns its lease, before the
     /// instance acts on the table in any other way.
-    pub(crate) fn tenure(&self) -> Arc<Tenure> {
-        let tenure = Arc::new(Tenure::new(self.until.clone()));
+    pub(crate) fn tenure(&self) -> Arc<Ownership> {
+        let tenure = Arc::new(Ownership::new(self.until.clone()));
         lock(&self.tenures).push(Arc::downgrade(&tenure));
         tenure
     }
 
     /// Records the lease on which a tenure depends, and evaluates it against the newest table.
-    pub(crate) fn leased(&self, tenure: &Tenure, partition: &Partition, epoch: u64) {
+    pub(crate) fn leased(&self, tenure: &Ownership, partition: &Partition, epoch: u64) {
         tenure.leased(partition.clone(), epoch);
-        let News { asked, table } = self.table.borrow().clone();
+        let MembershipSnapshot { asked, table } = self.table.borrow().clone();
         tenure.judge(self.id, &table, asked);
     }
 }
 
-fn lock(tenures: &Tenures) -> MutexGuard<'_, Vec<Weak<Tenure>>> {
+fn lock(tenures: &OwnershipRegistry) -> MutexGuard<'_, Vec<Weak<Ownership>>> {
     tenures.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Heart {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         self.beating.abort();
     }
 }
 
-impl Beating {
+impl HeartbeatTask {
     async fn run(mut self) {
         loop {
             // A response that took longer than the lease does not extend it.
@@ -251,7 +254,7 @@ impl Beating {
         let about = self.about.borrow_and_update().encode();
         let report = self.report.has_changed().unwrap_or(false);
         let report = report.then(|| self.report.borrow_and_update().clone()).flatten();
-        let beat = Beat {
+        let beat = HeartbeatRequest {
             id: self.id,
             about: &about,
             report: report.as_deref(),
@@ -283,7 +286,7 @@ impl Beating {
         if answer.is_err() {
             self.report.mark_changed();
         }
-        let Beaten { lasts, table } = answer?;
+        let HeartbeatReply { lasts, table } = answer?;
         if let Some(table) = table {
             // The store may have forgotten the report together with this instance.
             self.report.mark_changed();
@@ -296,7 +299,7 @@ impl Beating {
                     true
                 })
             });
-            self.table.send_replace(News { asked, table });
+            self.table.send_replace(MembershipSnapshot { asked, table });
         }
         // Extend the lease last, so that nothing of a lost partition continues.
         self.until.send_replace(lasts.map(|lasts| asked + lasts));
@@ -308,8 +311,8 @@ impl Beating {
 /// until they expire.
 pub(crate) async fn bury(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
-        let about = About::decode(&member.about);
-        if about.process.as_ref().is_some_and(ordain_store::Process::has_ended) {
+        let about = InstanceInfo::decode(&member.about);
+        if about.process.as_ref().is_some_and(ordain_store::ProcessIdentity::has_ended) {
             tracing::info!(instance = about.name, "taking over from a process that has ended");
             store.forget(id).await?;
         }

@@ -10,16 +10,16 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue};
-use ordain_core::{Event, Key, Ordering};
+use ordain_core::{Event, Key, OrderingMode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 
-use super::{FOUND_BYTES, Found};
+use super::{FOUND_BYTES, ReplayAnswer};
 use crate::https;
-use ordain_cloudevents::{Decoder, HEADERS_SIZE_LIMIT, decode_http};
-use ordain_config::{Name, ReplayServer};
+use ordain_cloudevents::{EventDecoder, HEADERS_SIZE_LIMIT, decode_http};
+use ordain_config::{ReplayServer, ResourceName};
 
 /// Requests of one query at one time.
 const TOGETHER: usize = 4;
@@ -36,14 +36,14 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 /// The data that all queries to one host share.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct ReplayHost {
     /// Permits for requests.
     permits: Arc<Semaphore>,
     /// The time of the host's last answer of any kind.
     answered: Mutex<Option<Instant>>,
 }
 
-impl Host {
+impl ReplayHost {
     /// Creates the data of a host with a maximum number of requests at one time.
     pub(super) fn new(requests: usize) -> Self {
         Self { permits: Arc::new(Semaphore::new(requests)), answered: Mutex::default() }
@@ -55,23 +55,23 @@ impl Host {
 }
 
 /// A replay server of a stream.
-pub(super) struct Server {
+pub(super) struct ReplayClient {
     agent: ureq::Agent,
-    host: Arc<Host>,
+    host: Arc<ReplayHost>,
     /// Permits for the requests of the whole process.
     all: Arc<Semaphore>,
     /// Permits for queries, each of which may have found many events.
     questions: Semaphore,
     stream: Arc<str>,
     config: ReplayServer,
-    decoder: Decoder,
+    decoder: EventDecoder,
 }
 
-impl Server {
+impl ReplayClient {
     pub(super) fn new(
-        stream: &Name,
+        stream: &ResourceName,
         config: &ReplayServer,
-        host: Arc<Host>,
+        host: Arc<ReplayHost>,
         all: Arc<Semaphore>,
         event_size: usize,
     ) -> Self {
@@ -81,7 +81,7 @@ impl Server {
             .max_response_header_size(2 * HEADERS_SIZE_LIMIT)
             .build()
             .into();
-        let decoder = Decoder { ordering: Ordering::Sequenced, event_size };
+        let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size };
         Self {
             agent,
             host,
@@ -95,7 +95,11 @@ impl Server {
 
     /// Requests each of the missing sequences within a time limit: a host that does not answer must not delay
     /// the caller any longer.
-    pub(super) async fn ask(self: &Arc<Self>, key: &Key, missing: &[RangeInclusive<u64>]) -> Found {
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+    ) -> ReplayAnswer {
         let time = 2 * Duration::from_millis(self.config.timeout.0).max(QUESTION / 2);
         let since = Instant::now();
         let deadline = since + time;
@@ -107,10 +111,10 @@ impl Server {
 
     /// Returns the result of a query that had no time to run. The query counts as failed for all sequences if the
     /// server did not answer at all.
-    fn not_asked(&self, since: Instant, missing: &[RangeInclusive<u64>]) -> Found {
+    fn not_asked(&self, since: Instant, missing: &[RangeInclusive<u64>]) -> ReplayAnswer {
         let first = missing.first().map_or(0, |range| *range.start());
         let until = if self.has_answered_since(since) { first } else { u64::MAX };
-        Found { until, ..Found::failed(BUSY) }
+        ReplayAnswer { until, ..ReplayAnswer::failed(BUSY) }
     }
 
     async fn ask_until(
@@ -119,8 +123,8 @@ impl Server {
         deadline: Instant,
         key: &Key,
         missing: &[RangeInclusive<u64>],
-    ) -> Found {
-        let mut found = Found::of_all(Vec::new());
+    ) -> ReplayAnswer {
+        let mut found = ReplayAnswer::of_all(Vec::new());
         let mut bytes = 0;
         let mut failures = 0;
         let mut until = None;
@@ -144,14 +148,14 @@ impl Server {
             };
             let behind = sequence.saturating_add(1);
             until = Some(behind);
-            failures = if matches!(answer, Err(Failed::Away(_))) { failures + 1 } else { 0 };
+            failures = if matches!(answer, Err(FetchError::Away(_))) { failures + 1 } else { 0 };
             match answer {
                 Ok(Some(event)) => {
                     bytes += event.memory();
                     found.events.push((sequence, Arc::new(event)));
                 }
                 Ok(None) => {}
-                Err(Failed::Away(words) | Failed::Strange(words)) => {
+                Err(FetchError::Away(words) | FetchError::Strange(words)) => {
                     found.failed = Some(words.into());
                 }
             }
@@ -180,7 +184,11 @@ impl Server {
     }
 
     /// Requests one event. The answer comes with the permits for the memory that it takes.
-    async fn request(self: &Arc<Self>, key: Key, sequence: u64) -> (Answer, Option<Permits>) {
+    async fn request(
+        self: &Arc<Self>,
+        key: Key,
+        sequence: u64,
+    ) -> (FetchResult, Option<RequestPermits>) {
         const OPEN: &str = "the semaphore is never closed";
         let host = Arc::clone(&self.host.permits);
         let all = Arc::clone(&self.all);
@@ -190,16 +198,16 @@ impl Server {
         // The permits belong to the request, even if its result is no longer needed.
         let asked =
             tokio::task::spawn_blocking(move || (server.call(&key, sequence), Some(permits)));
-        let panicked = |error: JoinError| (Err(Failed::Away(error.to_string())), None);
+        let panicked = |error: JoinError| (Err(FetchError::Away(error.to_string())), None);
         let (answer, permits) = asked.await.unwrap_or_else(panicked);
-        if !matches!(answer, Err(Failed::Away(_))) {
+        if !matches!(answer, Err(FetchError::Away(_))) {
             *self.host.answered() = Some(Instant::now());
         }
         (answer, permits)
     }
 
-    fn call(&self, key: &str, sequence: u64) -> Answer {
-        let strange = |words: String| Err(Failed::Strange(words));
+    fn call(&self, key: &str, sequence: u64) -> FetchResult {
+        let strange = |words: String| Err(FetchError::Strange(words));
         if matches!(key, "." | "..") {
             return strange(
                 "the key is `.` or `..`, which cannot be part of a URL's path".to_owned(),
@@ -210,11 +218,11 @@ impl Server {
             request = request.header("authorization", authorization.expose());
         }
         request = request.header("accept", "application/cloudevents+json, */*;q=0.5");
-        let mut answer = request.call().map_err(|error| Failed::Away(error.to_string()))?;
+        let mut answer = request.call().map_err(|error| FetchError::Away(error.to_string()))?;
         match answer.status().as_u16() {
             200 => {}
             404 | 410 => return Ok(None),
-            429 | 500.. => return Err(Failed::Away(answer.status().to_string())),
+            429 | 500.. => return Err(FetchError::Away(answer.status().to_string())),
             _ => return strange(answer.status().to_string()),
         }
         // Without a length or chunks, a truncated body looks like a complete one.
@@ -223,9 +231,9 @@ impl Server {
         }
         let limit = self.decoder.event_size;
         let body = answer.body_mut().with_config().limit(limit as u64 + 1).read_to_vec();
-        let body = body.map_err(|error| Failed::Away(error.to_string()))?;
+        let body = body.map_err(|error| FetchError::Away(error.to_string()))?;
         let event = decode_http(&self.decoder, answer.headers(), &body.into())
-            .map_err(|error| Failed::Strange(format!("the answer is not an event: {error}")))?;
+            .map_err(|error| FetchError::Strange(format!("the answer is not an event: {error}")))?;
         if event.key() != key || event.sequence() != Some(sequence) {
             let number =
                 event.sequence().map_or("none".to_owned(), |sequence| sequence.to_string());
@@ -244,13 +252,13 @@ impl Server {
 
 /// The result of a request: the event, or `None` if the server does not have it. After an error the request is worth
 /// repeating.
-type Answer = Result<Option<Event>, Failed>;
+type FetchResult = Result<Option<Event>, FetchError>;
 
 /// The permits of a request: of its host, and of the process.
-type Permits = [OwnedSemaphorePermit; 2];
+type RequestPermits = [OwnedSemaphorePermit; 2];
 
 /// The reason why a request brought no event, and another attempt may.
-enum Failed {
+enum FetchError {
     /// There was no answer, or the server cannot answer now.
     Away(String),
     /// The answer is not an event, or another event.

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ordain_core::Ordering;
+use ordain_core::OrderingMode;
 
 use super::RunError;
-use crate::sink::Outlets;
-use crate::source::Feeds;
-use ordain_amqp::{AmqpSink, Broker, BrokerError, Topology};
-use ordain_config::Passage;
-use ordain_config::{Loaded, Sink, Source};
+use crate::sink::Sinks;
+use crate::source::QueueNotifiers;
+use ordain_amqp::{BrokerEndpoint, BrokerError, ExchangeSink, Topology};
+use ordain_config::NumberingPolicy;
+use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::Store;
 use ordain_util::log_throttle::LogThrottle;
 
@@ -24,22 +24,22 @@ const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// Declares what streams need, and opens the exchange sinks, as soon as the broker is available: within `patience`,
 /// or without a limit.
 pub(super) async fn prepare(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
-    broker: Option<&Arc<Broker>>,
+    broker: Option<&Arc<BrokerEndpoint>>,
     patience: Option<Duration>,
-    feeds: &Arc<Feeds>,
-    outlets: &mut Outlets,
+    feeds: &Arc<QueueNotifiers>,
+    outlets: &mut Sinks,
 ) -> Result<(), RunError> {
     let Some(broker) = broker else { return Ok(()) };
     let with_data = store.streams().await?;
     let until = patience.map(|patience| Instant::now() + patience);
     for (name, stream) in &loaded.config.streams {
-        let Source::Amqp(source) = &stream.source else { continue };
+        let SourceConfig::Amqp(source) = &stream.source else { continue };
         let topology = Topology::of(source);
         // The sequences of lost events must not be assigned again.
-        let known =
-            stream.ordering == Ordering::Fifo && with_data.iter().any(|stream| **stream == **name);
+        let known = stream.ordering == OrderingMode::Fifo
+            && with_data.iter().any(|stream| **stream == **name);
         let prepare = async || {
             let connection = broker.connect(&format!("ordain {name}")).await?;
             topology.prepare(broker, &connection, known).await?;
@@ -50,9 +50,10 @@ pub(super) async fn prepare(
         wait_for(until, prepare).await?;
     }
     for (name, sink) in &loaded.config.sinks {
-        let Sink::Amqp(config) = sink else { continue };
-        let opened = wait_for(until, async || AmqpSink::open(name, config, broker).await).await?;
-        match Passage::of_sink(&loaded.config, name, sink, store.shards()) {
+        let SinkConfig::Amqp(config) = sink else { continue };
+        let opened =
+            wait_for(until, async || ExchangeSink::open(name, config, broker).await).await?;
+        match NumberingPolicy::of_sink(&loaded.config, name, sink, store.shards()) {
             Some(passage) => outlets.add_chain(name, passage, Some(opened), store, feeds),
             None => outlets.add_exchange(name, opened),
         }

@@ -2,28 +2,28 @@
 
 use std::sync::Arc;
 
-use crate::sink::Outlets;
-use crate::source::Feeds;
-use ordain_config::Passage;
-use ordain_config::{Loaded, Sink};
+use crate::sink::Sinks;
+use crate::source::QueueNotifiers;
+use ordain_config::NumberingPolicy;
+use ordain_config::{LoadedConfig, SinkConfig};
 use ordain_store::Store;
 
 /// Adds the sinks that are streams, and numbers the sinks of lines that need it.
 pub(super) fn add(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
-    feeds: &Arc<Feeds>,
-    outlets: &mut Outlets,
+    feeds: &Arc<QueueNotifiers>,
+    outlets: &mut Sinks,
 ) {
     for (name, sink) in &loaded.config.sinks {
-        let passage = Passage::of_sink(&loaded.config, name, sink, store.shards());
+        let passage = NumberingPolicy::of_sink(&loaded.config, name, sink, store.shards());
         let Some(passage) = passage else { continue };
         match sink {
-            Sink::Stream(_) => {
+            SinkConfig::Stream(_) => {
                 outlets.add_chain(name, passage, None, store, feeds);
             }
-            Sink::File(_) => outlets.number(name, passage, store, feeds),
-            Sink::Amqp(_) => {}
+            SinkConfig::File(_) => outlets.number(name, passage, store, feeds),
+            SinkConfig::Amqp(_) => {}
         }
     }
 }

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ordain_core::Stats;
 
-use crate::driver::Progress;
+use crate::driver::PartitionMetrics;
+use ordain_store::{InstanceReport, PendingWork};
 use ordain_store::{Partition, Store};
-use ordain_store::{Report, Work};
-use ordain_wasm::Handlers;
+use ordain_wasm::HandlerRegistry;
 
 /// The phase of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum RunPhase {
     /// Compiles the handlers.
     #[default]
     LoadsHandlers,
@@ -26,32 +26,32 @@ pub enum Phase {
 
 /// The state of a run.
 #[derive(Default)]
-pub struct Figures(Mutex<Seen>);
+pub struct RunStatus(Mutex<RunState>);
 
 #[derive(Default)]
-struct Seen {
-    phase: Phase,
-    handlers: Option<Arc<Handlers>>,
+struct RunState {
+    phase: RunPhase,
+    handlers: Option<Arc<HandlerRegistry>>,
     store: Option<Arc<dyn Store>>,
-    partitions: Vec<Arc<Progress>>,
+    partitions: Vec<Arc<PartitionMetrics>>,
     has: usize,
     share: usize,
     /// Requests to the ingress, by response status.
     requests: BTreeMap<u16, u64>,
 }
 
-impl Figures {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+impl RunStatus {
+    fn seen(&self) -> MutexGuard<'_, RunState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the phase.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> RunPhase {
         self.seen().phase
     }
 
     /// Returns the handlers, once they are loaded.
-    pub fn handlers(&self) -> Option<Arc<Handlers>> {
+    pub fn handlers(&self) -> Option<Arc<HandlerRegistry>> {
         self.seen().handlers.clone()
     }
 
@@ -61,7 +61,7 @@ impl Figures {
     }
 
     /// Returns the partitions that are driven, or were.
-    pub fn partitions(&self) -> Vec<Arc<Progress>> {
+    pub fn partitions(&self) -> Vec<Arc<PartitionMetrics>> {
         self.seen().partitions.clone()
     }
 
@@ -82,28 +82,28 @@ impl Figures {
     }
 
     /// Records that the handlers are loaded.
-    pub fn loaded(&self, handlers: &Arc<Handlers>) {
+    pub fn loaded(&self, handlers: &Arc<HandlerRegistry>) {
         let mut seen = self.seen();
         seen.handlers = Some(Arc::clone(handlers));
-        seen.phase = Phase::OpensStore;
+        seen.phase = RunPhase::OpensStore;
     }
 
     /// Records that the store is open.
     pub fn opened(&self, store: &Arc<dyn Store>) {
         let mut seen = self.seen();
         seen.store = Some(Arc::clone(store));
-        seen.phase = Phase::Claims;
+        seen.phase = RunPhase::Claims;
     }
 
     /// Returns the figures of a partition, which stay the same for all its drivers.
-    pub(super) fn of(&self, partition: &Partition) -> Arc<Progress> {
+    pub(super) fn of(&self, partition: &Partition) -> Arc<PartitionMetrics> {
         let mut seen = self.seen();
         if let Some(found) =
             seen.partitions.iter().find(|progress| progress.partition() == partition)
         {
             return Arc::clone(found);
         }
-        let progress = Arc::new(Progress::new(partition.clone()));
+        let progress = Arc::new(PartitionMetrics::new(partition.clone()));
         seen.partitions.push(Arc::clone(&progress));
         progress
     }
@@ -114,7 +114,7 @@ impl Figures {
         seen.has = has;
         seen.share = share;
         if has == share {
-            seen.phase = Phase::Drives;
+            seen.phase = RunPhase::Drives;
         }
     }
 
@@ -125,11 +125,11 @@ impl Figures {
     }
 
     /// Returns the work of the driven partitions.
-    pub(super) fn report<'a>(&self, driven: impl Iterator<Item = &'a Partition>) -> Report {
-        let mut report = Report::default();
+    pub(super) fn report<'a>(&self, driven: impl Iterator<Item = &'a Partition>) -> InstanceReport {
+        let mut report = InstanceReport::default();
         for partition in driven {
             let progress = self.of(partition);
-            let work = Work::of(&progress.get(), progress.lag.get());
+            let work = PendingWork::of(&progress.get(), progress.lag.get());
             report.add(&partition.stream, partition.number, work);
         }
         report

@@ -8,33 +8,31 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::RunError;
-use crate::sink::{FileSink, Outlets, Sink};
+use crate::sink::{FileSink, LineSink, Sinks};
 use ordain_cloudevents::{letter_event, message_id};
-use ordain_config::{
-    Config, ConfigError, Loaded, Place, Sink as SinkConfig, Source as SourceConfig,
-};
+use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{Partition, Store, StoreError};
 
 /// Commits whose messages are read from the outbox at one time.
 const PAGE: usize = 1_024;
 
 /// The identity of a file under any name: device and inode.
-type Identity = (u64, u64);
+type FileIdentity = (u64, u64);
 
 /// The open files of all sources, by stream, and of all sinks.
-pub(super) struct Files {
+pub(super) struct OpenFiles {
     pub(super) sources: BTreeMap<String, File>,
-    pub(super) outlets: Outlets,
+    pub(super) outlets: Sinks,
 }
 
-impl Files {
+impl OpenFiles {
     /// Opens the files. Everything that can be rejected is rejected before a sink's file is created or truncated.
-    pub(super) async fn open(loaded: &Loaded, store: &dyn Store) -> Result<Self, RunError> {
-        let Checked { sources, places, mut written } = check(loaded)?;
-        let mut files = Self { sources, outlets: Outlets::default() };
+    pub(super) async fn open(loaded: &LoadedConfig, store: &dyn Store) -> Result<Self, RunError> {
+        let CheckedFiles { sources, places, mut written } = check(loaded)?;
+        let mut files = Self { sources, outlets: Sinks::default() };
         for (name, place) in places {
             let Some(place) = place else {
-                files.outlets.add(&name, Sink::Standard);
+                files.outlets.add(&name, LineSink::Standard);
                 continue;
             };
             let sink = place.open(store).await?;
@@ -42,7 +40,7 @@ impl Files {
             let metadata =
                 std::fs::metadata(place.path).map_err(|error| place.unwritable(&error))?;
             place.note(&metadata, &mut written)?;
-            files.outlets.add(&name, Sink::File(sink));
+            files.outlets.add(&name, LineSink::File(sink));
         }
         store.flush().await?;
         Ok(files)
@@ -50,20 +48,20 @@ impl Files {
 }
 
 /// Rejects the files that a start would reject, without creating any.
-pub fn check_files(loaded: &Loaded) -> Result<(), RunError> {
+pub fn check_files(loaded: &LoadedConfig) -> Result<(), RunError> {
     Ok(check(loaded).map(drop)?)
 }
 
 /// Open sources, and sinks that can be opened; `None` for standard output.
-struct Checked<'a> {
+struct CheckedFiles<'a> {
     sources: BTreeMap<String, File>,
-    places: Vec<(String, Option<SinkPlace<'a>>)>,
-    written: BTreeMap<Identity, String>,
+    places: Vec<(String, Option<FileSinkPath<'a>>)>,
+    written: BTreeMap<FileIdentity, String>,
 }
 
-fn check(loaded: &Loaded) -> Result<Checked<'_>, ConfigError> {
+fn check(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
     let mut checked =
-        Checked { sources: BTreeMap::new(), places: Vec::new(), written: BTreeMap::new() };
+        CheckedFiles { sources: BTreeMap::new(), places: Vec::new(), written: BTreeMap::new() };
     let mut read = BTreeMap::new();
     for (name, path) in source_paths(loaded) {
         let setting = format!("streams.{name}.source.path");
@@ -74,9 +72,9 @@ fn check(loaded: &Loaded) -> Result<Checked<'_>, ConfigError> {
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::File(file) = sink else { continue };
         let place = match &file.path {
-            Place::Standard => None,
-            Place::File(path) => {
-                let place = SinkPlace { loaded, setting: format!("sinks.{name}.path"), path };
+            FileOrStdio::Standard => None,
+            FileOrStdio::File(path) => {
+                let place = FileSinkPath { loaded, setting: format!("sinks.{name}.path"), path };
                 place.check(&read, &mut checked.written)?;
                 Some(place)
             }
@@ -86,27 +84,27 @@ fn check(loaded: &Loaded) -> Result<Checked<'_>, ConfigError> {
     Ok(checked)
 }
 
-fn source_paths(loaded: &Loaded) -> impl Iterator<Item = (&str, &Path)> {
+fn source_paths(loaded: &LoadedConfig) -> impl Iterator<Item = (&str, &Path)> {
     loaded.config.streams.iter().filter_map(|(name, stream)| match &stream.source {
         SourceConfig::File(source) => match &source.path {
-            Place::File(path) => Some((&**name, &**path)),
-            Place::Standard => None,
+            FileOrStdio::File(path) => Some((&**name, &**path)),
+            FileOrStdio::Standard => None,
         },
         _ => None,
     })
 }
 
-fn identity(metadata: &Metadata) -> Identity {
+fn identity(metadata: &Metadata) -> FileIdentity {
     (metadata.dev(), metadata.ino())
 }
 
 /// Opens the event file of a stream. Only a regular file has positions at which to resume; opening any other might
 /// block for ever.
 pub(super) fn open_source(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     stream: &str,
     path: &Path,
-) -> Result<(File, Identity), ConfigError> {
+) -> Result<(File, FileIdentity), ConfigError> {
     let refused = |what: String| {
         let setting = format!("streams.{stream}.source.path");
         loaded.error(&setting, format!("{} {what}", path.display()))
@@ -122,13 +120,13 @@ pub(super) fn open_source(
 }
 
 /// The path of a file sink, and its setting in the configuration.
-struct SinkPlace<'a> {
-    loaded: &'a Loaded,
+struct FileSinkPath<'a> {
+    loaded: &'a LoadedConfig,
     setting: String,
     path: &'a Path,
 }
 
-impl SinkPlace<'_> {
+impl FileSinkPath<'_> {
     fn error(&self, message: &str) -> ConfigError {
         self.loaded.error(&self.setting, format!("{} {message}", self.path.display()))
     }
@@ -144,8 +142,8 @@ impl SinkPlace<'_> {
     /// Also rejects a file that cannot be written.
     fn check(
         &self,
-        read: &BTreeMap<Identity, String>,
-        written: &mut BTreeMap<Identity, String>,
+        read: &BTreeMap<FileIdentity, String>,
+        written: &mut BTreeMap<FileIdentity, String>,
     ) -> Result<(), ConfigError> {
         let metadata = match std::fs::metadata(self.path) {
             Ok(metadata) => metadata,
@@ -174,7 +172,7 @@ impl SinkPlace<'_> {
     fn note(
         &self,
         metadata: &Metadata,
-        written: &mut BTreeMap<Identity, String>,
+        written: &mut BTreeMap<FileIdentity, String>,
     ) -> Result<(), ConfigError> {
         let setting = written.entry(identity(metadata)).or_insert_with(|| self.setting.clone());
         if *setting == self.setting {

@@ -13,15 +13,15 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::share::{all, share};
-use super::starting::Starting;
-use super::{Figures, RunError};
-use crate::driver::{Driver, DriverError, Parts};
-use crate::instance::Heart;
+use super::starting::PartitionFactory;
+use super::{RunError, RunStatus};
+use crate::driver::{Driver, DriverConfig, DriverError};
+use crate::instance::Heartbeat;
 use ordain_amqp::watch_reach;
-use ordain_config::{Source, Stream};
-use ordain_store::Reach;
-use ordain_store::{About, Stage, Tenure};
-use ordain_store::{InstanceId, Leased, Partition, StoreError, Table};
+use ordain_config::{SourceConfig, StreamConfig};
+use ordain_store::BrokerHealth;
+use ordain_store::{InstanceId, LeaseReply, MembershipTable, Partition, StoreError};
+use ordain_store::{InstanceInfo, Ownership, OwnershipPhase};
 use ordain_util::shutdown::asked_to_stop;
 use ordain_util::wait;
 
@@ -35,37 +35,37 @@ const REST: Duration = Duration::from_millis(20);
 const BEYOND: Duration = Duration::from_secs(2);
 
 /// A running request for a partition.
-type Asked<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, RunError>)> + 'a>>;
+type PartitionFuture<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, RunError>)> + 'a>>;
 
 /// A partition that this instance owns, claims or releases.
-struct Mine {
-    tenure: Arc<Tenure>,
+struct OwnedPartition {
+    tenure: Arc<Ownership>,
     is_driven: bool,
 }
 
 /// A lease that this instance has released.
-struct Released {
+struct ReleasedLease {
     epoch: u64,
     /// The time of the store's answer; `None` before that.
     at: Option<Instant>,
 }
 
 /// The manager of this instance's partitions.
-pub(super) struct Owning<'a> {
-    starting: &'a Starting<'a>,
-    figures: &'a Figures,
-    heart: &'a mut Heart,
+pub(super) struct PartitionManager<'a> {
+    starting: &'a PartitionFactory<'a>,
+    figures: &'a RunStatus,
+    heart: &'a mut Heartbeat,
     /// The table from which `share` was computed.
-    table: Arc<Table>,
+    table: Arc<MembershipTable>,
     share: BTreeSet<Partition>,
-    mine: BTreeMap<Partition, Mine>,
-    leasing: FuturesUnordered<Asked<'a, Leased>>,
+    mine: BTreeMap<Partition, OwnedPartition>,
+    leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
     /// Partitions that are being started; `None` if another instance owns the partition by now.
-    coming: FuturesUnordered<Asked<'a, Option<Box<Parts>>>>,
+    coming: FuturesUnordered<PartitionFuture<'a, Option<Box<DriverConfig>>>>,
     drivers: JoinSet<(Partition, Result<Stats, DriverError>)>,
-    going: FuturesUnordered<Asked<'a, ()>>,
+    going: FuturesUnordered<PartitionFuture<'a, ()>>,
     /// Released leases, until the table is known to contain the release.
-    released: BTreeMap<Partition, Released>,
+    released: BTreeMap<Partition, ReleasedLease>,
     /// Partitions whose lease was refused, and the time of the next request.
     again: BTreeMap<Partition, Instant>,
     /// With `once`: partitions that have been driven to their end.
@@ -78,11 +78,11 @@ pub(super) struct Owning<'a> {
     started: Instant,
 }
 
-impl<'a> Owning<'a> {
+impl<'a> PartitionManager<'a> {
     pub(super) fn new(
-        starting: &'a Starting<'a>,
-        figures: &'a Figures,
-        heart: &'a mut Heart,
+        starting: &'a PartitionFactory<'a>,
+        figures: &'a RunStatus,
+        heart: &'a mut Heartbeat,
     ) -> Self {
         Self {
             starting,
@@ -171,21 +171,21 @@ impl<'a> Owning<'a> {
     }
 
     /// Monitors whether the broker is reachable, if a stream has events from there.
-    fn watch_reach(&self) -> watch::Receiver<Reach> {
-        let Starting { loaded, broker, .. } = self.starting;
-        let of_broker = |stream: &Stream| matches!(stream.source, Source::Amqp(_));
+    fn watch_reach(&self) -> watch::Receiver<BrokerHealth> {
+        let PartitionFactory { loaded, broker, .. } = self.starting;
+        let of_broker = |stream: &StreamConfig| matches!(stream.source, SourceConfig::Amqp(_));
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
         match broker {
             Some(broker) if loaded.config.streams.values().any(of_broker) => {
                 watch_reach(broker, lease)
             }
-            _ => watch::Sender::new(Reach::Reached).subscribe(),
+            _ => watch::Sender::new(BrokerHealth::Reached).subscribe(),
         }
     }
 
-    fn reaches_broker(&self, reach: Reach) {
+    fn reaches_broker(&self, reach: BrokerHealth) {
         self.heart.reaches_broker(reach);
-        if reach == Reach::Lost {
+        if reach == BrokerHealth::Lost {
             tracing::warn!(
                 "broker unreachable for longer than the lease: instances that reach it take over the \
                  partitions of this one"
@@ -201,7 +201,7 @@ impl<'a> Owning<'a> {
         let (table, asked) = self.heart.table();
         let id = self.heart.id();
         if !Arc::ptr_eq(&table, &self.table) {
-            let Starting { loaded, once, .. } = self.starting;
+            let PartitionFactory { loaded, once, .. } = self.starting;
             self.share = if *once { all.clone() } else { share(loaded, &table, id) };
             self.table = Arc::clone(&table);
             self.released.retain(|_, released| released.at.is_none_or(|at| asked <= at));
@@ -209,13 +209,13 @@ impl<'a> Owning<'a> {
         let mut share = self.share.clone();
         share.retain(|partition| !self.ended.contains(partition));
         for (partition, mine) in &self.mine {
-            if !share.contains(partition) && mine.tenure.stage() == Stage::Held {
+            if !share.contains(partition) && mine.tenure.stage() == OwnershipPhase::Held {
                 tracing::info!(
                     stream = &*partition.stream,
                     partition = partition.number,
                     "handing the partition over to another instance"
                 );
-                mine.tenure.set(Stage::Leaving);
+                mine.tenure.set(OwnershipPhase::Leaving);
             }
         }
         for partition in &share {
@@ -237,15 +237,15 @@ impl<'a> Owning<'a> {
                     .get(partition)
                     .is_some_and(|released| lease.epoch <= released.epoch);
             if lease.holder == Some(id) && !is_known {
-                let mine = Mine { tenure: self.heart.tenure(), is_driven: false };
-                mine.tenure.set(Stage::Over);
+                let mine = OwnedPartition { tenure: self.heart.tenure(), is_driven: false };
+                mine.tenure.set(OwnershipPhase::Over);
                 self.mine.insert(partition.clone(), mine);
                 self.give_back(partition.clone(), lease.epoch);
             }
         }
         let is_driven = |partition: &&Partition| {
             let mine = self.mine.get(*partition);
-            mine.is_some_and(|mine| mine.is_driven && mine.tenure.stage() == Stage::Held)
+            mine.is_some_and(|mine| mine.is_driven && mine.tenure.stage() == OwnershipPhase::Held)
         };
         self.figures.drives(share.iter().filter(is_driven).count(), share.len());
         Ok(())
@@ -255,14 +255,14 @@ impl<'a> Owning<'a> {
     fn wait_for(
         &mut self,
         partition: &Partition,
-        table: &Table,
+        table: &MembershipTable,
         holder: InstanceId,
     ) -> Result<(), RunError> {
         if !self.starting.once {
             return Ok(());
         }
         let Some(member) = table.members.get(&holder) else { return Ok(()) };
-        let About { name, alone, .. } = About::decode(&member.about);
+        let InstanceInfo { name, alone, .. } = InstanceInfo::decode(&member.about);
         let Partition { stream, number } = partition;
         let lease = Duration::from_millis(self.starting.loaded.config.runtime.lease.0);
         let patience = member.lasts.map_or(lease, |lasts| lease.max(lasts)) + BEYOND;
@@ -286,7 +286,7 @@ impl<'a> Owning<'a> {
     }
 
     fn ask_for(&mut self, partition: &Partition) {
-        let mine = Mine { tenure: self.heart.tenure(), is_driven: false };
+        let mine = OwnedPartition { tenure: self.heart.tenure(), is_driven: false };
         self.mine.insert(partition.clone(), mine);
         let store = self.starting.store;
         let id = self.heart.id();
@@ -297,10 +297,10 @@ impl<'a> Owning<'a> {
         }));
     }
 
-    fn leased(&mut self, partition: Partition, leased: Leased) {
+    fn leased(&mut self, partition: Partition, leased: LeaseReply) {
         let Some(mine) = self.mine.get(&partition) else { return };
-        let Leased::Given(epoch) = leased else {
-            mine.tenure.set(Stage::Over);
+        let LeaseReply::Given(epoch) = leased else {
+            mine.tenure.set(OwnershipPhase::Over);
             self.mine.remove(&partition);
             self.again.insert(partition, Instant::now() + AGAIN);
             return;
@@ -315,19 +315,19 @@ impl<'a> Owning<'a> {
             let parts = tokio::select! {
                 parts = starting.bring_up(&partition, epoch, Arc::clone(&tenure), &progress) => parts,
                 // Another instance owns the partition, or is about to.
-                _ = stages.past(Stage::Held) => Ok(None),
+                _ = stages.past(OwnershipPhase::Held) => Ok(None),
             };
             (partition, parts.map(|parts| parts.map(Box::new)))
         }));
     }
 
-    fn came(&mut self, partition: Partition, parts: Option<Box<Parts>>) {
+    fn came(&mut self, partition: Partition, parts: Option<Box<DriverConfig>>) {
         let Some(mine) = self.mine.get_mut(&partition) else { return };
         if let Some(parts) = parts {
             mine.is_driven = true;
             self.drivers.spawn(async move { (partition, Driver::run(*parts).await) });
         } else {
-            mine.tenure.set(Stage::Over);
+            mine.tenure.set(OwnershipPhase::Over);
             if let Some(epoch) = mine.tenure.epoch() {
                 self.give_back(partition, epoch);
             }
@@ -343,7 +343,7 @@ impl<'a> Owning<'a> {
         self.figures.of(&partition).over();
         let Some(mine) = self.mine.get_mut(&partition) else { return Ok(()) };
         mine.is_driven = false;
-        mine.tenure.set(Stage::Over);
+        mine.tenure.set(OwnershipPhase::Over);
         let epoch = mine.tenure.epoch();
         match result {
             Ok(stats) if self.starting.once || self.is_ending => {
@@ -371,7 +371,7 @@ impl<'a> Owning<'a> {
     }
 
     fn give_back(&mut self, partition: Partition, epoch: u64) {
-        self.released.insert(partition.clone(), Released { epoch, at: None });
+        self.released.insert(partition.clone(), ReleasedLease { epoch, at: None });
         let store = self.starting.store;
         let id = self.heart.id();
         self.going.push(Box::pin(async move {
@@ -388,7 +388,11 @@ impl<'a> Owning<'a> {
         self.leasing = FuturesUnordered::new();
         self.coming = FuturesUnordered::new();
         self.mine.retain(|_, mine| {
-            mine.tenure.set(if mine.is_driven { Stage::Leaving } else { Stage::Over });
+            mine.tenure.set(if mine.is_driven {
+                OwnershipPhase::Leaving
+            } else {
+                OwnershipPhase::Over
+            });
             mine.is_driven
         });
     }

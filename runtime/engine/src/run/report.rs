@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Cause, Stats, Status};
+use ordain_core::{Cause, KeyStatus, Stats};
 
-use ordain_config::Loaded;
+use ordain_config::LoadedConfig;
 use ordain_store::{KeyFilter, Store, StoreError};
 use ordain_util::text::count;
 
@@ -17,16 +17,16 @@ const STREAMS: usize = 10;
 
 /// The result of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub struct RunReport {
     /// The counts of the run.
     pub stats: Stats,
     /// The events that the store holds at the end, from any run, if they were counted.
-    pub held: Option<Held>,
+    pub held: Option<HeldTotals>,
 }
 
 /// Blocked keys and their held events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldTotals {
     /// Number of events of all keys that are held in the store.
     pub events: u64,
     /// Number of keys by index in [`STANDING`] and by stream.
@@ -34,13 +34,13 @@ pub struct Held {
 }
 
 /// Statuses of blocked keys: the status, its name in commands, and its text in the report.
-const STANDING: [(Status, &str, &str); 3] = [
-    (Status::Waiting, "waiting", "waiting for an event"),
-    (Status::Retrying, "retrying", "waiting to retry"),
-    (Status::Parked, "parked", "parked"),
+const STANDING: [(KeyStatus, &str, &str); 3] = [
+    (KeyStatus::Waiting, "waiting", "waiting for an event"),
+    (KeyStatus::Retrying, "retrying", "waiting to retry"),
+    (KeyStatus::Parked, "parked", "parked"),
 ];
 
-impl Held {
+impl HeldTotals {
     /// Counts the held events and blocked keys of a store, which reads the record of every key.
     pub(super) async fn count(store: &dyn Store) -> Result<Self, StoreError> {
         let mut held = Self::default();
@@ -76,10 +76,10 @@ impl Held {
     }
 }
 
-impl Report {
+impl RunReport {
     /// Returns whether any event is not settled with effect, for which `--strict` fails.
     pub fn has_problems(&self) -> bool {
-        self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(Held::is_any)
+        self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(HeldTotals::is_any)
     }
 
     /// Returns the report as a JSON object.
@@ -113,9 +113,9 @@ fn causes(stats: &Stats) -> impl Iterator<Item = (Cause, u64)> {
     all.filter(|(_, count)| *count > 0)
 }
 
-impl Report {
+impl RunReport {
     /// Returns the report for people, with commands that show more under the configuration of the run.
-    pub fn text(&self, config: &Loaded) -> String {
+    pub fn text(&self, config: &LoadedConfig) -> String {
         let Self { stats, held } = self;
         let mut text = String::new();
         let mut line = |what: &str, number: u64| text += &format!("{what:<20} {number:>12}\n");

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ordain_core::ownership::{Candidate, owners};
+use ordain_core::ownership::{OwnerCandidate, owners};
 
-use ordain_config::{Loaded, Name, Stream};
-use ordain_store::About;
-use ordain_store::Reach;
-use ordain_store::{InstanceId, Partition, Table};
+use ordain_config::{LoadedConfig, ResourceName, StreamConfig};
+use ordain_store::BrokerHealth;
+use ordain_store::InstanceInfo;
+use ordain_store::{InstanceId, MembershipTable, Partition};
 
 /// Returns all partitions of the configured streams.
-pub(super) fn all(loaded: &Loaded) -> BTreeSet<Partition> {
-    let of = |(name, stream): (&Name, &Stream)| {
+pub(super) fn all(loaded: &LoadedConfig) -> BTreeSet<Partition> {
+    let of = |(name, stream): (&ResourceName, &StreamConfig)| {
         let name = name.shared();
         let partitions = stream.source.partitions();
         (0..partitions).map(move |number| Partition { stream: Arc::clone(&name), number })
@@ -22,10 +22,14 @@ pub(super) fn all(loaded: &Loaded) -> BTreeSet<Partition> {
 
 /// Returns the partitions that an instance must own, according to the table. The other instances compute their shares
 /// from the same table and together own all other partitions.
-pub(super) fn share(loaded: &Loaded, table: &Table, id: InstanceId) -> BTreeSet<Partition> {
-    let there = table.members.iter().map(|(id, member)| (*id, About::decode(&member.about)));
+pub(super) fn share(
+    loaded: &LoadedConfig,
+    table: &MembershipTable,
+    id: InstanceId,
+) -> BTreeSet<Partition> {
+    let there = table.members.iter().map(|(id, member)| (*id, InstanceInfo::decode(&member.about)));
     let (alone, there): (Vec<_>, Vec<_>) = there.partition(|(_, about)| about.alone);
-    let there: Vec<(InstanceId, About)> =
+    let there: Vec<(InstanceId, InstanceInfo)> =
         there.into_iter().filter(|(_, about)| !about.leaving).collect();
     // An instance that runs alone keeps its partitions to its end.
     let is_kept = |partition: &Partition| {
@@ -43,17 +47,18 @@ pub(super) fn share(loaded: &Loaded, table: &Table, id: InstanceId) -> BTreeSet<
 
 /// Returns the candidates for each stream. An instance that does not reach the broker is a candidate only if no
 /// instance with the stream does.
-fn candidates(there: &[(InstanceId, About)]) -> Vec<Candidate<'_>> {
+fn candidates(there: &[(InstanceId, InstanceInfo)]) -> Vec<OwnerCandidate<'_>> {
     let reached: BTreeSet<&str> = there
         .iter()
-        .filter(|(_, about)| about.broker == Reach::Reached)
+        .filter(|(_, about)| about.broker == BrokerHealth::Reached)
         .flat_map(|(_, about)| about.streams.keys().map(String::as_str))
         .collect();
-    let is_cut_off =
-        |about: &About, stream: &str| about.broker == Reach::Lost && reached.contains(stream);
+    let is_cut_off = |about: &InstanceInfo, stream: &str| {
+        about.broker == BrokerHealth::Lost && reached.contains(stream)
+    };
     let mut candidates = Vec::new();
     for (id, about) in there {
-        let mut candidate = Candidate { id: id.0, streams: BTreeMap::new() };
+        let mut candidate = OwnerCandidate { id: id.0, streams: BTreeMap::new() };
         for (stream, partitions) in &about.streams {
             if !is_cut_off(about, stream) {
                 candidate.streams.insert(stream, *partitions);
@@ -68,27 +73,28 @@ fn candidates(there: &[(InstanceId, About)]) -> Vec<Candidate<'_>> {
 mod tests {
     use super::*;
 
-    fn about(streams: &[&str], broker: Reach) -> About {
+    fn about(streams: &[&str], broker: BrokerHealth) -> InstanceInfo {
         let streams = streams.iter().map(|stream| ((*stream).to_owned(), 2)).collect();
-        About { streams, broker, ..About::default() }
+        InstanceInfo { streams, broker, ..InstanceInfo::default() }
     }
 
-    fn streams_of(there: &[About]) -> Vec<Vec<String>> {
+    fn streams_of(there: &[InstanceInfo]) -> Vec<Vec<String>> {
         let there: Vec<_> = (0..).map(InstanceId).zip(there.iter().cloned()).collect();
-        let of =
-            |candidate: Candidate<'_>| candidate.streams.keys().map(ToString::to_string).collect();
+        let of = |candidate: OwnerCandidate<'_>| {
+            candidate.streams.keys().map(ToString::to_string).collect()
+        };
         candidates(&there).into_iter().map(of).collect()
     }
 
     #[test]
     fn instance_without_the_broker_owns_nothing_that_others_can_own() {
-        let here = Reach::Reached;
-        let lost = Reach::Lost;
+        let here = BrokerHealth::Reached;
+        let lost = BrokerHealth::Lost;
         let found = streams_of(&[about(&["a", "b"], lost), about(&["a"], here)]);
         assert_eq!(found, [vec!["b"], vec!["a"]], "no other instance runs b");
         let found = streams_of(&[about(&["a"], lost), about(&["a"], lost), about(&["f"], here)]);
         assert_eq!(found, [["a"], ["a"], ["f"]], "no instance with a reaches the broker");
-        let found = streams_of(&[about(&["a"], Reach::Doubted), about(&["a"], here)]);
+        let found = streams_of(&[about(&["a"], BrokerHealth::Doubted), about(&["a"], here)]);
         assert_eq!(found, [["a"], ["a"]]);
     }
 }

@@ -3,24 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordain_core::{Ordering, Settings};
+use ordain_core::{OrderingMode, SequencerSettings};
 
-use super::starting::Starting;
+use super::starting::PartitionFactory;
 use super::{RunError, files};
-use crate::driver::Progress;
-use crate::sink::Target;
+use crate::driver::PartitionMetrics;
+use crate::sink::PartitionHandle;
 use crate::source::{self, FileOptions, Inbox, QueueOptions, unplaced};
-use ordain_amqp::{ConsumerOptions, Producer, Topology};
-use ordain_cloudevents::Decoder;
-use ordain_cloudevents::{Position, Print, Source};
+use ordain_amqp::{ConsumerOptions, ExchangeProducer, Topology};
+use ordain_cloudevents::EventDecoder;
+use ordain_cloudevents::{FilePosition, ReadFingerprint, SourceHandle};
 use ordain_config::{
-    AmqpSource, FileSource, HttpSource, Name, Place, Source as SourceConfig, StoreConfig, Stream,
-    StreamSource,
+    AmqpSourceConfig, FileOrStdio, FileSourceConfig, HttpSourceConfig, ResourceName, SourceConfig,
+    StoreConfig, StreamConfig, StreamSourceConfig,
 };
-use ordain_store::Tenure;
+use ordain_store::Ownership;
 use ordain_store::checkpoint::Checkpoint;
 use ordain_store::{Claim, Mark, Partition, StoreError};
-use ordain_util::probe::Probe;
+use ordain_util::probe::TailFingerprint;
 
 /// Divisor of a partition's memory for deliveries that the broker has sent and the driver has not taken; the rest is
 /// for events, states and outcomes.
@@ -30,33 +30,33 @@ const AHEAD: usize = 4;
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// A running source.
-pub(super) struct Started {
-    pub(super) source: Source,
+pub(super) struct StartedSource {
+    pub(super) source: SourceHandle,
     /// Events received over HTTP that are not in the source's queue yet.
     pub(super) inbox: Option<Inbox>,
     /// The name of the source's checkpoint, if it can resume.
     pub(super) checkpoint: Option<String>,
 }
 
-impl Starting<'_> {
+impl PartitionFactory<'_> {
     /// Starts the source of a partition.
     pub(super) async fn source(
         &self,
-        name: &Name,
-        stream: &Stream,
-        settings: &Settings,
-        progress: &Arc<Progress>,
-        target: &Arc<Target>,
-    ) -> Result<Started, RunError> {
+        name: &ResourceName,
+        stream: &StreamConfig,
+        settings: &SequencerSettings,
+        progress: &Arc<PartitionMetrics>,
+        target: &Arc<PartitionHandle>,
+    ) -> Result<StartedSource, RunError> {
         match &stream.source {
             SourceConfig::Amqp(config) => {
                 let tenure = &target.tenure;
                 let source = self.queue(name, stream, config, settings, progress, tenure);
                 let inbox = self.inbox(stream, config, target, progress).await?;
-                Ok(Started { source, inbox, checkpoint: None })
+                Ok(StartedSource { source, inbox, checkpoint: None })
             }
-            SourceConfig::Stream(StreamSource { queue, .. })
-            | SourceConfig::Http(HttpSource { queue, .. }) => {
+            SourceConfig::Stream(StreamSourceConfig { queue, .. })
+            | SourceConfig::Http(HttpSourceConfig { queue, .. }) => {
                 let options = self.waiting(&target.partition, target.claim, *queue, progress);
                 let source = source::read_queue(QueueOptions {
                     is_fed_from_here: matches!(stream.source, SourceConfig::Stream(_)),
@@ -64,11 +64,11 @@ impl Starting<'_> {
                     target: Some(Arc::clone(target)),
                     ..options
                 });
-                Ok(Started { source, inbox: None, checkpoint: None })
+                Ok(StartedSource { source, inbox: None, checkpoint: None })
             }
             SourceConfig::File(config) => {
                 let (source, checkpoint) = self.file(name, stream, config, target).await?;
-                Ok(Started { source, inbox: None, checkpoint })
+                Ok(StartedSource { source, inbox: None, checkpoint })
             }
         }
     }
@@ -79,7 +79,7 @@ impl Starting<'_> {
         partition: &Partition,
         claim: Claim,
         limit: u64,
-        progress: &Progress,
+        progress: &PartitionMetrics,
     ) -> QueueOptions {
         QueueOptions {
             store: Arc::clone(self.store),
@@ -100,10 +100,10 @@ impl Starting<'_> {
     /// without a known partition.
     async fn inbox(
         &self,
-        stream: &Stream,
-        config: &AmqpSource,
-        target: &Target,
-        progress: &Progress,
+        stream: &StreamConfig,
+        config: &AmqpSourceConfig,
+        target: &PartitionHandle,
+        progress: &PartitionMetrics,
     ) -> Result<Option<Inbox>, RunError> {
         let (Some(exchange), Some(broker)) = (&config.exchange, &self.broker) else {
             return Ok(None);
@@ -127,9 +127,9 @@ impl Starting<'_> {
                 Err(error) => return Err(error.into()),
             };
         }
-        let in_order = stream.ordering == Ordering::Fifo;
+        let in_order = stream.ordering == OrderingMode::Fifo;
         let key = &config.key;
-        let producer = || Producer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
+        let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
         // Offer half of the events that are recognised by their ids, because others arrive before the copies do. Also
         // leave room for the ids of all events that the broker may redeliver.
         let repeats = stream.source.repeats(self.loaded.config.ingress.is_some());
@@ -142,13 +142,13 @@ impl Starting<'_> {
     /// Starts the consumer of a broker's queue. The broker itself tracks acknowledgements.
     fn queue(
         &self,
-        name: &Name,
-        stream: &Stream,
-        config: &AmqpSource,
-        settings: &Settings,
-        progress: &Arc<Progress>,
-        tenure: &Arc<Tenure>,
-    ) -> Source {
+        name: &ResourceName,
+        stream: &StreamConfig,
+        config: &AmqpSourceConfig,
+        settings: &SequencerSettings,
+        progress: &Arc<PartitionMetrics>,
+        tenure: &Arc<Ownership>,
+    ) -> SourceHandle {
         let broker = self.broker.as_ref().expect("a source of a broker is checked to have one");
         ordain_amqp::start(ConsumerOptions {
             broker: Arc::clone(broker),
@@ -160,7 +160,7 @@ impl Starting<'_> {
             last_window: Arc::clone(
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
-            decoder: ordain_amqp::Decoder {
+            decoder: ordain_amqp::DeliveryDecoder {
                 ordering: stream.ordering,
                 event_size: self.loaded.config.runtime.event_size.bytes(),
                 key: config.key.clone(),
@@ -173,16 +173,16 @@ impl Starting<'_> {
     /// Starts a file source at its checkpoint.
     async fn file(
         &self,
-        name: &Name,
-        stream: &Stream,
-        config: &FileSource,
-        target: &Target,
-    ) -> Result<(Source, Option<String>), RunError> {
+        name: &ResourceName,
+        stream: &StreamConfig,
+        config: &FileSourceConfig,
+        target: &PartitionHandle,
+    ) -> Result<(SourceHandle, Option<String>), RunError> {
         let event_size = self.loaded.config.runtime.event_size.bytes();
-        let decoder = Decoder { ordering: stream.ordering, event_size };
-        let Place::File(path) = &config.path else {
+        let decoder = EventDecoder { ordering: stream.ordering, event_size };
+        let FileOrStdio::File(path) = &config.path else {
             let name = "standard input".into();
-            let position = Position::default();
+            let position = FilePosition::default();
             let options = FileOptions { file: None, name, position, follow: false, decoder };
             return Ok((source::start(options).map_err(RunError::Thread)?, None));
         };
@@ -230,16 +230,16 @@ impl Starting<'_> {
                 "file differs from the one of the last run in the part that was read: reading it from its \
                  beginning; {}", ordain_store::checkpoint::read_again(stream.ordering)
             ),
-            (_, Some(Position { line, .. })) => {
+            (_, Some(FilePosition { line, .. })) => {
                 tracing::info!(stream = %name, line, "continuing after the last run");
             }
             (None, None) => {}
         }
         if !lost_in.is_empty() {
             // Later commits with the numbers of the lost ones must not make the old checkpoint look valid.
-            let nothing_read = Print::new(b"", &Probe::new(0, b""));
+            let nothing_read = ReadFingerprint::new(b"", &TailFingerprint::new(0, b""));
             let beginning =
-                Checkpoint::new(Position::default(), nothing_read, target.found.to_vec());
+                Checkpoint::new(FilePosition::default(), nothing_read, target.found.to_vec());
             let value = beginning.encode().into();
             let beginning = Mark { name: mark.clone(), value };
             let put = async || {

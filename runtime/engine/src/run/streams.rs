@@ -6,21 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use ordain_core::{Decided, Input};
+use ordain_core::{Input, Rollout};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::sources::Started;
-use super::starting::Starting;
-use crate::completion::{INBOX, Note};
-use crate::driver::{Parts, Progress};
+use super::sources::StartedSource;
+use super::starting::PartitionFactory;
+use crate::completion::{Completion, INBOX};
+use crate::driver::{DriverConfig, PartitionMetrics};
 use crate::replay;
 use crate::run::RunError;
-use crate::sink::{Done, LeftOver, PublisherError, Question, Target};
+use crate::sink::{
+    OutboxBacklog, PartitionHandle, PublishWatermark, PublisherCommand, PublisherError,
+};
 use ordain_config::numbering;
-use ordain_config::{Config, Loaded, Name, Share, Sink, Stream};
-use ordain_store::{About, Tenure};
-use ordain_store::{Claimed, InstanceId, Partition, Store, StoreError};
+use ordain_config::{
+    Config, LoadedConfig, PartitionParams, ResourceName, SinkConfig, StreamConfig,
+};
+use ordain_store::{ClaimedPartition, InstanceId, Partition, Store, StoreError};
+use ordain_store::{InstanceInfo, Ownership};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::StreamContext;
 
@@ -38,8 +42,13 @@ pub(super) fn unpublished(config: &Config) -> usize {
     settings.sum::<usize>().max(1)
 }
 
-fn share(config: &Config, stream: &Stream, partition: u32, version: Option<Arc<Decided>>) -> Share {
-    Share {
+fn share(
+    config: &Config,
+    stream: &StreamConfig,
+    partition: u32,
+    version: Option<Arc<Rollout>>,
+) -> PartitionParams {
+    PartitionParams {
         partition,
         of_stream: stream.source.partitions() as usize,
         of_process: config.partitions(),
@@ -52,11 +61,11 @@ fn share(config: &Config, stream: &Stream, partition: u32, version: Option<Arc<D
 /// Rejects a store with committed messages of a stream that neither this configuration nor another running instance
 /// has: no process would publish them.
 pub(super) async fn check_left_overs(
-    loaded: &Loaded,
+    loaded: &LoadedConfig,
     store: &dyn Store,
     id: InstanceId,
 ) -> Result<(), RunError> {
-    let others = About::all_but(&store.table().await?, id);
+    let others = InstanceInfo::all_but(&store.table().await?, id);
     'streams: for stream in store.streams().await? {
         if loaded.config.streams.keys().any(|name| **name == *stream) {
             continue;
@@ -99,7 +108,7 @@ pub(super) fn room(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }
 
-impl Starting<'_> {
+impl PartitionFactory<'_> {
     /// Claims a partition under the epoch of its lease, publishes the messages that an earlier owner left in its
     /// outbox, and builds the parts of its driver. Returns `None` if another process has claimed the partition since,
     /// or the publisher has ended.
@@ -107,9 +116,9 @@ impl Starting<'_> {
         &self,
         partition: &Partition,
         epoch: u64,
-        tenure: Arc<Tenure>,
-        progress: &Arc<Progress>,
-    ) -> Result<Option<Parts>, RunError> {
+        tenure: Arc<Ownership>,
+        progress: &Arc<PartitionMetrics>,
+    ) -> Result<Option<DriverConfig>, RunError> {
         let streams = &self.loaded.config.streams;
         let Some((name, stream)) = streams.get_key_value(&*partition.stream) else {
             return Ok(None);
@@ -119,14 +128,14 @@ impl Starting<'_> {
             claimed => claimed?,
         };
         let (complete, completions) = mpsc::channel(INBOX);
-        let target = Arc::new(Target {
+        let target = Arc::new(PartitionHandle {
             partition: partition.clone(),
             claim: claimed.claim,
-            dead_letter: stream.dead_letter.as_ref().map(Name::shared),
+            dead_letter: stream.dead_letter.as_ref().map(ResourceName::shared),
             completions: complete,
             tenure,
             found: claimed.commits.clone().into(),
-            done: (0..self.store.shards()).map(|_| Done::default()).collect(),
+            done: (0..self.store.shards()).map(|_| PublishWatermark::default()).collect(),
             commits: claimed.commits.iter().map(|commit| AtomicU64::new(*commit)).collect(),
             driven: AtomicBool::new(false),
         });
@@ -140,8 +149,8 @@ impl Starting<'_> {
     /// shards. Returns those that are not done; `None` if the publisher has ended.
     async fn publish_left_over(
         &self,
-        target: &Arc<Target>,
-        claimed: &Claimed,
+        target: &Arc<PartitionHandle>,
+        claimed: &ClaimedPartition,
     ) -> Result<Option<Vec<Input>>, RunError> {
         let mut messages = 0;
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -154,9 +163,9 @@ impl Starting<'_> {
                 let Some(newest) = entries.last() else { break };
                 after = newest.number;
                 let (taken, mut answer) = oneshot::channel();
-                let left = LeftOver { target: Arc::clone(target), shard, entries, taken };
+                let left = OutboxBacklog { target: Arc::clone(target), shard, entries, taken };
                 let mut asking = pin!(async {
-                    self.questions.send(Question::LeftOver(left)).await.ok()?;
+                    self.questions.send(PublisherCommand::LeftOver(left)).await.ok()?;
                     (&mut answer).await.ok()
                 });
                 messages += loop {
@@ -182,7 +191,7 @@ impl Starting<'_> {
             );
         }
         let (tell, left) = oneshot::channel();
-        let question = Question::Left(Arc::clone(target), tell);
+        let question = PublisherCommand::Left(Arc::clone(target), tell);
         let asked = self.questions.send(question).await;
         Ok(if asked.is_ok() { left.await.ok() } else { None })
     }
@@ -190,23 +199,24 @@ impl Starting<'_> {
     #[allow(clippy::too_many_arguments, reason = "the method only combines its arguments")]
     async fn parts(
         &self,
-        name: &Name,
-        stream: &Stream,
-        claimed: Claimed,
-        target: Arc<Target>,
-        completions: mpsc::Receiver<Note>,
+        name: &ResourceName,
+        stream: &StreamConfig,
+        claimed: ClaimedPartition,
+        target: Arc<PartitionHandle>,
+        completions: mpsc::Receiver<Completion>,
         left_over: Vec<Input>,
-        progress: &Arc<Progress>,
-    ) -> Result<Option<Parts>, RunError> {
+        progress: &Arc<PartitionMetrics>,
+    ) -> Result<Option<DriverConfig>, RunError> {
         let config = &self.loaded.config;
         let Some(mut version) = self.handlers.feed(name) else { return Ok(None) };
         let active = version.active();
         let decided = active.as_ref().map(|active| Arc::clone(&active.decided));
         let done = target.completions.clone();
         let partition = target.partition.clone();
-        let mut context = StreamContext::new(name.shared(), config.sinks.keys().map(Name::shared));
+        let mut context =
+            StreamContext::new(name.shared(), config.sinks.keys().map(ResourceName::shared));
         for (sink, config) in &config.sinks {
-            if let Sink::Amqp(config) = config {
+            if let SinkConfig::Amqp(config) = config {
                 context = context.with_routing_key(sink.shared(), config.routing_key.clone());
             }
         }
@@ -215,14 +225,14 @@ impl Starting<'_> {
             active,
             // This runs on a worker's thread. The driver always takes its completions, so the call blocks only
             // shortly. If the driver is gone, the results are not needed.
-            Box::new(move |turns| drop(done.blocking_send(Note::Turns(turns)))),
+            Box::new(move |turns| drop(done.blocking_send(Completion::Turns(turns)))),
         );
         let settings = config.settings(stream, &share(config, stream, partition.number, decided));
-        let Started { source, inbox, checkpoint } =
+        let StartedSource { source, inbox, checkpoint } =
             self.source(name, stream, &settings, progress, &target).await?;
         let replay =
-            replay::Sources::new(config, (name, stream), self.store, &partition, &self.hosts);
-        Ok(Some(Parts {
+            replay::ReplaySources::new(config, (name, stream), self.store, &partition, &self.hosts);
+        Ok(Some(DriverConfig {
             settings,
             version,
             partition,

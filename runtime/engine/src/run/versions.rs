@@ -9,26 +9,27 @@ use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{EventKind, RecursiveMode, Watcher as _};
-use ordain_core::{Build, Decided};
+use ordain_core::{Build, Rollout};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::RunError;
 use crate::instance::Membership;
-use ordain_config::Loaded;
-use ordain_core::rollout::{Known, decide};
+use ordain_config::LoadedConfig;
+use ordain_core::rollout::{RolloutView, decide};
 use ordain_core::split_version;
-use ordain_store::About;
-use ordain_store::{Store, Table};
+use ordain_store::InstanceInfo;
+use ordain_store::{MembershipTable, Store};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::clean;
 use ordain_util::wait;
 use ordain_wasm::warn_of_migrate;
+use ordain_wasm::{ActivationResult, HandlerRegistry, VersionUnavailable};
 use ordain_wasm::{
-    Active, Change, Folder, Handler, HandlerFile, LoadError, Manner, Next, Refused, Stamp,
+    ActiveVersion, CatalogAction, CompilePriority, FileFault, FileStamp, Handler, HandlerFile,
+    LoadError, LoadOutcome, PluginFolder,
 };
-use ordain_wasm::{Chosen, Handlers, Missing};
 
 /// Interval between two scans of the folder, in addition to notifications: not every file system sends them.
 const LOOK: Duration = Duration::from_secs(2);
@@ -40,38 +41,38 @@ const TOGETHER: Duration = Duration::from_millis(50);
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The future result of a load.
-type Loading = oneshot::Receiver<Result<Arc<Handler>, LoadError>>;
+type PendingLoad = oneshot::Receiver<Result<Arc<Handler>, LoadError>>;
 
-pub(super) struct Versions<'a> {
-    loaded: &'a Loaded,
+pub(super) struct RolloutController<'a> {
+    loaded: &'a LoadedConfig,
     store: &'a Arc<dyn Store>,
-    handlers: &'a Arc<Handlers>,
+    handlers: &'a Arc<HandlerRegistry>,
     membership: Membership,
-    table: Arc<Table>,
+    table: Arc<MembershipTable>,
     /// The state of each stream.
-    seen: BTreeMap<Arc<str>, Seen>,
+    seen: BTreeMap<Arc<str>, RolloutState>,
     folder_throttle: LogThrottle,
     decision_throttle: LogThrottle,
 }
 
 /// The known state of a stream's rollout.
 #[derive(Default)]
-struct Seen {
+struct RolloutState {
     /// The highest known generation.
     newest: u64,
     /// The decision for this instance's own offer, or the decision at the start of this instance: this instance may
     /// return from it to a lower version.
-    had: Option<Arc<Decided>>,
+    had: Option<Arc<Rollout>>,
     has_begun: bool,
     /// The time since which the decided version is missing here.
     missing: Option<Instant>,
 }
 
-impl<'a> Versions<'a> {
+impl<'a> RolloutController<'a> {
     pub(super) fn new(
-        loaded: &'a Loaded,
+        loaded: &'a LoadedConfig,
         store: &'a Arc<dyn Store>,
-        handlers: &'a Arc<Handlers>,
+        handlers: &'a Arc<HandlerRegistry>,
         mut membership: Membership,
     ) -> Self {
         let table = membership.table();
@@ -93,9 +94,9 @@ impl<'a> Versions<'a> {
         let _watcher = self.watch(tell);
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut loading: Option<(HandlerFile, Stamp, Loading)> = None;
+        let mut loading: Option<(HandlerFile, FileStamp, PendingLoad)> = None;
         // The scan runs on another thread, because the file system may not respond.
-        let mut looking: Option<JoinHandle<io::Result<Folder>>> = None;
+        let mut looking: Option<JoinHandle<io::Result<PluginFolder>>> = None;
         loop {
             let again = self.decide_all().await;
             if once && let Some(error) = self.gives_up() {
@@ -103,13 +104,13 @@ impl<'a> Versions<'a> {
             }
             let next = self.handlers.with_catalog(|catalog| catalog.next(Instant::now()));
             let at = match next {
-                Next::Load(file, stamp) if loading.is_none() => {
+                CatalogAction::Load(file, stamp) if loading.is_none() => {
                     let load = self.load(&file);
                     loading = Some((file, stamp, load));
                     None
                 }
-                Next::At(at) => Some(at),
-                Next::Load(..) | Next::Nothing => None,
+                CatalogAction::At(at) => Some(at),
+                CatalogAction::Load(..) | CatalogAction::Nothing => None,
             };
             let handlers = Arc::clone(self.handlers);
             tokio::select! {
@@ -178,17 +179,17 @@ impl<'a> Versions<'a> {
     }
 
     /// Starts a scan of the folder.
-    fn look(&self) -> JoinHandle<io::Result<Folder>> {
+    fn look(&self) -> JoinHandle<io::Result<PluginFolder>> {
         let dir = self.loaded.config.plugins.dir.clone();
         tokio::task::spawn_blocking(move || {
             // Changes that belong together are scanned together.
             std::thread::sleep(TOGETHER);
-            Folder::scan(&dir)
+            PluginFolder::scan(&dir)
         })
     }
 
     /// Processes the result of a scan.
-    fn looked(&mut self, folder: io::Result<Folder>) {
+    fn looked(&mut self, folder: io::Result<PluginFolder>) {
         let folder = match folder {
             Ok(folder) => folder,
             Err(error) => {
@@ -222,14 +223,14 @@ impl<'a> Versions<'a> {
     }
 
     /// Loads a file on a thread of its own, while other versions run.
-    fn load(&self, file: &HandlerFile) -> Loading {
+    fn load(&self, file: &HandlerFile) -> PendingLoad {
         tracing::info!(file = %clean(&file.path.display().to_string()), "loading handler");
         let (tell, done) = oneshot::channel();
         let engine = Arc::clone(&self.handlers.engine);
         let file = file.clone();
         let load = move || {
             // The receiver may be gone.
-            let _ = tell.send(engine.load_beside(&file, Manner::Polite));
+            let _ = tell.send(engine.load_beside(&file, CompilePriority::Polite));
         };
         // Without a thread the sender is dropped, and the file is loaded again later.
         let _ = std::thread::Builder::new().name("ordain-loader".to_owned()).spawn(load);
@@ -239,7 +240,7 @@ impl<'a> Versions<'a> {
     fn loaded(
         &self,
         file: &HandlerFile,
-        stamp: Stamp,
+        stamp: FileStamp,
         loaded: Option<Result<Arc<Handler>, LoadError>>,
     ) {
         let loaded = loaded.unwrap_or_else(|| {
@@ -247,16 +248,16 @@ impl<'a> Versions<'a> {
                 "cannot be loaded: the loader's thread did not start, or ended unexpectedly";
             Err(LoadError { path: file.path.clone(), reason: reason.to_owned(), may_pass: true })
         });
-        let found = loaded.as_ref().map(|handler| handler.build().clone()).map_err(Refused::from);
+        let found = loaded.as_ref().map(|handler| handler.build().clone()).map_err(FileFault::from);
         let now = Instant::now();
         let change = self.handlers.with_catalog(|catalog| catalog.loaded(file, stamp, found, now));
         match (change, loaded) {
-            (Change::Offered, Ok(handler)) => {
+            (LoadOutcome::Offered, Ok(handler)) => {
                 warn_of_migrate(&handler);
                 self.handlers.keep(handler);
                 self.membership.offer(self.handlers.offers());
             }
-            (Change::Refused(reason), _) => tracing::error!(
+            (LoadOutcome::Refused(reason), _) => tracing::error!(
                 path = %clean(&file.path.display().to_string()),
                 reason = %clean(&reason),
                 "handler version unusable; running versions continue"
@@ -296,7 +297,7 @@ impl<'a> Versions<'a> {
     async fn decide_all(&mut self) -> Option<Instant> {
         let handlers = Arc::clone(self.handlers);
         let offers = handlers.offers();
-        let others = About::all_but(&self.table, self.membership.id());
+        let others = InstanceInfo::all_but(&self.table, self.membership.id());
         let mut again = None;
         for (stream, name) in handlers.streams() {
             let Some(mine) = offers.get(&**stream) else { continue };
@@ -324,14 +325,14 @@ impl<'a> Versions<'a> {
                     handlers.with_catalog(|catalog| catalog.may_come(version))
                 })
             };
-            let known = Known {
+            let known = RolloutView {
                 decided: decided.as_deref(),
                 mine,
                 others: &of_others,
                 may_go_back: seen.had == decided && !may_come(),
                 newest: seen.newest,
             };
-            if seen.newest + 1 >= Decided::END && self.decision_throttle.allow() {
+            if seen.newest + 1 >= Rollout::END && self.decision_throttle.allow() {
                 tracing::error!(
                     stream = &**stream,
                     generation = seen.newest,
@@ -367,10 +368,10 @@ impl<'a> Versions<'a> {
     }
 
     /// Switches a stream to the decided version, or records why that version is missing.
-    fn follow(&self, stream: &Arc<str>, name: &str, decided: &Arc<Decided>, is_elsewhere: bool) {
-        let chosen: Chosen = match self.handlers.compiled(&decided.build) {
-            Some(handler) => Ok(Arc::new(Active { handler, decided: Arc::clone(decided) })),
-            None => Err(Missing {
+    fn follow(&self, stream: &Arc<str>, name: &str, decided: &Arc<Rollout>, is_elsewhere: bool) {
+        let chosen: ActivationResult = match self.handlers.compiled(&decided.build) {
+            Some(handler) => Ok(Arc::new(ActiveVersion { handler, decided: Arc::clone(decided) })),
+            None => Err(VersionUnavailable {
                 reason: self.why_missing(name, decided),
                 decided: Some(Arc::clone(decided)),
                 is_elsewhere,
@@ -397,7 +398,7 @@ impl<'a> Versions<'a> {
     }
 
     /// Returns the reason why the decided version is missing here.
-    fn why_missing(&self, name: &str, decided: &Decided) -> String {
+    fn why_missing(&self, name: &str, decided: &Rollout) -> String {
         let dir = self.loaded.config.plugins.dir.display();
         let of_another = || {
             let (other, _) = split_version(&decided.build.version);
@@ -441,7 +442,7 @@ impl<'a> Versions<'a> {
 
 /// Waits for the result of a load; `None` if its thread could not start or panicked.
 async fn loaded(
-    loading: &mut Option<(HandlerFile, Stamp, Loading)>,
+    loading: &mut Option<(HandlerFile, FileStamp, PendingLoad)>,
 ) -> Option<Result<Arc<Handler>, LoadError>> {
     match loading {
         Some((.., done)) => done.await.ok(),
@@ -450,7 +451,9 @@ async fn loaded(
 }
 
 /// Waits for the result of a scan.
-async fn looked(looking: &mut Option<JoinHandle<io::Result<Folder>>>) -> io::Result<Folder> {
+async fn looked(
+    looking: &mut Option<JoinHandle<io::Result<PluginFolder>>>,
+) -> io::Result<PluginFolder> {
     match looking {
         Some(look) => look.await.unwrap_or_else(|panic| Err(io::Error::other(panic))),
         None => std::future::pending().await,

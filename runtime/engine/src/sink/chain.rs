@@ -13,52 +13,56 @@ use std::sync::Arc;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 
-use super::content::Content;
-use super::{PublisherError, Target};
-use crate::source::Feeds;
-use ordain_amqp::{AmqpSink, Published};
-use ordain_config::Passage;
+use super::content::SinkContent;
+use super::{PartitionHandle, PublisherError};
+use crate::source::QueueNotifiers;
+use ordain_amqp::{ExchangeSink, PublishedCount};
+use ordain_config::NumberingPolicy;
 use ordain_store::{Destination, Store};
 
-pub(super) use belt::Belt;
+pub(super) use belt::SequenceAssigner;
 
 /// A message on its way to a destination.
-pub(super) struct Passing {
+pub(super) struct OutboundMessage {
     /// The number of its commit.
     pub(super) commit: u64,
-    pub(super) content: Content,
+    pub(super) content: SinkContent,
     /// The index of the message's sink among the sinks of its destination, if the destination is an exchange.
     pub(super) via: usize,
 }
 
 /// The messages of a run for one destination.
-pub(super) struct Batch {
+pub(super) struct DestinationBatch {
     pub(super) run: u64,
-    pub(super) target: Arc<Target>,
+    pub(super) target: Arc<PartitionHandle>,
     pub(super) shard: u32,
-    pub(super) passing: Vec<Passing>,
+    pub(super) passing: Vec<OutboundMessage>,
 }
 
 /// The number of each message of a batch; `None` if another owner has the partition now and publishes the message.
-pub(super) type Numbers = Vec<Option<u64>>;
+pub(super) type MessageNumbers = Vec<Option<u64>>;
 
 /// The sink of a destination. It accepts the messages of all sinks with this destination, and the store numbers them
 /// together, in the order of their outbox.
-pub(crate) struct ChainSink {
+pub(crate) struct SequencedSink {
     to: Destination,
     /// The messages of the run that is being gathered.
-    gathered: Vec<Passing>,
+    gathered: Vec<OutboundMessage>,
     /// The channel to the task. It is bounded by the limit of the outbox, which has all its messages.
-    input: UnboundedSender<Batch>,
-    start: Option<(Belt, UnboundedReceiver<Batch>)>,
+    input: UnboundedSender<DestinationBatch>,
+    start: Option<(SequenceAssigner, UnboundedReceiver<DestinationBatch>)>,
 }
 
-impl ChainSink {
+impl SequencedSink {
     /// Creates the sink of a destination.
-    pub(crate) fn new(passage: Passage, store: &Arc<dyn Store>, feeds: &Arc<Feeds>) -> Self {
+    pub(crate) fn new(
+        passage: NumberingPolicy,
+        store: &Arc<dyn Store>,
+        feeds: &Arc<QueueNotifiers>,
+    ) -> Self {
         let (input, taken) = mpsc::unbounded_channel();
         let to = passage.to.clone();
-        let belt = Belt::new(passage, store, feeds);
+        let belt = SequenceAssigner::new(passage, store, feeds);
         Self { to, gathered: Vec::new(), input, start: Some((belt, taken)) }
     }
 
@@ -67,7 +71,7 @@ impl ChainSink {
     }
 
     /// Adds a sink that is an exchange, before the task starts. Returns its index among the exchanges.
-    pub(super) fn add_exchange(&mut self, exchange: AmqpSink) -> usize {
+    pub(super) fn add_exchange(&mut self, exchange: ExchangeSink) -> usize {
         let Some((belt, _)) = &mut self.start else { return 0 };
         belt.add_exchange(exchange)
     }
@@ -76,24 +80,24 @@ impl ChainSink {
     pub(super) fn start(
         &mut self,
         tasks: &mut JoinSet<Result<(), PublisherError>>,
-        published: &UnboundedSender<Published>,
+        published: &UnboundedSender<PublishedCount>,
     ) {
         let Some((mut belt, taken)) = self.start.take() else { return };
         belt.start_exchanges(tasks, published);
         tasks.spawn(belt.run(taken, published.clone()));
     }
 
-    pub(super) fn put(&mut self, passing: Passing) {
+    pub(super) fn put(&mut self, passing: OutboundMessage) {
         self.gathered.push(passing);
     }
 
     /// Sends the gathered messages to the task, as the messages of a run.
-    pub(super) fn send(&mut self, run: u64, target: &Arc<Target>, shard: u32) {
+    pub(super) fn send(&mut self, run: u64, target: &Arc<PartitionHandle>, shard: u32) {
         if !self.gathered.is_empty() {
             let target = Arc::clone(target);
             let passing = std::mem::take(&mut self.gathered);
             // The task ends early only if it fails, and the `JoinSet` that has the task reports the failure.
-            let _ = self.input.send(Batch { run, target, shard, passing });
+            let _ = self.input.send(DestinationBatch { run, target, shard, passing });
         }
     }
 }

@@ -2,21 +2,24 @@
 
 use ordain_core::{DeadLetter, Event};
 
-use super::{PublisherError, Target};
-use ordain_amqp::AmqpSink;
+use super::{PartitionHandle, PublisherError};
+use ordain_amqp::ExchangeSink;
 use ordain_cloudevents::{letter_event, message_event};
 use ordain_store::OutboxMessage;
 
 /// A message or dead letter to publish.
 #[derive(Debug, Clone)]
-pub(super) enum Content {
+pub(super) enum SinkContent {
     Message(OutboxMessage),
     Letter(Box<DeadLetter>),
 }
 
-impl Content {
+impl SinkContent {
     /// Returns the name of the sink.
-    pub(super) fn sink<'a>(&'a self, target: &'a Target) -> Result<&'a str, PublisherError> {
+    pub(super) fn sink<'a>(
+        &'a self,
+        target: &'a PartitionHandle,
+    ) -> Result<&'a str, PublisherError> {
         match self {
             Self::Message(message) => Ok(message.emitted.message.sink()),
             Self::Letter(letter) => target.dead_letter.as_deref().ok_or_else(|| {
@@ -54,7 +57,7 @@ impl Content {
     }
 
     /// Adds the content to an exchange's sink.
-    pub(super) fn put(&self, exchange: &mut AmqpSink, stream: &str, sequence: Option<u64>) {
+    pub(super) fn put(&self, exchange: &mut ExchangeSink, stream: &str, sequence: Option<u64>) {
         match self {
             Self::Message(message) => exchange.put(stream, message, sequence),
             Self::Letter(letter) => exchange.put_letter(stream, letter, sequence),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// can bring them back. A mark is written lazily, and is durable when a later commit is. The publisher records marks;
 /// the task that numbers messages reads the result.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct PublishWatermark {
     through: AtomicU64,
     /// Marks that may not be durable yet, each with the commit through which it applies and the last commit at the
     /// time: the oldest such mark, and the newest.
@@ -19,7 +19,7 @@ pub struct Done {
 /// Stands for a shard whose marks name files: a mark must not be repeated without the lengths of its files.
 const HAS_FILES: u64 = u64::MAX;
 
-impl Done {
+impl PublishWatermark {
     /// Returns the commit.
     pub fn through(&self) -> u64 {
         self.through.load(Ordering::Relaxed)
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn mark_with_a_file_is_not_repeated() {
-        let done = Done::default();
+        let done = PublishWatermark::default();
         assert_eq!(done.mark_to_repeat(), None);
         done.begin_mark(3, false);
         assert_eq!(done.mark_to_repeat(), Some(3));
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn mark_counts_when_a_later_commit_is_durable() {
-        let done = Done::default();
+        let done = PublishWatermark::default();
         done.mark(3, 5);
         // Commit 5 was in flight when the mark was written.
         done.committed(5);

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use ordain_store::Mark;
 use ordain_store::published_file::{FileFingerprint, PublishedFile};
-use ordain_util::probe::Probe;
+use ordain_util::probe::TailFingerprint;
 use ordain_util::whole::whole;
 use serde::Deserialize;
 
@@ -32,27 +32,27 @@ pub(crate) struct FileSink {
     file: File,
     inode: u64,
     /// The fingerprinted end of the written data, after which the next message is written.
-    tail: Probe,
+    tail: TailFingerprint,
     synced: bool,
 }
 
 /// An opened file sink that may contain more lines than the store has recorded.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct FileSinkRecovery {
     sink: FileSink,
     present: u64,
 }
 
 /// The attributes that identify a line.
 #[derive(Deserialize)]
-struct Line<'a> {
+struct LineIdentity<'a> {
     #[serde(borrow)]
     id: Cow<'a, str>,
     #[serde(borrow)]
     source: Cow<'a, str>,
 }
 
-impl Opened {
+impl FileSinkRecovery {
     /// Returns whether the file is longer than the length in the store.
     pub(crate) fn has_more(&self) -> bool {
         self.present > self.sink.tail.end()
@@ -78,7 +78,7 @@ impl Opened {
         sink.file.set_len(whole)?;
         // The mark of the store will include these lines.
         sink.file.sync_all()?;
-        sink.tail = Probe::read(&sink.file, whole)?;
+        sink.tail = TailFingerprint::read(&sink.file, whole)?;
         tracing::warn!(
             path = %sink.path.display(), lines = lost,
             "THE STORE WENT BACK IN TIME: it lacks the last messages of the file and cannot publish them \
@@ -92,7 +92,7 @@ impl Opened {
 impl FileSink {
     /// Opens the file, given the store's mark for it. Without a mark, the file's contents stay and messages are
     /// written after them.
-    pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<Opened> {
+    pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_make(path)?;
         let metadata = file.metadata()?;
         let present = metadata.len();
@@ -120,10 +120,10 @@ impl FileSink {
             }
             Some(PublishedFile { length, .. }) => length,
         };
-        let tail = Probe::read(&file, length)?;
+        let tail = TailFingerprint::read(&file, length)?;
         let mark = Self::mark_name(path);
         let sink = Self { path: path.to_owned(), mark, file, inode, tail, synced: true };
-        Ok(Opened { sink, present })
+        Ok(FileSinkRecovery { sink, present })
     }
 
     /// Reads the data beyond the published length. Returns the end of its last complete line, and the number of
@@ -147,7 +147,7 @@ impl FileSink {
                 whole = at;
             }
             if is_whole && !is_begun {
-                let own = serde_json::from_slice::<Line<'_>>(&line).ok();
+                let own = serde_json::from_slice::<LineIdentity<'_>>(&line).ok();
                 let own = own.filter(|line| line.source.starts_with(OWN_SOURCE));
                 lost += u64::from(own.is_some_and(|line| !unpublished.contains(&*line.id)));
             }
@@ -182,7 +182,7 @@ impl FileSink {
         let present = self.file.metadata()?.len();
         if present < self.tail.end() {
             warn_shorter(&self.path, present, self.tail.end());
-            self.tail = Probe::read(&self.file, present)?;
+            self.tail = TailFingerprint::read(&self.file, present)?;
         }
         Ok(())
     }
@@ -238,7 +238,9 @@ fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Resul
     Ok(match &published.fingerprint {
         None => true,
         Some(fingerprint) if published.length == 0 => fingerprint.inode == inode,
-        Some(fingerprint) => fingerprint.tail == Probe::read(file, published.length)?.digest(),
+        Some(fingerprint) => {
+            fingerprint.tail == TailFingerprint::read(file, published.length)?.digest()
+        }
     })
 }
 

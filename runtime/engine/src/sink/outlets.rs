@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{JoinSet, block_in_place};
 
-use super::chain::{Batch, Belt, Passing};
-use super::content::Content;
-use super::{ChainSink, PublisherError, Sink, Target};
-use crate::source::Feeds;
-use ordain_amqp::{AmqpSink, Published};
-use ordain_config::Passage;
+use super::chain::{DestinationBatch, OutboundMessage, SequenceAssigner};
+use super::content::SinkContent;
+use super::{LineSink, PartitionHandle, PublisherError, SequencedSink};
+use crate::source::QueueNotifiers;
+use ordain_amqp::{ExchangeSink, PublishedCount};
+use ordain_config::NumberingPolicy;
 use ordain_store::{Mark, Store};
 use ordain_util::log_throttle::LogThrottle;
 
@@ -25,59 +25,60 @@ const RETRY: Duration = Duration::from_secs(1);
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A sink of lines.
-struct Lines {
-    sink: Sink,
+struct BufferedLineSink {
+    sink: LineSink,
     /// Encoded lines that are not written yet.
     buffer: Vec<u8>,
     /// The numbering of the sink's messages, if they are numbered.
-    numbered: Option<Numbered>,
+    numbered: Option<LineNumbering>,
 }
 
 /// The numbering of a sink of lines.
-struct Numbered {
-    belt: Belt,
+struct LineNumbering {
+    belt: SequenceAssigner,
     /// Contents that wait for their numbers.
-    announced: Vec<Batch>,
+    announced: Vec<DestinationBatch>,
     /// The numbers of the contents to be encoded next; `None` for a content that another owner publishes.
     numbers: VecDeque<Option<u64>>,
 }
 
 /// All sinks of the process.
 #[derive(Default)]
-pub(crate) struct Outlets {
-    lines: BTreeMap<String, Lines>,
-    exchanges: BTreeMap<String, AmqpSink>,
+pub(crate) struct Sinks {
+    lines: BTreeMap<String, BufferedLineSink>,
+    exchanges: BTreeMap<String, ExchangeSink>,
     /// Sinks whose messages pass through the store, one for each destination.
-    chains: Vec<ChainSink>,
+    chains: Vec<SequencedSink>,
     /// By sink: the index of its chain, and of its exchange within the chain.
     routes: BTreeMap<String, (usize, usize)>,
     /// Number of contents of the current run that tasks publish.
     unconfirmed: usize,
 }
 
-impl Outlets {
+impl Sinks {
     /// Adds a sink of lines.
-    pub(crate) fn add(&mut self, name: &str, sink: Sink) {
-        self.lines.insert(name.to_owned(), Lines { sink, buffer: Vec::new(), numbered: None });
+    pub(crate) fn add(&mut self, name: &str, sink: LineSink) {
+        self.lines
+            .insert(name.to_owned(), BufferedLineSink { sink, buffer: Vec::new(), numbered: None });
     }
 
     /// Enables numbering for a sink of lines.
     pub(crate) fn number(
         &mut self,
         name: &str,
-        passage: Passage,
+        passage: NumberingPolicy,
         store: &Arc<dyn Store>,
-        feeds: &Arc<Feeds>,
+        feeds: &Arc<QueueNotifiers>,
     ) {
         if let Some(lines) = self.lines.get_mut(name) {
-            let belt = Belt::new(passage, store, feeds);
+            let belt = SequenceAssigner::new(passage, store, feeds);
             lines.numbered =
-                Some(Numbered { belt, announced: Vec::new(), numbers: VecDeque::new() });
+                Some(LineNumbering { belt, announced: Vec::new(), numbers: VecDeque::new() });
         }
     }
 
     /// Adds a sink that is an exchange.
-    pub(crate) fn add_exchange(&mut self, name: &str, sink: AmqpSink) {
+    pub(crate) fn add_exchange(&mut self, name: &str, sink: ExchangeSink) {
         self.exchanges.insert(name.to_owned(), sink);
     }
 
@@ -85,14 +86,14 @@ impl Outlets {
     pub(crate) fn add_chain(
         &mut self,
         name: &str,
-        passage: Passage,
-        exchange: Option<AmqpSink>,
+        passage: NumberingPolicy,
+        exchange: Option<ExchangeSink>,
         store: &Arc<dyn Store>,
-        feeds: &Arc<Feeds>,
+        feeds: &Arc<QueueNotifiers>,
     ) {
         let found = self.chains.iter().position(|chain| chain.is_to(&passage.to));
         let chain = found.unwrap_or_else(|| {
-            self.chains.push(ChainSink::new(passage, store, feeds));
+            self.chains.push(SequencedSink::new(passage, store, feeds));
             self.chains.len() - 1
         });
         let via = exchange.map_or(0, |exchange| self.chains[chain].add_exchange(exchange));
@@ -102,7 +103,7 @@ impl Outlets {
     /// Starts the tasks of exchanges and streams, which report published messages.
     pub(super) fn start(
         &mut self,
-        published: &UnboundedSender<Published>,
+        published: &UnboundedSender<PublishedCount>,
     ) -> JoinSet<Result<(), PublisherError>> {
         let mut tasks = JoinSet::new();
         for exchange in self.exchanges.values_mut() {
@@ -127,23 +128,24 @@ impl Outlets {
     /// Announces a content that will be added later, if its sink numbers its lines.
     pub(super) fn announce(
         &mut self,
-        target: &Arc<Target>,
+        target: &Arc<PartitionHandle>,
         shard: u32,
         commit: u64,
-        content: Content,
+        content: SinkContent,
     ) -> Result<(), PublisherError> {
         let numbered =
             self.lines.get_mut(content.sink(target)?).and_then(|lines| lines.numbered.as_mut());
-        let Some(Numbered { announced, .. }) = numbered else { return Ok(()) };
-        let is_same =
-            |batch: &&mut Batch| Arc::ptr_eq(&batch.target, target) && batch.shard == shard;
-        let passing = Passing { commit, content, via: 0 };
+        let Some(LineNumbering { announced, .. }) = numbered else { return Ok(()) };
+        let is_same = |batch: &&mut DestinationBatch| {
+            Arc::ptr_eq(&batch.target, target) && batch.shard == shard
+        };
+        let passing = OutboundMessage { commit, content, via: 0 };
         if let Some(batch) = announced.last_mut().filter(is_same) {
             batch.passing.push(passing);
         } else {
             let target = Arc::clone(target);
             let passing = vec![passing];
-            announced.push(Batch { run: 0, target, shard, passing });
+            announced.push(DestinationBatch { run: 0, target, shard, passing });
         }
         Ok(())
     }
@@ -161,9 +163,9 @@ impl Outlets {
     /// Adds a content of a commit to its sink.
     pub(super) fn put(
         &mut self,
-        target: &Target,
+        target: &PartitionHandle,
         commit: u64,
-        content: Content,
+        content: SinkContent,
     ) -> Result<(), PublisherError> {
         let stream = &*target.partition.stream;
         let sink = content.sink(target)?;
@@ -173,7 +175,7 @@ impl Outlets {
             content.put(exchange, stream, None);
             self.unconfirmed += 1;
         } else if let Some((chain, via)) = self.routes.get(sink).copied() {
-            self.chains[chain].put(Passing { commit, content, via });
+            self.chains[chain].put(OutboundMessage { commit, content, via });
             self.unconfirmed += 1;
         } else {
             return Err(content.unknown_sink(stream, sink));
@@ -191,14 +193,14 @@ impl Outlets {
     pub(super) async fn write(
         &mut self,
         run: u64,
-        target: &Arc<Target>,
+        target: &Arc<PartitionHandle>,
         shard: u32,
     ) -> Result<(usize, Vec<Mark>), PublisherError> {
         self.exchanges.values_mut().for_each(|exchange| exchange.send(run, &target.tenure));
         self.chains.iter_mut().for_each(|chain| chain.send(run, target, shard));
         let mut marks = Vec::new();
         for (name, lines) in &mut self.lines {
-            let Lines { sink, buffer, .. } = lines;
+            let BufferedLineSink { sink, buffer, .. } = lines;
             if buffer.is_empty() {
                 continue;
             }
@@ -214,7 +216,7 @@ impl Outlets {
     /// Makes the written lines durable. A failed sync is not retried: the system may have dropped data that it could
     /// not write, and the next sync would succeed without that data.
     pub(super) fn sync(&mut self) -> Result<(), PublisherError> {
-        for (name, Lines { sink, .. }) in &mut self.lines {
+        for (name, BufferedLineSink { sink, .. }) in &mut self.lines {
             if sink.needs_sync() {
                 block_in_place(|| sink.sync()).map_err(|error| PublisherError::NotSynced {
                     sink: name.clone(),
@@ -227,9 +229,9 @@ impl Outlets {
     }
 }
 
-impl Lines {
+impl BufferedLineSink {
     /// Encodes the next content, with its number if it is numbered. Skips a content that another owner publishes.
-    fn put(&mut self, stream: &str, content: &Content) {
+    fn put(&mut self, stream: &str, content: &SinkContent) {
         let mut number = None;
         if let Some(numbered) = &mut self.numbered {
             // Continuing without the announcement would lose the message.
@@ -246,13 +248,13 @@ impl Lines {
 /// fills and the streams pause.
 async fn insist(
     name: &str,
-    sink: &mut Sink,
-    mut action: impl FnMut(&mut Sink) -> io::Result<()>,
+    sink: &mut LineSink,
+    mut action: impl FnMut(&mut LineSink) -> io::Result<()>,
 ) -> Result<(), PublisherError> {
     let mut tries = 0_u32;
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
     while let Err(error) = block_in_place(|| action(sink)) {
-        if matches!(sink, Sink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
+        if matches!(sink, LineSink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
             return Err(PublisherError::NoReader(name.to_owned()));
         }
         if throttle.allow() {

@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::future::join_all;
-use ordain_core::{Applied, Batch, Input};
+use ordain_core::{AppliedCommit, Batch, Input};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::content::Content;
-use super::outlets::{Outlets, WRITE_BYTES};
-use super::runs::{Run, Runs};
-use super::{Done, PublisherError};
-use crate::completion::Note;
-use ordain_amqp::Published;
-use ordain_store::Tenure;
+use super::content::SinkContent;
+use super::outlets::{Sinks, WRITE_BYTES};
+use super::runs::{PendingRuns, PublishRun};
+use super::{PublishWatermark, PublisherError};
+use crate::completion::Completion;
+use ordain_amqp::PublishedCount;
+use ordain_store::Ownership;
 use ordain_store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, insist_on};
 
 /// Maximum number of batches that are published together, with one sync of the files and one write to the store.
@@ -30,7 +30,7 @@ const GROUP: usize = 64;
 /// Maximum number of confirms that are processed together.
 const CONFIRMED: usize = 256;
 /// The publisher's data of a partition.
-pub struct Target {
+pub struct PartitionHandle {
     /// The partition.
     pub partition: Partition,
     /// The claim under which the partition's messages are committed.
@@ -39,20 +39,20 @@ pub struct Target {
     pub dead_letter: Option<Arc<str>>,
     /// The channel to the driver, which is notified when everything of a shard up to a commit is published and marked
     /// as done.
-    pub completions: mpsc::Sender<Note>,
+    pub completions: mpsc::Sender<Completion>,
     /// The tenure in which the messages may be published.
-    pub tenure: Arc<Tenure>,
+    pub tenure: Arc<Ownership>,
     /// For each shard, the last commit that the claim found.
     pub found: Box<[u64]>,
     /// For each shard, the commit through which everything is durably done.
-    pub done: Box<[Done]>,
+    pub done: Box<[PublishWatermark]>,
     /// For each shard, the last commit that is known to be durable.
     pub commits: Box<[AtomicU64]>,
     /// True from the start of the driver on.
     pub driven: AtomicBool,
 }
 
-impl Target {
+impl PartitionHandle {
     /// Returns whether the partition has, or had, a driver.
     pub(super) fn is_driven(&self) -> bool {
         self.driven.load(Ordering::SeqCst)
@@ -62,7 +62,7 @@ impl Target {
     /// is given up.
     pub(super) async fn has_all_commits(&self) -> bool {
         let (answer, answered) = oneshot::channel();
-        let asked = self.completions.send(Note::StoreCheck(answer)).await;
+        let asked = self.completions.send(Completion::StoreCheck(answer)).await;
         asked.is_ok() && answered.await.is_ok()
     }
 
@@ -70,7 +70,7 @@ impl Target {
     /// in time.
     pub fn store_may_have_gone_back(&self) {
         // A driver whose channel is full is active and detects the loss itself.
-        let _ = self.completions.try_send(Note::Input(Input::StoreMayHaveGoneBack));
+        let _ = self.completions.try_send(Completion::Input(Input::StoreMayHaveGoneBack));
     }
 
     /// Records that a commit is durable.
@@ -92,19 +92,19 @@ impl Target {
 }
 
 /// A committed batch with something to publish.
-pub struct Committed {
+pub struct CommittedBatch {
     /// The partition of the batch.
-    pub target: Arc<Target>,
+    pub target: Arc<PartitionHandle>,
     /// The batch.
     pub batch: Arc<Batch>,
     /// The result of the commit: which writes it applied.
-    pub applied: Applied,
+    pub applied: AppliedCommit,
 }
 
 /// Messages that an earlier process committed in a shard and did not publish, in order.
-pub(crate) struct LeftOver {
+pub(crate) struct OutboxBacklog {
     /// The partition, which has no driver yet.
-    pub target: Arc<Target>,
+    pub target: Arc<PartitionHandle>,
     /// The shard.
     pub shard: u32,
     /// The commits with their messages.
@@ -115,33 +115,33 @@ pub(crate) struct LeftOver {
 }
 
 /// A request to the publisher.
-pub(crate) enum Question {
+pub(crate) enum PublisherCommand {
     /// A request to publish left-over messages.
-    LeftOver(LeftOver),
+    LeftOver(OutboxBacklog),
     /// A request for the left-over messages of a partition that are not done, for the partition's driver.
-    Left(Arc<Target>, oneshot::Sender<Vec<Input>>),
+    Left(Arc<PartitionHandle>, oneshot::Sender<Vec<Input>>),
 }
 
 /// A task that publishes the messages of all partitions.
-pub(crate) struct Publisher {
+pub(crate) struct OutboxPublisher {
     store: Arc<dyn Store>,
-    outlets: Outlets,
-    runs: Runs,
+    outlets: Sinks,
+    runs: PendingRuns,
     /// Left-over messages of partitions without a driver.
-    left: Vec<Left>,
+    left: Vec<SentBacklog>,
     /// Left-over pages that wait for room: one page of each partition.
-    aside: VecDeque<LeftOver>,
+    aside: VecDeque<OutboxBacklog>,
     /// Approximate limit of left-over messages, in bytes, above which no further page is accepted.
     room: usize,
     tasks: JoinSet<Result<(), PublisherError>>,
-    published: UnboundedReceiver<Published>,
+    published: UnboundedReceiver<PublishedCount>,
     /// Confirms that were received and not processed yet.
-    confirmed: Vec<Published>,
+    confirmed: Vec<PublishedCount>,
 }
 
 /// Left-over messages of a shard that are not marked as done.
-struct Left {
-    target: Arc<Target>,
+struct SentBacklog {
+    target: Arc<PartitionHandle>,
     shard: u32,
     /// The last commit of these messages.
     through: u64,
@@ -149,16 +149,16 @@ struct Left {
     bytes: usize,
 }
 
-impl Publisher {
+impl OutboxPublisher {
     /// Creates a publisher for the sinks. `room` is the approximate limit of left-over messages, in bytes.
-    pub(crate) fn new(store: Arc<dyn Store>, mut outlets: Outlets, room: usize) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, mut outlets: Sinks, room: usize) -> Self {
         // The channel needs no limit of its own: its messages come from the outbox, which has one.
         let (tell, published) = mpsc::unbounded_channel();
         let tasks = outlets.start(&tell);
         Self {
             store,
             outlets,
-            runs: Runs::default(),
+            runs: PendingRuns::default(),
             left: Vec::new(),
             aside: VecDeque::new(),
             room,
@@ -171,8 +171,8 @@ impl Publisher {
     /// Publishes until all senders of batches are gone and everything is published.
     pub(crate) async fn run(
         mut self,
-        mut committed: mpsc::Receiver<Committed>,
-        mut questions: mpsc::Receiver<Question>,
+        mut committed: mpsc::Receiver<CommittedBatch>,
+        mut questions: mpsc::Receiver<PublisherCommand>,
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(GROUP);
         let mut is_open = true;
@@ -200,12 +200,12 @@ impl Publisher {
         Ok(())
     }
 
-    fn answer(&mut self, question: Question) {
+    fn answer(&mut self, question: PublisherCommand) {
         match question {
-            Question::LeftOver(left) => self.aside.push_back(left),
-            Question::Left(target, answer) => {
+            PublisherCommand::LeftOver(left) => self.aside.push_back(left),
+            PublisherCommand::Left(target, answer) => {
                 let of = self.left.extract_if(.., |left| Arc::ptr_eq(&left.target, &target));
-                let input = |Left { shard, through, messages, bytes, .. }| Input::LeftOver {
+                let input = |SentBacklog { shard, through, messages, bytes, .. }| Input::LeftOver {
                     shard,
                     through,
                     messages,
@@ -217,8 +217,8 @@ impl Publisher {
         }
     }
 
-    async fn publish_left_over(&mut self, left: &LeftOver) -> Result<usize, PublisherError> {
-        let LeftOver { target, shard, entries, .. } = left;
+    async fn publish_left_over(&mut self, left: &OutboxBacklog) -> Result<usize, PublisherError> {
+        let OutboxBacklog { target, shard, entries, .. } = left;
         if self.outlets.number_lines() {
             for (commit, content) in left.contents() {
                 self.outlets.announce(target, *shard, commit, content)?;
@@ -236,7 +236,13 @@ impl Publisher {
         let target = Arc::clone(target);
         let shard = *shard;
         let through = last.number;
-        self.left.push(Left { target: Arc::clone(&target), shard, through, messages, bytes });
+        self.left.push(SentBacklog {
+            target: Arc::clone(&target),
+            shard,
+            through,
+            messages,
+            bytes,
+        });
         self.end_run(target, shard, through).await?;
         self.outlets.sync()?;
         self.settle().await;
@@ -262,7 +268,7 @@ impl Publisher {
         }
     }
 
-    async fn publish(&mut self, committed: &mut Vec<Committed>) -> Result<(), PublisherError> {
+    async fn publish(&mut self, committed: &mut Vec<CommittedBatch>) -> Result<(), PublisherError> {
         // The new owner of a partition publishes its messages.
         committed.retain(|committed| !committed.target.tenure.is_over());
         // Batches of the same outbox are numbered together, and lines are written in the order of their numbers.
@@ -270,7 +276,7 @@ impl Publisher {
         if self.outlets.number_lines() {
             for committed in &*committed {
                 for content in committed.contents() {
-                    let Committed { target, batch, .. } = committed;
+                    let CommittedBatch { target, batch, .. } = committed;
                     self.outlets.announce(target, batch.shard, batch.number, content)?;
                 }
             }
@@ -281,7 +287,7 @@ impl Publisher {
             for content in now.contents() {
                 self.outlets.put(&now.target, now.batch.number, content)?;
             }
-            let Committed { target, batch, .. } = now;
+            let CommittedBatch { target, batch, .. } = now;
             target.done[batch.shard as usize].committed(batch.number);
             let same = committed.peek().is_some_and(|next| {
                 Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
@@ -298,12 +304,12 @@ impl Publisher {
     /// Ends the run that was collected.
     async fn end_run(
         &mut self,
-        target: Arc<Target>,
+        target: Arc<PartitionHandle>,
         shard: u32,
         through: u64,
     ) -> Result<(), PublisherError> {
         let (unconfirmed, marks) = self.outlets.write(self.runs.number(), &target, shard).await?;
-        self.runs.push(Run { target, shard, through, marks, unconfirmed });
+        self.runs.push(PublishRun { target, shard, through, marks, unconfirmed });
         Ok(())
     }
 
@@ -311,15 +317,17 @@ impl Publisher {
     async fn settle(&mut self) {
         let done = self.runs.take_done();
         self.mark_done(&done).await;
-        for Run { target, shard, through, .. } in done {
+        for PublishRun { target, shard, through, .. } in done {
             let before = self.left.len();
             self.left.retain(|left| {
                 !Arc::ptr_eq(&left.target, &target) || left.shard != shard || left.through > through
             });
             if self.left.len() == before {
                 // A driver always takes its completions. If the driver is gone, the report is not needed.
-                let _ =
-                    target.completions.send(Note::Input(Input::Published { shard, through })).await;
+                let _ = target
+                    .completions
+                    .send(Completion::Input(Input::Published { shard, through }))
+                    .await;
             }
         }
     }
@@ -327,7 +335,7 @@ impl Publisher {
     /// Marks runs with file lines one after the other, because each mark covers more of a file than the one before.
     /// Marks the others concurrently, because each may need a round trip to a server, and only the last run of each
     /// shard.
-    async fn mark_done(&self, done: &[Run]) {
+    async fn mark_done(&self, done: &[PublishRun]) {
         let mut last = BTreeMap::new();
         for run in done.iter().filter(|run| !run.target.tenure.is_over()) {
             if run.marks.is_empty() {
@@ -340,9 +348,9 @@ impl Publisher {
         join_all(last.into_values().map(|run| self.done(run))).await;
     }
 
-    async fn done(&self, run: &Run) {
-        let Target { partition, claim, .. } = &*run.target;
-        let Run { shard, through, marks, .. } = run;
+    async fn done(&self, run: &PublishRun) {
+        let PartitionHandle { partition, claim, .. } = &*run.target;
+        let PublishRun { shard, through, marks, .. } = run;
         run.target.done[*shard as usize].begin_mark(*through, !marks.is_empty());
         let last = insist_on("mark of published messages", || {
             self.store.outbox_done(partition, *claim, *shard, *through, marks)
@@ -354,9 +362,9 @@ impl Publisher {
     }
 }
 
-impl Committed {
+impl CommittedBatch {
     /// Returns the contents for the sinks, in order.
-    fn contents(&self) -> impl Iterator<Item = Content> {
+    fn contents(&self) -> impl Iterator<Item = SinkContent> {
         let Self { batch, applied, .. } = self;
         let mut refused = applied.refused.iter().map(|(position, _)| *position).peekable();
         let writes = batch.writes.iter().enumerate();
@@ -370,22 +378,22 @@ impl Committed {
             write.messages.iter().map(move |emitted| {
                 let key = Arc::clone(&write.key);
                 let emitted = emitted.clone();
-                Content::Message(OutboxMessage { key, incarnation, emitted })
+                SinkContent::Message(OutboxMessage { key, incarnation, emitted })
             })
         });
         let letters =
-            batch.forwarded(applied).map(|letter| Content::Letter(Box::new(letter.clone())));
+            batch.forwarded(applied).map(|letter| SinkContent::Letter(Box::new(letter.clone())));
         messages.chain(letters)
     }
 }
 
-impl LeftOver {
+impl OutboxBacklog {
     /// Returns the contents for the sinks, in order, each with the number of its commit.
-    fn contents(&self) -> impl Iterator<Item = (u64, Content)> {
+    fn contents(&self) -> impl Iterator<Item = (u64, SinkContent)> {
         self.entries.iter().flat_map(|entry| {
-            let messages = entry.messages.iter().cloned().map(Content::Message);
+            let messages = entry.messages.iter().cloned().map(SinkContent::Message);
             let letters =
-                entry.letters.iter().cloned().map(|letter| Content::Letter(Box::new(letter)));
+                entry.letters.iter().cloned().map(|letter| SinkContent::Letter(Box::new(letter)));
             messages.chain(letters).map(|content| (entry.number, content))
         })
     }

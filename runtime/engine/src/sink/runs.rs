@@ -3,12 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::Target;
+use super::PartitionHandle;
 use ordain_store::{Mark, Partition};
 
 /// Messages of one shard that are marked as done together.
-pub(super) struct Run {
-    pub(super) target: Arc<Target>,
+pub(super) struct PublishRun {
+    pub(super) target: Arc<PartitionHandle>,
     pub(super) shard: u32,
     /// The last commit with messages in this run.
     pub(super) through: u64,
@@ -20,7 +20,7 @@ pub(super) struct Run {
 
 /// A queue in which runs are completed in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Line {
+enum RunQueueId {
     /// A shard, whose messages are marked as done up to a commit.
     Shard(Partition, u32),
     /// A file, whose mark covers everything up to a length.
@@ -30,41 +30,41 @@ enum Line {
 /// The pending runs by number. A run is done when all its messages are published and all earlier runs of the same
 /// shard and the same files are done.
 #[derive(Default)]
-pub(super) struct Runs {
-    pending: HashMap<u64, Run>,
-    lines: HashMap<Line, VecDeque<u64>>,
+pub(super) struct PendingRuns {
+    pending: HashMap<u64, PublishRun>,
+    lines: HashMap<RunQueueId, VecDeque<u64>>,
     /// The number of the run that is being collected.
     number: u64,
     /// Runs that may be done.
     look: Vec<u64>,
 }
 
-impl Run {
+impl PublishRun {
     /// Returns whether no message waits for a confirm. Messages that are not marked as done stay in the outbox and
     /// will be written again, so after the end of the tenure no mark may claim that a file contains them.
     fn is_done(&self) -> bool {
         self.unconfirmed == 0 && (self.marks.is_empty() || !self.target.tenure.is_over())
     }
 
-    fn lines(&self) -> impl Iterator<Item = Line> {
-        let files = self.marks.iter().map(|mark| Line::File(mark.name.clone()));
-        let shard = Line::Shard(self.target.partition.clone(), self.shard);
+    fn lines(&self) -> impl Iterator<Item = RunQueueId> {
+        let files = self.marks.iter().map(|mark| RunQueueId::File(mark.name.clone()));
+        let shard = RunQueueId::Shard(self.target.partition.clone(), self.shard);
         std::iter::once(shard).chain(files)
     }
 }
 
-impl Runs {
+impl PendingRuns {
     /// Returns the number of the run that is being collected.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    pub(super) fn are_any(&self, is: impl Fn(&Run) -> bool) -> bool {
+    pub(super) fn are_any(&self, is: impl Fn(&PublishRun) -> bool) -> bool {
         self.pending.values().any(is)
     }
 
     /// Adds the collected run.
-    pub(super) fn push(&mut self, run: Run) {
+    pub(super) fn push(&mut self, run: PublishRun) {
         for line in run.lines() {
             self.lines.entry(line).or_default().push_back(self.number);
         }
@@ -84,13 +84,13 @@ impl Runs {
     }
 
     /// Removes and returns the runs that are done; those of the same shard or file in order.
-    pub(super) fn take_done(&mut self) -> Vec<Run> {
+    pub(super) fn take_done(&mut self) -> Vec<PublishRun> {
         let mut done = Vec::new();
         while let Some(number) = self.look.pop() {
             let Some(run) = self.pending.get(&number).filter(|run| run.is_done()) else {
                 continue;
             };
-            let lines: Vec<Line> = run.lines().collect();
+            let lines: Vec<RunQueueId> = run.lines().collect();
             if lines.iter().any(|line| self.lines[line].front() != Some(&number)) {
                 continue;
             }

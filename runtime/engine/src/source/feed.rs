@@ -15,11 +15,11 @@ const RUNS_LIMIT: usize = 1_024;
 
 /// The notifiers of all partitions that this process adds events to.
 #[derive(Debug, Default)]
-pub struct Feeds(Mutex<HashMap<Partition, Arc<Feed>>>);
+pub struct QueueNotifiers(Mutex<HashMap<Partition, Arc<QueueNotifier>>>);
 
-impl Feeds {
+impl QueueNotifiers {
     /// Returns the notifier of a partition.
-    pub fn of(&self, partition: &Partition) -> Arc<Feed> {
+    pub fn of(&self, partition: &Partition) -> Arc<QueueNotifier> {
         let mut feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(feeds.entry(partition.clone()).or_default())
     }
@@ -33,21 +33,21 @@ impl Feeds {
 }
 
 /// Entries that were added to a shard, and the time, in ms since the Unix epoch.
-pub(super) type Fresh = VecDeque<(QueueRun, u64)>;
+pub(super) type NewQueueRuns = VecDeque<(QueueRun, u64)>;
 
 /// The notifier of one partition.
 #[derive(Debug, Default)]
-pub struct Feed {
+pub struct QueueNotifier {
     puts: AtomicU64,
     /// The number of puts after which the queue was found empty, plus one.
     emptied: AtomicU64,
     /// Shards with new entries, and the positions of the entries that this process added.
-    fresh: Mutex<BTreeMap<u32, Fresh>>,
+    fresh: Mutex<BTreeMap<u32, NewQueueRuns>>,
     more: Notify,
     room: Notify,
 }
 
-impl Feed {
+impl QueueNotifier {
     /// Notifies the reader of a write to the queue of a shard. `new` has the entries that the reader must expect.
     pub fn put(&self, shard: u32, new: Option<QueueRun>) {
         // A reader that sees the count must find the shard.
@@ -74,7 +74,7 @@ impl Feed {
     }
 
     /// Takes the shards that were written since the last call, with the entries that this process put there.
-    pub(super) fn take_fresh(&self) -> BTreeMap<u32, Fresh> {
+    pub(super) fn take_fresh(&self) -> BTreeMap<u32, NewQueueRuns> {
         std::mem::take(&mut self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn unread_entries_are_in_front_of_newer_ones() {
-        let feed = Feed::default();
+        let feed = QueueNotifier::default();
         feed.put(3, Some(run(8, 9)));
         feed.put_back(3, [(run(2, 5), 10), (run(6, 7), 20)].into_iter());
         let fresh = feed.take_fresh().remove(&3).expect("the shard");
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn oldest_entries_are_dropped_beyond_the_limit() {
-        let feed = Feed::default();
+        let feed = QueueNotifier::default();
         feed.put(0, Some(run(9_999, 9_999)));
         feed.put_back(0, (0..RUNS_LIMIT as u64).map(|number| (run(number, number), 0)));
         let fresh = feed.take_fresh().remove(&0).expect("the shard");

@@ -10,11 +10,13 @@ use bytes::Bytes;
 use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use tokio::sync::{mpsc, oneshot};
 
-use super::lines::{Lines, Next};
-use ordain_cloudevents::{BATCH_BYTES, BATCH_EVENTS, Deliveries, Position, READ_AHEAD, Source};
-use ordain_cloudevents::{DecodeError, Decoder};
+use super::lines::{LineSplitter, NextLine};
+use ordain_cloudevents::{
+    BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD, SourceHandle,
+};
+use ordain_cloudevents::{DecodeError, EventDecoder};
 use ordain_store::checkpoint::read_again;
-use ordain_util::probe::{PROBE, Probe};
+use ordain_util::probe::{PROBE, TailFingerprint};
 
 /// Interval at which a followed file is checked for more data.
 const FOLLOW: Duration = Duration::from_millis(200);
@@ -27,11 +29,11 @@ pub struct FileOptions {
     /// The source's name in dead letters.
     pub name: String,
     /// The position at which to start.
-    pub position: Position,
+    pub position: FilePosition,
     /// `true` to wait for more data at the end of the file, instead of ending.
     pub follow: bool,
     /// The decoder of lines.
-    pub decoder: Decoder,
+    pub decoder: EventDecoder,
 }
 
 impl FileOptions {
@@ -46,7 +48,7 @@ impl FileOptions {
 
 /// Starts a reader on a thread of its own, because reading and decoding block. The reader ends at the end of the
 /// input, or when the receiver of its deliveries is dropped.
-pub fn start(options: FileOptions) -> io::Result<Source> {
+pub fn start(options: FileOptions) -> io::Result<SourceHandle> {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
     let (fail, failure) = oneshot::channel();
     std::thread::Builder::new().name("source".into()).spawn(move || {
@@ -55,28 +57,34 @@ pub fn start(options: FileOptions) -> io::Result<Source> {
             let _ = fail.send(error);
         }
     })?;
-    Ok(Source { deliveries, failure, acknowledge: None, ended: None, is_fed_from_here: false })
+    Ok(SourceHandle {
+        deliveries,
+        failure,
+        acknowledge: None,
+        ended: None,
+        is_fed_from_here: false,
+    })
 }
 
-type Input = Lines<Box<dyn Read + Send>>;
+type SourceSplitter = LineSplitter<Box<dyn Read + Send>>;
 
-fn open(options: &FileOptions) -> io::Result<Input> {
+fn open(options: &FileOptions) -> io::Result<SourceSplitter> {
     let limit = options.decoder.event_size;
     let Some((file, _)) = &options.file else {
-        return Ok(Lines::new(Box::new(io::stdin()), limit));
+        return Ok(LineSplitter::new(Box::new(io::stdin()), limit));
     };
     let position = options.position;
-    let head = Probe::read(file, position.offset.min(PROBE as u64))?;
-    let tail = Probe::read(file, position.offset)?;
+    let head = TailFingerprint::read(file, position.offset.min(PROBE as u64))?;
+    let tail = TailFingerprint::read(file, position.offset)?;
     let mut input = file.try_clone()?;
     input.seek(SeekFrom::Start(position.offset))?;
-    Ok(Lines::resume(Box::new(input), limit, position, &head, &tail))
+    Ok(LineSplitter::resume(Box::new(input), limit, position, &head, &tail))
 }
 
 fn read(
-    mut lines: Input,
+    mut lines: SourceSplitter,
     options: &FileOptions,
-    deliver: &mpsc::Sender<Deliveries>,
+    deliver: &mpsc::Sender<DeliveryBatch>,
 ) -> io::Result<()> {
     let mut seen = lines.tail();
     let mut replaced = false;
@@ -108,8 +116,8 @@ fn read(
 }
 
 /// Collects a batch of the lines that are available.
-fn gather(lines: &mut Input, options: &FileOptions) -> io::Result<Deliveries> {
-    let mut batch = Deliveries::default();
+fn gather(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<DeliveryBatch> {
+    let mut batch = DeliveryBatch::default();
     let mut bytes = 0;
     while batch.items.len() < BATCH_EVENTS && bytes < BATCH_BYTES {
         // Deliver the available lines before waiting for more.
@@ -117,9 +125,9 @@ fn gather(lines: &mut Input, options: &FileOptions) -> io::Result<Deliveries> {
             break;
         }
         let (line, whole, position) = match lines.next()? {
-            Next::Line(line, position) => (line, line.len() as u64, position),
-            Next::TooLong(line, whole, position) => (line, whole, position),
-            Next::End => {
+            NextLine::Line(line, position) => (line, line.len() as u64, position),
+            NextLine::TooLong(line, whole, position) => (line, whole, position),
+            NextLine::End => {
                 batch.end = !options.follow;
                 break;
             }
@@ -143,11 +151,16 @@ fn gather(lines: &mut Input, options: &FileOptions) -> io::Result<Deliveries> {
 
 /// Takes a last line without a line end. With `unfinished`, another process may still be writing the line, so it is
 /// taken only if it is an event, and otherwise left for the next run.
-fn take_rest(lines: &mut Input, options: &FileOptions, batch: &mut Deliveries, unfinished: bool) {
+fn take_rest(
+    lines: &mut SourceSplitter,
+    options: &FileOptions,
+    batch: &mut DeliveryBatch,
+    unfinished: bool,
+) {
     let (line, whole, position) = match lines.rest() {
-        Next::Line(line, position) => (line, line.len() as u64, position),
-        Next::TooLong(line, whole, position) => (line, whole, position),
-        Next::End => return,
+        NextLine::Line(line, position) => (line, line.len() as u64, position),
+        NextLine::TooLong(line, whole, position) => (line, whole, position),
+        NextLine::End => return,
     };
     if whole == 0 {
         return;
@@ -178,11 +191,11 @@ fn decode(line: &[u8], whole: u64, options: &FileOptions) -> Result<Event, Decod
 
 /// Delivers the last line of a file that was replaced, because no writer will complete it.
 fn end_of_replaced(
-    lines: &mut Input,
+    lines: &mut SourceSplitter,
     options: &FileOptions,
-    deliver: &mpsc::Sender<Deliveries>,
+    deliver: &mpsc::Sender<DeliveryBatch>,
 ) -> io::Error {
-    let mut last = Deliveries::default();
+    let mut last = DeliveryBatch::default();
     take_rest(lines, options, &mut last, false);
     // The receiver is gone when the process is ending; the batch does not matter then.
     let _ = deliver.blocking_send(last);
@@ -198,7 +211,7 @@ fn end_of_replaced(
 fn check_unchanged(
     file: &File,
     head: &[u8],
-    seen: &Probe,
+    seen: &TailFingerprint,
     options: &FileOptions,
 ) -> io::Result<()> {
     let name = &options.name;
@@ -206,7 +219,7 @@ fn check_unchanged(
     let length = file.metadata()?.len();
     let what = if length < read {
         format!("was truncated to {length} bytes while it was read, and {read} had been read")
-    } else if !Probe::new(head.len() as u64, head).is_in(file)? || !seen.is_in(file)? {
+    } else if !TailFingerprint::new(head.len() as u64, head).is_in(file)? || !seen.is_in(file)? {
         format!("was changed within the first {read} bytes after they had been read")
     } else {
         return Ok(());
@@ -236,7 +249,7 @@ fn letter(
     error: DecodeError,
     options: &FileOptions,
     line: &[u8],
-    position: Position,
+    position: FilePosition,
 ) -> Box<DeadLetter> {
     let place = format!("{}\0{}", options.name, position.line);
     let tag = (digest(place.as_bytes()) ^ digest(line)) | 1;

@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::unconfirmed::Unconfirmed;
+use super::unconfirmed::UnconfirmedEvents;
 use crate::source::{QueueOptions, read_queue};
-use ordain_amqp::{BrokerError, Producer};
-use ordain_cloudevents::{Acknowledged, Delivered, Source};
+use ordain_amqp::{BrokerError, ExchangeProducer};
+use ordain_cloudevents::{AckProgress, DecodedDelivery, SourceHandle};
 use ordain_store::Partition;
 use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
@@ -50,12 +50,12 @@ impl Inbox {
         placed: QueueOptions,
         unplaced: Option<QueueOptions>,
         offers: usize,
-        producer: impl Fn() -> Producer,
+        producer: impl Fn() -> ExchangeProducer,
     ) -> Self {
         let (offer, offered) = mpsc::channel(AHEAD);
         let is_away = Arc::<AtomicBool>::default();
         let relay = |queue, offers| {
-            let relay = Relay {
+            let relay = IngressRelay {
                 queue,
                 producer: producer(),
                 offer: offer.clone(),
@@ -91,9 +91,9 @@ impl Inbox {
     }
 }
 
-struct Relay {
+struct IngressRelay {
     queue: QueueOptions,
-    producer: Producer,
+    producer: ExchangeProducer,
     offer: mpsc::Sender<Arc<Event>>,
     /// Maximum number of events that are offered until all are confirmed, and how many of them are left.
     offers: usize,
@@ -102,7 +102,7 @@ struct Relay {
     throttle: LogThrottle,
 }
 
-impl Relay {
+impl IngressRelay {
     async fn run(mut self) {
         let offer = self.offer.clone();
         let mut backoff = RETRY_BACKOFF;
@@ -133,11 +133,11 @@ impl Relay {
     /// Publishes waiting and new events until the broker is unavailable, the broker accepts none of many events, or
     /// the inbox is dropped. Returns the number of published events, and the reason of a failure.
     async fn publish(&mut self) -> (u64, Option<String>) {
-        let Source { mut deliveries, failure, acknowledge, ended, .. } =
+        let SourceHandle { mut deliveries, failure, acknowledge, ended, .. } =
             read_queue(self.queue.clone());
         // Events of a queue without offers need not be recognised later.
         let most = if self.offers == 0 { usize::MAX } else { self.offers };
-        let mut unconfirmed = Unconfirmed::new(most);
+        let mut unconfirmed = UnconfirmedEvents::new(most);
         let mut failed = None;
         let all = async {
             let mut backoff = RETRY_BACKOFF;
@@ -158,7 +158,7 @@ impl Relay {
                     self.left = self.offers;
                 }
                 if let Some(acknowledge) = &acknowledge {
-                    acknowledge.send_replace(Acknowledged { generation: 0, through });
+                    acknowledge.send_replace(AckProgress { generation: 0, through });
                 }
                 let refused = taken.iter().filter(|accepted| !**accepted).count();
                 let reason = match error {
@@ -232,7 +232,7 @@ impl Relay {
             () = back => {}
             () = all => {}
         }
-        if let Some(Source { deliveries, acknowledge, ended: Some(ended), .. }) = source {
+        if let Some(SourceHandle { deliveries, acknowledge, ended: Some(ended), .. }) = source {
             drop((deliveries, acknowledge));
             // Wait for the reader to end, so that it takes no notification meant for the next reader. A panic is
             // already logged.
@@ -252,7 +252,7 @@ fn warn(throttle: &mut LogThrottle, partition: &Partition, reason: &str) {
 
 /// Returns a queue entry as an event. Unreadable bytes become an event without a key, which the stream turns into a
 /// dead letter.
-fn whole(delivered: Delivered) -> Event {
+fn whole(delivered: DecodedDelivery) -> Event {
     let letter = match delivered {
         Ok(event) => return event,
         Err(letter) => letter,

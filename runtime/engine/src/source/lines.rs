@@ -2,14 +2,14 @@
 
 use std::io::{self, Read};
 
-use ordain_cloudevents::{Position, Print};
-use ordain_util::probe::{PROBE, Probe};
+use ordain_cloudevents::{FilePosition, ReadFingerprint};
+use ordain_util::probe::{PROBE, TailFingerprint};
 
 /// Size of one read, in bytes.
 const CHUNK: usize = 1 << 18;
 
 /// A splitter of an input into lines.
-pub(super) struct Lines<R> {
+pub(super) struct LineSplitter<R> {
     input: R,
     buffer: Vec<u8>,
     /// Start of the part of `buffer` that is not returned yet. Up to [`PROBE`] bytes before it are kept.
@@ -22,22 +22,22 @@ pub(super) struct Lines<R> {
     /// The part of the buffer before this index contains no further line end.
     searched: usize,
     limit: usize,
-    position: Position,
+    position: FilePosition,
     /// Number of bytes of the current line that were dropped because the line exceeds `limit`.
     dropped: u64,
 }
 
 /// The next item of the input.
-pub(super) enum Next<'a> {
+pub(super) enum NextLine<'a> {
     /// A line without its line end, and the position of the next line.
-    Line(&'a [u8], Position),
+    Line(&'a [u8], FilePosition),
     /// The beginning of a line that exceeds the limit, the line's whole length, and the position of the next line.
-    TooLong(&'a [u8], u64, Position),
+    TooLong(&'a [u8], u64, FilePosition),
     /// No complete line is available now.
     End,
 }
 
-impl<R: Read> Lines<R> {
+impl<R: Read> LineSplitter<R> {
     /// Splits an input from its beginning.
     pub(super) fn new(input: R, limit: usize) -> Self {
         let buffer = vec![0; PROBE + CHUNK.max(2 * limit)];
@@ -50,7 +50,7 @@ impl<R: Read> Lines<R> {
             head: Vec::with_capacity(PROBE),
             searched: 0,
             limit,
-            position: Position::default(),
+            position: FilePosition::default(),
             dropped: 0,
         }
     }
@@ -60,9 +60,9 @@ impl<R: Read> Lines<R> {
     pub(super) fn resume(
         input: R,
         limit: usize,
-        position: Position,
-        head: &Probe,
-        tail: &Probe,
+        position: FilePosition,
+        head: &TailFingerprint,
+        tail: &TailFingerprint,
     ) -> Self {
         let mut lines = Self::new(input, limit);
         let kept = tail.bytes().len();
@@ -81,33 +81,33 @@ impl<R: Read> Lines<R> {
     }
 
     /// Returns the last bytes that were read, including those of an incomplete line.
-    pub(super) fn tail(&self) -> Probe {
+    pub(super) fn tail(&self) -> TailFingerprint {
         let unended = self.dropped + (self.end - self.start) as u64;
-        Probe::new(self.position.offset + unended, &self.buffer[self.joined..self.end])
+        TailFingerprint::new(self.position.offset + unended, &self.buffer[self.joined..self.end])
     }
 
     /// Returns the fingerprint of the data up to the start of the next line.
-    pub(super) fn print(&self) -> Print {
+    pub(super) fn print(&self) -> ReadFingerprint {
         let given_out = &self.buffer[self.joined.min(self.start)..self.start];
-        Print::new(&self.head, &Probe::new(self.position.offset, given_out))
+        ReadFingerprint::new(&self.head, &TailFingerprint::new(self.position.offset, given_out))
     }
 
     /// Returns the next complete line.
-    pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
+    pub(super) fn next(&mut self) -> io::Result<NextLine<'_>> {
         loop {
             if let Some(end) = self.line_end() {
                 return Ok(self.give_out(end, 1));
             }
             if !self.fill()? {
-                return Ok(Next::End);
+                return Ok(NextLine::End);
             }
         }
     }
 
     /// Returns the incomplete last line, when the input has ended.
-    pub(super) fn rest(&mut self) -> Next<'_> {
+    pub(super) fn rest(&mut self) -> NextLine<'_> {
         if self.end == self.start && self.dropped == 0 {
-            return Next::End;
+            return NextLine::End;
         }
         self.give_out(self.end, 0)
     }
@@ -125,7 +125,7 @@ impl<R: Read> Lines<R> {
     }
 
     /// Returns the line that ends at `to`, with a line end of `end` bytes.
-    fn give_out(&mut self, to: usize, end: usize) -> Next<'_> {
+    fn give_out(&mut self, to: usize, end: usize) -> NextLine<'_> {
         let from = self.start;
         let dropped = std::mem::take(&mut self.dropped);
         self.position.offset += (to + end - from) as u64 + dropped;
@@ -136,9 +136,9 @@ impl<R: Read> Lines<R> {
         let line = &self.buffer[from..to];
         if dropped > 0 || line.len() > self.limit {
             let whole = line.len() as u64 + dropped;
-            return Next::TooLong(&line[..line.len().min(self.limit)], whole, self.position);
+            return NextLine::TooLong(&line[..line.len().min(self.limit)], whole, self.position);
         }
-        Next::Line(line, self.position)
+        NextLine::Line(line, self.position)
     }
 
     /// Reads more data. Returns `false` if there is none now.
@@ -180,18 +180,18 @@ mod tests {
     use super::*;
 
     fn read(text: &[u8], limit: usize, rest: bool) -> Vec<(Vec<u8>, u64, u64)> {
-        let mut lines = Lines::new(text, limit);
+        let mut lines = LineSplitter::new(text, limit);
         let mut read = Vec::new();
-        let mut take = |next: Next<'_>| match next {
-            Next::Line(line, position) => {
+        let mut take = |next: NextLine<'_>| match next {
+            NextLine::Line(line, position) => {
                 read.push((line.to_vec(), line.len() as u64, position.offset));
                 true
             }
-            Next::TooLong(line, whole, position) => {
+            NextLine::TooLong(line, whole, position) => {
                 read.push((line.to_vec(), whole, position.offset));
                 true
             }
-            Next::End => false,
+            NextLine::End => false,
         };
         while take(lines.next().expect("reading a slice cannot fail")) {}
         if rest {
@@ -228,12 +228,12 @@ mod tests {
             text.extend_from_slice(b"\n");
         }
         text.extend_from_slice(b"half");
-        let has = |probe: &Probe| {
+        let has = |probe: &TailFingerprint| {
             let end = probe.end() as usize;
             text[end - probe.bytes().len()..end] == *probe.bytes()
         };
-        let mut lines = Lines::new(&*text, 50_000);
-        while let Next::Line(_, position) | Next::TooLong(_, _, position) =
+        let mut lines = LineSplitter::new(&*text, 50_000);
+        while let NextLine::Line(_, position) | NextLine::TooLong(_, _, position) =
             lines.next().expect("reading a slice cannot fail")
         {
             let tail = lines.tail();
@@ -241,6 +241,6 @@ mod tests {
             assert_eq!(lines.print().end(), position.offset);
             assert_eq!(lines.head(), &text[..PROBE.min(tail.end() as usize)]);
         }
-        assert_eq!(lines.tail(), Probe::new(text.len() as u64, &text));
+        assert_eq!(lines.tail(), TailFingerprint::new(text.len() as u64, &text));
     }
 }

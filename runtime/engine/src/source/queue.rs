@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use ordain_core::{
-    Cause, DeadLetter, LetterContent, LetterId, QueueCursor, QueueLoss, QueuePlace, digest,
+    Cause, DeadLetter, LetterContent, LetterId, QueueCursor, QueueLoss, QueuePosition, digest,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::feed::Feed;
+use super::feed::QueueNotifier;
 use crate::incident::{self, EventsLost};
-use crate::sink::Target;
+use crate::sink::PartitionHandle;
 use ordain_cloudevents::{
-    Acknowledged, BATCH_BYTES, BATCH_EVENTS, Deliveries, Position, READ_AHEAD, Source,
+    AckProgress, BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD, SourceHandle,
 };
-use ordain_store::{Claim, Partition, Removal, Store, StoreError, insist_on};
+use ordain_store::{Claim, DequeueResult, Partition, Store, StoreError, insist_on};
 use ordain_util::backoff::Backoff;
-use ordain_util::gauge::Waiting;
+use ordain_util::gauge::BacklogGauge;
 use ordain_util::log_throttle::LogThrottle;
 
 /// Delay between two polls for entries of other processes. The delay grows while the polls find nothing.
@@ -60,7 +60,7 @@ pub struct QueueOptions {
     /// The owner's claim; the store removes entries only under this claim.
     pub claim: Claim,
     /// Notifies the reader of new entries that this process wrote.
-    pub feed: Arc<Feed>,
+    pub feed: Arc<QueueNotifier>,
     /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
     /// True if only streams of this store and numbering producers write to the queue, each in order.
@@ -68,29 +68,29 @@ pub struct QueueOptions {
     /// True if other processes may write to the queue.
     pub others: bool,
     /// The gauge of waiting events; `None` if the reader does not report them.
-    pub waits: Option<Arc<Waiting>>,
+    pub waits: Option<Arc<BacklogGauge>>,
     /// True if the gauge also counts events that are delivered and not yet removed.
     pub counts_delivered: bool,
     /// The owner whose commits settle these events; `None` if they are settled without a commit, as in an inbox.
-    pub target: Option<Arc<Target>>,
+    pub target: Option<Arc<PartitionHandle>>,
     /// Counts events that this process put into the queue and that the store lost before they were read.
     pub lost: Arc<AtomicU64>,
 }
 
 /// Starts a reader. The reader ends when the receiver of its deliveries closes.
-pub fn read_queue(options: QueueOptions) -> Source {
+pub fn read_queue(options: QueueOptions) -> SourceHandle {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
     let (fail, failure) = oneshot::channel();
-    let (acknowledge, acknowledged) = watch::channel(Acknowledged::default());
+    let (acknowledge, acknowledged) = watch::channel(AckProgress::default());
     let is_fed_from_here = options.is_fed_from_here;
-    let reader = Reader::new(options, acknowledged);
+    let reader = QueueReader::new(options, acknowledged);
     let ended = tokio::spawn(async move {
         if let Err(error) = reader.run(deliver).await {
             // The receiver is gone when the process ends; the failure does not matter then.
             let _ = fail.send(io::Error::other(error));
         }
     });
-    Source {
+    SourceHandle {
         deliveries,
         failure,
         acknowledge: Some(acknowledge),
@@ -99,9 +99,9 @@ pub fn read_queue(options: QueueOptions) -> Source {
     }
 }
 
-struct Reader {
+struct QueueReader {
     options: QueueOptions,
-    acknowledged: watch::Receiver<Acknowledged>,
+    acknowledged: watch::Receiver<AckProgress>,
     /// The cursor of each shard.
     cursors: Vec<QueueCursor>,
     /// Approximate number of entries that can be removed.
@@ -111,7 +111,7 @@ struct Reader {
     /// The earliest time of the next removal.
     not_before: Instant,
     /// Shard and place of each entry that is delivered and not acknowledged.
-    open: VecDeque<(u32, QueuePlace)>,
+    open: VecDeque<(u32, QueuePosition)>,
     /// Number of acknowledged deliveries.
     through: u64,
     /// Shards that may have unread entries.
@@ -124,8 +124,8 @@ struct Reader {
     restart_throttle: LogThrottle,
 }
 
-impl Reader {
-    fn new(options: QueueOptions, acknowledged: watch::Receiver<Acknowledged>) -> Self {
+impl QueueReader {
+    fn new(options: QueueOptions, acknowledged: watch::Receiver<AckProgress>) -> Self {
         let shards = options.store.shards() as usize;
         Self {
             options,
@@ -145,14 +145,14 @@ impl Reader {
         }
     }
 
-    async fn run(mut self, deliver: mpsc::Sender<Deliveries>) -> Result<(), StoreError> {
+    async fn run(mut self, deliver: mpsc::Sender<DeliveryBatch>) -> Result<(), StoreError> {
         let ended = self.read_all(deliver).await;
         self.put_back();
         ended
     }
 
     /// Reads until the receiver of the deliveries closes, and then waits for the last acknowledgement.
-    async fn read_all(&mut self, deliver: mpsc::Sender<Deliveries>) -> Result<(), StoreError> {
+    async fn read_all(&mut self, deliver: mpsc::Sender<DeliveryBatch>) -> Result<(), StoreError> {
         // The first read finds all earlier entries.
         self.hot.extend(0..self.cursors.len() as u32);
         loop {
@@ -233,7 +233,7 @@ impl Reader {
 
     /// Removes finished entries, reads the next entries, and counts the waiting events if the read returned none. Also
     /// returns whether the read returned entries that were delivered before.
-    async fn next_batch(&mut self) -> Result<(Deliveries, bool), StoreError> {
+    async fn next_batch(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.looks) {
             self.look_around().await?;
@@ -278,8 +278,8 @@ impl Reader {
 
     /// Reads the next entries of the shards that may have unread entries. Shards without more entries are not read
     /// again until a notification or a poll.
-    async fn read(&mut self) -> Result<(Deliveries, bool), StoreError> {
-        let mut batch = Deliveries::default();
+    async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
+        let mut batch = DeliveryBatch::default();
         let mut is_known = false;
         if self.hot.is_empty() {
             return Ok((batch, is_known));
@@ -326,7 +326,7 @@ impl Reader {
                 let delivered = queued.map_err(|(bytes, reason)| {
                     letter(&self.options.partition, of_shards, shard, place, bytes, &reason)
                 });
-                batch.items.push((delivered, Position::default()));
+                batch.items.push((delivered, FilePosition::default()));
             }
             if let Some(loss) = cursor.take_loss() {
                 self.note_loss(shard, loss);
@@ -382,7 +382,7 @@ impl Reader {
 
     /// Delivers a batch, and processes acknowledgements while it waits for room. Returns false if the receiver is
     /// closed.
-    async fn deliver(&mut self, to: &mpsc::Sender<Deliveries>, batch: Deliveries) -> bool {
+    async fn deliver(&mut self, to: &mpsc::Sender<DeliveryBatch>, batch: DeliveryBatch) -> bool {
         let feed = Arc::clone(&self.options.feed);
         loop {
             tokio::select! {
@@ -405,7 +405,7 @@ impl Reader {
     }
 
     fn acknowledge(&mut self) {
-        let Acknowledged { through, .. } = *self.acknowledged.borrow_and_update();
+        let AckProgress { through, .. } = *self.acknowledged.borrow_and_update();
         while self.through < through
             && let Some((shard, place)) = self.open.pop_front()
         {
@@ -443,12 +443,12 @@ impl Reader {
         feed.removed();
         for (shard, through, removal) in removals {
             match removal {
-                Some(Removal::Done) => {
+                Some(DequeueResult::Done) => {
                     self.cursors[shard as usize].removed(through);
                     continue;
                 }
                 // The driver repeats the commit, and the reader retries this removal.
-                Some(Removal::LacksCommit) => self.tell_driver(),
+                Some(DequeueResult::LacksCommit) => self.tell_driver(),
                 None => self.restart(shard),
             }
             self.not_before = Instant::now() + REMOVE_AFTER;
@@ -478,12 +478,12 @@ fn letter(
     partition: &Partition,
     shards: u32,
     shard: u32,
-    place: QueuePlace,
+    place: QueuePosition,
     bytes: Bytes,
     reason: &str,
 ) -> Box<DeadLetter> {
     let Partition { stream, number: of } = partition;
-    let QueuePlace { number, history } = place;
+    let QueuePosition { number, history } = place;
     let tag = digest(format!("{stream} {of} {shard} {number} {history}").as_bytes());
     let shards = u64::from(shards);
     // Not 0, which is no tag.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ordain_core::Event;
 
-use ordain_amqp::Numbered;
+use ordain_amqp::SequencedEvent;
 
 /// Limits for unconfirmed events: number, and size in bytes. Events beyond the limits wait in the store.
 const ROOM: usize = 1_024;
@@ -14,9 +14,9 @@ const ROOM_BYTES: usize = 16 << 20;
 
 /// Unconfirmed events in the order of their reading.
 #[derive(Debug)]
-pub(super) struct Unconfirmed {
+pub(super) struct UnconfirmedEvents {
     /// Confirmed events are `None` behind the first unconfirmed one.
-    events: VecDeque<Option<Pending>>,
+    events: VecDeque<Option<UnconfirmedEvent>>,
     /// Number of confirmed events before the first unconfirmed one.
     through: u64,
     /// Number of unconfirmed events, and their size in memory, in bytes.
@@ -27,13 +27,13 @@ pub(super) struct Unconfirmed {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct UnconfirmedEvent {
     event: Arc<Event>,
     refused: bool,
     offered: bool,
 }
 
-impl Unconfirmed {
+impl UnconfirmedEvents {
     /// Creates an empty list of at most `most` events.
     pub(super) fn new(most: usize) -> Self {
         Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, most }
@@ -65,13 +65,13 @@ impl Unconfirmed {
             self.count += 1;
             self.bytes += event.memory();
             let event = Arc::new(event);
-            self.events.push_back(Some(Pending { event, refused: false, offered: false }));
+            self.events.push_back(Some(UnconfirmedEvent { event, refused: false, offered: false }));
         }
     }
 
     /// Returns the events to publish now and their places. Without `retry`, leaves out refused events and later
     /// events of the same keys.
-    pub(super) fn to_publish(&self, retry: bool) -> (Vec<usize>, Vec<Numbered>) {
+    pub(super) fn to_publish(&self, retry: bool) -> (Vec<usize>, Vec<SequencedEvent>) {
         let mut refused = HashSet::new();
         let pending = self.events.iter().enumerate();
         let pending = pending.filter_map(|(place, event)| Some((place, event.as_ref()?)));
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn refused_event_delays_only_its_key() {
-        let mut unconfirmed = Unconfirmed::new(usize::MAX);
+        let mut unconfirmed = UnconfirmedEvents::new(usize::MAX);
         unconfirmed.extend([event("a", 1), event("b", 1), event("c", 1)].into_iter());
         let (places, events) = unconfirmed.to_publish(false);
         assert_eq!((places.as_slice(), events.len()), (&[0, 1, 2][..], 3));
@@ -156,14 +156,14 @@ mod tests {
 
     #[test]
     fn number_of_repeatable_events_is_limited() {
-        let mut unconfirmed = Unconfirmed::new(3);
+        let mut unconfirmed = UnconfirmedEvents::new(3);
         unconfirmed.extend([event("a", 1), event("b", 1), event("c", 1)].into_iter());
         unconfirmed.confirm(&[0, 1, 2], &[false, true, true]);
         assert!(!unconfirmed.has_room());
         unconfirmed.confirm(&[0], &[true]);
         assert!(unconfirmed.has_room() && unconfirmed.is_empty());
         // Without that limit, confirmed events take no room.
-        let mut unconfirmed = Unconfirmed::new(usize::MAX);
+        let mut unconfirmed = UnconfirmedEvents::new(usize::MAX);
         for _ in 0..3 {
             unconfirmed.extend((1..ROOM as u64).map(|key| event(&key.to_string(), 1)));
             let (places, _) = unconfirmed.to_publish(false);

@@ -8,9 +8,9 @@ use axum::extract::State;
 use jiff::Timestamp;
 use tokio::time::timeout;
 
-use super::App;
-use crate::problem::Problem;
-use ordain_engine::run::Phase;
+use super::AdminState;
+use crate::problem::ProblemDetails;
+use ordain_engine::run::RunPhase;
 use ordain_store::Store;
 
 /// Interval between two health checks of the store, so that an unavailable store is noticed while the process is
@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time since which the store is unavailable, if it is.
 #[derive(Default)]
-pub(super) struct Health(Mutex<Option<Timestamp>>);
+pub(super) struct StoreHealth(Mutex<Option<Timestamp>>);
 
-impl Health {
+impl StoreHealth {
     async fn ask(&self, store: &dyn Store) {
         let since = Timestamp::now();
         // The existence of the mark does not matter.
@@ -60,7 +60,7 @@ impl Health {
 }
 
 /// Checks the store at intervals, without end.
-pub(super) async fn watch(app: &App) {
+pub(super) async fn watch(app: &AdminState) {
     loop {
         if let Some(store) = app.figures.store() {
             app.health.ask(&*store).await;
@@ -71,13 +71,15 @@ pub(super) async fn watch(app: &App) {
 
 /// `GET /readyz`. The caller needs no token, so the response names the part that is not ready and contains no text of
 /// the store or the system, which may include addresses and files.
-pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
+pub(super) async fn ready(
+    State(app): State<Arc<AdminState>>,
+) -> Result<&'static str, ProblemDetails> {
     let reason = match app.figures.phase() {
         _ if *app.shutdown.borrow() => "the process is shutting down".to_owned(),
-        Phase::LoadsHandlers => "the process is loading its handlers".to_owned(),
-        Phase::OpensStore => "the process is opening its store".to_owned(),
-        Phase::Claims => "the process is claiming its partitions".to_owned(),
-        Phase::Drives => match *app.health.lock() {
+        RunPhase::LoadsHandlers => "the process is loading its handlers".to_owned(),
+        RunPhase::OpensStore => "the process is opening its store".to_owned(),
+        RunPhase::Claims => "the process is claiming its partitions".to_owned(),
+        RunPhase::Drives => match *app.health.lock() {
             None => match app.figures.share() {
                 (has, share) if has < share => {
                     format!("the process owns {has} of the {share} partitions of its share")
@@ -92,5 +94,5 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, P
             Some(since) => format!("the store has not answered since {since:.0}; see the log"),
         },
     };
-    Err(Problem::unavailable(format!("not ready: {reason}")))
+    Err(ProblemDetails::unavailable(format!("not ready: {reason}")))
 }

@@ -10,21 +10,21 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use super::App;
-use crate::parts::Parts;
-use crate::problem::Problem;
+use super::AdminState;
+use crate::parts::ChunkedBody;
+use crate::problem::ProblemDetails;
 use crate::view::{
-    self, DeadPage, InstancesPage, KeyRow, KeysPage, LetterRow, Made, StreamRow, StreamsPage,
+    self, DeadPage, InstancesPage, KeyRow, KeysPage, LazyRows, LetterRow, StreamRow, StreamsPage,
 };
 use ordain_config::known_streams;
 use ordain_core::LetterId;
-use ordain_store::{KeyFilter, Page, Store};
+use ordain_store::{KeyFilter, ListPage, Store};
 
 /// Rows of a page: the default and the maximum.
 const ROWS: usize = 100;
 const MAX_ROWS: usize = 1_000;
 
-type Answer = Result<Response, Problem>;
+type PageResult = Result<Response, ProblemDetails>;
 
 /// The query for a page of keys.
 #[derive(Debug, Deserialize)]
@@ -49,9 +49,9 @@ pub(super) struct DeadQuery {
     limit: Option<usize>,
 }
 
-impl App {
-    fn store(&self) -> Result<Arc<dyn Store>, Problem> {
-        let not_yet = || Problem::unavailable("the store is not open: see /readyz");
+impl AdminState {
+    fn store(&self) -> Result<Arc<dyn Store>, ProblemDetails> {
+        let not_yet = || ProblemDetails::unavailable("the store is not open: see /readyz");
         self.figures.store().ok_or_else(not_yet)
     }
 
@@ -62,10 +62,10 @@ impl App {
         &self,
         fetch: impl FnOnce(Arc<dyn Store>) -> F,
         show: impl FnOnce(&T) -> String + Send + 'static,
-    ) -> Answer
+    ) -> PageResult
     where
         T: Send + 'static,
-        F: Future<Output = Result<T, Problem>> + Send + 'static,
+        F: Future<Output = Result<T, ProblemDetails>> + Send + 'static,
     {
         let found = fetch(self.store()?);
         let place = Arc::clone(&self.questions).acquire_owned().await;
@@ -73,39 +73,44 @@ impl App {
         let asking = tokio::spawn(async move {
             let found = found.await?;
             let shown = tokio::task::spawn_blocking(move || show(&found) + "\n").await;
-            Ok::<_, Problem>(Parts::new(shown.map_err(|error| bug(&error))?.into(), Some(place)))
+            Ok::<_, ProblemDetails>(ChunkedBody::new(
+                shown.map_err(|error| bug(&error))?.into(),
+                Some(place),
+            ))
         });
         Ok(body(Body::new(asking.await.map_err(|error| bug(&error))??)))
     }
 }
 
-fn bug(error: &tokio::task::JoinError) -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("a bug of the host: {error}"))
+fn bug(error: &tokio::task::JoinError) -> ProblemDetails {
+    ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, format!("a bug of the host: {error}"))
 }
 
 fn body(json: Body) -> Response {
     ([(CONTENT_TYPE, "application/json")], json).into_response()
 }
 
-fn rows(limit: Option<usize>) -> Result<usize, Problem> {
+fn rows(limit: Option<usize>) -> Result<usize, ProblemDetails> {
     match limit.unwrap_or(ROWS) {
         rows @ 1..=MAX_ROWS => Ok(rows),
-        other => Err(Problem::bad(format!("limit is {other}; it must be from 1 to {MAX_ROWS}"))),
+        other => {
+            Err(ProblemDetails::bad(format!("limit is {other}; it must be from 1 to {MAX_ROWS}")))
+        }
     }
 }
 
 /// Returns an error for a stream that does not exist.
-async fn exists(app: &App, store: &dyn Store, stream: &str) -> Result<(), Problem> {
+async fn exists(app: &AdminState, store: &dyn Store, stream: &str) -> Result<(), ProblemDetails> {
     let known = known_streams(&app.loaded, store).await?;
     if known.iter().any(|known| known == stream) {
         return Ok(());
     }
     let known = known.join(", ");
-    Err(Problem::not_found(format!("there is no stream {stream:?}; there are: {known}")))
+    Err(ProblemDetails::not_found(format!("there is no stream {stream:?}; there are: {known}")))
 }
 
 /// `GET /v1/streams`.
-pub(super) async fn streams(State(app): State<Arc<App>>) -> Answer {
+pub(super) async fn streams(State(app): State<Arc<AdminState>>) -> PageResult {
     let asking = Arc::clone(&app);
     let fetch =
         async move |store: Arc<dyn Store>| Ok(known_streams(&asking.loaded, &*store).await?);
@@ -125,14 +130,14 @@ pub(super) async fn streams(State(app): State<Arc<App>>) -> Answer {
 
 /// `GET /v1/streams/{stream}/keys`.
 pub(super) async fn keys(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,
     query: Result<Query<KeysQuery>, QueryRejection>,
-) -> Answer {
+) -> PageResult {
     let Path(stream) = path?;
     let Query(query) = query?;
     let status = query.status.as_deref().map(view::parse_status).transpose();
-    let status = status.map_err(|form| Problem::bad(format!("status must be {form}")))?;
+    let status = status.map_err(|form| ProblemDetails::bad(format!("status must be {form}")))?;
     let limit = rows(query.limit)?;
     let filter =
         KeyFilter { status, prefix: query.prefix, cursor: query.cursor, limit, looks: None };
@@ -142,7 +147,7 @@ pub(super) async fn keys(
         Ok(store.keys(&stream, &filter).await?)
     };
     app.ask(fetch, |page| {
-        let keys = Made(&page.rows, KeyRow::of);
+        let keys = LazyRows(&page.rows, KeyRow::of);
         view::to_json(&KeysPage { keys, cursor: page.cursor.clone() })
     })
     .await
@@ -150,29 +155,29 @@ pub(super) async fn keys(
 
 /// `GET /v1/streams/{stream}/keys/{key}`.
 pub(super) async fn key(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AdminState>>,
     path: Result<Path<(String, String)>, PathRejection>,
-) -> Answer {
+) -> PageResult {
     let Path((stream, key)) = path?;
     let asking = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| {
         exists(&asking, &*store, &stream).await?;
         let found = store.key(&stream, &key).await?;
-        found.ok_or_else(|| Problem::not_found(view::no_key(&stream, &key)))
+        found.ok_or_else(|| ProblemDetails::not_found(view::no_key(&stream, &key)))
     };
     app.ask(fetch, |(row, state)| view::to_json(&KeyRow::whole(row, state.as_ref()))).await
 }
 
 /// `GET /v1/dead`.
 pub(super) async fn dead(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AdminState>>,
     query: Result<Query<DeadQuery>, QueryRejection>,
-) -> Answer {
+) -> PageResult {
     let Query(DeadQuery { stream, key, id, cursor, limit }) = query?;
     let limit = rows(limit)?;
     let id = id.map(|id| {
         let parsed = LetterId::parse(key.as_deref().unwrap_or_default(), &id);
-        parsed.ok_or_else(|| Problem::bad(view::no_letter_id(&id)))
+        parsed.ok_or_else(|| ProblemDetails::bad(view::no_letter_id(&id)))
     });
     let id = id.transpose()?;
     let asking = Arc::clone(&app);
@@ -182,21 +187,21 @@ pub(super) async fn dead(
             return Ok(store.letters(&stream, key.as_deref(), cursor.as_deref(), limit).await?);
         };
         let rows = Vec::from_iter(store.letter(&stream, &id).await?);
-        Ok(Page { rows, cursor: None })
+        Ok(ListPage { rows, cursor: None })
     };
     app.ask(fetch, |page| {
-        let dead = Made(&page.rows, LetterRow::of);
+        let dead = LazyRows(&page.rows, LetterRow::of);
         view::to_json(&DeadPage { dead, cursor: page.cursor.clone() })
     })
     .await
 }
 
 /// `GET /v1/instances`.
-pub(super) async fn instances(State(app): State<Arc<App>>) -> Answer {
+pub(super) async fn instances(State(app): State<Arc<AdminState>>) -> PageResult {
     let showing = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| Ok(store.table().await?);
     app.ask(fetch, move |table| {
-        let instances = view::Instances::of(&showing.loaded, table).rows();
+        let instances = view::InstanceOverview::of(&showing.loaded, table).rows();
         view::to_json(&InstancesPage { instances })
     })
     .await
@@ -204,25 +209,25 @@ pub(super) async fn instances(State(app): State<Arc<App>>) -> Answer {
 
 /// `GET /v1/scale/{stream}`.
 pub(super) async fn scale(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,
-) -> Answer {
+) -> PageResult {
     let Path(stream) = path?;
     let asking = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| {
-        let unknown = || Problem::not_found(format!("no stream {stream:?} is configured"));
+        let unknown = || ProblemDetails::not_found(format!("no stream {stream:?} is configured"));
         if !asking.loaded.config.streams.contains_key(&*stream) {
             return Err(unknown());
         }
         let table = store.table().await?;
-        view::Instances::of(&asking.loaded, &table).scale(&stream).ok_or_else(unknown)
+        view::InstanceOverview::of(&asking.loaded, &table).scale(&stream).ok_or_else(unknown)
     };
     app.ask(fetch, view::to_json).await
 }
 
 /// `GET /v1/plugins`.
-pub(super) async fn plugins(State(app): State<Arc<App>>) -> Answer {
-    let not_yet = || Problem::unavailable("the handlers are not loaded: see /readyz");
+pub(super) async fn plugins(State(app): State<Arc<AdminState>>) -> PageResult {
+    let not_yet = || ProblemDetails::unavailable("the handlers are not loaded: see /readyz");
     let handlers = app.figures.handlers().ok_or_else(not_yet)?;
     let plugins = view::running_plugins(&app.loaded, &handlers);
     Ok(body((view::to_json(&plugins) + "\n").into()))

@@ -11,27 +11,27 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use ordain_core::{LaneState, Replays, Stats};
+use ordain_core::{LaneState, ReplayCounts, Stats};
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
-use super::App;
-use crate::problem::Problem;
-use ordain_config::Stream;
-use ordain_engine::driver::{Progress, Times};
+use super::AdminState;
+use crate::problem::ProblemDetails;
+use ordain_config::StreamConfig;
+use ordain_engine::driver::{CommitHistograms, PartitionMetrics};
 use ordain_util::histogram::Histogram;
 
 /// The media type for callers that accept `OpenMetrics`; other callers get the format of Prometheus.
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// All metrics at one moment.
-struct Snapshot {
-    partitions: Vec<(String, Arc<Progress>, Stats)>,
+struct MetricsSnapshot {
+    partitions: Vec<(String, Arc<PartitionMetrics>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
     all: Stats,
     /// Counts by the names of the replay sources.
-    replays: BTreeMap<String, Replays>,
-    times: Times,
+    replays: BTreeMap<String, ReplayCounts>,
+    times: CommitHistograms,
     handlers: Vec<(String, String, Histogram)>,
     refused: BTreeMap<String, usize>,
     generations: Vec<(String, u64)>,
@@ -43,16 +43,16 @@ struct Snapshot {
 
 /// `GET /metrics`.
 pub(super) async fn metrics(
-    State(app): State<Arc<App>>,
+    State(app): State<Arc<AdminState>>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemDetails> {
     let accepted = headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
     let open = accepted.is_some_and(|accepted| accepted.contains(OPEN_METRICS));
-    let snapshot = Snapshot::of(&app);
+    let snapshot = MetricsSnapshot::of(&app);
     let mut registry = Registry::with_prefix("ordain");
     registry.register_collector(Box::new(snapshot));
     let mut body = String::new();
-    text::encode(&mut body, &registry).map_err(|Error| Problem::no_metrics())?;
+    text::encode(&mut body, &registry).map_err(|Error| ProblemDetails::no_metrics())?;
     let form = if open {
         format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8")
     } else {
@@ -84,15 +84,15 @@ fn classic(open: &str) -> String {
     text
 }
 
-impl Snapshot {
-    fn of(app: &App) -> Self {
+impl MetricsSnapshot {
+    fn of(app: &AdminState) -> Self {
         let handlers = app.figures.handlers();
         let mut snapshot = Self {
             partitions: Vec::new(),
             streams: BTreeMap::new(),
             all: Stats::default(),
             replays: BTreeMap::new(),
-            times: Times::default(),
+            times: CommitHistograms::default(),
             handlers: handlers.as_ref().map(|handlers| handlers.times()).unwrap_or_default(),
             refused: handlers.as_ref().map(|handlers| handlers.refused()).unwrap_or_default(),
             generations: handlers
@@ -111,7 +111,7 @@ impl Snapshot {
             snapshot.all = snapshot.all.and(&stats);
             snapshot.times.merge(&shared.times());
             let config = app.loaded.config.streams.get(&*shared.partition().stream);
-            let names = config.into_iter().flat_map(Stream::replay_names);
+            let names = config.into_iter().flat_map(StreamConfig::replay_names);
             for (name, replays) in names.zip(&stats.replays) {
                 snapshot.replays.entry(name).or_default().add(replays);
             }
@@ -128,7 +128,7 @@ impl Snapshot {
     }
 }
 
-impl std::fmt::Debug for Snapshot {
+impl std::fmt::Debug for MetricsSnapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> Written {
         f.debug_struct("Snapshot").finish_non_exhaustive()
     }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ordain_core::Status;
+use ordain_core::KeyStatus;
 use tokio::sync::Notify;
 
-use super::App;
+use super::AdminState;
 use ordain_store::{KeyFilter, Store, StoreError};
 
 /// Keys in a page of the count.
@@ -19,12 +19,12 @@ const PAUSE_TIMES: u32 = 50;
 
 /// The result of the last count.
 #[derive(Default)]
-pub(super) struct ParkedKeys {
+pub(super) struct ParkedCounts {
     wanted: Notify,
     by_stream: Mutex<BTreeMap<Arc<str>, u64>>,
 }
 
-impl ParkedKeys {
+impl ParkedCounts {
     /// Returns the last count by stream (empty before the first count), and requests a new one.
     pub(super) fn get(&self) -> BTreeMap<Arc<str>, u64> {
         self.wanted.notify_one();
@@ -33,7 +33,7 @@ impl ParkedKeys {
 }
 
 /// Counts after each request, without end.
-pub(super) async fn count(app: &App) {
+pub(super) async fn count(app: &AdminState) {
     loop {
         app.parked.wanted.notified().await;
         let began = Instant::now();
@@ -53,7 +53,7 @@ async fn count_all(store: &dyn Store) -> Result<BTreeMap<Arc<str>, u64>, StoreEr
     let mut counts = BTreeMap::new();
     for stream in store.streams().await? {
         let mut filter =
-            KeyFilter { status: Some(Status::Parked), limit: PAGE, ..KeyFilter::default() };
+            KeyFilter { status: Some(KeyStatus::Parked), limit: PAGE, ..KeyFilter::default() };
         let count: &mut u64 = counts.entry(Arc::clone(&stream)).or_default();
         loop {
             let page = store.keys(&stream, &filter).await?;

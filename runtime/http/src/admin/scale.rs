@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::App;
+use super::AdminState;
 use crate::view;
 
 /// Shortest delay between two reads: instances report their work every two seconds.
@@ -15,12 +15,12 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// The result of the last read.
 #[derive(Default)]
-pub(super) struct Wanted {
+pub(super) struct WantedInstances {
     asked: Notify,
     by_stream: Mutex<BTreeMap<String, u64>>,
 }
 
-impl Wanted {
+impl WantedInstances {
     /// Returns the wanted instances of each stream (empty before the first read), and requests a new read.
     pub(super) fn get(&self) -> BTreeMap<String, u64> {
         self.asked.notify_one();
@@ -29,13 +29,13 @@ impl Wanted {
 }
 
 /// Reads after each request, without end.
-pub(super) async fn watch(app: &App) {
+pub(super) async fn watch(app: &AdminState) {
     loop {
         app.wanted.asked.notified().await;
         if let Some(store) = app.figures.store() {
             match store.table().await {
                 Ok(table) => {
-                    let wanted = view::Instances::of(&app.loaded, &table).wanted();
+                    let wanted = view::InstanceOverview::of(&app.loaded, &table).wanted();
                     *app.wanted.by_stream.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
                 }
                 Err(error) => tracing::debug!(%error, "instances not read"),

@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Event, Ordering, QueuePlace, shard_of};
+use ordain_core::{Event, OrderingMode, QueuePosition, shard_of};
 
-use ordain_cloudevents::Decoder;
-use ordain_config::Passage;
-use ordain_config::{AmqpSource, ConfigError, KeyFrom, Loaded, Name, RoutingKey, Source, Stream};
-use ordain_engine::source::{Feeds, unplaced};
-use ordain_publish::{Assigner, Assignment, NotAssigned, Put};
-use ordain_store::{Assigned, Item, Partition, QueueEnds, Store, StoreError};
+use ordain_cloudevents::EventDecoder;
+use ordain_config::NumberingPolicy;
+use ordain_config::{
+    AmqpSourceConfig, ConfigError, KeyLocation, LoadedConfig, ResourceName, RoutingKeyTemplate,
+    SourceConfig, StreamConfig,
+};
+use ordain_engine::source::{QueueNotifiers, unplaced};
+use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
+use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
 /// How long after a full queue the intake checks for room before it writes a request.
 const CROWDED: Duration = Duration::from_mins(1);
@@ -24,7 +27,7 @@ const PAGE_BYTES: usize = 4 << 20;
 
 /// The intake of a stream's events.
 pub(super) struct Intake {
-    pub(super) decoder: Decoder,
+    pub(super) decoder: EventDecoder,
     /// The name of the source's setting that limits the queue: `inbox` or `queue`.
     pub(super) bound: &'static str,
     stream: Arc<str>,
@@ -32,13 +35,13 @@ pub(super) struct Intake {
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
     /// Retains events for replay and detects conflicts; `None` if the queue's assigner does both or neither.
-    log: Option<Assigner>,
-    queue: Assigner,
+    log: Option<EventAssigner>,
+    queue: EventAssigner,
     /// True if the broker chose the partitions, so that only a key's job shows the key's partition.
     is_spread_by_broker: bool,
-    feeds: Arc<Feeds>,
+    feeds: Arc<QueueNotifiers>,
     /// The keys of the events that wait until their partition is known, by shard.
-    waiting: tokio::sync::Mutex<BTreeMap<u32, Waiting>>,
+    waiting: tokio::sync::Mutex<BTreeMap<u32, WaitingKeys>>,
     /// When a queue was last full.
     full_at: Mutex<Option<Instant>>,
 }
@@ -46,16 +49,16 @@ pub(super) struct Intake {
 /// The keys with waiting events in a shard, as far as the intake has read the queue. The intake reads each entry once,
 /// for all requests.
 #[derive(Default)]
-struct Waiting {
+struct WaitingKeys {
     /// The number of the newest entry of each key.
     keys: BTreeMap<String, u64>,
     /// The number of the first entry that may still wait.
     start: u64,
     /// The place of the last entry that was read.
-    through: QueuePlace,
+    through: QueuePosition,
 }
 
-impl Waiting {
+impl WaitingKeys {
     /// Forgets keys without an entry from `first` on.
     fn forget_before(&mut self, first: u64) {
         if self.start < first {
@@ -68,39 +71,43 @@ impl Waiting {
 impl Intake {
     /// Creates the intake of a stream; `None` if the stream does not accept events over HTTP.
     pub(super) fn of(
-        loaded: &Loaded,
-        name: &Name,
-        stream: &Stream,
+        loaded: &LoadedConfig,
+        name: &ResourceName,
+        stream: &StreamConfig,
         store: &Arc<dyn Store>,
-        feeds: &Arc<Feeds>,
+        feeds: &Arc<QueueNotifiers>,
     ) -> Result<Option<Self>, ConfigError> {
-        let is_numbered = stream.ordering == Ordering::Sequenced;
+        let is_numbered = stream.ordering == OrderingMode::Sequenced;
         let exchange = match &stream.source {
-            Source::Http(_) => None,
-            Source::Amqp(AmqpSource { exchange: Some(exchange), key, .. }) => Some((exchange, key)),
-            Source::Amqp(_) | Source::File(_) | Source::Stream(_) => return Ok(None),
+            SourceConfig::Http(_) => None,
+            SourceConfig::Amqp(AmqpSourceConfig { exchange: Some(exchange), key, .. }) => {
+                Some((exchange, key))
+            }
+            SourceConfig::Amqp(_) | SourceConfig::File(_) | SourceConfig::Stream(_) => {
+                return Ok(None);
+            }
         };
         let assigner =
-            |passage| Assigner { store: Arc::clone(store), passage, patience: Duration::ZERO };
+            |passage| EventAssigner { store: Arc::clone(store), passage, patience: Duration::ZERO };
         let log = match exchange {
             Some((exchange, _)) if is_numbered => {
-                Some(assigner(Passage::of_producers(loaded, &exchange.0)?))
+                Some(assigner(NumberingPolicy::of_producers(loaded, &exchange.0)?))
             }
             _ => None,
         };
         let in_queue = is_numbered && exchange.is_none();
-        let Some(queue) = Passage::to_stream(name, stream, in_queue, store.shards()) else {
+        let Some(queue) = NumberingPolicy::to_stream(name, stream, in_queue, store.shards()) else {
             return Ok(None);
         };
         Ok(Some(Self {
-            decoder: Decoder {
+            decoder: EventDecoder {
                 ordering: stream.ordering,
                 event_size: loaded.config.runtime.event_size.bytes(),
             },
             bound: if exchange.is_some() { "inbox" } else { "queue" },
             stream: name.shared(),
             first: stream.first,
-            is_routed: exchange.is_some_and(|(_, key)| *key == KeyFrom::RoutingKey),
+            is_routed: exchange.is_some_and(|(_, key)| *key == KeyLocation::RoutingKey),
             log,
             is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
             queue: assigner(queue),
@@ -113,15 +120,15 @@ impl Intake {
     /// Returns the fault of an event that the decoder accepts and that would become a dead letter.
     pub(super) fn wrong(&self, event: &Event) -> Option<String> {
         if self.is_routed
-            && let Some(words) = RoutingKey::wrong(event.key())
+            && let Some(words) = RoutingKeyTemplate::wrong(event.key())
         {
             return Some(words);
         }
-        if self.decoder.ordering == Ordering::Fifo {
+        if self.decoder.ordering == OrderingMode::Fifo {
             return None;
         }
         match event.sequence() {
-            Some(sequence) => Passage::wrong(self.first, sequence),
+            Some(sequence) => NumberingPolicy::wrong(self.first, sequence),
             None => Some(format!(
                 "the event has no `sequence`, and stream {} is `sequenced`: its producer must number its events",
                 self.stream
@@ -131,36 +138,41 @@ impl Intake {
 
     /// Writes events to the queues of the stream, each behind the earlier events of its key. When the call returns
     /// successfully, all accepted events are durable.
-    pub(super) async fn put(&self, events: &[Arc<Event>]) -> Result<Vec<Assigned>, NotAssigned> {
-        let mut items: Vec<Item> = events.iter().map(|event| self.queue.item(event)).collect();
-        self.place(&mut items).await.map_err(NotAssigned::Store)?;
+    pub(super) async fn put(
+        &self,
+        events: &[Arc<Event>],
+    ) -> Result<Vec<AssignItemReply>, AssignError> {
+        let mut items: Vec<AssignItem> =
+            events.iter().map(|event| self.queue.item(event)).collect();
+        self.place(&mut items).await.map_err(AssignError::Store)?;
         self.has_room(&items).await?;
         let kept = match &self.log {
             None => None,
             Some(log) => match log.assign(&items).await {
-                Assignment { failed: Some(error), .. } => return Err(error),
-                Assignment { assigned, .. } => Some(assigned),
+                AssignResult { failed: Some(error), .. } => return Err(error),
+                AssignResult { assigned, .. } => Some(assigned),
             },
         };
         if let Some(kept) = &kept {
             // A repeated event is queued as well, because the first request may have failed between log and queue.
             let mut kept = kept.iter();
-            let is_right =
-                |result: &Assigned| matches!(result, Assigned::New(_) | Assigned::Known(_));
+            let is_right = |result: &AssignItemReply| {
+                matches!(result, AssignItemReply::New(_) | AssignItemReply::Known(_))
+            };
             items.retain(|_| kept.next().is_some_and(is_right));
         }
-        let Assignment { assigned: queued, put, failed, .. } = self.queue.assign(&items).await;
-        if let Some(NotAssigned::Full) = failed {
+        let AssignResult { assigned: queued, put, failed, .. } = self.queue.assign(&items).await;
+        if let Some(AssignError::Full) = failed {
             *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
-        self.queue.store.flush().await.map_err(NotAssigned::Store)?;
+        self.queue.store.flush().await.map_err(AssignError::Store)?;
         self.tell(&items, &put, failed.is_none());
         failed.map_or_else(|| Ok(kept.unwrap_or(queued)), Err)
     }
 
     /// Sets the partition of each event whose key has a partition from the broker. Other events wait until their
     /// partition is known.
-    async fn place(&self, items: &mut [Item]) -> Result<(), StoreError> {
+    async fn place(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
             return Ok(());
         }
@@ -178,8 +190,8 @@ impl Intake {
             .collect();
         // In a `fifo` stream, an event must not overtake events of its key that still wait for their partition.
         let waiting = match self.decoder.ordering {
-            Ordering::Fifo => self.waiting_keys(&unknown, of_key.keys()).await?,
-            Ordering::Sequenced => BTreeSet::new(),
+            OrderingMode::Fifo => self.waiting_keys(&unknown, of_key.keys()).await?,
+            OrderingMode::Sequenced => BTreeSet::new(),
         };
         for item in items {
             let key = item.event.key();
@@ -213,7 +225,7 @@ impl Intake {
                 let page = match store.queued(partition, shard, after, PAGE, PAGE_BYTES).await {
                     Err(StoreError::WentBack) => {
                         // Other entries may have the numbers now that this intake has read.
-                        *known = Waiting::default();
+                        *known = WaitingKeys::default();
                         continue;
                     }
                     page => page?,
@@ -237,7 +249,7 @@ impl Intake {
 
     /// Rejects a request without room before anything is written, if a queue was full within the last minute. Otherwise
     /// the repeats of a producer that retries a rejected request would fill the remaining room with copies.
-    async fn has_room(&self, items: &[Item]) -> Result<(), NotAssigned> {
+    async fn has_room(&self, items: &[AssignItem]) -> Result<(), AssignError> {
         let full_at = *self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = self
             .queue
@@ -255,10 +267,10 @@ impl Intake {
         }
         for (number, shards) in shards {
             let partition = Partition { stream: Arc::clone(&self.stream), number };
-            let waiting = store.waiting_in(&partition).await.map_err(NotAssigned::Store)?;
+            let waiting = store.waiting_in(&partition).await.map_err(AssignError::Store)?;
             let is_full = |ends: &QueueEnds| ends.len() >= limit;
             if shards.iter().any(|shard| waiting.get(*shard as usize).is_some_and(is_full)) {
-                return Err(NotAssigned::Full);
+                return Err(AssignError::Full);
             }
         }
         Ok(())
@@ -266,12 +278,12 @@ impl Intake {
 
     /// Notifies the readers of the queues in this process. If the request is accepted, they also get the places of its
     /// events, to notice a loss. The producer of a rejected request sends it again anyway.
-    fn tell(&self, items: &[Item], put: &[Put], is_accepted: bool) {
+    fn tell(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of = |number| self.feeds.of(&Partition { stream: Arc::clone(&self.stream), number });
         let shards = self.queue.store.shards();
         let places = items.iter().map(|item| (item.partition, shard_of(item.event.key(), shards)));
         let mut known = places.collect::<BTreeSet<_>>();
-        for Put { partition, shard, run } in put {
+        for QueuedEntries { partition, shard, run } in put {
             known.remove(&(*partition, *shard));
             of(*partition).put(*shard, is_accepted.then_some(*run));
         }

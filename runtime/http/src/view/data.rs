@@ -19,11 +19,11 @@ const NESTING: usize = 90;
 /// Bytes of an event or a state: a part of a JSON text.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
-pub struct Data(Form);
+pub struct JsonData(DataForm);
 
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
-enum Form {
+enum DataForm {
     /// JSON, or any form that was read from JSON.
     Json(Box<RawValue>),
     /// A text that is not JSON.
@@ -34,56 +34,56 @@ enum Form {
     Binary { base64: String },
 }
 
-impl Default for Data {
+impl Default for JsonData {
     fn default() -> Self {
-        Self(Form::Json(RawValue::NULL.to_owned()))
+        Self(DataForm::Json(RawValue::NULL.to_owned()))
     }
 }
 
-impl<'de> Deserialize<'de> for Data {
+impl<'de> Deserialize<'de> for JsonData {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Box::deserialize(from).map(|json| Self(Form::Json(json)))
+        Box::deserialize(from).map(|json| Self(DataForm::Json(json)))
     }
 }
 
-impl Data {
+impl JsonData {
     /// Converts bytes to JSON without white space if they are JSON that every reader accepts, or else to a text, or
     /// else to base64. The forms are distinguishable: `{"text": …}` contains JSON that some readers do not accept
     /// (because it is nested deeply, or has extreme numbers or escapes), and `{"base64": …}` contains bytes that are
     /// not UTF-8.
     pub fn of(bytes: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(bytes) else {
-            return Self(Form::Binary { base64: STANDARD.encode(bytes) });
+            return Self(DataForm::Binary { base64: STANDARD.encode(bytes) });
         };
         if serde_json::from_str::<IgnoredAny>(text).is_err() {
-            return Self(Form::Text(text.to_owned()));
+            return Self(DataForm::Text(text.to_owned()));
         }
         let json = if is_fit(text) { compact(text).ok() } else { None };
         let json = json.and_then(|json| RawValue::from_string(json.into_owned()).ok());
-        Self(json.map_or_else(|| Form::Odd { text: text.to_owned() }, Form::Json))
+        Self(json.map_or_else(|| DataForm::Odd { text: text.to_owned() }, DataForm::Json))
     }
 }
 
 /// Returns whether every reader accepts a JSON text.
 fn is_fit(json: &str) -> bool {
     let mut reader = serde_json::Deserializer::from_str(json);
-    Fit { levels: NESTING }.deserialize(&mut reader).is_ok()
+    NestingCheck { levels: NESTING }.deserialize(&mut reader).is_ok()
 }
 
 /// A visitor that reads JSON to its end, keeps nothing, and fails above a number of nested arrays and objects.
 #[derive(Clone, Copy)]
-struct Fit {
+struct NestingCheck {
     levels: usize,
 }
 
-impl Fit {
+impl NestingCheck {
     fn deeper<E: Error>(self) -> Result<Self, E> {
         let levels = self.levels.checked_sub(1).ok_or_else(|| E::custom("nested too deeply"))?;
         Ok(Self { levels })
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Fit {
+impl<'de> DeserializeSeed<'de> for NestingCheck {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
@@ -91,7 +91,7 @@ impl<'de> DeserializeSeed<'de> for Fit {
     }
 }
 
-impl<'de> Visitor<'de> for Fit {
+impl<'de> Visitor<'de> for NestingCheck {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn shown(bytes: &[u8]) -> String {
-        serde_json::to_string(&Data::of(bytes)).unwrap()
+        serde_json::to_string(&JsonData::of(bytes)).unwrap()
     }
 
     #[test]

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Rows, Text, time};
-use ordain_config::Loaded;
-use ordain_store::{About, Report, Work};
-use ordain_store::{InstanceId, Member, Partition, Table};
+use super::{BoundedRows, RowText, time};
+use ordain_config::LoadedConfig;
+use ordain_store::{InstanceId, MemberRecord, MembershipTable, Partition};
+use ordain_store::{InstanceInfo, InstanceReport, PendingWork};
 
 /// The page of all instances.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct InstancesPage<L = Rows<InstanceRow>> {
+pub struct InstancesPage<L = BoundedRows<InstanceRow>> {
     /// The rows.
     pub instances: L,
 }
@@ -25,19 +25,19 @@ pub struct InstanceRow {
     pub expires_in_ms: Option<u64>,
     /// The id; `None` for partitions without an owner.
     #[serde(rename = "instance")]
-    pub id: Option<Text>,
+    pub id: Option<RowText>,
     /// The names of the host and the process.
-    pub name: Option<Text>,
+    pub name: Option<RowText>,
     /// The handler version that the instance offers for each stream.
-    pub offers: BTreeMap<String, Text>,
+    pub offers: BTreeMap<String, RowText>,
     /// The number of its partitions.
     pub owns: usize,
     /// The partitions.
     pub partitions: Vec<PartitionRow>,
     /// `runs`, `leaves`, or `alone` (`run --once`).
-    pub state: Option<Text>,
+    pub state: Option<RowText>,
     /// The version of the program.
-    pub version: Option<Text>,
+    pub version: Option<RowText>,
 }
 
 /// A partition of a stream.
@@ -55,26 +55,27 @@ pub struct PartitionRow {
     /// Keys in memory with an event that can run, if its owner has reported.
     pub ready_keys: Option<u64>,
     /// The time at which the lease was granted or returned.
-    pub since: Option<Text>,
+    pub since: Option<RowText>,
     /// The stream.
-    pub stream: Text,
+    pub stream: RowText,
 }
 
 /// The information and reports of a store's instances.
-pub struct Instances<'a> {
-    loaded: &'a Loaded,
-    table: &'a Table,
-    abouts: BTreeMap<InstanceId, About>,
-    reports: BTreeMap<InstanceId, Report>,
+pub struct InstanceOverview<'a> {
+    loaded: &'a LoadedConfig,
+    table: &'a MembershipTable,
+    abouts: BTreeMap<InstanceId, InstanceInfo>,
+    reports: BTreeMap<InstanceId, InstanceReport>,
 }
 
-impl<'a> Instances<'a> {
+impl<'a> InstanceOverview<'a> {
     /// Decodes the instances of a table.
-    pub fn of(loaded: &'a Loaded, table: &'a Table) -> Self {
+    pub fn of(loaded: &'a LoadedConfig, table: &'a MembershipTable) -> Self {
         let members = table.members.iter();
-        let about = |(id, member): (&InstanceId, &Member)| (*id, About::decode(&member.about));
-        let report = |(id, member): (&InstanceId, &Member)| {
-            (*id, member.report.as_deref().map(Report::decode).unwrap_or_default())
+        let about =
+            |(id, member): (&InstanceId, &MemberRecord)| (*id, InstanceInfo::decode(&member.about));
+        let report = |(id, member): (&InstanceId, &MemberRecord)| {
+            (*id, member.report.as_deref().map(InstanceReport::decode).unwrap_or_default())
         };
         let abouts = members.clone().map(about).collect();
         let reports = members.map(report).collect();
@@ -82,19 +83,19 @@ impl<'a> Instances<'a> {
     }
 
     /// Returns the work of a partition as its owner reported it, if it did.
-    fn work(&self, partition: &Partition) -> Option<Work> {
+    fn work(&self, partition: &Partition) -> Option<PendingWork> {
         let holder = self.table.holder(partition)?;
         self.reports.get(&holder)?.of(&partition.stream, partition.number)
     }
 
     /// Returns the work and wanted instances of a stream; `None` if the stream is not configured.
-    pub fn scale(&self, name: &str) -> Option<Scale> {
+    pub fn scale(&self, name: &str) -> Option<ScaleReport> {
         let config = self.loaded.config.streams.get(name)?;
-        let runs = |about: &&About| about.streams.contains_key(name) && !about.leaving;
+        let runs = |about: &&InstanceInfo| about.streams.contains_key(name) && !about.leaving;
         let instances = self.abouts.values().filter(runs).count() as u64;
         let partitions = config.source.partitions();
         let stream = Arc::<str>::from(name);
-        let mut all = Work::default();
+        let mut all = PendingWork::default();
         let mut is_known = true;
         for number in 0..partitions {
             let work = self.work(&Partition { stream: Arc::clone(&stream), number });
@@ -103,7 +104,7 @@ impl<'a> Instances<'a> {
         }
         // Unknown work is no reason to stop an instance.
         let least = if is_known { 1 } else { instances.min(partitions.into()) };
-        Some(Scale {
+        Some(ScaleReport {
             stream: name.to_owned(),
             lag: all.lag.unwrap_or(0),
             ready_keys: all.ready_keys,
@@ -176,7 +177,10 @@ impl<'a> Instances<'a> {
     }
 }
 
-fn streams(loaded: &Loaded, abouts: &BTreeMap<InstanceId, About>) -> BTreeMap<String, u32> {
+fn streams(
+    loaded: &LoadedConfig,
+    abouts: &BTreeMap<InstanceId, InstanceInfo>,
+) -> BTreeMap<String, u32> {
     let mut streams: BTreeMap<String, u32> = BTreeMap::new();
     let here = loaded.config.streams.iter();
     let here = here.map(|(name, stream)| (name.to_string(), stream.source.partitions()));
@@ -191,7 +195,7 @@ fn streams(loaded: &Loaded, abouts: &BTreeMap<InstanceId, About>) -> BTreeMap<St
 /// The work of all instances for a stream, and the number of wanted instances, for a tool that starts and stops
 /// instances.
 #[derive(Debug, Serialize)]
-pub struct Scale {
+pub struct ScaleReport {
     stream: String,
     /// Events that wait in the broker for delivery, as far as known.
     lag: u64,
@@ -217,17 +221,22 @@ mod tests {
     /// Evaluates a stream that two instances run while a third one is leaving. The argument holds each partition's
     /// owner, and the lag that each instance reports for it.
     fn scale(partitions: [(Option<u64>, [Option<u64>; 3]); 3]) -> (u64, u64, u64) {
-        let loaded = Loaded::parse(Path::new("ordain.toml"), CONFIG, &|_| None)
+        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), CONFIG, &|_| None)
             .expect("the configuration is valid");
-        let mut table = Table::default();
+        let mut table = MembershipTable::default();
         for id in 0..3 {
             let streams = [("orders".to_owned(), 3)].into();
-            let about = About { streams, leaving: id == 2, ..About::default() }.encode();
-            let mut report = Report::default();
+            let about =
+                InstanceInfo { streams, leaving: id == 2, ..InstanceInfo::default() }.encode();
+            let mut report = InstanceReport::default();
             for (number, (_, lags)) in (0..).zip(&partitions) {
-                report.add("orders", number, Work { lag: lags[id as usize], ..Work::default() });
+                report.add(
+                    "orders",
+                    number,
+                    PendingWork { lag: lags[id as usize], ..PendingWork::default() },
+                );
             }
-            let member = Member { about, report: Some(report.encode()), lasts: None };
+            let member = MemberRecord { about, report: Some(report.encode()), lasts: None };
             table.members.insert(InstanceId(id), member);
         }
         for (number, (holder, _)) in (0..).zip(partitions) {
@@ -235,8 +244,9 @@ mod tests {
             let holder = holder.map(InstanceId);
             table.leases.insert(partition, Lease { epoch: 1, holder, since: 0 });
         }
-        let scale =
-            Instances::of(&loaded, &table).scale("orders").expect("the stream is configured");
+        let scale = InstanceOverview::of(&loaded, &table)
+            .scale("orders")
+            .expect("the stream is configured");
         (scale.lag, scale.instances, scale.wanted_instances)
     }
 

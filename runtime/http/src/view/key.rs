@@ -1,14 +1,17 @@
 //! The rows of keys, in a listing or one by one.
 
 use bytes::Bytes;
-use ordain_core::{Answers, Cause, GapEnd, GapEntry, Job, Limit, Spilled, Status, Trouble};
+use ordain_core::{
+    Cause, FailureInfo, GapEnd, GapEntry, HandlerLimit, KeyRecord, KeyStatus, SourceAnswers,
+    SpillExtent,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Data, Rows, Text, time};
+use super::{BoundedRows, JsonData, RowText, time};
 
 /// A page of a listing of keys.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct KeysPage<L = Rows<KeyRow>> {
+pub struct KeysPage<L = BoundedRows<KeyRow>> {
     /// The rows.
     pub keys: L,
     /// The cursor of the next page, if there is one.
@@ -23,10 +26,10 @@ pub struct KeyRow {
     /// Failed attempts of event `next`.
     pub attempts: u32,
     /// The time at which the owner checks the key again.
-    pub due_at: Option<Text>,
+    pub due_at: Option<RowText>,
     /// The reason why the record cannot be read.
     #[serde(skip_serializing)]
-    pub error: Option<Text>,
+    pub error: Option<RowText>,
     /// Rounds of requests for event `next`.
     pub gap_rounds: u32,
     /// Later events in the store.
@@ -34,7 +37,7 @@ pub struct KeyRow {
     /// The time of the first commit, which is part of the ids of messages.
     pub incarnation: u64,
     /// The key.
-    pub key: Text,
+    pub key: RowText,
     /// The next sequence to settle.
     pub next: u64,
     /// Number of times that the key was parked.
@@ -46,13 +49,13 @@ pub struct KeyRow {
     /// Size of the state, in bytes.
     pub state_size: u64,
     /// The name of the status, or `corrupt`.
-    pub status: Text,
+    pub status: RowText,
     /// The reason why the key does not proceed.
     pub trouble: Option<TroubleRow>,
     /// The handler version of the last event that took effect.
-    pub version: Option<Text>,
+    pub version: Option<RowText>,
     /// The SHA-256 of that version's file.
-    pub version_digest: Option<Text>,
+    pub version_digest: Option<RowText>,
     /// The number of the decision on that version.
     pub version_generation: Option<u64>,
     /// The last gaps; `None` in a listing.
@@ -60,19 +63,19 @@ pub struct KeyRow {
     pub gaps: Option<Vec<GapRow>>,
     /// The state; `None` in a listing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<Data>,
+    pub state: Option<JsonData>,
 }
 
 /// The JSON of a key whose record cannot be read.
 #[derive(Serialize)]
 struct CorruptRow<'a> {
-    due_at: Option<&'a Text>,
-    error: &'a Text,
-    key: &'a Text,
+    due_at: Option<&'a RowText>,
+    error: &'a RowText,
+    key: &'a RowText,
     state_size: u64,
-    status: &'a Text,
+    status: &'a RowText,
     #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<&'a Data>,
+    state: Option<&'a JsonData>,
 }
 
 impl Serialize for KeyRow {
@@ -98,7 +101,7 @@ impl<'de> Deserialize<'de> for KeyRow {
 
 impl KeyRow {
     /// Makes the row of a listing.
-    pub fn of(stored: &ordain_store::KeyRow) -> Self {
+    pub fn of(stored: &ordain_store::StoredKey) -> Self {
         let record = match &stored.job {
             Ok(job) => Self::of_job(job),
             Err(error) => {
@@ -109,19 +112,19 @@ impl KeyRow {
         Self {
             key: (&*stored.key).into(),
             state_size: stored.state_size,
-            due_at: stored.due_at.map(time).map(Text::from),
+            due_at: stored.due_at.map(time).map(RowText::from),
             ..record
         }
     }
 
     /// Makes the row of a key with its gaps and its state.
-    pub fn whole(stored: &ordain_store::KeyRow, state: Option<&Bytes>) -> Self {
+    pub fn whole(stored: &ordain_store::StoredKey, state: Option<&Bytes>) -> Self {
         let gaps = stored.job.as_ref().map(|job| job.gaps.iter().map(GapRow::of).collect());
-        let state = state.map(|state| Data::of(state));
+        let state = state.map(|state| JsonData::of(state));
         Self { gaps: gaps.ok(), state, ..Self::of(stored) }
     }
 
-    fn of_job(job: &Job) -> Self {
+    fn of_job(job: &KeyRecord) -> Self {
         let version = job.version.as_ref();
         Self {
             attempts: job.attempts,
@@ -142,8 +145,8 @@ impl KeyRow {
     }
 
     /// Returns the status; `None` if this version does not know its name.
-    pub fn status(&self) -> Option<Status> {
-        Status::parse(self.status.raw())
+    pub fn status(&self) -> Option<KeyStatus> {
+        KeyStatus::parse(self.status.raw())
     }
 }
 
@@ -160,7 +163,7 @@ pub struct HeldRow {
 }
 
 impl HeldRow {
-    fn of(spilled: Spilled) -> Self {
+    fn of(spilled: SpillExtent) -> Self {
         Self { count: spilled.count, first: spilled.first, last: spilled.last }
     }
 }
@@ -170,26 +173,26 @@ impl HeldRow {
 #[serde(default)]
 pub struct TroubleRow {
     /// The name of the cause.
-    pub cause: Text,
+    pub cause: RowText,
     /// The reason in words.
-    pub error: Text,
+    pub error: RowText,
     /// The name of the limit that the handler exceeded, if it exceeded one that can be raised.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<Text>,
+    pub limit: Option<RowText>,
     /// The time since which the reason applies.
-    pub since: Text,
+    pub since: RowText,
     /// The handler version that failed, if one did.
-    pub version: Option<Text>,
+    pub version: Option<RowText>,
 }
 
 impl TroubleRow {
-    fn of(trouble: &Trouble) -> Self {
+    fn of(trouble: &FailureInfo) -> Self {
         Self {
             cause: trouble.cause.name().into(),
             error: trouble.words().into(),
             limit: trouble.limit().map(|limit| limit.name().into()),
             since: time(trouble.since).into(),
-            version: trouble.version.as_deref().map(Text::from),
+            version: trouble.version.as_deref().map(RowText::from),
         }
     }
 
@@ -199,8 +202,8 @@ impl TroubleRow {
     }
 
     /// Returns the limit, if there is one that this version knows.
-    pub fn limit(&self) -> Option<Limit> {
-        Limit::parse(self.limit.as_ref()?.raw())
+    pub fn limit(&self) -> Option<HandlerLimit> {
+        HandlerLimit::parse(self.limit.as_ref()?.raw())
     }
 }
 
@@ -211,7 +214,7 @@ pub struct GapRow {
     /// The answers of each source.
     pub answers: Vec<AnswersRow>,
     /// The name of the way in which the gap ended.
-    pub end: Text,
+    pub end: RowText,
     /// The first missing sequence.
     pub first: u64,
     /// The last missing sequence.
@@ -221,9 +224,9 @@ pub struct GapRow {
     /// Number of request rounds that have begun.
     pub rounds: u32,
     /// The time at which the gap was detected.
-    pub since: Text,
+    pub since: RowText,
     /// The time at which the gap ended; `None` while it is open.
-    pub until: Option<Text>,
+    pub until: Option<RowText>,
 }
 
 impl GapRow {
@@ -254,20 +257,20 @@ pub struct AnswersRow {
     /// Number of requests.
     pub asked: u32,
     /// The error of the last failure.
-    pub error: Option<Text>,
+    pub error: Option<RowText>,
     /// Number of failures.
     pub failed: u32,
     /// Number of events that the source returned.
     pub found: u32,
     /// The source.
-    pub source: Text,
+    pub source: RowText,
 }
 
 impl AnswersRow {
-    fn of(answers: &Answers) -> Self {
+    fn of(answers: &SourceAnswers) -> Self {
         Self {
             asked: answers.asked,
-            error: answers.error.as_deref().map(Text::from),
+            error: answers.error.as_deref().map(RowText::from),
             failed: answers.failed,
             found: answers.found,
             source: (&*answers.source).into(),
@@ -279,34 +282,34 @@ impl AnswersRow {
 mod tests {
     use std::sync::Arc;
 
-    use ordain_core::{Build, Decided, Digest, Gaps};
+    use ordain_core::{Build, FileDigest, GapHistory, Rollout};
 
     use super::*;
     use crate::view::to_json;
 
     const TIME: &str = "1970-01-01T00:00:01.000Z";
 
-    fn stored(job: Result<Job, String>) -> ordain_store::KeyRow {
-        ordain_store::KeyRow { key: "k".into(), job, state_size: 2, due_at: None }
+    fn stored(job: Result<KeyRecord, String>) -> ordain_store::StoredKey {
+        ordain_store::StoredKey { key: "k".into(), job, state_size: 2, due_at: None }
     }
 
-    fn parked() -> Job {
-        let build = Build { version: "h@1.0.0".into(), digest: Digest([0; 32]) };
+    fn parked() -> KeyRecord {
+        let build = Build { version: "h@1.0.0".into(), digest: FileDigest([0; 32]) };
         let mut gap = GapEntry::new(3, 3, 500);
         gap.since = 1_500;
-        Job {
+        KeyRecord {
             incarnation: 9,
-            status: Status::Parked,
+            status: KeyStatus::Parked,
             holes: std::iter::once((1, 2)).collect(),
-            version: Some(Arc::new(Decided { generation: 5, build })),
-            trouble: Some(Box::new(Trouble {
+            version: Some(Arc::new(Rollout { generation: 5, build })),
+            trouble: Some(Box::new(FailureInfo {
                 cause: Cause::Limit,
                 error: "[log] too much".into(),
                 since: 1_000,
                 version: None,
             })),
-            gaps: Gaps::from_iter([gap]),
-            ..Job::new(7, 4)
+            gaps: GapHistory::from_iter([gap]),
+            ..KeyRecord::new(7, 4)
         }
     }
 
@@ -334,7 +337,7 @@ mod tests {
             to_json(&KeyRow::whole(&corrupt, None)),
             r#"{"due_at":null,"error":"bad","key":"k","state_size":2,"status":"corrupt"}"#
         );
-        let fresh = to_json(&KeyRow::of(&stored(Ok(Job::new(1, 0)))));
+        let fresh = to_json(&KeyRow::of(&stored(Ok(KeyRecord::new(1, 0)))));
         let nulls =
             r#""trouble":null,"version":null,"version_digest":null,"version_generation":null}"#;
         assert!(fresh.ends_with(nulls), "{fresh}");

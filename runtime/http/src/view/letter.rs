@@ -3,12 +3,12 @@
 use ordain_core::{Event, LetterContent};
 use serde::{Deserialize, Serialize};
 
-use super::{Data, Rows, Text, time};
+use super::{BoundedRows, JsonData, RowText, time};
 use ordain_store::StoredLetter;
 
 /// A page of a listing of dead letters.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct DeadPage<L = Rows<LetterRow>> {
+pub struct DeadPage<L = BoundedRows<LetterRow>> {
     /// The rows.
     pub dead: L,
     /// The cursor of the next page, if there is one.
@@ -20,25 +20,25 @@ pub struct DeadPage<L = Rows<LetterRow>> {
 #[serde(default)]
 pub struct LetterRow {
     /// The id within the key.
-    pub id: Text,
+    pub id: RowText,
     /// The key; empty if the event has none.
-    pub key: Text,
+    pub key: RowText,
     /// The sequence, if the event has one.
     pub sequence: Option<u64>,
     /// The name of the cause.
-    pub cause: Text,
+    pub cause: RowText,
     /// The reason in words.
-    pub error: Text,
+    pub error: RowText,
     /// The origin of the event.
-    pub origin: Option<Text>,
+    pub origin: Option<RowText>,
     /// The handler version that executed the event, if there was one.
-    pub version: Option<Text>,
+    pub version: Option<RowText>,
     /// The time at which the letter was written.
-    pub at: Text,
+    pub at: RowText,
     /// The event, if the delivery was a readable event.
     pub event: Option<EventRow>,
     /// The delivery, if it was not a readable event.
-    pub raw: Option<Data>,
+    pub raw: Option<JsonData>,
 }
 
 impl LetterRow {
@@ -48,7 +48,7 @@ impl LetterRow {
         let (event, raw) = match &letter.content {
             LetterContent::Nothing => (None, None),
             LetterContent::Event(event) => (Some(EventRow::of(event)), None),
-            LetterContent::Raw(bytes) => (None, Some(Data::of(bytes))),
+            LetterContent::Raw(bytes) => (None, Some(JsonData::of(bytes))),
         };
         let is_numbered =
             letter.id.sequence > 0 || event.as_ref().is_some_and(|row| row.sequence == Some(0));
@@ -58,8 +58,8 @@ impl LetterRow {
             sequence: is_numbered.then_some(letter.id.sequence),
             cause: letter.cause.name().into(),
             error: letter.error.as_str().into(),
-            origin: letter.origin.as_deref().map(Text::from),
-            version: letter.version.as_deref().map(Text::from),
+            origin: letter.origin.as_deref().map(RowText::from),
+            version: letter.version.as_deref().map(RowText::from),
             at: time(stored.at).into(),
             event,
             raw,
@@ -72,24 +72,24 @@ impl LetterRow {
 #[serde(default)]
 pub struct EventRow {
     /// The id.
-    pub id: Text,
+    pub id: RowText,
     /// The type.
     #[serde(rename = "type")]
-    pub kind: Text,
+    pub kind: RowText,
     /// The source.
-    pub source: Text,
+    pub source: RowText,
     /// The sequence, if it has one.
     pub sequence: Option<u64>,
     /// The time, if it has one.
-    pub time: Option<Text>,
+    pub time: Option<RowText>,
     /// The type of the data.
-    pub content_type: Text,
+    pub content_type: RowText,
     /// `true` if the event ends its key.
     pub end_of_sequence: bool,
     /// The other attributes.
-    pub headers: Vec<(Text, Text)>,
+    pub headers: Vec<(RowText, RowText)>,
     /// The data.
-    pub data: Data,
+    pub data: JsonData,
 }
 
 impl EventRow {
@@ -100,11 +100,11 @@ impl EventRow {
             kind: event.kind().into(),
             source: event.source().into(),
             sequence: event.sequence(),
-            time: event.time_ms().map(time).map(Text::from),
+            time: event.time_ms().map(time).map(RowText::from),
             content_type: event.content_type().into(),
             end_of_sequence: event.end(),
             headers: headers.map(|(name, value)| (name.into(), value.into())).collect(),
-            data: Data::of(event.data()),
+            data: JsonData::of(event.data()),
         }
     }
 }

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::Text;
-use ordain_config::Loaded;
+use super::RowText;
+use ordain_config::LoadedConfig;
 use ordain_core::Build;
-use ordain_wasm::{Chosen, Handlers, LoadingError, folder};
-use ordain_wasm::{Engine, Folder, HandlerFile, Manner, Refused};
+use ordain_wasm::{ActivationResult, HandlerRegistry, HandlerSetupError, folder};
+use ordain_wasm::{CompilePriority, FileFault, HandlerEngine, HandlerFile, PluginFolder};
 
 /// The folder of handlers.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Plugins {
+pub struct PluginsPage {
     /// The handlers.
     pub handlers: Vec<PluginRow>,
     /// Files that are not handlers.
@@ -25,19 +25,19 @@ pub struct Plugins {
 #[serde(default)]
 pub struct PluginRow {
     /// The SHA-256 of the file, if the file is usable.
-    pub digest: Option<Text>,
+    pub digest: Option<RowText>,
     /// The recorded version; for a file that cannot be loaded, the version in its name.
-    pub handler: Text,
+    pub handler: RowText,
     /// The file.
-    pub path: Text,
+    pub path: RowText,
     /// The reason why the file is unusable or gone.
-    pub reason: Option<Text>,
+    pub reason: Option<RowText>,
     /// The streams that the version executes; `None` without a running process.
-    pub running: Option<Vec<Text>>,
+    pub running: Option<Vec<RowText>>,
     /// `loading`, `broken`, `unused`, `active`, `older` or `gone`.
-    pub state: Text,
+    pub state: RowText,
     /// The streams that are configured with it.
-    pub streams: Vec<Text>,
+    pub streams: Vec<RowText>,
 }
 
 /// A file whose name is not a handler's.
@@ -45,36 +45,39 @@ pub struct PluginRow {
 #[serde(default)]
 pub struct RefusedRow {
     /// The file.
-    pub path: Text,
+    pub path: RowText,
     /// The reason why the file is not a handler.
-    pub reason: Text,
+    pub reason: RowText,
 }
 
 /// A file, as a process would load it from its folder.
 #[derive(Debug, Serialize)]
 pub struct FileRow {
     /// The SHA-256 of the file, if the file is usable.
-    pub digest: Option<Text>,
+    pub digest: Option<RowText>,
     /// The recorded version, if the file is usable.
-    pub handler: Option<Text>,
+    pub handler: Option<RowText>,
     /// The file.
-    pub path: Text,
+    pub path: RowText,
     /// The reason why the file is unusable.
-    pub reason: Option<Text>,
+    pub reason: Option<RowText>,
     /// The streams that are configured with it.
-    pub streams: Vec<Text>,
+    pub streams: Vec<RowText>,
 }
 
 /// The result of loading a file; `None` before the first load.
-type Look = Option<Result<Build, Refused>>;
+type FileLoadResult = Option<Result<Build, FileFault>>;
 
 /// Returns the handlers in the folder as a start would load them now. Loads every file, which may take seconds.
-pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Plugins, LoadingError> {
+pub fn plugins(
+    loaded: &LoadedConfig,
+    engine: &HandlerEngine,
+) -> Result<PluginsPage, HandlerSetupError> {
     let folder = folder(loaded)?;
-    let look = |file: &HandlerFile| -> Look { Some(load(engine, file)) };
+    let look = |file: &HandlerFile| -> FileLoadResult { Some(load(engine, file)) };
     let mut handlers = Vec::new();
     for (name, versions) in &folder.handlers {
-        let looks: Vec<(&HandlerFile, Look)> =
+        let looks: Vec<(&HandlerFile, FileLoadResult)> =
             versions.iter().map(|file| (file, look(file))).collect();
         let streams = streams_of(loaded, name);
         let active = looks.iter().rposition(|(_, look)| matches!(look, Some(Ok(_))));
@@ -82,11 +85,15 @@ pub fn plugins(loaded: &Loaded, engine: &Engine) -> Result<Plugins, LoadingError
             handlers.push(row(file, look.as_ref(), Some(at) == active, &streams, None));
         }
     }
-    Ok(Plugins { handlers, refused: refused(&folder) })
+    Ok(PluginsPage { handlers, refused: refused(&folder) })
 }
 
 /// Returns the result of loading a file as if it were in the folder of handlers.
-pub fn look_into(loaded: &Loaded, engine: &Engine, path: &Path) -> Result<FileRow, LoadingError> {
+pub fn look_into(
+    loaded: &LoadedConfig,
+    engine: &HandlerEngine,
+    path: &Path,
+) -> Result<FileRow, HandlerSetupError> {
     let folder = folder(loaded)?;
     let not_one = || {
         Err("is ignored: the name of a handler's file ends with .wasm and does not begin with a dot".to_owned())
@@ -107,7 +114,7 @@ pub fn look_into(loaded: &Loaded, engine: &Engine, path: &Path) -> Result<FileRo
             None => Ok((build, streams_of(loaded, &file.name))),
         }
     });
-    let path = Text::from(&*path.to_string_lossy());
+    let path = RowText::from(&*path.to_string_lossy());
     Ok(match found {
         Ok((build, streams)) => FileRow {
             digest: Some(build.digest.to_string().into()),
@@ -126,19 +133,19 @@ pub fn look_into(loaded: &Loaded, engine: &Engine, path: &Path) -> Result<FileRo
     })
 }
 
-fn load(engine: &Engine, file: &HandlerFile) -> Result<Build, Refused> {
-    let handler = engine.load_beside(file, Manner::Fast);
-    handler.map(|handler| handler.build().clone()).map_err(|error| Refused::from(&error))
+fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Build, FileFault> {
+    let handler = engine.load_beside(file, CompilePriority::Fast);
+    handler.map(|handler| handler.build().clone()).map_err(|error| FileFault::from(&error))
 }
 
 /// Returns the handlers in the folder as a process has loaded them, and the versions that it runs. A process keeps
 /// running a loaded version even if its file is removed or changed.
-pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Plugins {
+pub fn running_plugins(loaded: &LoadedConfig, running: &HandlerRegistry) -> PluginsPage {
     let folder = running.folder();
-    let mut executing: BTreeMap<Build, (Text, Vec<Text>)> = BTreeMap::new();
+    let mut executing: BTreeMap<Build, (RowText, Vec<RowText>)> = BTreeMap::new();
     for stream in loaded.config.streams.keys() {
-        if let Some(Chosen::Ok(active)) = running.chosen(stream) {
-            let path = Text::from(&*active.handler.file().path.to_string_lossy());
+        if let Some(ActivationResult::Ok(active)) = running.chosen(stream) {
+            let path = RowText::from(&*active.handler.file().path.to_string_lossy());
             let of = executing.entry(active.handler.build().clone());
             of.or_insert((path, Vec::new())).1.push((&**stream).into());
         }
@@ -167,11 +174,11 @@ pub fn running_plugins(loaded: &Loaded, running: &Handlers) -> Plugins {
             streams,
         });
     }
-    Plugins { handlers, refused: refused(&folder) }
+    PluginsPage { handlers, refused: refused(&folder) }
 }
 
 /// Returns the files whose names are not valid handler names.
-fn refused(folder: &Folder) -> Vec<RefusedRow> {
+fn refused(folder: &PluginFolder) -> Vec<RefusedRow> {
     let rows = folder.refused.iter().map(|file| RefusedRow {
         path: (&*file.path.to_string_lossy()).into(),
         reason: file.reason.as_str().into(),
@@ -180,17 +187,17 @@ fn refused(folder: &Folder) -> Vec<RefusedRow> {
 }
 
 /// Returns the streams that are configured with a handler.
-fn streams_of(loaded: &Loaded, handler: &str) -> Vec<Text> {
+fn streams_of(loaded: &LoadedConfig, handler: &str) -> Vec<RowText> {
     let using = loaded.config.streams.iter().filter(|(_, stream)| &*stream.handler == handler);
     using.map(|(stream, _)| (&**stream).into()).collect()
 }
 
 fn row(
     file: &HandlerFile,
-    look: Option<&Result<Build, Refused>>,
+    look: Option<&Result<Build, FileFault>>,
     is_active: bool,
-    streams: &[Text],
-    running: Option<Vec<Text>>,
+    streams: &[RowText],
+    running: Option<Vec<RowText>>,
 ) -> PluginRow {
     let build = look.and_then(|found| found.as_ref().ok());
     let state = match look {

@@ -12,24 +12,24 @@ const ROWS_LIMIT: usize = 100_000;
 
 /// Rows that were read; at most 100,000.
 #[derive(Debug)]
-pub struct Rows<R>(pub Vec<R>);
+pub struct BoundedRows<R>(pub Vec<R>);
 
-impl<'de, R: Deserialize<'de>> Deserialize<'de> for Rows<R> {
+impl<'de, R: Deserialize<'de>> Deserialize<'de> for BoundedRows<R> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_seq(Bounded(PhantomData))
+        from.deserialize_seq(RowsVisitor(PhantomData))
     }
 }
 
-struct Bounded<R>(PhantomData<R>);
+struct RowsVisitor<R>(PhantomData<R>);
 
-impl<'de, R: Deserialize<'de>> Visitor<'de> for Bounded<R> {
-    type Value = Rows<R>;
+impl<'de, R: Deserialize<'de>> Visitor<'de> for RowsVisitor<R> {
+    type Value = BoundedRows<R>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of rows")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Rows<R>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<BoundedRows<R>, A::Error> {
         let mut rows = Vec::new();
         while let Some(row) = list.next_element()? {
             if rows.len() == ROWS_LIMIT {
@@ -37,15 +37,15 @@ impl<'de, R: Deserialize<'de>> Visitor<'de> for Bounded<R> {
             }
             rows.push(row);
         }
-        Ok(Rows(rows))
+        Ok(BoundedRows(rows))
     }
 }
 
 /// Rows that are built one at a time, while they are written.
 #[derive(Debug)]
-pub struct Made<'a, T, F>(pub &'a [T], pub F);
+pub struct LazyRows<'a, T, F>(pub &'a [T], pub F);
 
-impl<T, R: Serialize, F: Fn(&T) -> R> Serialize for Made<'_, T, F> {
+impl<T, R: Serialize, F: Fn(&T) -> R> Serialize for LazyRows<'_, T, F> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(self.0.iter().map(&self.1))
     }
@@ -59,15 +59,15 @@ mod tests {
     #[test]
     fn list_has_a_row_limit() {
         let list = |rows: usize| format!("[{}0]", "0,".repeat(rows - 1));
-        let rows: Rows<u8> = serde_json::from_str(&list(ROWS_LIMIT)).unwrap();
+        let rows: BoundedRows<u8> = serde_json::from_str(&list(ROWS_LIMIT)).unwrap();
         assert_eq!(rows.0.len(), ROWS_LIMIT);
-        let error = serde_json::from_str::<Rows<u8>>(&list(ROWS_LIMIT + 1)).unwrap_err();
+        let error = serde_json::from_str::<BoundedRows<u8>>(&list(ROWS_LIMIT + 1)).unwrap_err();
         assert!(error.to_string().starts_with("more than 100000 rows"), "{error}");
     }
 
     #[test]
     fn rows_are_written_as_they_are_made() {
-        let page = DeadPage { dead: Made(&[1, 2], |row: &u8| row * 2), cursor: None };
+        let page = DeadPage { dead: LazyRows(&[1, 2], |row: &u8| row * 2), cursor: None };
         assert_eq!(to_json(&page), r#"{"dead":[2,4],"cursor":null}"#);
     }
 }

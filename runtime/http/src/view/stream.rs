@@ -5,20 +5,20 @@ use std::sync::Arc;
 use ordain_core::Build;
 use serde::{Deserialize, Serialize};
 
-use super::{Rows, Text};
-use ordain_config::Stream;
-use ordain_wasm::Chosen;
+use super::{BoundedRows, RowText};
+use ordain_config::StreamConfig;
+use ordain_wasm::ActivationResult;
 
 /// The page of all streams.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct StreamsPage<L = Rows<StreamRow>> {
+pub struct StreamsPage<L = BoundedRows<StreamRow>> {
     /// The rows.
     pub streams: L,
 }
 
 /// The handler version of a stream.
 #[derive(Debug, Clone, Default)]
-pub struct Executing {
+pub struct StreamVersion {
     /// The version that executes the events, or the version that was decided on.
     pub build: Option<Build>,
     /// The number of the decision, if it was read from the store.
@@ -27,8 +27,8 @@ pub struct Executing {
     pub missing: Option<String>,
 }
 
-impl From<Chosen> for Executing {
-    fn from(chosen: Chosen) -> Self {
+impl From<ActivationResult> for StreamVersion {
+    fn from(chosen: ActivationResult) -> Self {
         let (decided, missing) = match chosen {
             Ok(active) => (Some(Arc::clone(&active.decided)), None),
             Err(missing) => (missing.decided, Some(missing.reason)),
@@ -43,31 +43,31 @@ impl From<Chosen> for Executing {
 #[serde(default)]
 pub struct StreamRow {
     /// The SHA-256 of the handler's file.
-    pub digest: Option<Text>,
+    pub digest: Option<RowText>,
     /// The number of the decision.
     pub generation: Option<u64>,
     /// The handler version.
-    pub handler: Option<Text>,
+    pub handler: Option<RowText>,
     /// The reason why the process does not have that version.
-    pub missing: Option<Text>,
+    pub missing: Option<RowText>,
     /// `true` if keys that a failure has parked are retried under another version.
     pub retry_on_new_version: Option<bool>,
     /// The kind of the source.
-    pub source: Option<Text>,
+    pub source: Option<RowText>,
     /// The name.
-    pub stream: Text,
+    pub stream: RowText,
 }
 
 impl StreamRow {
     /// Builds the row of a stream. A stream without a configuration exists only in the store.
-    pub fn of(name: &str, configured: Option<(&Stream, Executing)>) -> Self {
+    pub fn of(name: &str, configured: Option<(&StreamConfig, StreamVersion)>) -> Self {
         let (stream, executing) = configured.unzip();
-        let Executing { build, generation, missing } = executing.unwrap_or_default();
+        let StreamVersion { build, generation, missing } = executing.unwrap_or_default();
         Self {
             digest: build.as_ref().map(|build| build.digest.to_string().into()),
             generation,
             handler: build.as_ref().map(|build| (&*build.version).into()),
-            missing: missing.map(Text::from),
+            missing: missing.map(RowText::from),
             retry_on_new_version: stream.map(|stream| stream.retry.on_new_version),
             source: stream.map(|stream| stream.source.kind().into()),
             stream: name.into(),

@@ -10,28 +10,28 @@ use ordain_util::text::clean;
 /// every character that could steer a terminal or hide text. JSON has the text itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Text(String);
+pub struct RowText(String);
 
-impl Text {
+impl RowText {
     /// Returns the text itself, which must not reach a terminal.
     pub fn raw(&self) -> &str {
         &self.0
     }
 }
 
-impl From<String> for Text {
+impl From<String> for RowText {
     fn from(text: String) -> Self {
         Self(text)
     }
 }
 
-impl From<&str> for Text {
+impl From<&str> for RowText {
     fn from(text: &str) -> Self {
         Self(text.to_owned())
     }
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for RowText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&clean(&self.0))
     }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn displayed_text_is_escaped_and_json_is_not() {
-        let text = Text::from("a\u{202e}\n");
+        let text = RowText::from("a\u{202e}\n");
         assert_eq!(format!("{text:<12}|"), "a\\u202e\\n   |");
         assert_eq!(serde_json::to_string(&text).unwrap(), "\"a\u{202e}\\n\"");
     }

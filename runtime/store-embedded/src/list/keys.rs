@@ -8,12 +8,12 @@ use bytes::Bytes;
 use fjall::{Keyspace, Readable, Slice, Snapshot};
 use ordain_core::Key;
 
-use super::super::record::{Record, State};
-use super::super::shared::Shared;
+use super::super::record::{EmbeddedRecord, StateLocation};
+use super::super::shared::SharedStore;
 use super::super::tables::{Tables, detach, read_error};
-use super::super::{Embedded, keys as places};
+use super::super::{EmbeddedStore, keys as places};
 use super::after;
-use ordain_store::{KeyFilter, KeyRow, Keys, PAGE_ROWS_LIMIT, Page, StoreError};
+use ordain_store::{KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey};
 
 /// The maximum number of jobs examined for a page, so that a search for a rare status takes only
 /// about 20 ms.
@@ -23,12 +23,16 @@ const PAGE_SCAN: usize = 10_000;
 const CURSOR: &str = "k1:";
 
 #[async_trait]
-impl Keys for Embedded {
+impl KeyListing for EmbeddedStore {
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError> {
         self.read(streams).await
     }
 
-    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
+    async fn keys(
+        &self,
+        stream: &str,
+        filter: &KeyFilter,
+    ) -> Result<ListPage<StoredKey>, StoreError> {
         let stream = stream.to_owned();
         let filter = filter.clone();
         self.read(move |shared| keys(shared, &stream, &filter)).await
@@ -38,14 +42,14 @@ impl Keys for Embedded {
         &self,
         stream: &str,
         key: &str,
-    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
+    ) -> Result<Option<(StoredKey, Option<Bytes>)>, StoreError> {
         let stream = stream.to_owned();
         let key = key.to_owned();
         self.read(move |shared| read_key(shared, &stream, &key)).await
     }
 }
 
-fn streams(shared: &Shared) -> Result<Vec<Arc<str>>, StoreError> {
+fn streams(shared: &SharedStore) -> Result<Vec<Arc<str>>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let mut names = BTreeSet::new();
     let Tables { jobs, letters, outbox, queue, .. } = &shared.tables;
@@ -69,7 +73,11 @@ fn first_from(
     entry.map(fjall::Guard::key).transpose().map_err(|error| read_error(&error))
 }
 
-fn keys(shared: &Shared, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
+fn keys(
+    shared: &SharedStore,
+    stream: &str,
+    filter: &KeyFilter,
+) -> Result<ListPage<StoredKey>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let prefix = places::job(stream, &filter.prefix);
@@ -98,28 +106,28 @@ fn keys(shared: &Shared, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow
             rows.push(row);
         }
         if rows.len() >= limit || count >= most {
-            return Ok(Page { rows, cursor: Some(format!("{CURSOR}{key}")) });
+            return Ok(ListPage { rows, cursor: Some(format!("{CURSOR}{key}")) });
         }
     }
-    Ok(Page { rows, cursor: None })
+    Ok(ListPage { rows, cursor: None })
 }
 
 fn read_key(
-    shared: &Shared,
+    shared: &SharedStore,
     stream: &str,
     key: &str,
-) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
+) -> Result<Option<(StoredKey, Option<Bytes>)>, StoreError> {
     let tables = &shared.tables;
     let snapshot = tables.db.snapshot();
     let place = places::job(stream, key);
     let stored = snapshot.get(&tables.jobs, &place).map_err(|error| read_error(&error))?;
     let Some(stored) = stored else { return Ok(None) };
     let Some(row) = key_row(key, &stored, shared.clock.now()) else { return Ok(None) };
-    let state = match Record::parse(&stored).map(|record| record.state) {
-        Ok(State::None) => None,
-        Ok(State::Inline(state)) => Some(Bytes::copy_from_slice(state)),
+    let state = match EmbeddedRecord::parse(&stored).map(|record| record.state) {
+        Ok(StateLocation::None) => None,
+        Ok(StateLocation::Inline(state)) => Some(Bytes::copy_from_slice(state)),
         // For an unreadable job, at least a separate state is shown.
-        Ok(State::Beside(_)) | Err(_) => {
+        Ok(StateLocation::Beside(_)) | Err(_) => {
             let state = snapshot.get(&tables.states, &place);
             state.map_err(|error| read_error(&error))?.map(detach)
         }
@@ -128,18 +136,23 @@ fn read_key(
 }
 
 /// Returns a job as a row; `None` if it has expired.
-fn key_row(key: &str, stored: &[u8], now: u64) -> Option<KeyRow> {
+fn key_row(key: &str, stored: &[u8], now: u64) -> Option<StoredKey> {
     let key = Key::from(key);
-    let record = match Record::parse(stored) {
+    let record = match EmbeddedRecord::parse(stored) {
         Ok(record) => record,
         Err(error) => {
-            return Some(KeyRow { key, job: Err(error.to_string()), state_size: 0, due_at: None });
+            return Some(StoredKey {
+                key,
+                job: Err(error.to_string()),
+                state_size: 0,
+                due_at: None,
+            });
         }
     };
     if record.envelope.expired(now) {
         return None;
     }
-    Some(KeyRow {
+    Some(StoredKey {
         key,
         job: Ok(record.job.to_job()),
         state_size: record.state.size().unwrap_or_default(),

@@ -5,25 +5,27 @@ use bytes::Bytes;
 use fjall::Readable;
 use ordain_core::LetterId;
 
-use super::super::shared::Shared;
+use super::super::shared::SharedStore;
 use super::super::tables::read_error;
-use super::super::{Embedded, keys};
+use super::super::{EmbeddedStore, keys};
 use super::after;
 use ordain_store::codec::decode_letter;
-use ordain_store::{LETTERS_PAGE_BYTES, Letters, PAGE_ROWS_LIMIT, Page, StoreError, StoredLetter};
+use ordain_store::{
+    LETTERS_PAGE_BYTES, LetterListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredLetter,
+};
 
 /// The prefix of the cursors.
 const CURSOR: &str = "d1:";
 
 #[async_trait]
-impl Letters for Embedded {
+impl LetterListing for EmbeddedStore {
     async fn letters(
         &self,
         stream: &str,
         key: Option<&str>,
         cursor: Option<&str>,
         limit: usize,
-    ) -> Result<Page<StoredLetter>, StoreError> {
+    ) -> Result<ListPage<StoredLetter>, StoreError> {
         let stream = stream.to_owned();
         let key = key.map(str::to_owned);
         let cursor = cursor.map(str::to_owned);
@@ -43,12 +45,12 @@ impl Letters for Embedded {
 }
 
 fn letters(
-    shared: &Shared,
+    shared: &SharedStore,
     stream: &str,
     key: Option<&str>,
     cursor: Option<&str>,
     limit: usize,
-) -> Result<Page<StoredLetter>, StoreError> {
+) -> Result<ListPage<StoredLetter>, StoreError> {
     let snapshot = shared.tables.db.snapshot();
     let now = shared.clock.now();
     let prefix = key.map_or_else(|| keys::stream(stream), |key| keys::letter_key(stream, key));
@@ -72,14 +74,14 @@ fn letters(
         let id = letter.letter.id.clone();
         rows.push(letter);
         if rows.len() >= limit.clamp(1, PAGE_ROWS_LIMIT) || bytes >= LETTERS_PAGE_BYTES {
-            return Ok(Page { rows, cursor: Some(write_cursor(&id)) });
+            return Ok(ListPage { rows, cursor: Some(write_cursor(&id)) });
         }
     }
-    Ok(Page { rows, cursor: None })
+    Ok(ListPage { rows, cursor: None })
 }
 
 fn letter(
-    shared: &Shared,
+    shared: &SharedStore,
     stream: &str,
     id: &LetterId,
 ) -> Result<Option<StoredLetter>, StoreError> {
@@ -91,7 +93,7 @@ fn letter(
 
 /// Returns a stored letter; `None` if it has expired. An unreadable letter is returned as raw
 /// bytes.
-fn kept_letter(shared: &Shared, place: &[u8], value: Bytes, now: u64) -> Option<StoredLetter> {
+fn kept_letter(shared: &SharedStore, place: &[u8], value: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&value) {
         Ok(stored) => shared.letter_lives(stored.at, now).then_some(stored),
         Err(error) => Some(StoredLetter::unreadable(keys::split_letter(place)?, &error, value)),

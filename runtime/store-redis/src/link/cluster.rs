@@ -9,7 +9,7 @@ use redis::{RedisResult, Value, cmd};
 
 use super::super::value::{array, number};
 use super::connect::{ANSWER, CONNECT, info, not_yet, wrong};
-use ordain_store::RedisAddress as Address;
+use ordain_store::RedisAddress;
 
 /// The number of redirections and refused tries of one call before the caller gets the error.
 const TRIES: u32 = 6;
@@ -20,7 +20,7 @@ const SLOTS: u64 = 16_384;
 
 /// Connects to all masters, after `node` has confirmed that all slots are assigned.
 pub(super) async fn connect(
-    address: &Address,
+    address: &RedisAddress,
     node: &mut MultiplexedConnection,
 ) -> RedisResult<ClusterConnection> {
     if !matches!(&*address.path, "" | "0") {

@@ -10,7 +10,7 @@ use redis::{
 
 use super::super::value::bytes;
 use super::sentinel;
-use ordain_store::RedisAddress as Address;
+use ordain_store::RedisAddress;
 
 /// The timeout for a connection with TLS and login: longer than the repetition of a few lost
 /// packets takes.
@@ -20,7 +20,7 @@ pub(super) const CONNECT: Duration = Duration::from_secs(3);
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 /// Connects to the first host that answers; otherwise returns the error of the last host.
-pub(super) async fn any(address: &Address) -> RedisResult<MultiplexedConnection> {
+pub(super) async fn any(address: &RedisAddress) -> RedisResult<MultiplexedConnection> {
     let mut last = None;
     for (host, port) in &address.hosts {
         match open(address, host, *port, true).await {
@@ -56,7 +56,7 @@ pub(in super::super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a 
 }
 
 pub(super) async fn open(
-    address: &Address,
+    address: &RedisAddress,
     host: &str,
     port: u16,
     login: bool,
@@ -68,7 +68,7 @@ pub(super) async fn open(
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
-pub(super) fn info(address: &Address, host: &str, port: u16, login: bool) -> ConnectionInfo {
+pub(super) fn info(address: &RedisAddress, host: &str, port: u16, login: bool) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = if address.tls {
         ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }

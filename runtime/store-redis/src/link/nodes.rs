@@ -15,7 +15,7 @@ use redis::cluster_async::ClusterConnection;
 use tokio::time::timeout;
 
 use super::{cluster, connect};
-use ordain_store::RedisAddress as Address;
+use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
 
 /// The time that a part of the Cluster may be silent, and between two attempts to reconnect: longer
@@ -25,8 +25,8 @@ const SILENCE: Duration = Duration::from_secs(15);
 const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// The connection to all masters of a Cluster.
-pub(super) struct Nodes {
-    address: Address,
+pub(super) struct ClusterNodes {
+    address: RedisAddress,
     current: Mutex<ClusterConnection>,
     /// The numbers of broken calls, in total and by hash tag.
     breaks: AtomicU64,
@@ -38,8 +38,8 @@ pub(super) struct Nodes {
     attempted: tokio::sync::Mutex<Option<Instant>>,
 }
 
-impl Nodes {
-    pub(super) fn new(address: Address, connection: ClusterConnection) -> Self {
+impl ClusterNodes {
+    pub(super) fn new(address: RedisAddress, connection: ClusterConnection) -> Self {
         Self {
             address,
             current: Mutex::new(connection),

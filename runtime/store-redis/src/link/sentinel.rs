@@ -10,16 +10,16 @@ use tokio::time::{Instant, timeout_at};
 
 use super::super::value::{array, number, text};
 use super::connect::{is_login, mode, not_yet, open, wrong};
-use ordain_store::RedisAddress as Address;
+use ordain_store::RedisAddress;
 
 /// The address of a master, as Sentinels name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct MasterAddress {
     host: String,
     port: u16,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MasterAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
@@ -32,7 +32,7 @@ const OTHERS: Duration = Duration::from_millis(300);
 /// Returns the addresses of the most recently elected master with this name, from all Sentinels
 /// that answer. A Sentinel that is separated from the others does not learn of an election. There
 /// are several addresses if Sentinels spell one address differently.
-pub(super) async fn newest(address: &Address, name: &str) -> RedisResult<Vec<Place>> {
+pub(super) async fn newest(address: &RedisAddress, name: &str) -> RedisResult<Vec<MasterAddress>> {
     let requests = address.hosts.iter().map(|(host, port)| ask(address, host, *port, name));
     let mut requests: FuturesUnordered<_> = requests.collect();
     let mut newest = 0;
@@ -67,7 +67,12 @@ pub(super) async fn newest(address: &Address, name: &str) -> RedisResult<Vec<Pla
 }
 
 /// Returns one Sentinel's answer: the epoch of the election, and the address.
-async fn ask(address: &Address, host: &str, port: u16, name: &str) -> RedisResult<(u64, Place)> {
+async fn ask(
+    address: &RedisAddress,
+    host: &str,
+    port: u16,
+    name: &str,
+) -> RedisResult<(u64, MasterAddress)> {
     let mut sentinel = match open(address, host, port, true).await {
         Err(error) if is_login(&error) && address.password.is_some() => {
             open(address, host, port, false).await?
@@ -86,7 +91,7 @@ async fn ask(address: &Address, host: &str, port: u16, name: &str) -> RedisResul
                 let mut place = place.into_iter();
                 let host = text(place.next()?)?;
                 let port = number(&place.next()?)?;
-                Some(Place { host, port: u16::try_from(port).ok()? })
+                Some(MasterAddress { host, port: u16::try_from(port).ok()? })
             });
             place.map(|place| (0, place)).ok_or_else(unknown)
         }
@@ -101,7 +106,7 @@ fn is_forbidden(error: &RedisError) -> bool {
 }
 
 /// Decodes the fields of `SENTINEL MASTER`: alternating names and values.
-fn elected(answer: Value) -> Option<(u64, Place)> {
+fn elected(answer: Value) -> Option<(u64, MasterAddress)> {
     let mut host = None;
     let mut port = None;
     let mut epoch = 0;
@@ -120,13 +125,13 @@ fn elected(answer: Value) -> Option<(u64, Place)> {
             _ => {}
         }
     }
-    Some((epoch, Place { host: host?, port: port? }))
+    Some((epoch, MasterAddress { host: host?, port: port? }))
 }
 
 /// Connects to a master that Sentinels name.
 pub(super) async fn open_master(
-    address: &Address,
-    place: &Place,
+    address: &RedisAddress,
+    place: &MasterAddress,
 ) -> RedisResult<MultiplexedConnection> {
     let mut master = open(address, &place.host, place.port, true).await?;
     let role: Value = cmd("ROLE").query_async(&mut master).await?;
@@ -139,7 +144,7 @@ pub(super) async fn open_master(
 
 /// Connects to a Sentinel without a login: most Sentinels have no password, and refuse one.
 pub(super) async fn without_login(
-    address: &Address,
+    address: &RedisAddress,
     host: &str,
     port: u16,
 ) -> Option<MultiplexedConnection> {
@@ -153,7 +158,7 @@ async fn is_sentinel(connection: &mut MultiplexedConnection) -> bool {
 
 pub(super) async fn master_name(
     sentinel: &mut MultiplexedConnection,
-    address: &Address,
+    address: &RedisAddress,
 ) -> RedisResult<String> {
     if !address.path.is_empty() {
         return Ok(address.path.clone());

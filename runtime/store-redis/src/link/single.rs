@@ -7,8 +7,8 @@ use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
 use super::connect::any;
-use super::sentinel::{self, Place};
-use ordain_store::RedisAddress as Address;
+use super::sentinel::{self, MasterAddress};
+use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
 
 /// The interval between two queries of the Sentinels while the connection to a master works. A
@@ -16,26 +16,26 @@ use ordain_util::wait::shortened;
 const ASK: Duration = Duration::from_secs(5);
 
 /// The connection to one server at a time.
-pub(super) struct Single {
-    address: Address,
+pub(super) struct SingleServer {
+    address: RedisAddress,
     /// The master's name, if Sentinels must be queried for its address.
     pub(super) master: Option<String>,
-    current: Mutex<Current>,
+    current: Mutex<CurrentConnection>,
     connecting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Current {
+struct CurrentConnection {
     connection: Option<MultiplexedConnection>,
     /// The address from the Sentinels that the connection leads to.
-    place: Option<Place>,
+    place: Option<MasterAddress>,
     /// The number of connections that broke before this one.
     breaks: u64,
 }
 
 /// Drops the connection to a master that the Sentinels have replaced. Ends when the connection's
 /// owner is dropped.
-pub(super) async fn follow(single: Weak<Single>) {
+pub(super) async fn follow(single: Weak<SingleServer>) {
     loop {
         tokio::time::sleep(shortened(ASK)).await;
         let Some(single) = single.upgrade() else { return };
@@ -43,8 +43,8 @@ pub(super) async fn follow(single: Weak<Single>) {
     }
 }
 
-impl Single {
-    pub(super) fn new(address: Address, master: Option<String>) -> Self {
+impl SingleServer {
+    pub(super) fn new(address: RedisAddress, master: Option<String>) -> Self {
         Self {
             address,
             master,

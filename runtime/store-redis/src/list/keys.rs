@@ -10,11 +10,13 @@ use futures_util::future::try_join_all;
 use ordain_core::Key;
 use redis::cmd;
 
-use super::super::names::Kind;
-use super::super::record::{Place, Record, STATE_IS_MISSING};
+use super::super::names::RedisKeyKind;
+use super::super::record::{RedisRecord, STATE_IS_MISSING, StatePlacement};
 use super::super::value::{array, bytes, number, parts, strange, text};
-use super::super::{Redis, commit};
-use ordain_store::{Destination, KeyFilter, KeyRow, Keys, PAGE_ROWS_LIMIT, Page, StoreError};
+use super::super::{RedisStore, commit};
+use ordain_store::{
+    Destination, KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey,
+};
 
 /// The maximum number of fields examined for a page, so that a search for a rare status ends.
 const PAGE_SCAN: usize = 20_000;
@@ -28,13 +30,13 @@ const CURSOR: &str = "k1:";
 /// The start of a page: the shard, the server's cursor in the shard, and the key of that cursor's
 /// result after which to start.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Cursor {
+pub struct KeyCursor {
     shard: u32,
     scan: u64,
     after: Option<Key>,
 }
 
-impl Cursor {
+impl KeyCursor {
     /// Parses a cursor of a store with this number of shards; `None` if it is not valid.
     pub fn parse(cursor: &str, shards: u32) -> Option<Self> {
         let mut parts = cursor.strip_prefix(CURSOR)?.splitn(3, ':');
@@ -53,10 +55,10 @@ impl Cursor {
 }
 
 #[async_trait]
-impl Keys for Redis {
+impl KeyListing for RedisStore {
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError> {
         let mut ask = cmd("SMEMBERS");
-        ask.arg(self.names.common(Kind::Partitions));
+        ask.arg(self.names.common(RedisKeyKind::Partitions));
         let partitions = array(self.ask(&ask).await?, "partitions")?;
         let names: BTreeSet<Arc<str>> = partitions
             .into_iter()
@@ -72,10 +74,14 @@ impl Keys for Redis {
             .collect())
     }
 
-    async fn keys(&self, stream: &str, filter: &KeyFilter) -> Result<Page<KeyRow>, StoreError> {
+    async fn keys(
+        &self,
+        stream: &str,
+        filter: &KeyFilter,
+    ) -> Result<ListPage<StoredKey>, StoreError> {
         let mut at = match &filter.cursor {
-            None => Cursor { shard: 0, scan: 0, after: None },
-            Some(cursor) => Cursor::parse(cursor, self.shards)
+            None => KeyCursor { shard: 0, scan: 0, after: None },
+            Some(cursor) => KeyCursor::parse(cursor, self.shards)
                 .ok_or_else(|| StoreError::Cursor(cursor.clone()))?,
         };
         let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
@@ -88,7 +94,7 @@ impl Keys for Redis {
             let (next, found) = scan(self, stream, &at, filter, count).await?;
             scanned += count;
             let before = rows.len();
-            let is_wanted = |row: &KeyRow| {
+            let is_wanted = |row: &StoredKey| {
                 let status = row.job.as_ref().ok().map(|job| job.status);
                 at.after.as_ref().is_none_or(|after| row.key > *after)
                     && (filter.status.is_none() || filter.status == status)
@@ -99,24 +105,25 @@ impl Keys for Redis {
             if rows.len() > limit && at.scan == 0 && next == 0 {
                 rows.truncate(limit);
                 at.after = rows.last().map(|row| row.key.clone());
-                return Ok(Page { rows, cursor: Some(at.text()) });
+                return Ok(ListPage { rows, cursor: Some(at.text()) });
             }
             count = if rows.len() == before { 2 * count } else { limit - limit.min(rows.len()) };
-            at = Cursor { shard: at.shard + u32::from(next == 0), scan: next, after: None };
+            at = KeyCursor { shard: at.shard + u32::from(next == 0), scan: next, after: None };
             if at.shard < self.shards && (rows.len() >= limit || scanned >= most) {
-                return Ok(Page { rows, cursor: Some(at.text()) });
+                return Ok(ListPage { rows, cursor: Some(at.text()) });
             }
         }
-        Ok(Page { rows, cursor: None })
+        Ok(ListPage { rows, cursor: None })
     }
 
     async fn key(
         &self,
         stream: &str,
         key: &str,
-    ) -> Result<Option<(KeyRow, Option<Bytes>)>, StoreError> {
+    ) -> Result<Option<(StoredKey, Option<Bytes>)>, StoreError> {
         let script = &self.scripts.load;
-        let names = self.of_stream(self.shard_of(key), stream, [Kind::Data, Kind::Ids]);
+        let names =
+            self.of_stream(self.shard_of(key), stream, [RedisKeyKind::Data, RedisKeyKind::Ids]);
         let mut call = self.call_of(script, &names);
         // The limit never applies: a single job is read, however large.
         call.arg(u32::MAX).arg(commit::job_field(key));
@@ -127,9 +134,9 @@ impl Keys for Redis {
         }
         let [record, beside, ..]: [_; 4] = parts(found, script.name)?;
         let record = bytes(record).unwrap_or_default();
-        let state = match Record::parse(&record).map(|record| record.state) {
-            Ok(Some(Place::Here(state))) => Some(record.slice_ref(state)),
-            Ok(Some(Place::Beside)) => bytes(beside),
+        let state = match RedisRecord::parse(&record).map(|record| record.state) {
+            Ok(Some(StatePlacement::Here(state))) => Some(record.slice_ref(state)),
+            Ok(Some(StatePlacement::Beside)) => bytes(beside),
             Ok(None) | Err(_) => None,
         };
         let size = state.as_ref().map_or(0, |state| state.len() as u64);
@@ -137,11 +144,11 @@ impl Keys for Redis {
     }
 }
 
-async fn holds_anything(store: &Redis, stream: &str) -> Result<bool, StoreError> {
+async fn holds_anything(store: &RedisStore, stream: &str) -> Result<bool, StoreError> {
     let script = &store.scripts.holds;
     // The shards are checked one after the other, because the first nearly always has something.
     for shard in 0..store.shards {
-        let [data] = store.of_stream(shard, stream, [Kind::Data]);
+        let [data] = store.of_stream(shard, stream, [RedisKeyKind::Data]);
         let log = store.log(shard, &Destination::Stream(stream.into()));
         let names = [data, log];
         let mut cursor = 0;
@@ -163,14 +170,14 @@ async fn holds_anything(store: &Redis, stream: &str) -> Result<bool, StoreError>
 
 /// Returns the jobs of one server cursor, sorted by key, and the next cursor.
 async fn scan(
-    store: &Redis,
+    store: &RedisStore,
     stream: &str,
-    at: &Cursor,
+    at: &KeyCursor,
     filter: &KeyFilter,
     count: usize,
-) -> Result<(u64, Vec<KeyRow>), StoreError> {
+) -> Result<(u64, Vec<StoredKey>), StoreError> {
     let script = &store.scripts.keys;
-    let mut call = store.call_of(script, &store.of_stream(at.shard, stream, [Kind::Data]));
+    let mut call = store.call_of(script, &store.of_stream(at.shard, stream, [RedisKeyKind::Data]));
     call.arg(at.scan).arg(pattern(&filter.prefix)).arg(count);
     call.arg(filter.status.map_or_else(String::new, |status| (status as u8).to_string()));
     let [next, now, found] = parts(store.run(script, call).await?, script.name)?;
@@ -203,14 +210,14 @@ fn pattern(prefix: &str) -> String {
 }
 
 /// Returns a job as a row; `None` if it has expired.
-fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<KeyRow> {
-    let (job, due_at) = match Record::parse(record) {
+fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<StoredKey> {
+    let (job, due_at) = match RedisRecord::parse(record) {
         Err(error) => (Err(error.to_string()), None),
         Ok(record) if record.expired(now) => return None,
-        Ok(Record { state: Some(Place::Beside), .. }) if state_size == 0 => {
+        Ok(RedisRecord { state: Some(StatePlacement::Beside), .. }) if state_size == 0 => {
             (Err(STATE_IS_MISSING.to_owned()), None)
         }
         Ok(record) => (Ok(record.job.to_job()), record.due_at),
     };
-    Some(KeyRow { key: key.into(), job, state_size, due_at })
+    Some(StoredKey { key: key.into(), job, state_size, due_at })
 }

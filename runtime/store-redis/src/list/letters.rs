@@ -7,24 +7,26 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ordain_core::{Cause, LetterId};
 
-use super::super::Redis;
-use super::super::names::Kind;
+use super::super::RedisStore;
+use super::super::names::RedisKeyKind;
 use super::super::value::{array, bytes, number, parts, strange};
 use ordain_store::codec::{
     cause_number, decode_letter, put_letter_key, put_letter_place, split_letter_place,
 };
-use ordain_store::{LETTERS_PAGE_BYTES, Letters, PAGE_ROWS_LIMIT, Page, StoreError, StoredLetter};
+use ordain_store::{
+    LETTERS_PAGE_BYTES, LetterListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredLetter,
+};
 
 /// The prefix of the cursors.
 const CURSOR: &str = "d1:";
 
 /// A range of letter places.
-pub(in super::super) struct Bounds {
+pub(in super::super) struct LetterRange {
     from: Vec<u8>,
     to: Vec<u8>,
 }
 
-impl Bounds {
+impl LetterRange {
     /// Restricts the range to places behind `place`.
     pub(in super::super) fn go_on_behind(&mut self, place: &[u8]) {
         self.from = bound(b'(', place);
@@ -45,7 +47,7 @@ impl Bounds {
 }
 
 /// The selection of letters within a range.
-pub(in super::super) struct Wanted {
+pub(in super::super) struct LetterFilter {
     /// The maximum number of letters.
     pub(in super::super) limit: usize,
     /// The number of bytes after which the read ends.
@@ -56,14 +58,14 @@ pub(in super::super) struct Wanted {
     pub(in super::super) within: u64,
 }
 
-impl Wanted {
+impl LetterFilter {
     fn all(limit: usize, bytes: usize) -> Self {
         Self { limit, bytes, cause: None, within: 0 }
     }
 }
 
 /// A part of the letters of one shard.
-pub(in super::super) struct Part {
+pub(in super::super) struct ShardLetters {
     now: u64,
     /// The letters with their places.
     pub(in super::super) letters: Vec<(Bytes, Bytes)>,
@@ -73,15 +75,17 @@ pub(in super::super) struct Part {
 
 /// Returns letters of one shard in a range: as many as selected, or as one call examines.
 pub(in super::super) async fn letters_of_shard(
-    store: &Redis,
+    store: &RedisStore,
     stream: &str,
     shard: u32,
-    bounds: &Bounds,
-    wanted: &Wanted,
-) -> Result<Part, StoreError> {
+    bounds: &LetterRange,
+    wanted: &LetterFilter,
+) -> Result<ShardLetters, StoreError> {
     let script = &store.scripts.letters;
-    let mut call =
-        store.call_of(script, &store.of_stream(shard, stream, [Kind::Data, Kind::Letters]));
+    let mut call = store.call_of(
+        script,
+        &store.of_stream(shard, stream, [RedisKeyKind::Data, RedisKeyKind::Letters]),
+    );
     let cause = wanted.cause.map(cause_number);
     call.arg(&bounds.from).arg(&bounds.to).arg(wanted.limit).arg(wanted.bytes);
     call.arg(cause.as_slice()).arg(wanted.within);
@@ -92,18 +96,18 @@ pub(in super::super) async fn letters_of_shard(
     while let (Some(place), Some(record)) = (values.next(), values.next()) {
         letters.push((place, record));
     }
-    Ok(Part { now, letters, behind: bytes(behind) })
+    Ok(ShardLetters { now, letters, behind: bytes(behind) })
 }
 
 #[async_trait]
-impl Letters for Redis {
+impl LetterListing for RedisStore {
     async fn letters(
         &self,
         stream: &str,
         key: Option<&str>,
         cursor: Option<&str>,
         limit: usize,
-    ) -> Result<Page<StoredLetter>, StoreError> {
+    ) -> Result<ListPage<StoredLetter>, StoreError> {
         // Each shard has its letters in order. The page merges them up to the first place behind
         // which a shard has more.
         let limit = limit.clamp(1, PAGE_ROWS_LIMIT);
@@ -111,13 +115,13 @@ impl Letters for Redis {
         if let Some(key) = key {
             put_letter_key(key, &mut prefix);
         }
-        let mut bounds = Bounds { from: bound(b'[', &prefix), to: after_all(&prefix) };
+        let mut bounds = LetterRange { from: bound(b'[', &prefix), to: after_all(&prefix) };
         if let Some(cursor) = cursor {
             let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
             bounds.go_on_behind(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
         }
         // A letter without a key may be in any shard. All shards together read one page.
-        let wanted = Wanted::all(limit, LETTERS_PAGE_BYTES / self.shards as usize);
+        let wanted = LetterFilter::all(limit, LETTERS_PAGE_BYTES / self.shards as usize);
         let shards =
             (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &bounds, &wanted));
         let mut all = Vec::new();
@@ -139,10 +143,10 @@ impl Letters for Redis {
             bytes += record.len();
             rows.extend(kept_letter(self, &place, record, now));
             if (rows.len() >= limit || bytes >= LETTERS_PAGE_BYTES) && all.peek().is_some() {
-                return Ok(Page { rows, cursor: Some(write_cursor(&place)) });
+                return Ok(ListPage { rows, cursor: Some(write_cursor(&place)) });
             }
         }
-        Ok(Page { rows, cursor: end.map(|end| write_cursor(&end)) })
+        Ok(ListPage { rows, cursor: end.map(|end| write_cursor(&end)) })
     }
 
     async fn letter(
@@ -151,8 +155,8 @@ impl Letters for Redis {
         id: &LetterId,
     ) -> Result<Option<StoredLetter>, StoreError> {
         let place = place_of(id);
-        let only = Bounds { from: bound(b'[', &place), to: bound(b'[', &place) };
-        let one = Wanted::all(1, LETTERS_PAGE_BYTES);
+        let only = LetterRange { from: bound(b'[', &place), to: bound(b'[', &place) };
+        let one = LetterFilter::all(1, LETTERS_PAGE_BYTES);
         let shards =
             (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &only, &one));
         for part in try_join_all(shards).await? {
@@ -168,7 +172,7 @@ impl Letters for Redis {
 
 /// Returns a stored letter; `None` if it has expired. An unreadable letter is returned as raw
 /// bytes.
-fn kept_letter(store: &Redis, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
+fn kept_letter(store: &RedisStore, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),
         Err(error) => Some(StoredLetter::unreadable(split_letter_place(place)?, &error, record)),

@@ -8,22 +8,22 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain_core::Event;
 
-use super::wire::{Reader, Undecodable};
-use crate::Queued;
+use super::wire::{RecordDecodeError, RecordReader};
+use crate::QueueEntry;
 
 /// The format byte of a key's counter.
 pub const COUNTER_FORMAT: u8 = 1;
 
 /// The counter of a key in a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counter {
+pub struct KeyCounter {
     /// The next number.
     pub next: u64,
     /// The time when the counter expires, in ms since the Unix epoch; 0 if the key has not ended.
     pub end: u64,
 }
 
-impl Counter {
+impl KeyCounter {
     /// Returns the record.
     pub fn encode(self) -> [u8; 17] {
         let mut out = [COUNTER_FORMAT; 17];
@@ -33,8 +33,8 @@ impl Counter {
     }
 
     /// Decodes a record.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Undecodable> {
-        let mut reader = Reader::new("count of a key", bytes, COUNTER_FORMAT)?;
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordDecodeError> {
+        let mut reader = RecordReader::new("count of a key", bytes, COUNTER_FORMAT)?;
         let counter = Self { next: reader.u64("next")?, end: reader.u64("end")? };
         reader.end().map(|()| counter)
     }
@@ -63,6 +63,6 @@ pub fn decode_retained(value: &Bytes) -> Result<Arc<Event>, String> {
 }
 
 /// Decodes an entry of a stream's queue.
-pub fn decode_queued(value: Bytes) -> Queued {
+pub fn decode_queued(value: Bytes) -> QueueEntry {
     Event::decode(value.clone()).map_err(|error| (value, error.to_string()))
 }

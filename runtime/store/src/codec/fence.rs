@@ -3,9 +3,9 @@
 //!
 //! All numbers have fixed widths, so that a script can build the record.
 
-use ordain_core::{Applied, CommitReply, Present, Refusal};
+use ordain_core::{AppliedCommit, CommitReply, ExistingSpill, WriteRefusal};
 
-use super::wire::{Reader, Undecodable};
+use super::wire::{RecordDecodeError, RecordReader};
 use crate::Claim;
 
 /// The format byte of a record.
@@ -39,19 +39,19 @@ pub struct FenceRecord {
     /// The number of the last commit; 0 if there was none.
     pub number: u64,
     /// The reply to that commit; meaningless if there was none.
-    pub applied: Applied,
+    pub applied: AppliedCommit,
 }
 
 /// A fence's decision about a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FenceVerdict {
     /// The commit is the next, and must be applied.
     Apply,
     /// The commit must be answered with this reply, without being applied.
     Answer(CommitReply),
 }
 
-impl Verdict {
+impl FenceVerdict {
     /// Returns the reply of a shard without a claim.
     pub fn unclaimed() -> CommitReply {
         CommitReply::Rewound { found: "the shard has no claim".to_owned(), last: None }
@@ -60,12 +60,12 @@ impl Verdict {
 
 impl FenceRecord {
     /// Decides whether a commit under a claim may be applied.
-    pub fn judge(&self, claim: Claim, number: u64) -> Verdict {
-        let rewound = |found| Verdict::Answer(CommitReply::Rewound { found, last: None });
+    pub fn judge(&self, claim: Claim, number: u64) -> FenceVerdict {
+        let rewound = |found| FenceVerdict::Answer(CommitReply::Rewound { found, last: None });
         let ours = claim.epoch;
         let theirs = self.claim.epoch;
         if theirs > ours {
-            return Verdict::Answer(CommitReply::Fenced);
+            return FenceVerdict::Answer(CommitReply::Fenced);
         }
         if theirs < ours {
             return rewound(format!(
@@ -76,13 +76,13 @@ impl FenceRecord {
             return rewound(format!("another claim has epoch {ours}"));
         }
         if number == self.number && number > 0 {
-            return Verdict::Answer(CommitReply::Applied(self.applied.clone()));
+            return FenceVerdict::Answer(CommitReply::Applied(self.applied.clone()));
         }
         if Some(number) == self.number.checked_add(1) {
-            return Verdict::Apply;
+            return FenceVerdict::Apply;
         }
         let found = format!("the store's last commit is number {}", self.number);
-        Verdict::Answer(CommitReply::Rewound { found, last: Some(self.number) })
+        FenceVerdict::Answer(CommitReply::Rewound { found, last: Some(self.number) })
     }
 }
 
@@ -110,19 +110,19 @@ pub fn encode_fence(fence: &FenceRecord, out: &mut Vec<u8>) {
 }
 
 /// Decodes the record.
-pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, Undecodable> {
-    let mut reader = Reader::new("fence", bytes, FENCE_FORMAT)?;
+pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, RecordDecodeError> {
+    let mut reader = RecordReader::new("fence", bytes, FENCE_FORMAT)?;
     let claim = Claim { epoch: reader.u64("epoch")?, random: reader.u64("claim")? };
     Ok(FenceRecord { claim, number: reader.u64("number")?, applied: read_applied(reader)? })
 }
 
 /// Decodes the last part of the record: the reply to the last commit.
-pub fn decode_applied(bytes: &[u8]) -> Result<Applied, Undecodable> {
-    read_applied(Reader::bare("answer to a commit", bytes))
+pub fn decode_applied(bytes: &[u8]) -> Result<AppliedCommit, RecordDecodeError> {
+    read_applied(RecordReader::bare("answer to a commit", bytes))
 }
 
-fn read_applied(mut reader: Reader<'_>) -> Result<Applied, Undecodable> {
-    let mut applied = Applied { time: reader.u64("time")?, ..Applied::default() };
+fn read_applied(mut reader: RecordReader<'_>) -> Result<AppliedCommit, RecordDecodeError> {
+    let mut applied = AppliedCommit { time: reader.u64("time")?, ..AppliedCommit::default() };
     for _ in 0..reader.u32("refusals")? {
         let write = read_position(&mut reader)?;
         applied.refused.push((write, read_refusal(&mut reader)?));
@@ -131,7 +131,7 @@ fn read_applied(mut reader: Reader<'_>) -> Result<Applied, Undecodable> {
         applied.known.push(read_position(&mut reader)?);
     }
     while !reader.is_empty() {
-        applied.present.push(Present {
+        applied.present.push(ExistingSpill {
             write: read_position(&mut reader)?,
             sequence: reader.u64("sequence")?,
             same: match reader.u8("sameness")? {
@@ -144,7 +144,7 @@ fn read_applied(mut reader: Reader<'_>) -> Result<Applied, Undecodable> {
     Ok(applied)
 }
 
-fn read_position(reader: &mut Reader<'_>) -> Result<usize, Undecodable> {
+fn read_position(reader: &mut RecordReader<'_>) -> Result<usize, RecordDecodeError> {
     Ok(reader.u32("position")? as usize)
 }
 
@@ -153,19 +153,19 @@ fn put_count(count: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(count as u32).to_le_bytes());
 }
 
-fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {
+fn put_refusal(refusal: &WriteRefusal, out: &mut Vec<u8>) {
     match refusal {
-        Refusal::Next(None) => out.push(refused::ABSENT),
-        Refusal::Next(Some(next)) => {
+        WriteRefusal::Next(None) => out.push(refused::ABSENT),
+        WriteRefusal::Next(Some(next)) => {
             out.push(refused::NEXT);
             out.extend_from_slice(&next.to_le_bytes());
         }
-        Refusal::Partition(next) => {
+        WriteRefusal::Partition(next) => {
             out.push(refused::PARTITION);
             out.extend_from_slice(&next.to_le_bytes());
         }
-        Refusal::Version => out.push(refused::VERSION),
-        Refusal::Corrupt(words) => {
+        WriteRefusal::Version => out.push(refused::VERSION),
+        WriteRefusal::Corrupt(words) => {
             out.push(refused::CORRUPT);
             put_count(words.len(), out);
             out.extend_from_slice(words.as_bytes());
@@ -173,16 +173,16 @@ fn put_refusal(refusal: &Refusal, out: &mut Vec<u8>) {
     }
 }
 
-fn read_refusal(reader: &mut Reader<'_>) -> Result<Refusal, Undecodable> {
+fn read_refusal(reader: &mut RecordReader<'_>) -> Result<WriteRefusal, RecordDecodeError> {
     match reader.u8("refusal")? {
-        refused::ABSENT => Ok(Refusal::Next(None)),
-        refused::NEXT => Ok(Refusal::Next(Some(reader.u64("refusal")?))),
-        refused::PARTITION => Ok(Refusal::Partition(reader.u64("refusal")?)),
-        refused::VERSION => Ok(Refusal::Version),
+        refused::ABSENT => Ok(WriteRefusal::Next(None)),
+        refused::NEXT => Ok(WriteRefusal::Next(Some(reader.u64("refusal")?))),
+        refused::PARTITION => Ok(WriteRefusal::Partition(reader.u64("refusal")?)),
+        refused::VERSION => Ok(WriteRefusal::Version),
         refused::CORRUPT => {
             let length = reader.u32("refusal")? as usize;
             let words = reader.take(length, "refusal")?;
-            Ok(Refusal::Corrupt(String::from_utf8_lossy(words).into_owned()))
+            Ok(WriteRefusal::Corrupt(String::from_utf8_lossy(words).into_owned()))
         }
         _ => Err(reader.bad("refusal")),
     }

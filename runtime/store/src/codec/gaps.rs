@@ -1,15 +1,15 @@
 //! The history of a key's gaps, as a part of the key's record.
 
-use ordain_core::{Answers, GapEnd, GapEntry, Gaps, SOURCES_LIMIT};
+use ordain_core::{GapEnd, GapEntry, GapHistory, SOURCES_LIMIT, SourceAnswers};
 
-use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
+use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 
 /// A checked and borrowed answer: the source; the numbers of requests, found events and failures;
 /// the last error.
 type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
 
 /// Appends the gaps. A time of 0 refers to the time at a fixed place in the record.
-pub(super) fn encode_gaps(gaps: &Gaps, out: &mut Vec<u8>) {
+pub(super) fn encode_gaps(gaps: &GapHistory, out: &mut Vec<u8>) {
     put_varint(gaps.iter().len() as u64, out);
     for gap in gaps.iter() {
         out.push(gap.end as u8);
@@ -19,7 +19,7 @@ pub(super) fn encode_gaps(gaps: &Gaps, out: &mut Vec<u8>) {
             put_varint(number, out);
         }
         put_varint(gap.answers.len() as u64, out);
-        for Answers { source, asked, found, failed, error } in &gap.answers {
+        for SourceAnswers { source, asked, found, failed, error } in &gap.answers {
             put_bytes(source.as_bytes(), out);
             for number in [asked, found, failed] {
                 put_varint(u64::from(*number), out);
@@ -30,22 +30,25 @@ pub(super) fn encode_gaps(gaps: &Gaps, out: &mut Vec<u8>) {
 }
 
 /// Checks the gaps without copying them.
-pub(super) fn check_gaps(reader: &mut Reader<'_>) -> Result<(), Undecodable> {
-    for _ in 0..bounded(reader, Gaps::LIMIT, "gaps")? {
+pub(super) fn check_gaps(reader: &mut RecordReader<'_>) -> Result<(), RecordDecodeError> {
+    for _ in 0..bounded(reader, GapHistory::LIMIT, "gaps")? {
         read_gap(reader, 0, |_| {})?;
     }
     Ok(())
 }
 
 /// Decodes the output of [`encode_gaps`]. A time of 0 becomes `now`.
-pub(super) fn decode_gaps(reader: &mut Reader<'_>, now: u64) -> Result<Gaps, Undecodable> {
+pub(super) fn decode_gaps(
+    reader: &mut RecordReader<'_>,
+    now: u64,
+) -> Result<GapHistory, RecordDecodeError> {
     let mut gaps = Vec::new();
-    for _ in 0..bounded(reader, Gaps::LIMIT, "gaps")? {
+    for _ in 0..bounded(reader, GapHistory::LIMIT, "gaps")? {
         let mut answers = Vec::new();
         let gap = read_gap(reader, now, |(source, [asked, found, failed], error)| {
             let source = source.into();
             let error = error.map(Into::into);
-            answers.push(Answers { source, asked, found, failed, error });
+            answers.push(SourceAnswers { source, asked, found, failed, error });
         })?;
         gaps.push(GapEntry { answers, ..gap });
     }
@@ -54,10 +57,10 @@ pub(super) fn decode_gaps(reader: &mut Reader<'_>, now: u64) -> Result<Gaps, Und
 
 /// Reads a gap without its answers.
 fn read_gap<'a>(
-    reader: &mut Reader<'a>,
+    reader: &mut RecordReader<'a>,
     now: u64,
     mut answer: impl FnMut(AnswerView<'a>),
-) -> Result<GapEntry, Undecodable> {
+) -> Result<GapEntry, RecordDecodeError> {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let end = reader.u8("end of a gap")?;
     let end = *GapEnd::ALL.get(usize::from(end)).ok_or_else(|| reader.bad("end of a gap"))?;
@@ -81,10 +84,10 @@ fn read_gap<'a>(
 
 /// Reads a count and refuses one above `limit`.
 fn bounded(
-    reader: &mut Reader<'_>,
+    reader: &mut RecordReader<'_>,
     limit: usize,
     part: &'static str,
-) -> Result<usize, Undecodable> {
+) -> Result<usize, RecordDecodeError> {
     let count = usize::try_from(reader.varint(part)?).ok().filter(|count| *count <= limit);
     count.ok_or_else(|| reader.bad(part))
 }

@@ -1,24 +1,24 @@
 //! The ids of a key's events, and their ages.
 
-use ordain_core::{IdStretch, IdTimes, TakenId};
+use ordain_core::{AcceptedId, IdStretch, IdTimes};
 
-use super::wire::{Reader, Undecodable, put_varint};
+use super::wire::{RecordDecodeError, RecordReader, put_varint};
 
 /// The number of bytes that [`encode_taken_id`] appends.
 pub const TAKEN_ID_SIZE: usize = 12;
 
 /// Appends an id without its sequence, which the store keeps in the key of the entry.
-pub fn encode_taken_id(id: &TakenId, out: &mut Vec<u8>) {
+pub fn encode_taken_id(id: &AcceptedId, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.id.to_le_bytes());
     out.extend_from_slice(&id.content.to_le_bytes());
 }
 
 /// Decodes the output of [`encode_taken_id`].
-pub fn decode_taken_id(sequence: u64, bytes: &[u8]) -> Result<TakenId, Undecodable> {
-    let bad = Undecodable::Part { record: "taken id", part: "length" };
+pub fn decode_taken_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, RecordDecodeError> {
+    let bad = RecordDecodeError::Part { record: "taken id", part: "length" };
     let bytes: &[u8; TAKEN_ID_SIZE] = bytes.try_into().map_err(|_| bad)?;
     let (id, content) = bytes.split_at(8);
-    Ok(TakenId {
+    Ok(AcceptedId {
         sequence,
         id: u64::from_le_bytes(id.try_into().expect("eight of twelve bytes")),
         content: u32::from_le_bytes(content.try_into().expect("four of twelve bytes")),
@@ -35,7 +35,7 @@ pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
 }
 
 /// Skips and checks the stretches.
-pub(super) fn check_id_times(reader: &mut Reader<'_>) -> Result<(), Undecodable> {
+pub(super) fn check_id_times(reader: &mut RecordReader<'_>) -> Result<(), RecordDecodeError> {
     for _ in 0..count(reader)? {
         read_stretch(reader, 0)?;
     }
@@ -43,11 +43,14 @@ pub(super) fn check_id_times(reader: &mut Reader<'_>) -> Result<(), Undecodable>
 }
 
 /// Decodes the output of [`encode_id_times`]. A time of 0 becomes `now`.
-pub(super) fn decode_id_times(reader: &mut Reader<'_>, now: u64) -> Result<IdTimes, Undecodable> {
+pub(super) fn decode_id_times(
+    reader: &mut RecordReader<'_>,
+    now: u64,
+) -> Result<IdTimes, RecordDecodeError> {
     (0..count(reader)?).map(|_| read_stretch(reader, now)).collect()
 }
 
-fn count(reader: &mut Reader<'_>) -> Result<u64, Undecodable> {
+fn count(reader: &mut RecordReader<'_>) -> Result<u64, RecordDecodeError> {
     let count = reader.varint("times of ids")?;
     if count > IdTimes::LIMIT as u64 {
         return Err(reader.bad("times of ids"));
@@ -55,7 +58,7 @@ fn count(reader: &mut Reader<'_>) -> Result<u64, Undecodable> {
     Ok(count)
 }
 
-fn read_stretch(reader: &mut Reader<'_>, now: u64) -> Result<IdStretch, Undecodable> {
+fn read_stretch(reader: &mut RecordReader<'_>, now: u64) -> Result<IdStretch, RecordDecodeError> {
     let from = reader.varint("times of ids")?;
     let since = reader.varint("times of ids")?;
     Ok(IdStretch { from, since: if since == 0 { now } else { since } })

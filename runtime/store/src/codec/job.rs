@@ -8,75 +8,82 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Build, Cause, Decided, Digest, Job, SEQUENCE_END, Spilled, Status, Trouble};
+use ordain_core::{
+    Build, Cause, FailureInfo, FileDigest, KeyRecord, KeyStatus, Rollout, SEQUENCE_END, SpillExtent,
+};
 
 use super::gaps::{check_gaps, decode_gaps, encode_gaps};
 use super::ids::{check_id_times, decode_id_times, encode_id_times};
-use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
+use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 
 /// The format byte of a record.
 pub const JOB_FORMAT: u8 = 5;
 
-/// The offset of [`Job::partition`], four bytes.
+/// The offset of [`KeyRecord::partition`], four bytes.
 pub const PARTITION_AT: usize = 2;
-/// The offset of [`Job::takeovers`], four bytes.
+/// The offset of [`KeyRecord::takeovers`], four bytes.
 pub const TAKEOVERS_AT: usize = 6;
-/// The offset of [`Job::next`], eight bytes.
+/// The offset of [`KeyRecord::next`], eight bytes.
 pub const NEXT_AT: usize = 10;
 /// The offset of the incarnation, eight bytes.
 pub const INCARNATION_AT: usize = 18;
 /// The offset of the trouble's time, eight bytes.
 pub const SINCE_AT: usize = 26;
-/// The offset of [`Job::version_generation`], eight bytes.
+/// The offset of [`KeyRecord::version_generation`], eight bytes.
 pub const GENERATION_AT: usize = 34;
-/// The offset of the time that zeros in [`Job::gaps`] and [`Job::id_times`] refer to, eight bytes.
+/// The offset of the time that zeros in [`KeyRecord::gaps`] and [`KeyRecord::id_times`] refer to, eight bytes.
 pub const GAPS_AT: usize = 42;
 /// The offset of the numbers with variable width: attempts, rounds, generation, count, first and
-/// last of [`Job::spilled`], [`Job::ids_from`].
+/// last of [`KeyRecord::spilled`], [`KeyRecord::ids_from`].
 pub const NUMBERS_AT: usize = 50;
 
 /// All statuses, in the order of their stored numbers.
-const STATUS: [Status; 5] =
-    [Status::Active, Status::Waiting, Status::Retrying, Status::Parked, Status::Completed];
+const STATUS: [KeyStatus; 5] = [
+    KeyStatus::Active,
+    KeyStatus::Waiting,
+    KeyStatus::Retrying,
+    KeyStatus::Parked,
+    KeyStatus::Completed,
+];
 
 /// A checked and borrowed record.
 #[derive(Debug, Clone)]
-pub struct JobView<'a> {
-    /// [`Job::status`].
-    pub status: Status,
-    /// [`Job::partition`].
+pub struct KeyRecordView<'a> {
+    /// [`KeyRecord::status`].
+    pub status: KeyStatus,
+    /// [`KeyRecord::partition`].
     pub partition: u32,
-    /// [`Job::takeovers`].
+    /// [`KeyRecord::takeovers`].
     pub takeovers: u32,
-    /// [`Job::next`].
+    /// [`KeyRecord::next`].
     pub next: u64,
-    /// [`Job::incarnation`].
+    /// [`KeyRecord::incarnation`].
     pub incarnation: u64,
-    /// [`Job::spilled`].
-    pub spilled: Spilled,
-    /// [`Job::ids_from`].
+    /// [`KeyRecord::spilled`].
+    pub spilled: SpillExtent,
+    /// [`KeyRecord::ids_from`].
     pub ids_from: u64,
-    /// [`Job::version_generation`].
+    /// [`KeyRecord::version_generation`].
     pub version_generation: u64,
-    id_times: Reader<'a>,
+    id_times: RecordReader<'a>,
     since: u64,
     attempts: u32,
     rounds: u32,
     generation: u32,
     /// The name and the digest of the file.
     version: Option<(&'a str, [u8; 32])>,
-    trouble: Option<TroubleView<'a>>,
+    trouble: Option<FailureView<'a>>,
     digests: &'a [u8],
-    gaps: Reader<'a>,
+    gaps: RecordReader<'a>,
     /// The time that zeros in `gaps` and in `id_times` refer to.
     new_times: u64,
-    holes: Reader<'a>,
+    holes: RecordReader<'a>,
 }
 
-impl<'a> JobView<'a> {
+impl<'a> KeyRecordView<'a> {
     /// Parses a whole record.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, Undecodable> {
-        let mut reader = Reader::new("job", bytes, JOB_FORMAT)?;
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
+        let mut reader = RecordReader::new("job", bytes, JOB_FORMAT)?;
         let status = reader.u8("status")?;
         let status = *STATUS.get(usize::from(status)).ok_or_else(|| reader.bad("status"))?;
         let partition = reader.u32("partition")?;
@@ -85,7 +92,7 @@ impl<'a> JobView<'a> {
         let incarnation = reader.u64("incarnation")?;
         let since = reader.u64("since")?;
         let version_generation = reader.u64("generation of the version")?;
-        if version_generation >= Decided::END {
+        if version_generation >= Rollout::END {
             return Err(reader.bad("generation of the version"));
         }
         let new_times = reader.u64("time of gaps")?;
@@ -100,7 +107,7 @@ impl<'a> JobView<'a> {
             attempts: reader.varint32("attempts")?,
             rounds: reader.varint32("rounds")?,
             generation: reader.varint32("generation")?,
-            spilled: Spilled {
+            spilled: SpillExtent {
                 count: reader.varint("spilled count")?,
                 first: reader.varint("first spilled")?,
                 last: reader.varint("last spilled")?,
@@ -135,11 +142,11 @@ impl<'a> JobView<'a> {
     }
 
     /// Converts the record to the core's form.
-    pub fn to_job(&self) -> Job {
+    pub fn to_job(&self) -> KeyRecord {
         let mut rest = self.holes.clone();
         let holes = std::iter::from_fn(|| next_hole(&mut rest).ok().flatten());
         let digests = self.digests.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
-        Job {
+        KeyRecord {
             next: self.next,
             incarnation: self.incarnation,
             partition: self.partition,
@@ -151,13 +158,13 @@ impl<'a> JobView<'a> {
             spilled: self.spilled,
             version: self.version.map(|(version, digest)| {
                 let generation = self.version_generation;
-                let build = Build { version: version.into(), digest: Digest(digest) };
-                Arc::new(Decided { generation, build })
+                let build = Build { version: version.into(), digest: FileDigest(digest) };
+                Arc::new(Rollout { generation, build })
             }),
             trouble: self.trouble.map(|(cause, error, version)| {
                 let error = error.to_owned();
                 let version = version.map(Into::into);
-                Box::new(Trouble { cause, error, since: self.since, version })
+                Box::new(FailureInfo { cause, error, since: self.since, version })
             }),
             digests: digests.collect(),
             holes: holes.collect(),
@@ -171,7 +178,7 @@ impl<'a> JobView<'a> {
 }
 
 /// Appends the record of a job, with `now` instead of zero times.
-pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
+pub fn encode_job(job: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let mut fixed = [0; NUMBERS_AT];
     fixed[0] = JOB_FORMAT;
@@ -216,8 +223,8 @@ pub fn encode_job(job: &Job, now: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Assigns a record that [`JobView::parse`] has accepted to another partition.
-pub fn take_over(record: &mut [u8], view: &JobView<'_>, partition: u32) {
+/// Assigns a record that [`KeyRecordView::parse`] has accepted to another partition.
+pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
     let takeovers = view.takeovers.wrapping_add(1);
     record[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&partition.to_le_bytes());
     record[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&takeovers.to_le_bytes());
@@ -225,14 +232,16 @@ pub fn take_over(record: &mut [u8], view: &JobView<'_>, partition: u32) {
 
 /// Returns whether the bounds are possible. The count is not compared with them: repeats of spilled
 /// events that may be new count twice, until the write after their comparison.
-fn can_be(spilled: Spilled) -> bool {
-    let Spilled { count, first, last } = spilled;
+fn can_be(spilled: SpillExtent) -> bool {
+    let SpillExtent { count, first, last } = spilled;
     count == 0 || (first <= last && last < SEQUENCE_END)
 }
 
-type TroubleView<'a> = (Cause, &'a str, Option<&'a str>);
+type FailureView<'a> = (Cause, &'a str, Option<&'a str>);
 
-fn read_trouble<'a>(reader: &mut Reader<'a>) -> Result<Option<TroubleView<'a>>, Undecodable> {
+fn read_trouble<'a>(
+    reader: &mut RecordReader<'a>,
+) -> Result<Option<FailureView<'a>>, RecordDecodeError> {
     match reader.u8("cause")? {
         0 => Ok(None),
         number => {
@@ -242,7 +251,7 @@ fn read_trouble<'a>(reader: &mut Reader<'a>) -> Result<Option<TroubleView<'a>>, 
     }
 }
 
-fn read_digests<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Undecodable> {
+fn read_digests<'a>(reader: &mut RecordReader<'a>) -> Result<&'a [u8], RecordDecodeError> {
     let count = reader.varint("digests")?;
     let size = usize::try_from(count).ok().and_then(|count| count.checked_mul(4));
     let size = size.ok_or_else(|| reader.bad("digests"))?;
@@ -250,7 +259,7 @@ fn read_digests<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Undecodable> {
 }
 
 /// Reads the next hole. Holes occupy the rest of the record and need no count.
-fn next_hole(reader: &mut Reader<'_>) -> Result<Option<(u64, u64)>, Undecodable> {
+fn next_hole(reader: &mut RecordReader<'_>) -> Result<Option<(u64, u64)>, RecordDecodeError> {
     if reader.is_empty() {
         return Ok(None);
     }

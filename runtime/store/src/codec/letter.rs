@@ -6,7 +6,7 @@ use bytes::Bytes;
 use ordain_core::{DeadLetter, Event, LetterContent, LetterId};
 
 use super::job::{cause_number, cause_of};
-use super::wire::{Reader, Undecodable, put_bytes, put_option, put_varint};
+use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 use crate::StoredLetter;
 
 const FORMAT: u8 = 1;
@@ -46,8 +46,8 @@ pub fn encode_letter(letter: &DeadLetter, at: u64, out: &mut Vec<u8>) {
 }
 
 /// Decodes a record; the content shares the bytes.
-pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, Undecodable> {
-    let mut reader = Reader::new("dead letter", bytes, FORMAT)?;
+pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, RecordDecodeError> {
+    let mut reader = RecordReader::new("dead letter", bytes, FORMAT)?;
     let at = reader.u64("time")?;
     let id = LetterId {
         key: reader.text("key")?.into(),
@@ -78,6 +78,6 @@ pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, Undecodable> {
 
 /// Returns the time at which a letter was put, without decoding the rest.
 pub fn letter_time(bytes: &[u8]) -> Option<u64> {
-    let mut reader = Reader::new("dead letter", bytes, FORMAT).ok()?;
+    let mut reader = RecordReader::new("dead letter", bytes, FORMAT).ok()?;
     reader.u64("time").ok()
 }

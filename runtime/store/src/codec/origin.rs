@@ -8,8 +8,8 @@
 //!
 //! All numbers have fixed widths, so that a script can build the records.
 
-use super::wire::{Reader, Undecodable};
-use crate::Place;
+use super::wire::{RecordDecodeError, RecordReader};
+use crate::OutboxPosition;
 
 /// The format byte of a record.
 pub const ORIGIN_FORMAT: u8 = 1;
@@ -20,9 +20,9 @@ pub struct OriginRecord {
     /// The epoch of the origin's last owner.
     pub epoch: u64,
     /// The last place that this owner has assigned.
-    pub last: Place,
+    pub last: OutboxPosition,
     /// The highest place ever assigned. Every later place is new.
-    pub highest: Place,
+    pub highest: OutboxPosition,
     /// The number of the first block.
     pub first: u64,
     /// The number after the last block.
@@ -35,17 +35,17 @@ pub struct OriginRecord {
 /// The record of an origin without messages.
 impl Default for OriginRecord {
     fn default() -> Self {
-        let nowhere = Place::default();
+        let nowhere = OutboxPosition::default();
         Self { epoch: 0, last: nowhere, highest: nowhere, first: 1, next: 1, is_mixed: false }
     }
 }
 
 impl OriginRecord {
     /// Records that an owner with this epoch has assigned the messages at a place.
-    pub fn given(&mut self, epoch: u64, place: Place) {
+    pub fn given(&mut self, epoch: u64, place: OutboxPosition) {
         if epoch != self.epoch {
             self.epoch = epoch;
-            self.last = Place::default();
+            self.last = OutboxPosition::default();
         }
         self.last = self.last.max(place);
         self.highest = self.highest.max(place);
@@ -64,8 +64,8 @@ impl OriginRecord {
     }
 
     /// Decodes a record.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Undecodable> {
-        let mut reader = Reader::new("record of an origin", bytes, ORIGIN_FORMAT)?;
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordDecodeError> {
+        let mut reader = RecordReader::new("record of an origin", bytes, ORIGIN_FORMAT)?;
         let epoch = reader.u64("epoch")?;
         let last = place(&mut reader)?;
         let highest = place(&mut reader)?;
@@ -86,15 +86,15 @@ impl OriginRecord {
 
 /// The assigned messages of one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GivenPart {
+pub struct AssignedChunk {
     /// The place.
-    pub place: Place,
+    pub place: OutboxPosition,
     /// Digests of the ids, and the numbers; a number is 0 if the message has none.
     pub messages: Vec<(u64, u64)>,
 }
 
 /// Encodes a block: the new messages of one call.
-pub fn encode_given(parts: &[GivenPart]) -> Vec<u8> {
+pub fn encode_given(parts: &[AssignedChunk]) -> Vec<u8> {
     let mut out = Vec::new();
     for part in parts {
         put_place(part.place, &mut out);
@@ -108,8 +108,8 @@ pub fn encode_given(parts: &[GivenPart]) -> Vec<u8> {
 }
 
 /// Decodes a block.
-pub fn decode_given(bytes: &[u8]) -> Result<Vec<GivenPart>, Undecodable> {
-    let mut reader = Reader::bare("block of an origin", bytes);
+pub fn decode_given(bytes: &[u8]) -> Result<Vec<AssignedChunk>, RecordDecodeError> {
+    let mut reader = RecordReader::bare("block of an origin", bytes);
     let mut parts = Vec::new();
     while !reader.is_empty() {
         let place = place(&mut reader)?;
@@ -118,17 +118,17 @@ pub fn decode_given(bytes: &[u8]) -> Result<Vec<GivenPart>, Undecodable> {
         let (numbers, _) = messages.as_chunks::<8>();
         let numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
         let messages = numbers.clone().step_by(2).zip(numbers.skip(1).step_by(2)).collect();
-        parts.push(GivenPart { place, messages });
+        parts.push(AssignedChunk { place, messages });
     }
     Ok(parts)
 }
 
 /// Appends a place.
-fn put_place(place: Place, out: &mut Vec<u8>) {
+fn put_place(place: OutboxPosition, out: &mut Vec<u8>) {
     out.extend_from_slice(&place.commit.to_le_bytes());
     out.extend_from_slice(&place.part.to_le_bytes());
 }
 
-fn place(reader: &mut Reader<'_>) -> Result<Place, Undecodable> {
-    Ok(Place { commit: reader.u64("commit")?, part: reader.u32("part")? })
+fn place(reader: &mut RecordReader<'_>) -> Result<OutboxPosition, RecordDecodeError> {
+    Ok(OutboxPosition { commit: reader.u64("commit")?, part: reader.u32("part")? })
 }

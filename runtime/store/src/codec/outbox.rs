@@ -3,10 +3,10 @@
 //! decoding them.
 
 use bytes::Bytes;
-use ordain_core::{DeadLetter, Emitted, Key, Message};
+use ordain_core::{DeadLetter, EmittedMessage, Key, Message};
 
 use super::letter::{decode_letter, encode_letter};
-use super::wire::{Reader, Undecodable, put_bytes, put_varint};
+use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_varint};
 use crate::{OutboxEntry, OutboxMessage};
 
 /// The format byte of a write's chunk.
@@ -18,7 +18,12 @@ pub const OUTBOX_LETTERS: u8 = 2;
 pub const OUTBOX_TIME: u8 = 3;
 
 /// Appends the chunk of one write. A write without messages has no chunk.
-pub fn encode_outbox_write(key: &str, incarnation: u64, messages: &[Emitted], out: &mut Vec<u8>) {
+pub fn encode_outbox_write(
+    key: &str,
+    incarnation: u64,
+    messages: &[EmittedMessage],
+    out: &mut Vec<u8>,
+) {
     if messages.is_empty() {
         return;
     }
@@ -56,14 +61,14 @@ pub fn encode_outbox_letters<'a>(
 }
 
 /// Decodes all chunks of a batch; the contents share the bytes.
-pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecodable> {
+pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, RecordDecodeError> {
     let mut messages = Vec::new();
     let mut letters = Vec::new();
     let mut time = 0;
     let mut rest = &bytes[..];
     while !rest.is_empty() {
         if rest[0] == OUTBOX_LETTERS {
-            let mut reader = Reader::new("outbox entry", rest, OUTBOX_LETTERS)?;
+            let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_LETTERS)?;
             // The last chunk extends to the end.
             while !reader.is_empty() {
                 let record = bytes.slice_ref(reader.bytes("letter")?);
@@ -72,12 +77,12 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecoda
             break;
         }
         if rest[0] == OUTBOX_TIME {
-            let mut reader = Reader::new("outbox entry", rest, OUTBOX_TIME)?;
+            let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_TIME)?;
             time = reader.u64("time")?;
             rest = reader.rest();
             continue;
         }
-        let mut reader = Reader::new("outbox entry", rest, FORMAT)?;
+        let mut reader = RecordReader::new("outbox entry", rest, FORMAT)?;
         let incarnation = match reader.u64("incarnation")? {
             0 if time == 0 => return Err(reader.bad("incarnation")),
             0 => time,
@@ -90,13 +95,13 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, Undecoda
             let event = reader.varint("event")?;
             let message = bytes.slice_ref(reader.bytes("message")?);
             let message = Message::decode(message).map_err(|cause| reader.content(cause))?;
-            let emitted = Emitted { sequence, index, event, message };
+            let emitted = EmittedMessage { sequence, index, event, message };
             messages.push(OutboxMessage { key: key.clone(), incarnation, emitted });
         }
         rest = reader.rest();
     }
     if messages.is_empty() && letters.is_empty() {
-        return Err(Undecodable::Part { record: "outbox entry", part: "messages" });
+        return Err(RecordDecodeError::Part { record: "outbox entry", part: "messages" });
     }
     Ok(OutboxEntry { number, messages, letters })
 }

@@ -1,11 +1,11 @@
 //! Reads and writes the parts of a record. This module must never trust a length before it has
 //! compared the length with the available bytes.
 
-use ordain_core::Malformed;
+use ordain_core::UnpackError;
 
 /// An error: stored bytes cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Undecodable {
+pub enum RecordDecodeError {
     /// The record was written by another version, or is not a record.
     #[error("the {record} has format {found}, but this version reads format {known}")]
     Format {
@@ -38,23 +38,31 @@ pub enum Undecodable {
         /// The kind of the record.
         record: &'static str,
         /// The missing or malformed part of the event or message.
-        cause: Malformed,
+        cause: UnpackError,
     },
 }
 
 /// A reader of a record's parts, from front to back.
 #[derive(Debug, Clone)]
-pub struct Reader<'a> {
+pub struct RecordReader<'a> {
     record: &'static str,
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> RecordReader<'a> {
     /// Creates a reader and checks that the format byte is `known`.
-    pub fn new(record: &'static str, bytes: &'a [u8], known: u8) -> Result<Self, Undecodable> {
+    pub fn new(
+        record: &'static str,
+        bytes: &'a [u8],
+        known: u8,
+    ) -> Result<Self, RecordDecodeError> {
         let mut reader = Self { record, rest: bytes };
         let found = reader.u8("format")?;
-        if found == known { Ok(reader) } else { Err(Undecodable::Format { record, found, known }) }
+        if found == known {
+            Ok(reader)
+        } else {
+            Err(RecordDecodeError::Format { record, found, known })
+        }
     }
 
     /// Creates a reader for a part of another record, without a format byte.
@@ -63,13 +71,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the error for a damaged part.
-    pub fn bad(&self, part: &'static str) -> Undecodable {
-        Undecodable::Part { record: self.record, part }
+    pub fn bad(&self, part: &'static str) -> RecordDecodeError {
+        RecordDecodeError::Part { record: self.record, part }
     }
 
     /// Returns the error for a damaged event or message.
-    pub fn content(&self, cause: Malformed) -> Undecodable {
-        Undecodable::Content { record: self.record, cause }
+    pub fn content(&self, cause: UnpackError) -> RecordDecodeError {
+        RecordDecodeError::Content { record: self.record, cause }
     }
 
     /// Returns the bytes that have not been read yet.
@@ -83,37 +91,40 @@ impl<'a> Reader<'a> {
     }
 
     /// Checks that all bytes have been read.
-    pub fn end(&self) -> Result<(), Undecodable> {
+    pub fn end(&self) -> Result<(), RecordDecodeError> {
         match self.rest.len() {
             0 => Ok(()),
-            bytes => Err(Undecodable::Trailing { record: self.record, bytes }),
+            bytes => Err(RecordDecodeError::Trailing { record: self.record, bytes }),
         }
     }
 
     /// Reads a number of bytes known at compile time.
-    pub fn array<const N: usize>(&mut self, part: &'static str) -> Result<[u8; N], Undecodable> {
+    pub fn array<const N: usize>(
+        &mut self,
+        part: &'static str,
+    ) -> Result<[u8; N], RecordDecodeError> {
         let (head, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.bad(part))?;
         self.rest = rest;
         Ok(*head)
     }
 
     /// Reads one byte.
-    pub fn u8(&mut self, part: &'static str) -> Result<u8, Undecodable> {
+    pub fn u8(&mut self, part: &'static str) -> Result<u8, RecordDecodeError> {
         Ok(u8::from_le_bytes(self.array(part)?))
     }
 
     /// Reads a four-byte number.
-    pub fn u32(&mut self, part: &'static str) -> Result<u32, Undecodable> {
+    pub fn u32(&mut self, part: &'static str) -> Result<u32, RecordDecodeError> {
         Ok(u32::from_le_bytes(self.array(part)?))
     }
 
     /// Reads an eight-byte number.
-    pub fn u64(&mut self, part: &'static str) -> Result<u64, Undecodable> {
+    pub fn u64(&mut self, part: &'static str) -> Result<u64, RecordDecodeError> {
         Ok(u64::from_le_bytes(self.array(part)?))
     }
 
     /// Reads a number that [`put_varint`] wrote.
-    pub fn varint(&mut self, part: &'static str) -> Result<u64, Undecodable> {
+    pub fn varint(&mut self, part: &'static str) -> Result<u64, RecordDecodeError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.u8(part)?;
@@ -130,32 +141,36 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a number that [`put_varint`] wrote and that must fit in 32 bits.
-    pub fn varint32(&mut self, part: &'static str) -> Result<u32, Undecodable> {
+    pub fn varint32(&mut self, part: &'static str) -> Result<u32, RecordDecodeError> {
         u32::try_from(self.varint(part)?).map_err(|_| self.bad(part))
     }
 
     /// Reads `count` bytes.
-    pub fn take(&mut self, count: usize, part: &'static str) -> Result<&'a [u8], Undecodable> {
+    pub fn take(
+        &mut self,
+        count: usize,
+        part: &'static str,
+    ) -> Result<&'a [u8], RecordDecodeError> {
         let (head, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.bad(part))?;
         self.rest = rest;
         Ok(head)
     }
 
     /// Reads bytes with their length before them.
-    pub fn bytes(&mut self, part: &'static str) -> Result<&'a [u8], Undecodable> {
+    pub fn bytes(&mut self, part: &'static str) -> Result<&'a [u8], RecordDecodeError> {
         let length = self.varint(part)?;
         let length = usize::try_from(length).map_err(|_| self.bad(part))?;
         self.take(length, part)
     }
 
     /// Reads a text with its length before it.
-    pub fn text(&mut self, part: &'static str) -> Result<&'a str, Undecodable> {
+    pub fn text(&mut self, part: &'static str) -> Result<&'a str, RecordDecodeError> {
         let bytes = self.bytes(part)?;
         std::str::from_utf8(bytes).map_err(|_| self.bad(part))
     }
 
     /// Reads a text that may be missing.
-    pub fn option(&mut self, part: &'static str) -> Result<Option<&'a str>, Undecodable> {
+    pub fn option(&mut self, part: &'static str) -> Result<Option<&'a str>, RecordDecodeError> {
         match self.u8(part)? {
             0 => Ok(None),
             1 => self.text(part).map(Some),

@@ -7,31 +7,31 @@ use std::thread::JoinHandle;
 use super::TICK;
 
 pub(super) struct Ticker {
-    shared: Arc<Shared>,
+    shared: Arc<TickerShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct TickerShared {
+    state: Mutex<TickerState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct TickerState {
     running: usize,
     stopped: bool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl TickerShared {
+    fn state(&self) -> MutexGuard<'_, TickerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ticker {
     pub(super) fn start(engine: wasmtime::Engine) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<TickerShared>::default();
         let thread = std::thread::Builder::new().name("ordain-ticker".to_owned()).spawn({
             let shared = Arc::clone(&shared);
             move || run(&shared, &engine)
@@ -39,21 +39,21 @@ impl Ticker {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    pub(super) fn running(&self) -> Running {
+    pub(super) fn running(&self) -> TickerGuard {
         let mut state = self.shared.state();
         state.running += 1;
         if state.running == 1 {
             self.shared.changed.notify_one();
         }
         drop(state);
-        Running(Arc::clone(&self.shared))
+        TickerGuard(Arc::clone(&self.shared))
     }
 }
 
-/// A guard returned by [`super::Engine::running`].
-pub(in super::super) struct Running(Arc<Shared>);
+/// A guard returned by [`super::HandlerEngine::running`].
+pub(in super::super) struct TickerGuard(Arc<TickerShared>);
 
-impl Drop for Running {
+impl Drop for TickerGuard {
     fn drop(&mut self) {
         self.0.state().running -= 1;
     }
@@ -70,10 +70,10 @@ impl Drop for Ticker {
     }
 }
 
-fn run(shared: &Shared, engine: &wasmtime::Engine) {
+fn run(shared: &TickerShared, engine: &wasmtime::Engine) {
     loop {
         let state = shared.state();
-        let idle = |state: &mut State| state.running == 0 && !state.stopped;
+        let idle = |state: &mut TickerState| state.running == 0 && !state.stopped;
         let state = shared.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
         if state.stopped {
             return;

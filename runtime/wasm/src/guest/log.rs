@@ -3,13 +3,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ordain_core::Limit;
+use ordain_core::HandlerLimit;
 
-use super::super::failure::LimitBroken;
-use super::super::log_line::{LogLine, Origin};
-use super::super::settings::Size;
-use super::super::wire::Level;
-use super::EventName;
+use super::super::failure::LimitExceeded;
+use super::super::log_line::{LogLine, LogOrigin};
+use super::super::settings::DisplaySize;
+use super::super::wire::LogLevel;
+use super::EventIdentity;
 use ordain_util::text::clean;
 
 /// Cost of a line in addition to its text, in bytes, so that empty lines are limited too.
@@ -21,12 +21,12 @@ const LAST_WORDS: usize = 4 << 10;
 /// The output of an event, shared by a store and its two streams, which always run on one thread.
 pub(super) struct EventLog {
     limit: usize,
-    state: Mutex<State>,
+    state: Mutex<LogState>,
 }
 
 #[derive(Default)]
-struct State {
-    event: Option<EventName>,
+struct LogState {
+    event: Option<EventIdentity>,
     used: usize,
     exceeded: bool,
     /// Incomplete lines of standard output and standard error.
@@ -39,11 +39,11 @@ impl EventLog {
         Arc::new(Self { limit, state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn enter(&self, event: &EventName) {
+    pub(super) fn enter(&self, event: &EventIdentity) {
         let mut state = self.state();
         state.event = Some(event.clone());
         state.used = 0;
@@ -52,9 +52,9 @@ impl EventLog {
     }
 
     /// Ends incomplete lines. Fails if the event's output exceeded the limit.
-    pub(super) fn leave(&self) -> Result<(), LimitBroken> {
+    pub(super) fn leave(&self) -> Result<(), LimitExceeded> {
         let mut state = self.state();
-        for origin in [Origin::Stdout, Origin::Stderr] {
+        for origin in [LogOrigin::Stdout, LogOrigin::Stderr] {
             let line = std::mem::take(&mut state.begun[origin as usize]);
             if !line.is_empty() {
                 tell(&state, origin, default_level(origin), &line);
@@ -69,18 +69,18 @@ impl EventLog {
 
     /// Writes a message of the logging interface, which may have several lines. Fails above the limit, which ends the
     /// event, so that a guest that writes without end does not use up its time.
-    pub(super) fn message(&self, level: Level, text: &str) -> Result<(), LimitBroken> {
+    pub(super) fn message(&self, level: LogLevel, text: &str) -> Result<(), LimitExceeded> {
         let mut state = self.state();
         let level = match level {
-            Level::Trace => tracing::Level::TRACE,
-            Level::Debug => tracing::Level::DEBUG,
-            Level::Info => tracing::Level::INFO,
-            Level::Warn => tracing::Level::WARN,
-            Level::Error => tracing::Level::ERROR,
+            LogLevel::Trace => tracing::Level::TRACE,
+            LogLevel::Debug => tracing::Level::DEBUG,
+            LogLevel::Info => tracing::Level::INFO,
+            LogLevel::Warn => tracing::Level::WARN,
+            LogLevel::Error => tracing::Level::ERROR,
         };
         for line in text.trim_end_matches('\n').split('\n') {
             let taken = state.take(self.limit, line.as_bytes());
-            tell(&state, Origin::Log, level, taken);
+            tell(&state, LogOrigin::Log, level, taken);
             state.end_line(self.limit);
             if state.exceeded {
                 return Err(self.broken());
@@ -90,18 +90,18 @@ impl EventLog {
     }
 
     /// Returns the error for an event whose output exceeded the limit.
-    pub(super) fn broken(&self) -> LimitBroken {
+    pub(super) fn broken(&self) -> LimitExceeded {
         let words = format!(
             "the handler wrote more to the log than {}, which `plugins.log` allows an event",
-            Size(self.limit)
+            DisplaySize(self.limit)
         );
-        LimitBroken { limit: Some(Limit::Log), words }
+        LimitExceeded { limit: Some(HandlerLimit::Log), words }
     }
 
     /// Writes bytes of standard output or standard error.
-    pub(super) fn write(&self, origin: Origin, bytes: &[u8]) {
+    pub(super) fn write(&self, origin: LogOrigin, bytes: &[u8]) {
         let mut state = self.state();
-        if origin == Origin::Stderr {
+        if origin == LogOrigin::Stderr {
             state.remember(bytes);
         }
         if state.exceeded {
@@ -123,7 +123,7 @@ impl EventLog {
     }
 }
 
-fn tell(state: &State, origin: Origin, level: tracing::Level, line: &[u8]) {
+fn tell(state: &LogState, origin: LogOrigin, level: tracing::Level, line: &[u8]) {
     let Some(event) = &state.event else { return };
     (event.turn.stream.log)(&LogLine {
         version: &event.turn.version,
@@ -136,7 +136,7 @@ fn tell(state: &State, origin: Origin, level: tracing::Level, line: &[u8]) {
     });
 }
 
-impl State {
+impl LogState {
     /// Returns the part of the bytes that the event may still write.
     fn take<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> &'a [u8] {
         let left = limit.saturating_sub(self.used);
@@ -159,9 +159,9 @@ impl State {
     }
 }
 
-fn default_level(origin: Origin) -> tracing::Level {
+fn default_level(origin: LogOrigin) -> tracing::Level {
     match origin {
-        Origin::Stdout | Origin::Log => tracing::Level::INFO,
-        Origin::Stderr => tracing::Level::WARN,
+        LogOrigin::Stdout | LogOrigin::Log => tracing::Level::INFO,
+        LogOrigin::Stderr => tracing::Level::WARN,
     }
 }

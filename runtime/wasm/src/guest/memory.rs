@@ -1,10 +1,10 @@
 //! The memory of one instance: counts all its memories and tables against one limit.
 
-use ordain_core::Limit;
+use ordain_core::HandlerLimit;
 use wasmtime::ResourceLimiter;
 
-use super::super::failure::LimitBroken;
-use super::super::settings::Size;
+use super::super::failure::LimitExceeded;
+use super::super::settings::DisplaySize;
 
 /// Size of a table's element, which is a pointer in the host, in bytes.
 const TABLE_ELEMENT: usize = size_of::<usize>();
@@ -32,8 +32,8 @@ impl MemoryBudget {
             return Err(broken(format!(
                 "the handler needs {} of memory, all memories and tables of an instance \
                  together; `plugins.memory` allows {}",
-                Size(used),
-                Size(self.limit),
+                DisplaySize(used),
+                DisplaySize(self.limit),
             )));
         }
         Ok(used)
@@ -41,7 +41,7 @@ impl MemoryBudget {
 }
 
 fn broken(words: String) -> wasmtime::Error {
-    LimitBroken { limit: Some(Limit::Memory), words }.into()
+    LimitExceeded { limit: Some(HandlerLimit::Memory), words }.into()
 }
 
 impl ResourceLimiter for MemoryBudget {
@@ -62,7 +62,7 @@ impl ResourceLimiter for MemoryBudget {
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
         Err(broken(format!(
             "the handler needs more memory than the machine can provide ({error}); `plugins.memory` allows {}",
-            Size(self.limit),
+            DisplaySize(self.limit),
         )))
     }
 

@@ -10,7 +10,7 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-use super::super::log_line::Origin;
+use super::super::log_line::LogOrigin;
 use super::log::EventLog;
 
 /// Maximum size of one write of a guest, in bytes; a guest queries it before each write.
@@ -18,24 +18,24 @@ const WRITE_SIZE: usize = 4 << 10;
 
 /// An output stream of a guest. It is always ready; output above the limit is dropped.
 #[derive(Clone)]
-pub(super) struct Output {
+pub(super) struct GuestOutput {
     log: Arc<EventLog>,
-    origin: Origin,
+    origin: LogOrigin,
 }
 
-impl Output {
-    pub(super) fn new(log: Arc<EventLog>, origin: Origin) -> Self {
+impl GuestOutput {
+    pub(super) fn new(log: Arc<EventLog>, origin: LogOrigin) -> Self {
         Self { log, origin }
     }
 }
 
-impl IsTerminal for Output {
+impl IsTerminal for GuestOutput {
     fn is_terminal(&self) -> bool {
         false
     }
 }
 
-impl StdoutStream for Output {
+impl StdoutStream for GuestOutput {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
         Box::new(self.clone())
     }
@@ -46,12 +46,12 @@ impl StdoutStream for Output {
 }
 
 #[async_trait::async_trait]
-impl Pollable for Output {
+impl Pollable for GuestOutput {
     async fn ready(&mut self) {}
 }
 
 #[async_trait::async_trait]
-impl OutputStream for Output {
+impl OutputStream for GuestOutput {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.log.write(self.origin, &bytes);
         Ok(())
@@ -67,7 +67,7 @@ impl OutputStream for Output {
 }
 
 /// Required by the trait; only interfaces that are not linked use it.
-impl AsyncWrite for Output {
+impl AsyncWrite for GuestOutput {
     fn poll_write(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,

@@ -5,9 +5,9 @@ use rand_chacha::ChaCha12Rng;
 use sha2::{Digest, Sha256};
 use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
 
-use super::super::failure::LimitBroken;
-use super::super::settings::Size;
-use super::EventName;
+use super::super::failure::LimitExceeded;
+use super::super::settings::DisplaySize;
+use super::EventIdentity;
 
 /// Maximum number of random bytes in one request: they are generated in the host's memory.
 const MAX_REQUEST: u64 = 1 << 20;
@@ -15,12 +15,12 @@ const MAX_REQUEST: u64 = 1 << 20;
 /// A generator that is seeded on first use, because most handlers never use randomness.
 #[derive(Default)]
 pub(super) struct EventRandom {
-    event: Option<EventName>,
+    event: Option<EventIdentity>,
     stream: Option<ChaCha12Rng>,
 }
 
 impl EventRandom {
-    pub(super) fn enter(&mut self, event: &EventName) {
+    pub(super) fn enter(&mut self, event: &EventIdentity) {
         self.event = Some(event.clone());
         self.stream = None;
     }
@@ -34,9 +34,9 @@ impl EventRandom {
         if len > MAX_REQUEST {
             let words = format!(
                 "the handler requested {len} random bytes at once; at most {} are allowed",
-                Size(MAX_REQUEST as usize),
+                DisplaySize(MAX_REQUEST as usize),
             );
-            return Err(LimitBroken { limit: None, words }.into());
+            return Err(LimitExceeded { limit: None, words }.into());
         }
         let mut bytes = vec![0; len as usize];
         self.stream().fill_bytes(&mut bytes);
@@ -44,7 +44,7 @@ impl EventRandom {
     }
 }
 
-fn seed(event: Option<&EventName>) -> [u8; 32] {
+fn seed(event: Option<&EventIdentity>) -> [u8; 32] {
     let mut hash = Sha256::new_with_prefix("ordain random 1\0");
     if let Some(event) = event {
         for name in [&event.turn.stream.name, &event.turn.key] {

@@ -15,7 +15,7 @@ use wasmtime_wasi::p2::bindings::clocks::wall_clock::{self, Datetime};
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 
 use super::super::engine::TICK;
-use super::super::failure::TimedOut;
+use super::super::failure::TimeoutExceeded;
 
 /// Step of the monotonic clock, in ns. Each reading advances the clock by one step, so that a loop that waits for the
 /// clock to advance ends.
@@ -23,13 +23,13 @@ const STEP_NS: u64 = 1_000;
 
 /// The clocks of a guest, shared by a store, its timers and its epoch callback. These always run on one thread, so
 /// the lock is never contended.
-pub(super) struct EventTime {
+pub(super) struct EventClock {
     timeout: Duration,
-    state: Mutex<State>,
+    state: Mutex<ClockState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ClockState {
     /// The event's time, in ms since the Unix epoch.
     event_ms: u64,
     /// Time that the event has waited, on the guest's clock.
@@ -46,12 +46,12 @@ struct State {
     resumed: Option<Instant>,
 }
 
-impl EventTime {
+impl EventClock {
     pub(super) fn new(timeout: Duration) -> Arc<Self> {
         Arc::new(Self { timeout, state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ClockState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,16 +59,16 @@ impl EventTime {
         let mut state = self.state();
         let monotonic_ns = state.monotonic_ns;
         let moves = state.moves;
-        *state = State { event_ms, monotonic_ns, moves, ..State::default() };
+        *state = ClockState { event_ms, monotonic_ns, moves, ..ClockState::default() };
     }
 
     /// Accounts for a tick that passed while the guest ran. Fails if the guest has exceeded its time limit.
-    pub(super) fn tick(&self) -> Result<(), TimedOut> {
+    pub(super) fn tick(&self) -> Result<(), TimeoutExceeded> {
         let mut state = self.state();
         // If this event has not paused yet, it began within this tick.
         let slice = state.resumed.take().map_or(TICK, |since| since.elapsed());
         state.ran += slice;
-        if state.ran > self.timeout { Err(TimedOut::running(self.timeout)) } else { Ok(()) }
+        if state.ran > self.timeout { Err(TimeoutExceeded::running(self.timeout)) } else { Ok(()) }
     }
 
     /// Suspends the guest once, so that other turns run.
@@ -118,7 +118,7 @@ impl EventTime {
 
 struct Timer {
     at_ns: u64,
-    time: Arc<EventTime>,
+    time: Arc<EventClock>,
 }
 
 #[async_trait::async_trait]
@@ -130,19 +130,19 @@ impl Pollable for Timer {
 }
 
 /// A guest's clocks.
-pub(super) struct TimeView<'a> {
-    pub(super) time: &'a Arc<EventTime>,
+pub(super) struct ClockView<'a> {
+    pub(super) time: &'a Arc<EventClock>,
     pub(super) table: &'a mut ResourceTable,
 }
 
-impl TimeView<'_> {
+impl ClockView<'_> {
     fn timer(&mut self, at_ns: u64) -> wasmtime::Result<Resource<DynPollable>> {
         let timer = self.table.push(Timer { at_ns, time: Arc::clone(self.time) })?;
         subscribe(self.table, timer)
     }
 }
 
-impl wall_clock::Host for TimeView<'_> {
+impl wall_clock::Host for ClockView<'_> {
     fn now(&mut self) -> wasmtime::Result<Datetime> {
         let state = self.time.state();
         let now = Duration::from_millis(state.event_ms) + state.waited;
@@ -154,7 +154,7 @@ impl wall_clock::Host for TimeView<'_> {
     }
 }
 
-impl monotonic_clock::Host for TimeView<'_> {
+impl monotonic_clock::Host for ClockView<'_> {
     fn now(&mut self) -> wasmtime::Result<u64> {
         let mut state = self.time.state();
         state.monotonic_ns += STEP_NS;

@@ -1,9 +1,9 @@
 //! The requirements for a message that becomes an event of another stream: Ordain must be able to accept every
 //! message that a handler emits.
 
-use ordain_core::{Emitted, Message};
+use ordain_core::{EmittedMessage, Message};
 
-use super::super::settings::Size;
+use super::super::settings::DisplaySize;
 use super::super::wire::MessageReply;
 use ordain_cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
 use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
@@ -31,7 +31,11 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
         ("content type", &message.content_type, ATTRIBUTE_LIMIT),
     ] {
         if text.len() > limit {
-            return Err(format!("a {what} of {}; {} are allowed", Size(text.len()), Size(limit)));
+            return Err(format!(
+                "a {what} of {}; {} are allowed",
+                DisplaySize(text.len()),
+                DisplaySize(limit)
+            ));
         }
     }
     let headers = &message.headers;
@@ -40,8 +44,8 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
         return Err(format!(
             "{} headers with {}; {HEADERS_LIMIT} with {} are allowed",
             headers.len(),
-            Size(size),
-            Size(HEADERS_SIZE_LIMIT),
+            DisplaySize(size),
+            DisplaySize(HEADERS_SIZE_LIMIT),
         ));
     }
     Ok(())
@@ -56,15 +60,15 @@ pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> 
         return Ok(());
     }
     let emitted =
-        Emitted { sequence: u64::MAX, index: u32::MAX, event: 0, message: message.clone() };
+        EmittedMessage { sequence: u64::MAX, index: u32::MAX, event: 0, message: message.clone() };
     let message = OutboxMessage { key: "".into(), incarnation: u64::MAX, emitted };
     let mut line = Vec::new();
     ordain_cloudevents::encode("", &message, Some(u64::MAX), &mut line);
     if line.len() > limit {
         return Err(format!(
             "{} as an event; `runtime.event_size` allows {}",
-            Size(line.len()),
-            Size(limit),
+            DisplaySize(line.len()),
+            DisplaySize(limit),
         ));
     }
     Ok(())

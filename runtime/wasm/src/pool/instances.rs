@@ -4,42 +4,42 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::super::handler::Handler;
-use super::super::instance::Instance;
+use super::super::instance::HandlerInstance;
 
 /// Idle instances by handler. The instance that was used last is used first: its memory is probably still in the
 /// processor's cache.
-pub(super) struct Instances {
+pub(super) struct IdleInstances {
     limit: usize,
     count: usize,
     /// Number of uses so far, by which the handler that was unused for longest is found.
     uses: u64,
-    handlers: HashMap<u64, Idle>,
+    handlers: HashMap<u64, IdleEntry>,
 }
 
-struct Idle {
+struct IdleEntry {
     handler: Weak<Handler>,
-    instances: Vec<Instance>,
+    instances: Vec<HandlerInstance>,
     used: u64,
 }
 
-impl Instances {
+impl IdleInstances {
     /// Creates an empty set with room for `limit` instances.
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, count: 0, uses: 0, handlers: HashMap::new() }
     }
 
-    pub(super) fn take(&mut self, handler: &Handler) -> Option<Instance> {
+    pub(super) fn take(&mut self, handler: &Handler) -> Option<HandlerInstance> {
         let instance = self.handlers.get_mut(&handler.id())?.instances.pop()?;
         self.count -= 1;
         Some(instance)
     }
 
-    pub(super) fn put(&mut self, handler: &Arc<Handler>, instance: Instance) {
+    pub(super) fn put(&mut self, handler: &Arc<Handler>, instance: HandlerInstance) {
         if self.count >= self.limit {
             self.evict();
         }
         self.uses += 1;
-        let idle = self.handlers.entry(handler.id()).or_insert_with(|| Idle {
+        let idle = self.handlers.entry(handler.id()).or_insert_with(|| IdleEntry {
             handler: Arc::downgrade(handler),
             instances: Vec::new(),
             used: 0,

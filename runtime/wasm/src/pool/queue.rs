@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ordain_core::Turn;
 
-use super::super::handler::{Active, Handler};
+use super::super::handler::{ActiveVersion, Handler};
 use super::super::stream::StreamContext;
-use super::{Done, Results};
+use super::{ResultCallback, TurnResults};
 
 /// Events that a worker takes in one batch: enough to make the cost of taking them negligible, few enough that other
 /// queues do not wait long.
@@ -18,12 +18,12 @@ const BUNCH_EVENTS: usize = 128;
 const UNREAD_BYTES: usize = 4 << 20;
 
 /// A source of turns.
-pub(super) struct Attachment {
+pub(super) struct TurnQueue {
     pub(super) stream: Arc<StreamContext>,
     /// The version that executes turns; the previous one while the version that was decided on is not available here.
     /// `None` before the first decision.
-    active: Mutex<Option<Arc<Active>>>,
-    done: Done,
+    active: Mutex<Option<Arc<ActiveVersion>>>,
+    done: ResultCallback,
     waiting: Mutex<VecDeque<Turn>>,
     detached: AtomicBool,
     /// Starts no more turns for now.
@@ -32,8 +32,12 @@ pub(super) struct Attachment {
     unread: AtomicUsize,
 }
 
-impl Attachment {
-    pub(super) fn new(stream: StreamContext, active: Option<Arc<Active>>, done: Done) -> Self {
+impl TurnQueue {
+    pub(super) fn new(
+        stream: StreamContext,
+        active: Option<Arc<ActiveVersion>>,
+        done: ResultCallback,
+    ) -> Self {
         Self {
             stream: Arc::new(stream),
             active: Mutex::new(active),
@@ -49,7 +53,7 @@ impl Attachment {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn active(&self) -> Option<Arc<Active>> {
+    pub(super) fn active(&self) -> Option<Arc<ActiveVersion>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -59,7 +63,7 @@ impl Attachment {
     }
 
     /// Switches to another version. With `None`, returns the turns that no worker has taken.
-    pub(super) fn replace(&self, active: Option<Arc<Active>>) -> VecDeque<Turn> {
+    pub(super) fn replace(&self, active: Option<Arc<ActiveVersion>>) -> VecDeque<Turn> {
         if active.is_none() {
             return std::mem::take(&mut *self.waiting());
         }
@@ -86,7 +90,7 @@ impl Attachment {
     }
 
     /// Delivers results to the receiver.
-    pub(super) fn done(&self, results: Results) {
+    pub(super) fn done(&self, results: TurnResults) {
         if !self.is_detached() {
             (self.done)(results);
         }
@@ -94,15 +98,15 @@ impl Attachment {
 }
 
 /// Turns of one queue that a worker has taken.
-pub(super) struct Bunch {
-    pub(super) attachment: Arc<Attachment>,
+pub(super) struct TurnBatch {
+    pub(super) attachment: Arc<TurnQueue>,
     pub(super) turns: VecDeque<Turn>,
 }
 
 /// The reason why a worker woke up.
-pub(super) enum Woken {
+pub(super) enum WakeReason {
     /// Turns are ready.
-    Bunch(Bunch),
+    Bunch(TurnBatch),
     /// A handler went out of use.
     Retired,
     /// The pool is closing.
@@ -110,9 +114,9 @@ pub(super) enum Woken {
 }
 
 /// The queues of all sources.
-pub(super) struct Queues {
+pub(super) struct TurnScheduler {
     workers: usize,
-    state: Mutex<State>,
+    state: Mutex<SchedulerState>,
     changed: Condvar,
     /// Number of times that a handler went out of use.
     retired: AtomicU64,
@@ -120,14 +124,14 @@ pub(super) struct Queues {
 }
 
 #[derive(Default)]
-struct State {
+struct SchedulerState {
     /// The queues with turns in them, each once. A queue's own lock is taken either alone or while this lock is held.
-    ready: VecDeque<Arc<Attachment>>,
+    ready: VecDeque<Arc<TurnQueue>>,
     /// Number of workers that wait for turns.
     idle: usize,
 }
 
-impl Queues {
+impl TurnScheduler {
     pub(super) fn new(workers: usize) -> Self {
         Self {
             workers,
@@ -138,7 +142,7 @@ impl Queues {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SchedulerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,7 +167,7 @@ impl Queues {
         self.retired.load(Ordering::Relaxed)
     }
 
-    pub(super) fn submit(&self, attachment: &Arc<Attachment>, turns: Vec<Turn>) {
+    pub(super) fn submit(&self, attachment: &Arc<TurnQueue>, turns: Vec<Turn>) {
         if turns.is_empty() {
             return;
         }
@@ -177,14 +181,14 @@ impl Queues {
     }
 
     /// Stops or resumes the start of a queue's turns.
-    pub(super) fn pause(&self, attachment: &Attachment, paused: bool) {
+    pub(super) fn pause(&self, attachment: &TurnQueue, paused: bool) {
         if attachment.paused.swap(paused, Ordering::Relaxed) && !paused {
             self.wake_all();
         }
     }
 
     /// Counts results of a queue as taken, and wakes the workers if the queue may start turns again.
-    pub(super) fn taken(&self, attachment: &Attachment, bytes: usize) {
+    pub(super) fn taken(&self, attachment: &TurnQueue, bytes: usize) {
         let before = attachment.unread.fetch_sub(bytes, Ordering::Relaxed);
         if before >= UNREAD_BYTES && before - bytes < UNREAD_BYTES {
             self.wake_all();
@@ -198,7 +202,7 @@ impl Queues {
     }
 
     /// Puts turns that a worker took and cannot execute now back at the front of their queue.
-    pub(super) fn give_back(&self, attachment: &Arc<Attachment>, turns: VecDeque<Turn>) {
+    pub(super) fn give_back(&self, attachment: &Arc<TurnQueue>, turns: VecDeque<Turn>) {
         if turns.is_empty() || attachment.is_detached() {
             return;
         }
@@ -213,7 +217,7 @@ impl Queues {
         }
     }
 
-    fn make_ready(&self, attachment: &Arc<Attachment>) {
+    fn make_ready(&self, attachment: &Arc<TurnQueue>) {
         let mut state = self.state();
         state.ready.push_back(Arc::clone(attachment));
         if state.idle > 0 && !attachment.is_paused() {
@@ -222,23 +226,23 @@ impl Queues {
     }
 
     /// Takes a batch from the next queue in the rotation, skipping streams that are not `wanted`.
-    pub(super) fn try_take(&self, wanted: impl Fn(&StreamContext) -> bool) -> Option<Bunch> {
+    pub(super) fn try_take(&self, wanted: impl Fn(&StreamContext) -> bool) -> Option<TurnBatch> {
         self.take(&mut self.state(), wanted)
     }
 
     /// Waits for something to do. `retired` is the value of [`Self::retired`] when the worker last dropped unused
     /// instances.
-    pub(super) fn wait(&self, retired: u64) -> Woken {
+    pub(super) fn wait(&self, retired: u64) -> WakeReason {
         let mut state = self.state();
         loop {
             if self.is_closed() {
-                return Woken::Closed;
+                return WakeReason::Closed;
             }
             if let Some(bunch) = self.take(&mut state, |_| true) {
-                return Woken::Bunch(bunch);
+                return WakeReason::Bunch(bunch);
             }
             if self.retired() != retired {
-                return Woken::Retired;
+                return WakeReason::Retired;
             }
             state.idle += 1;
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -246,7 +250,11 @@ impl Queues {
         }
     }
 
-    fn take(&self, state: &mut State, wanted: impl Fn(&StreamContext) -> bool) -> Option<Bunch> {
+    fn take(
+        &self,
+        state: &mut SchedulerState,
+        wanted: impl Fn(&StreamContext) -> bool,
+    ) -> Option<TurnBatch> {
         for _ in 0..state.ready.len() {
             let attachment = state.ready.pop_front()?;
             if attachment.is_detached() {
@@ -269,7 +277,7 @@ impl Queues {
             if more && state.idle > 0 {
                 self.changed.notify_one();
             }
-            return Some(Bunch { attachment, turns });
+            return Some(TurnBatch { attachment, turns });
         }
         None
     }

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Turn, TurnDone};
+use ordain_core::{Turn, TurnResult};
 
-use super::super::engine::{Engine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK};
+use super::super::engine::{HandlerEngine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK};
 use super::super::handler::Handler;
 use super::super::stream::StreamContext;
-use super::super::turn::{self, Ended, Setting};
-use super::Results;
-use super::instances::Instances;
-use super::queue::{Attachment, Bunch, Queues, Woken};
+use super::super::turn::{self, FinishedTurn, TurnContext};
+use super::TurnResults;
+use super::instances::IdleInstances;
+use super::queue::{TurnBatch, TurnQueue, TurnScheduler, WakeReason};
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
 /// Size of the results that are delivered together, in bytes. The receiver counts their memory, and must learn of
@@ -26,29 +26,29 @@ use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 const RESULT_BYTES: usize = 1 << 20;
 
 pub(super) struct Worker {
-    queues: Arc<Queues>,
-    engine: Arc<Engine>,
-    instances: Instances,
-    slow: VecDeque<Slow>,
+    queues: Arc<TurnScheduler>,
+    engine: Arc<HandlerEngine>,
+    instances: IdleInstances,
+    slow: VecDeque<SuspendedTurn>,
     retired: u64,
     /// Measured times of the current handler that are not yet added to its histogram.
     times: Histogram,
 }
 
 /// A turn that the tick interrupted.
-struct Slow {
-    attachment: Arc<Attachment>,
+struct SuspendedTurn {
+    attachment: Arc<TurnQueue>,
     handler: Arc<Handler>,
-    turn: Running,
+    turn: TurnFuture,
     /// Time that the turn has run so far.
     ran: Duration,
 }
 
-type Running = Pin<Box<dyn Future<Output = Ended> + Send>>;
+type TurnFuture = Pin<Box<dyn Future<Output = FinishedTurn> + Send>>;
 
 impl Worker {
-    pub(super) fn new(queues: Arc<Queues>, engine: Arc<Engine>) -> Self {
-        let instances = Instances::new(engine.idle_instances());
+    pub(super) fn new(queues: Arc<TurnScheduler>, engine: Arc<HandlerEngine>) -> Self {
+        let instances = IdleInstances::new(engine.idle_instances());
         let times = Histogram::new(&HANDLER_SECONDS);
         Self { queues, engine, instances, slow: VecDeque::new(), retired: 0, times }
     }
@@ -58,13 +58,13 @@ impl Worker {
         let engine = Arc::clone(&self.engine);
         loop {
             match self.queues.wait(self.retired) {
-                Woken::Bunch(bunch) => {
+                WakeReason::Bunch(bunch) => {
                     let _running = engine.running();
                     self.execute(bunch);
                     self.work_until_idle();
                 }
-                Woken::Retired => self.drop_retired(),
-                Woken::Closed => return,
+                WakeReason::Retired => self.drop_retired(),
+                WakeReason::Closed => return,
             }
         }
     }
@@ -93,13 +93,13 @@ impl Worker {
     }
 
     /// Starts every turn of a batch, and delivers the results of the turns that end.
-    fn execute(&mut self, bunch: Bunch) {
-        let Bunch { attachment, mut turns } = bunch;
+    fn execute(&mut self, bunch: TurnBatch) {
+        let TurnBatch { attachment, mut turns } = bunch;
         let Some(active) = attachment.active() else {
             return self.queues.give_back(&attachment, turns);
         };
         let handler = Arc::clone(&active.handler);
-        let setting = Arc::new(Setting {
+        let setting = Arc::new(TurnContext {
             engine: Arc::clone(&self.engine),
             active,
             stream: Arc::clone(&attachment.stream),
@@ -130,7 +130,7 @@ impl Worker {
                 Poll::Pending => {
                     // Finished turns must not wait for a slow one.
                     self.hand_back(&attachment, &mut ended, &mut bytes);
-                    let slow = Slow {
+                    let slow = SuspendedTurn {
                         attachment: Arc::clone(&attachment),
                         handler: Arc::clone(&handler),
                         turn,
@@ -150,7 +150,7 @@ impl Worker {
 
     /// Releases a handler. If the queue has switched to another one meanwhile, wakes the workers to drop its idle
     /// instances.
-    fn leave(&self, attachment: &Attachment, handler: Arc<Handler>) {
+    fn leave(&self, attachment: &TurnQueue, handler: Arc<Handler>) {
         let is_left = !attachment.executes(&handler);
         drop(handler);
         if is_left {
@@ -159,32 +159,32 @@ impl Worker {
     }
 
     /// Adds a turn's time to the histogram, divided equally among its events.
-    fn measure(&mut self, done: &TurnDone, ran: Duration) {
+    fn measure(&mut self, done: &TurnResult, ran: Duration) {
         let events = done.verdicts.len() + usize::from(done.failure.is_some());
         self.times.add(ran.as_secs_f64() / events.max(1) as f64, events as u64);
     }
 
-    fn hand_back(&self, to: &Arc<Attachment>, ended: &mut Vec<TurnDone>, bytes: &mut usize) {
+    fn hand_back(&self, to: &Arc<TurnQueue>, ended: &mut Vec<TurnResult>, bytes: &mut usize) {
         let ended = std::mem::take(ended);
         let bytes = std::mem::take(bytes);
         if !ended.is_empty() {
-            to.done(Results::new(ended, bytes, &self.queues, to));
+            to.done(TurnResults::new(ended, bytes, &self.queues, to));
         }
     }
 
     /// Returns whether another turn of a stream may be suspended.
     fn has_room(&self, stream: &StreamContext) -> bool {
-        let same = |slow: &&Slow| slow.attachment.stream.name == stream.name;
+        let same = |slow: &&SuspendedTurn| slow.attachment.stream.name == stream.name;
         self.slow.len() < MAX_SUSPENDED
             && self.slow.iter().filter(same).count() < MAX_SUSPENDED_OF_STREAM
     }
 
-    fn start(&mut self, setting: &Arc<Setting>, turn: Turn) -> Running {
+    fn start(&mut self, setting: &Arc<TurnContext>, turn: Turn) -> TurnFuture {
         let instance = if turn.fresh { None } else { self.instances.take(&setting.active.handler) };
         Box::pin(turn::run(Arc::clone(setting), turn, instance))
     }
 
-    fn end(&mut self, handler: &Arc<Handler>, ended: Ended) -> TurnDone {
+    fn end(&mut self, handler: &Arc<Handler>, ended: FinishedTurn) -> TurnResult {
         if let Some(instance) = ended.instance {
             self.instances.put(handler, instance);
         }
@@ -205,7 +205,7 @@ impl Worker {
                 self.measure(&ended.done, slow.ran);
                 slow.handler.note_times(&mut self.times);
                 let mut bytes = ended.bytes;
-                let Slow { attachment, handler, turn, .. } = slow;
+                let SuspendedTurn { attachment, handler, turn, .. } = slow;
                 drop(turn);
                 let done = self.end(&handler, ended);
                 self.hand_back(&attachment, &mut vec![done], &mut bytes);
@@ -225,6 +225,6 @@ impl Worker {
 }
 
 /// Polls a turn. Nothing outside the worker can wake a guest, so the waker does nothing.
-fn poll(turn: &mut Running) -> Poll<Ended> {
+fn poll(turn: &mut TurnFuture) -> Poll<FinishedTurn> {
     turn.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }

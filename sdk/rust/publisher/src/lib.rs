@@ -34,17 +34,17 @@ mod event;
 use std::path::Path;
 use std::sync::Arc;
 
-use ordain_config::{Loaded, StoreConfig};
+use ordain_config::{LoadedConfig, StoreConfig};
 use ordain_publish::{self as publish, PublishError};
-use ordain_store::{Assigned, Store, StoreError};
-use ordain_store_redis::Redis;
+use ordain_store::{AssignItemReply, Store, StoreError};
+use ordain_store_redis::RedisStore;
 
 pub use error::Error;
 pub use event::Event;
 
 /// A publisher of events to one stream.
 pub struct Publisher {
-    inner: publish::Publisher,
+    inner: publish::StreamPublisher,
     event_size: usize,
 }
 
@@ -66,9 +66,9 @@ impl Publisher {
     /// The configuration is invalid or does not contain the stream; the stream does not accept published events;
     /// another process owns the store; or the store or broker was unavailable for half a minute.
     pub async fn open(config: impl AsRef<Path>, stream: &str) -> Result<Self, Error> {
-        let loaded = Loaded::load(config.as_ref()).map_err(Error::configuration)?;
+        let loaded = LoadedConfig::load(config.as_ref()).map_err(Error::configuration)?;
         let event_size = loaded.config.runtime.event_size.bytes();
-        let inner = publish::Publisher::open(&loaded, stream, store(&loaded)).await?;
+        let inner = publish::StreamPublisher::open(&loaded, stream, store(&loaded)).await?;
         Ok(Self { inner, event_size })
     }
 
@@ -108,10 +108,10 @@ impl Publisher {
 }
 
 /// Opens the store of a configuration.
-async fn store(loaded: &Loaded) -> Result<Arc<dyn Store>, StoreError> {
+async fn store(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, StoreError> {
     match &loaded.config.store {
         StoreConfig::Redis(redis) => {
-            Ok(Arc::new(Redis::open(redis.options(Some(publish::PATIENCE))).await?))
+            Ok(Arc::new(RedisStore::open(redis.options(Some(publish::PATIENCE))).await?))
         }
         StoreConfig::Embedded(_) => Err(StoreError::Unusable(format!(
             "{} has an embedded store, which belongs to one process: to publish from a program, set [store] \
@@ -121,10 +121,10 @@ async fn store(loaded: &Loaded) -> Result<Arc<dyn Store>, StoreError> {
     }
 }
 
-fn receipt(is_numbered: bool) -> impl Fn(Assigned) -> Receipt {
+fn receipt(is_numbered: bool) -> impl Fn(AssignItemReply) -> Receipt {
     move |assigned| Receipt {
         sequence: is_numbered.then_some(assigned.sequence()),
-        is_new: matches!(assigned, Assigned::New(_)),
+        is_new: matches!(assigned, AssignItemReply::New(_)),
     }
 }
 

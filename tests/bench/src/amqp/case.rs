@@ -16,8 +16,8 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ExchangeKind};
-use ordain_amqp::{Broker, Topology};
-use ordain_config::{Loaded, Source};
+use ordain_amqp::{BrokerEndpoint, Topology};
+use ordain_config::{LoadedConfig, SourceConfig};
 use ordain_servers::{Rabbit, Redis};
 use tempfile::TempDir;
 
@@ -54,7 +54,7 @@ pub(crate) struct Case {
     pub(crate) redis: Redis,
     /// The folder of `ordain.toml`.
     pub(crate) home: TempDir,
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedConfig,
     /// The port of the host's admin server.
     pub(crate) admin: u16,
     emits: bool,
@@ -72,7 +72,7 @@ impl Case {
         // The system chooses a free port. Another process is unlikely to use it before the host does.
         let admin = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         fs::write(&file, config(options, rabbit, &redis, admin))?;
-        let loaded = Loaded::load(&file)?;
+        let loaded = LoadedConfig::load(&file)?;
         loaded.unsupported()?;
         let (broker, topology) = broker(&loaded)?;
         let connection = broker.connect("bench").await?;
@@ -242,13 +242,14 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> 
 }
 
 /// Returns the broker and the topology of a configuration.
-pub(crate) fn broker(loaded: &Loaded) -> Result<(Broker, Topology)> {
+pub(crate) fn broker(loaded: &LoadedConfig) -> Result<(BrokerEndpoint, Topology)> {
     let config = loaded.config.broker.as_ref().context("a broker")?;
     // The heartbeat interval of quiet connections is as long as the default of most clients.
     let heartbeat = Duration::from_mins(1);
-    let broker = Broker::new(config.url.0.expose(), heartbeat).map_err(anyhow::Error::msg)?;
+    let broker =
+        BrokerEndpoint::new(config.url.0.expose(), heartbeat).map_err(anyhow::Error::msg)?;
     let stream = loaded.config.streams.values().next().context("a stream")?;
-    let Source::Amqp(source) = &stream.source else {
+    let SourceConfig::Amqp(source) = &stream.source else {
         anyhow::bail!("the stream's source must be of the kind `amqp`")
     };
     Ok((broker, Topology::of(source)))

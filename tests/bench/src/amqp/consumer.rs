@@ -13,8 +13,8 @@ use clap::ValueEnum;
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Consumer as Deliveries};
-use ordain_amqp::Broker;
-use ordain_config::{Loaded, Source};
+use ordain_amqp::BrokerEndpoint;
+use ordain_config::{LoadedConfig, SourceConfig};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -94,7 +94,7 @@ impl Consumer {
     }
 
     async fn consume(&self) -> Result<()> {
-        let loaded = Loaded::load(&self.config)?;
+        let loaded = LoadedConfig::load(&self.config)?;
         let mut end = signal(SignalKind::terminate())?;
         let progress =
             Arc::new(Progress { left: AtomicU64::new(self.events), ages: Mutex::default() });
@@ -116,7 +116,7 @@ impl Consumer {
     /// Consumes all partitions, each on a channel of its own.
     async fn each_partition(
         &self,
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         progress: &Arc<Progress>,
         end: &mut Signal,
     ) -> Result<()> {
@@ -149,7 +149,7 @@ impl Consumer {
         Ok(connection.close(200, "done".into()).await?)
     }
 
-    fn prefetch(&self, source: &Source) -> u16 {
+    fn prefetch(&self, source: &SourceConfig) -> u16 {
         match self.kind {
             Kind::Bare | Kind::BarePublish => source.prefetch().try_into().unwrap_or(u16::MAX),
             Kind::Tasks | Kind::Serial => hand::PREFETCH,
@@ -160,7 +160,7 @@ impl Consumer {
 }
 
 impl Partition {
-    async fn run(self, kind: Kind, redis: String, broker: Broker) -> Result<()> {
+    async fn run(self, kind: Kind, redis: String, broker: BrokerEndpoint) -> Result<()> {
         match kind {
             Kind::BarePublish => bare::consume_and_publish(self, &broker).await,
             Kind::Tasks => hand::tasks(self, &redis).await,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::open::open_store;
 use anyhow::{Context as _, Result, ensure};
-use ordain_config::Loaded;
+use ordain_config::LoadedConfig;
 use ordain_store::KeyFilter;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -62,7 +62,7 @@ pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Du
         sleep(LOOK).await;
     }
     host.finish()?;
-    let loaded = Loaded::load(&home.path().join("ordain.toml"))?;
+    let loaded = LoadedConfig::load(&home.path().join("ordain.toml"))?;
     let store = open_store(&loaded, Some(PATIENCE)).await?;
     let mut sum = 0;
     let mut count = 0;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ordain_config::{Loaded, Share, Stream};
+use ordain_config::{LoadedConfig, PartitionParams, StreamConfig};
 use ordain_core::{
-    Applied, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, GapEnd, Input, Job,
-    Loaded as LoadedJob, Sequencer, Token, TurnDone, Verdict,
+    AppliedCommit, AttemptToken, CommitReply, Effect, Event, EventParts, FileDigest, GapEnd,
+    HandlerOutcome, Input, KeyRecord, KeySnapshot as LoadedJob, Rollout, Sequencer, StateUpdate,
+    TurnResult,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -21,7 +22,7 @@ pub(super) fn mean(plan: &Plan, trials: u64) -> Result<Duration> {
         "[streams.bench]\nhandler = \"probe\"\nsource = {{ kind = \"file\", path = \"-\" }}\n{}",
         plan.settings("http://127.0.0.1")
     );
-    let loaded = Loaded::parse(Path::new("ordain.toml"), &text, &|_| None)?;
+    let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None)?;
     let stream = loaded.config.streams.values().next().context("a stream")?;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let mut sum = 0;
@@ -35,15 +36,22 @@ struct Trial {
     sequencer: Sequencer,
     now: u64,
     delivery: u64,
-    asked: Option<Token>,
+    asked: Option<AttemptToken>,
     /// The content of the store.
     job: Option<Box<LoadedJob>>,
 }
 
 impl Trial {
-    fn new(loaded: &Loaded, stream: &Stream, seed: u64) -> Self {
+    fn new(loaded: &LoadedConfig, stream: &StreamConfig, seed: u64) -> Self {
         let version = Some(version());
-        let share = Share { partition: 0, of_stream: 1, of_process: 1, workers: 1, version, seed };
+        let share = PartitionParams {
+            partition: 0,
+            of_stream: 1,
+            of_process: 1,
+            workers: 1,
+            version,
+            seed,
+        };
         let sequencer = Sequencer::new(loaded.config.settings(stream, &share), &[0], 0);
         Self { sequencer, now: 0, delivery: 0, asked: None, job: None }
     }
@@ -95,12 +103,13 @@ impl Trial {
         while let Some(effect) = self.sequencer.poll_effect() {
             let answer = match effect {
                 Effect::Run(turn) => {
-                    let verdict = |_| Verdict::Effect { messages: Vec::new(), complete: false };
-                    Input::TurnDone(TurnDone {
+                    let verdict =
+                        |_| HandlerOutcome::Effect { messages: Vec::new(), complete: false };
+                    Input::TurnDone(TurnResult {
                         token: turn.token,
                         version: version(),
                         verdicts: turn.events.iter().map(verdict).collect(),
-                        state: Change::Keep,
+                        state: StateUpdate::Keep,
                         failure: None,
                     })
                 }
@@ -108,14 +117,15 @@ impl Trial {
                     let shard = batch.shard;
                     let number = batch.number;
                     if let Some(write) = batch.writes.first() {
-                        let job = Job { incarnation: 1, ..write.job.clone() };
+                        let job = KeyRecord { incarnation: 1, ..write.job.clone() };
                         let state = None;
                         let ids = Vec::new();
                         let loaded =
                             LoadedJob { job, state, ids, now: 0, due_in: None, expire_in: None };
                         self.job = Some(Box::new(loaded));
                     }
-                    let reply = CommitReply::Applied(Applied { time: 1, ..Applied::default() });
+                    let reply =
+                        CommitReply::Applied(AppliedCommit { time: 1, ..AppliedCommit::default() });
                     Input::Committed { shard, number, reply }
                 }
                 Effect::Load { token, .. } => Input::Loaded { token, loaded: Ok(self.job.clone()) },
@@ -143,6 +153,6 @@ fn event(sequence: u64) -> Arc<Event> {
     Arc::new(Event::new(&parts))
 }
 
-fn version() -> Arc<Decided> {
-    Decided::first("probe@1.0.0", Digest([0; 32]))
+fn version() -> Arc<Rollout> {
+    Rollout::first("probe@1.0.0", FileDigest([0; 32]))
 }

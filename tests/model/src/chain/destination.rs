@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ordain_core::{NumberedPart, Place};
+use ordain_core::{NumberedChunk, OutboxPosition};
 
 use super::ChainFault;
 
@@ -19,16 +19,16 @@ pub(super) struct Message {
 /// The message at one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ChainPart {
-    pub(super) place: Place,
+    pub(super) place: OutboxPosition,
     pub(super) message: Message,
     /// The number that the message asks for; 0 for a new number.
     pub(super) requested: u64,
 }
 
-impl NumberedPart for ChainPart {
+impl NumberedChunk for ChainPart {
     type Key = u8;
 
-    fn place(&self) -> Place {
+    fn place(&self) -> OutboxPosition {
         self.place
     }
 
@@ -50,7 +50,7 @@ impl NumberedPart for ChainPart {
 pub(super) struct Call {
     pub(super) epoch: u8,
     pub(super) found: u64,
-    pub(super) before: Option<Place>,
+    pub(super) before: Option<OutboxPosition>,
     pub(super) done: u64,
     pub(super) parts: Vec<ChainPart>,
 }
@@ -60,7 +60,7 @@ pub(super) enum Reply {
     /// A number for each message, and whether the message was known.
     Done(Vec<(bool, u64)>),
     Fenced,
-    WentBack(Option<Place>),
+    WentBack(Option<OutboxPosition>),
 }
 
 /// A message under its number.
@@ -73,7 +73,7 @@ pub(super) struct Entry {
 /// A message that an owner gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Known {
-    place: Place,
+    place: OutboxPosition,
     event: u8,
     number: u64,
 }
@@ -83,9 +83,9 @@ struct Known {
 pub(super) struct Destination {
     /// The epoch of the last owner, and the last place under that epoch.
     epoch: u8,
-    last: Place,
+    last: OutboxPosition,
     /// The highest place that was ever given.
-    highest: Place,
+    highest: OutboxPosition,
     /// The messages of each call.
     blocks: Vec<Vec<Known>>,
     pub(super) entries: Vec<Entry>,
@@ -151,7 +151,7 @@ impl Destination {
             floors.insert(message.key, number);
             numbers.push((known.is_some(), number));
             if call.epoch != self.epoch {
-                (self.epoch, self.last) = (call.epoch, Place::default());
+                (self.epoch, self.last) = (call.epoch, OutboxPosition::default());
             }
             self.last = self.last.max(*place);
             self.highest = self.highest.max(*place);
@@ -176,7 +176,7 @@ impl Destination {
             self.blocks.iter_mut().for_each(|block| block.retain(is_kept));
             self.blocks.retain(|block| !block.is_empty());
         }
-        self.highest = Place { commit: found, part: u32::MAX };
+        self.highest = OutboxPosition { commit: found, part: u32::MAX };
     }
 
     /// Puts a message under the number that it asks for if that number is free, otherwise under the next one.

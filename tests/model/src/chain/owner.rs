@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ordain_core::{Place, PublishHistory};
+use ordain_core::{OutboxPosition, PublishHistory};
 
 use super::ChainFault;
 use super::destination::{Call, ChainPart, Message};
@@ -48,7 +48,7 @@ pub(super) struct Owner {
     /// The last commit through which all messages are done for good.
     pub(super) done: u64,
     /// Messages that were answered to this owner, with their numbers.
-    pub(super) answered: BTreeMap<Place, (Message, u64)>,
+    pub(super) answered: BTreeMap<OutboxPosition, (Message, u64)>,
     /// Messages to give again.
     pub(super) again: BTreeSet<Message>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Owner {
 /// Returns the messages of a commit, each as a part of its own.
 fn parts(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainPart> {
     (0..).zip(messages).map(move |(part, message)| ChainPart {
-        place: Place { commit: number, part },
+        place: OutboxPosition { commit: number, part },
         message: *message,
         requested: 0,
     })

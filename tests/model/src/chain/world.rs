@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
-use ordain_core::Place;
+use ordain_core::OutboxPosition;
 
 use super::destination::{Call, Destination, Message, Reply};
 use super::outcome::{ChainBroken, ChainSeen};
@@ -311,7 +311,7 @@ impl ChainWorld {
     }
 
     /// Gives the messages again that the destination has lost behind a place, when the store has all commits.
-    fn give_again(&mut self, has: Option<Place>) {
+    fn give_again(&mut self, has: Option<OutboxPosition>) {
         let is_hasty = self.is(ChainFault::CommitsAreNotAwaited);
         if !is_hasty && !self.repeat_commits() {
             return;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
-use ordain_core::{QueueCursor, QueuePlace, QueueRun};
+use ordain_core::{QueueCursor, QueuePosition, QueueRun};
 
 use super::{QueueFault, QueueStep};
 
@@ -78,8 +78,8 @@ impl Store {
     }
 
     /// Returns whether the place is in the history; of the removed entries, the store remembers only the last one.
-    fn has(&self, place: QueuePlace) -> bool {
-        let QueuePlace { number, history } = place;
+    fn has(&self, place: QueuePosition) -> bool {
+        let QueuePosition { number, history } = place;
         number == 0
             || number < self.removed
             || number <= self.last() && self.entries[number as usize - 1].history == history
@@ -103,9 +103,9 @@ struct State {
     past: Vec<Store>,
     cursor: QueueCursor,
     /// Entries that are delivered and not settled.
-    open: VecDeque<(QueuePlace, u64)>,
+    open: VecDeque<(QueuePosition, u64)>,
     /// Entries that are settled and not finished: a driver acknowledges a little later.
-    settled: VecDeque<(QueuePlace, u64)>,
+    settled: VecDeque<(QueuePosition, u64)>,
     /// The commits and effects that the owner knows.
     commits: u64,
     effects: BTreeSet<u64>,
@@ -287,7 +287,7 @@ impl QueueWorld {
     fn has_news(&self) -> bool {
         let State { store, cursor, .. } = &self.state;
         let history = store.entries.last().map_or(0, |entry| entry.history);
-        let last = QueuePlace { number: store.last(), history };
+        let last = QueuePosition { number: store.last(), history };
         let after = cursor.after();
         last != after && (after.number > 0 || store.last() > store.removed)
     }
@@ -306,7 +306,7 @@ impl QueueWorld {
         }
         let mut is_twice = false;
         for (at, Entry { id, history }) in (1..).zip(&store.entries).take(end).skip(from) {
-            let place = QueuePlace { number: at, history: *history };
+            let place = QueuePosition { number: at, history: *history };
             if !cursor.take(place) {
                 self.seen.known += 1;
                 continue;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ordain_core::ownership::{Candidate, owners};
+use ordain_core::ownership::{OwnerCandidate, owners};
 
 use super::instance::{Has, Instance, Life, Table};
 use super::property::Broken;
@@ -67,8 +67,8 @@ impl Sharing {
     pub(super) fn owners(fleet: &Fleet, table: &Table) -> Vec<Option<usize>> {
         let streams = BTreeMap::from([(STREAM, u32::from(fleet.partitions))]);
         let there = (0..table.heard.len()).filter(|id| table.heard[*id] && !table.leaving[*id]);
-        let candidates: Vec<Candidate<'_>> =
-            there.map(|id| Candidate { id: id as u64, streams: streams.clone() }).collect();
+        let candidates: Vec<OwnerCandidate<'_>> =
+            there.map(|id| OwnerCandidate { id: id as u64, streams: streams.clone() }).collect();
         let mut held = BTreeMap::new();
         for (partition, lease) in (0..).zip(&table.leases) {
             if let Some(holder) = lease.holder {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use ordain_core::{Delivery, Effect, Event, Input, Token};
+use ordain_core::{AttemptToken, DeliveryNumber, Effect, Event, Input};
 
 use super::BoundaryFault;
 
@@ -12,11 +12,11 @@ use super::BoundaryFault;
 #[derive(Debug, Default)]
 pub(super) struct EarlyAcks {
     /// The last delivery that is acknowledged.
-    acknowledged: Delivery,
+    acknowledged: DeliveryNumber,
     /// The deliveries after that one.
     open: VecDeque<OpenDelivery>,
     /// Events that the workers execute.
-    turns: BTreeMap<Token, Vec<(u64, Arc<Event>)>>,
+    turns: BTreeMap<AttemptToken, Vec<(u64, Arc<Event>)>>,
 }
 
 #[derive(Debug)]

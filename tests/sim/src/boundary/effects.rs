@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Batch, Effect, Token, Turn};
+use ordain_core::{AttemptToken, Batch, Effect, Turn};
 
 use super::{BoundaryFault, FaultySequencer, writes};
 
@@ -18,7 +18,7 @@ impl FaultySequencer {
                 self.effects.extend(self.early_acks.take_effect(fault, effect));
             }
             (Fault::TwoTurnsOfOneKey, Effect::Run(turn)) => {
-                let token = Token { serial: turn.token.serial | SECOND, ..turn.token };
+                let token = AttemptToken { serial: turn.token.serial | SECOND, ..turn.token };
                 let second = Turn { token, ..turn.clone() };
                 self.effects.extend([Effect::Run(turn), Effect::Run(second)]);
             }

@@ -1,6 +1,6 @@
 //! Faults that change or drop an input.
 
-use ordain_core::{Applied, CommitReply, Input};
+use ordain_core::{AppliedCommit, CommitReply, Input};
 
 use super::{BoundaryFault, FaultySequencer};
 
@@ -41,6 +41,6 @@ fn keep_refused(reply: &mut CommitReply) {
 
 fn take_unknown(reply: &mut CommitReply) {
     if *reply == CommitReply::Unknown {
-        *reply = CommitReply::Applied(Applied { time: 1, ..Applied::default() });
+        *reply = CommitReply::Applied(AppliedCommit { time: 1, ..AppliedCommit::default() });
     }
 }

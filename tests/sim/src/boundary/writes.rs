@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Batch, Cause, GapEnd, JobWrite};
+use ordain_core::{Batch, Cause, GapEnd, KeyWrite};
 
 use super::BoundaryFault;
 
@@ -18,7 +18,7 @@ pub(super) fn change_batch(fault: BoundaryFault, batch: &Batch) -> Arc<Batch> {
     Arc::new(batch)
 }
 
-fn change_write(fault: BoundaryFault, write: &mut JobWrite) {
+fn change_write(fault: BoundaryFault, write: &mut KeyWrite) {
     match fault {
         BoundaryFault::DropASpilledEvent => drop_a_spilled_event(write),
         BoundaryFault::LoseTheRetryCount => write.job.attempts = 0,
@@ -37,31 +37,31 @@ fn change_write(fault: BoundaryFault, write: &mut JobWrite) {
     }
 }
 
-fn drop_a_spilled_event(write: &mut JobWrite) {
+fn drop_a_spilled_event(write: &mut KeyWrite) {
     if !write.spill.is_empty() {
         write.spill.remove(0);
     }
 }
 
-fn lose_a_message(write: &mut JobWrite) {
+fn lose_a_message(write: &mut KeyWrite) {
     if write.messages.len() > 1 {
         write.messages.pop();
     }
 }
 
-fn lose_a_gap_letter(write: &mut JobWrite) {
+fn lose_a_gap_letter(write: &mut KeyWrite) {
     if let Some(at) = write.letters.iter().rposition(|letter| letter.cause == Cause::Gap) {
         write.letters.remove(at);
     }
 }
 
-fn lose_a_gap_end(write: &mut JobWrite) {
+fn lose_a_gap_end(write: &mut KeyWrite) {
     let gaps = write.job.gaps.iter();
     write.job.gaps = gaps.filter(|gap| gap.end != GapEnd::Skipped).cloned().collect();
 }
 
 /// Keeps the empty letter of the skipped sequence.
-fn take_late_for_duplicate(write: &mut JobWrite) {
+fn take_late_for_duplicate(write: &mut KeyWrite) {
     write.letters.retain(|letter| letter.cause != Cause::Late);
     write.consumed.retain(|id| id.tag != 0);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Event, Key, LetterContent, Ordering};
+use ordain_core::{Event, Key, LetterContent, OrderingMode};
 
 use super::{Checker, KeyModel, at};
 use crate::producer::Item;
@@ -86,7 +86,7 @@ impl Checker {
 
     /// Returns the sequence that an event has, or got.
     pub(super) fn number_of(&self, model: &KeyModel, event: &Event) -> Option<u64> {
-        if self.plan.settings.ordering == Ordering::Sequenced {
+        if self.plan.settings.ordering == OrderingMode::Sequenced {
             return event.sequence();
         }
         let id = event.id_digest();

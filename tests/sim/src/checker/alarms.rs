@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ordain_core::{GapEnd, JobWrite, Key, Status};
+use ordain_core::{GapEnd, Key, KeyStatus, KeyWrite};
 
 use super::Checker;
 
@@ -26,7 +26,7 @@ struct FailedTry {
 }
 
 impl Checker {
-    pub(super) fn alarms(&mut self, write: &JobWrite) {
+    pub(super) fn alarms(&mut self, write: &KeyWrite) {
         let key = &write.key;
         let job = &write.job;
         let mut wrong = None;
@@ -48,7 +48,7 @@ impl Checker {
                 attempts: job.attempts,
                 error: trouble.error.clone(),
             });
-            if trouble.since != 0 && is_new && job.status == Status::Parked {
+            if trouble.since != 0 && is_new && job.status == KeyStatus::Parked {
                 wrong = Some(format!("{trouble:?} was never written with the time 0"));
             }
             // A new version restarts the count of attempts and may fail with the same error.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Cause, Event, Exhausted, Key, Overflow, Status};
+use ordain_core::{Cause, Event, ExhaustedPolicy, Key, KeyStatus, OverflowPolicy};
 
 use super::{Checker, Settled, at};
 use crate::plan::Blocked;
@@ -49,7 +49,8 @@ impl Checker {
     fn is_full(&self, store: &Store) -> bool {
         let settings = &self.plan.settings;
         let mut counts = store.records.values().map(|record| record.job.spilled.count);
-        settings.overflow == Overflow::Pause && counts.any(|count| count >= settings.spill_limit)
+        settings.overflow == OverflowPolicy::Pause
+            && counts.any(|count| count >= settings.spill_limit)
     }
 
     /// Returns whether keys that cannot accept more events may have all the lanes. This needs fewer lanes than
@@ -65,12 +66,12 @@ impl Checker {
         }
         let job = &record.job;
         let place = at(key, job.next);
-        if job.status == Status::Parked {
+        if job.status == KeyStatus::Parked {
             let cause = job.trouble.as_ref().map(|trouble| trouble.cause);
             return match cause {
                 Some(Cause::Gap) => self.parked_at_gap(key, record),
                 Some(Cause::Retry | Cause::Timeout | Cause::Trap | Cause::Limit | Cause::Error) => {
-                    if self.plan.settings.retry.on_exhausted != Exhausted::Park {
+                    if self.plan.settings.retry.on_exhausted != ExhaustedPolicy::Park {
                         self.broke("retry", format!("{place} is parked"));
                     }
                 }
@@ -78,20 +79,20 @@ impl Checker {
             };
         }
         let Some((first, _)) = record.spill.first_key_value() else {
-            if job.status == Status::Retrying {
+            if job.status == KeyStatus::Retrying {
                 self.broke("I5", format!("{place} is not retried any more"));
             }
             return;
         };
-        if job.status == Status::Completed {
+        if job.status == KeyStatus::Completed {
             self.broke("end", format!("{} is held beyond the end", at(key, *first)));
         } else if crowded {
             // The event waits for a lane.
         } else if *first == job.next {
             self.broke("I5", format!("{place} is held and could run"));
-        } else if self.plan.settings.gap.on_exhausted != Exhausted::Wait {
+        } else if self.plan.settings.gap.on_exhausted != ExhaustedPolicy::Wait {
             self.broke("gap", format!("{place} is missing, and the key still waits for it"));
-        } else if job.status != Status::Waiting {
+        } else if job.status != KeyStatus::Waiting {
             self.broke("I5", format!("{place} is missing, and its key is {:?}", job.status));
         }
     }
@@ -99,7 +100,7 @@ impl Checker {
     fn parked_at_gap(&mut self, key: &Key, record: &Record) {
         let next = record.job.next;
         let asked = self.tries.asked_for(key, next);
-        if self.plan.settings.gap.on_exhausted != Exhausted::Park {
+        if self.plan.settings.gap.on_exhausted != ExhaustedPolicy::Park {
             self.broke("gap", format!("{} is parked", at(key, next)));
         } else if record.spill.contains_key(&next) {
             self.broke("I5", format!("{} is held, and parked as missing", at(key, next)));
@@ -189,7 +190,7 @@ impl Checker {
         let due = self.plan.settings.first + 1;
         if blocked == Blocked::Gap && self.next(&Key::from(BLOCKED_KEY)) > due {
             let gap = self.plan.settings.gap.on_exhausted;
-            if gap != Exhausted::Skip {
+            if gap != ExhaustedPolicy::Skip {
                 self.broke("I1", format!("{BLOCKED_KEY} continued without #{due}"));
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Event, Key, TakenId};
+use ordain_core::{AcceptedId, Event, Key};
 
 use super::{Checker, at};
 use crate::store::Record;
@@ -42,7 +42,7 @@ pub(crate) struct KeyModel {
     /// The sequences that were settled in lives whose job has expired.
     pub(super) former: Vec<BTreeMap<u64, Settled>>,
     /// Ids accepted in this life, and the numbers they got.
-    pub(super) taken: BTreeMap<u64, TakenId>,
+    pub(super) taken: BTreeMap<u64, AcceptedId>,
     pub(super) ids: BTreeSet<u64>,
     /// The place of the last accepted id in the queue.
     pub(super) place: Option<usize>,

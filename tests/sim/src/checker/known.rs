@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Event, Key, Ordering};
+use ordain_core::{Event, Key, OrderingMode};
 
 use super::Checker;
 
@@ -54,8 +54,8 @@ impl Checker {
     /// Returns the name that distinguishes an event from others of its key.
     pub(super) fn name(&self, event: &Event) -> Option<u64> {
         match self.plan.settings.ordering {
-            Ordering::Sequenced => event.sequence(),
-            Ordering::Fifo => Some(event.id_digest()).filter(|_| !event.id().is_empty()),
+            OrderingMode::Sequenced => event.sequence(),
+            OrderingMode::Fifo => Some(event.id_digest()).filter(|_| !event.id().is_empty()),
         }
     }
 

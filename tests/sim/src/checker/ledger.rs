@@ -1,11 +1,11 @@
 //! The ledger of gaps contains every skipped or parked range, contains no settled range as open, and is in order.
 
-use ordain_core::{Cause, GapEnd, JobWrite, LetterContent, Status};
+use ordain_core::{Cause, GapEnd, KeyStatus, KeyWrite, LetterContent};
 
 use super::{Checker, Settled};
 
 impl Checker {
-    pub(super) fn ledger(&mut self, write: &JobWrite) {
+    pub(super) fn ledger(&mut self, write: &KeyWrite) {
         let key = &write.key;
         let job = &write.job;
         let gaps: Vec<_> = job.gaps.iter().collect();
@@ -38,7 +38,7 @@ impl Checker {
                 wrong = Some(format!("{sequence} was settled in contradiction to {gap:?}"));
             }
         }
-        let parked = job.status == Status::Parked
+        let parked = job.status == KeyStatus::Parked
             && job.trouble.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap);
         if parked && !last.is_some_and(|gap| is_there(gap, GapEnd::Parked, job.next)) {
             wrong = Some(format!("{} never came, and is not in {gaps:?}", job.next));

@@ -1,7 +1,8 @@
 //! Dead letters: each has a true cause, keeps its whole event, and is never lost.
 
 use ordain_core::{
-    Cause, DeadLetter, Event, Exhausted, Key, LetterContent, LetterId, Ordering, Overflow,
+    Cause, DeadLetter, Event, ExhaustedPolicy, Key, LetterContent, LetterId, OrderingMode,
+    OverflowPolicy,
 };
 
 use super::{Checker, Settled, at};
@@ -102,7 +103,7 @@ impl Checker {
         if letter.cause != Cause::Gap || letter.id.tag != 0 {
             return Err("the letter has no event".into());
         }
-        if gap.on_exhausted != Exhausted::Skip {
+        if gap.on_exhausted != ExhaustedPolicy::Skip {
             return Err("gaps are not to be skipped".into());
         }
         let rounds = self.tries.asked_for(key, sequence);
@@ -128,7 +129,7 @@ impl Checker {
     /// Returns whether the cause is true of the event.
     fn is_true(&self, letter: &DeadLetter, event: &Event) -> bool {
         let settings = &self.plan.settings;
-        let sequenced = settings.ordering == Ordering::Sequenced;
+        let sequenced = settings.ordering == OrderingMode::Sequenced;
         let key = &letter.id.key;
         let model = self.keys.get(key);
         let sequence = letter.id.sequence;
@@ -148,10 +149,12 @@ impl Checker {
             Cause::Late => model.is_some_and(|model| {
                 model.settlements(sequence).any(|s| matches!(s, Settled::Hole | Settled::Late(_)))
             }),
-            Cause::Overflow => settings.overflow == Overflow::DeadLetter && self.may_be_full(key),
+            Cause::Overflow => {
+                settings.overflow == OverflowPolicy::DeadLetter && self.may_be_full(key)
+            }
             Cause::Rejected => nature == Nature::Rejected,
             Cause::Retry | Cause::Timeout | Cause::Trap | Cause::Limit | Cause::Error => {
-                settings.retry.on_exhausted == Exhausted::Skip
+                settings.retry.on_exhausted == ExhaustedPolicy::Skip
                     && nature.kind().is_some_and(|kind| kind.cause() == letter.cause)
                     && self.tries.exhausted(key, event.content(), nature, settings)
             }

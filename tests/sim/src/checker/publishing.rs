@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ordain_core::{DeadLetter, JobWrite, Key, LetterId};
+use ordain_core::{DeadLetter, Key, KeyWrite, LetterId};
 
 use super::Checker;
 use crate::store::{Message, Post, Which, restore};
@@ -34,7 +34,7 @@ pub(super) struct Publishing {
 }
 
 impl Publishing {
-    pub(super) fn committed(&mut self, partition: u32, write: &JobWrite, incarnation: u64) {
+    pub(super) fn committed(&mut self, partition: u32, write: &KeyWrite, incarnation: u64) {
         for emitted in &write.messages {
             let counts = self.counts.entry((partition, write.key.clone())).or_default();
             let place = counts.0;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use ordain_core::{Key, Settings};
+use ordain_core::{Key, SequencerSettings};
 
 use super::Checker;
 use crate::handler::Nature;
@@ -62,7 +62,7 @@ impl Tries {
         key: &Key,
         content: u64,
         nature: Nature,
-        settings: &Settings,
+        settings: &SequencerSettings,
     ) -> bool {
         let failures = self.failures.get(&(key.clone(), content)).copied().unwrap_or(0);
         failures >= needed(nature, settings)
@@ -70,7 +70,7 @@ impl Tries {
 }
 
 /// Returns the number of failed tries that exhaust an event of this nature.
-fn needed(nature: Nature, settings: &Settings) -> u32 {
+fn needed(nature: Nature, settings: &SequencerSettings) -> u32 {
     match nature.kind() {
         Some(kind) if kind.may_pass() => settings.retry.attempts,
         _ => 2,

@@ -8,15 +8,15 @@ mod turns;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Batch, Decided, Effect, Event, Input, Key, Token, Version};
+use ordain_core::{AttemptToken, Batch, Effect, Event, Input, Key, Rollout, VersionName};
 
 use super::{Checker, at};
 
 /// An owner, as seen from outside.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    turns: BTreeMap<Token, Flight>,
-    loads: BTreeMap<Token, Key>,
+    turns: BTreeMap<AttemptToken, Flight>,
+    loads: BTreeMap<AttemptToken, Key>,
     /// Events that are dispatched and not durable, by key: from, to.
     ahead: BTreeMap<Key, (u64, u64)>,
     /// The end of that range before a lane started again.
@@ -37,7 +37,7 @@ pub(super) struct Watch {
     draining: bool,
     /// The decision that the owner executes and its version, if the owner has that version.
     generation: Option<u64>,
-    version: Option<Version>,
+    version: Option<VersionName>,
     /// The decisions under which keys were executed when the owner loaded them.
     loaded: BTreeMap<Key, u64>,
     /// Shards that went back, and their newest commit at that time. Lanes start again with the answer of that commit
@@ -59,7 +59,7 @@ struct Flight {
 }
 
 impl Watch {
-    fn hears(&mut self, decided: Option<&Decided>) {
+    fn hears(&mut self, decided: Option<&Rollout>) {
         self.generation = decided.map(|decided| decided.generation);
         self.version = decided.map(|decided| decided.build.version.clone());
     }
@@ -112,7 +112,7 @@ impl Watch {
 }
 
 impl Checker {
-    pub(crate) fn born(&mut self, owner: u64, numbers: &[u64], decided: Option<&Decided>) {
+    pub(crate) fn born(&mut self, owner: u64, numbers: &[u64], decided: Option<&Rollout>) {
         let mut watch = Watch { numbers: numbers.to_vec(), ..Watch::default() };
         watch.hears(decided);
         self.watches.insert(owner, watch);

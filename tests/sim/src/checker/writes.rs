@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use ordain_core::{
-    Applied, Batch, Cause, Event, Expect, JobWrite, Key, LetterContent, Ordering, Status,
+    AppliedCommit, Batch, Cause, Event, Key, KeyStatus, KeyWrite, LetterContent, OrderingMode,
+    WriteCondition,
 };
 
 use super::fold::{Step, fold};
@@ -18,7 +19,7 @@ impl Checker {
         &mut self,
         partition: u32,
         batch: &Batch,
-        applied: &Applied,
+        applied: &AppliedCommit,
         store: &Store,
     ) {
         let mut letters = Vec::new();
@@ -38,7 +39,7 @@ impl Checker {
         }
     }
 
-    fn write(&mut self, partition: u32, write: &JobWrite, time: u64, store: &Store) {
+    fn write(&mut self, partition: u32, write: &KeyWrite, time: u64, store: &Store) {
         let key = &write.key;
         if write.job.partition != partition {
             self.broke("I2", format!("{key:?}: a write gives the job to another partition"));
@@ -57,11 +58,11 @@ impl Checker {
         self.due(write, store);
     }
 
-    fn condition(&mut self, write: &JobWrite) {
+    fn condition(&mut self, write: &KeyWrite) {
         let model = self.model(&write.key);
         let holds = match write.expect {
-            Expect::Absent => !model.live,
-            Expect::Next(next) => model.live && model.next == next,
+            WriteCondition::Absent => !model.live,
+            WriteCondition::Next(next) => model.live && model.next == next,
         };
         if !holds {
             let found = (model.live, model.next);
@@ -71,7 +72,7 @@ impl Checker {
     }
 
     /// Checks that no event is executed under an older decision than the events before it.
-    fn generation(&mut self, write: &JobWrite) {
+    fn generation(&mut self, write: &KeyWrite) {
         let now = write.job.version_generation();
         let model = self.model(&write.key);
         let before = std::mem::replace(&mut model.generation, now);
@@ -82,7 +83,7 @@ impl Checker {
     }
 
     /// Moves `next`: this very write must settle everything that `next` passes.
-    fn settle(&mut self, write: &JobWrite) {
+    fn settle(&mut self, write: &KeyWrite) {
         let key = &write.key;
         let next = self.next(key);
         let before = self.model(key).state.clone();
@@ -119,7 +120,7 @@ impl Checker {
         if let Some(message) = stray {
             return self.broke("I4", format!("{} emits again", at(key, message.sequence)));
         }
-        let order = |m: &ordain_core::Emitted| (m.sequence, m.index);
+        let order = |m: &ordain_core::EmittedMessage| (m.sequence, m.index);
         let numbered = steps.iter().all(|step| {
             let of = write.messages.iter().filter(|m| m.sequence == step.sequence);
             of.zip(0..).all(|(message, index)| message.index == index)
@@ -149,7 +150,7 @@ impl Checker {
         (model.live, model.next, model.state) = (true, write.job.next, after);
     }
 
-    fn step<'a>(&self, write: &'a JobWrite, sequence: u64) -> Step<'a> {
+    fn step<'a>(&self, write: &'a KeyWrite, sequence: u64) -> Step<'a> {
         let messages = write.messages.iter().filter(|m| m.sequence == sequence);
         let digests = &write.job.digests;
         let candidates = self.candidates(&write.key, sequence).iter().filter(|event| {
@@ -164,7 +165,7 @@ impl Checker {
 
     /// Returns the events that a sequence may name.
     fn candidates(&self, key: &Key, sequence: u64) -> &[Arc<Event>] {
-        if self.plan.settings.ordering == Ordering::Sequenced {
+        if self.plan.settings.ordering == OrderingMode::Sequenced {
             return self.versions(key, sequence);
         }
         let taken = self.keys.get(key).and_then(|model| model.taken.get(&sequence));
@@ -172,11 +173,11 @@ impl Checker {
     }
 
     /// Checks that a key is closed by the event that ends it, and by nothing else.
-    fn ends(&mut self, write: &JobWrite, settled: &[(u64, Settled)], ended: bool) {
+    fn ends(&mut self, write: &KeyWrite, settled: &[(u64, Settled)], ended: bool) {
         let key = &write.key;
         let marked = |s: &Settled| s.event().is_some_and(|event| event.end());
         let last = settled.iter().find(|(sequence, _)| *sequence + 1 == write.job.next);
-        let completed = write.job.status == Status::Completed;
+        let completed = write.job.status == KeyStatus::Completed;
         let was = self.model(key).completed;
         // A refused or skipped event with the end mark may or may not end its key.
         let may = was || ended || last.is_some_and(|(_, settled)| marked(settled));
@@ -196,7 +197,7 @@ impl Checker {
     }
 
     /// Checks that the incarnation, which ids of messages contain, never changes within a life.
-    fn incarnation(&mut self, write: &JobWrite, time: u64) {
+    fn incarnation(&mut self, write: &KeyWrite, time: u64) {
         let model = self.model(&write.key);
         let written = if write.job.incarnation == 0 { time } else { write.job.incarnation };
         if model.incarnation == 0 {
@@ -208,7 +209,7 @@ impl Checker {
     }
 
     /// Checks the numbers that Ordain gives: they follow the order of delivery, without holes, each id once.
-    fn ids_taken(&mut self, write: &JobWrite) {
+    fn ids_taken(&mut self, write: &KeyWrite) {
         let key = write.key.clone();
         let first = self.plan.settings.first;
         for taken in &write.ids {
@@ -231,7 +232,7 @@ impl Checker {
     }
 
     /// Checks that spilled events were shown, and are not settled.
-    fn spills(&mut self, write: &JobWrite, store: &Store) {
+    fn spills(&mut self, write: &KeyWrite, store: &Store) {
         let key = &write.key;
         let end = self.first_unknown(key).saturating_add(self.plan.settings.gap.max_width);
         for (sequence, event) in &write.spill {
@@ -242,7 +243,7 @@ impl Checker {
             } else if !versions.contains(event) {
                 self.broke("I5", format!("{place} is spilled and was never shown"));
             } else if *sequence > end
-                && self.plan.settings.ordering == Ordering::Sequenced
+                && self.plan.settings.ordering == OrderingMode::Sequenced
                 && !self.seems_near(key, *sequence, store)
             {
                 self.broke("I7", format!("{place} is spilled, far ahead of any gap"));
@@ -253,7 +254,7 @@ impl Checker {
         let spilled = write.job.spilled;
         let outside = record.spill.keys().find(|sequence| !spilled.spans(**sequence));
         // The job of an ended key counts the events that are not lettered yet; the rest leaves with the last page.
-        let ended = write.job.status == Status::Completed;
+        let ended = write.job.status == KeyStatus::Completed;
         if !ended && (held > spilled.count || outside.is_some()) {
             self.broke("I5", format!("{key:?}: {spilled:?} for {held}, outside {outside:?}"));
         }
@@ -274,7 +275,7 @@ impl Checker {
     }
 
     /// Checks that durable counts stay within their settings.
-    fn counts(&mut self, write: &JobWrite) {
+    fn counts(&mut self, write: &KeyWrite) {
         let settings = &self.plan.settings;
         let attempts = write.job.attempts;
         let rounds = write.job.rounds;
@@ -286,9 +287,9 @@ impl Checker {
     }
 
     /// Checks that the due index has a key that can progress with the events in the store.
-    fn due(&mut self, write: &JobWrite, store: &Store) {
+    fn due(&mut self, write: &KeyWrite, store: &Store) {
         let Some(record) = store.records.get(&write.key) else { return };
-        let stopped = matches!(write.job.status, Status::Parked | Status::Completed);
+        let stopped = matches!(write.job.status, KeyStatus::Parked | KeyStatus::Completed);
         let runnable = record.spill.contains_key(&write.job.next);
         if runnable && !stopped && write.due_in.is_none() {
             let place = at(&write.key, write.job.next);

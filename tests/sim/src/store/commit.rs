@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use ordain_core::{
-    Applied, Batch, CommitReply, DeadLetter, Emitted, Expect, JobWrite, Key, Present, Refusal,
+    AppliedCommit, Batch, CommitReply, DeadLetter, EmittedMessage, ExistingSpill, Key, KeyWrite,
+    WriteCondition, WriteRefusal,
 };
 
 use crate::Breakage;
@@ -15,7 +16,7 @@ use super::{Claim, Fence, Record, Store};
 pub(crate) struct Message {
     pub(crate) key: Key,
     pub(crate) incarnation: u64,
-    pub(crate) emitted: Emitted,
+    pub(crate) emitted: EmittedMessage,
 }
 
 /// A message or letter to publish.
@@ -50,7 +51,7 @@ impl Store {
         if fence.last == batch.number && !forgetful {
             return (CommitReply::Applied(fence.reply.clone()), false);
         }
-        let mut reply = Applied { time: Self::time(now), ..Applied::default() };
+        let mut reply = AppliedCommit { time: Self::time(now), ..AppliedCommit::default() };
         reply.known = self.known(batch);
         let mut messages = Vec::new();
         for (index, write) in batch.writes.iter().enumerate() {
@@ -85,37 +86,37 @@ impl Store {
             .collect()
     }
 
-    fn refusal(&self, partition: u32, write: &JobWrite) -> Option<Refusal> {
+    fn refusal(&self, partition: u32, write: &KeyWrite) -> Option<WriteRefusal> {
         let Some(record) = self.records.get(&write.key) else {
             return match write.expect {
-                Expect::Absent => None,
-                Expect::Next(_) => Some(Refusal::Next(None))
+                WriteCondition::Absent => None,
+                WriteCondition::Next(_) => Some(WriteRefusal::Next(None))
                     .filter(|_| !self.is_broken(Breakage::StoreIgnoresTheCondition)),
             };
         };
         if record.corrupt {
-            return Some(Refusal::Corrupt("simulated: not readable".into()));
+            return Some(WriteRefusal::Corrupt("simulated: not readable".into()));
         }
         if self.is_broken(Breakage::StoreIgnoresTheCondition) {
             return None;
         }
         let next = record.job.next;
         let theirs = record.job.takeovers != write.job.takeovers;
-        if record.job.partition != partition || (theirs && write.expect != Expect::Absent) {
-            return Some(Refusal::Partition(next));
+        if record.job.partition != partition || (theirs && write.expect != WriteCondition::Absent) {
+            return Some(WriteRefusal::Partition(next));
         }
-        if write.expect != Expect::Next(next) {
-            return Some(Refusal::Next(Some(next)));
+        if write.expect != WriteCondition::Next(next) {
+            return Some(WriteRefusal::Next(Some(next)));
         }
         let is_older = write.job.version_generation() < record.job.version_generation();
-        is_older.then_some(Refusal::Version)
+        is_older.then_some(WriteRefusal::Version)
     }
 
     fn write(
         &mut self,
         index: usize,
-        write: &JobWrite,
-        reply: &mut Applied,
+        write: &KeyWrite,
+        reply: &mut AppliedCommit,
         messages: &mut Vec<Message>,
     ) {
         let mut job = write.job.clone();
@@ -128,7 +129,7 @@ impl Store {
         for (sequence, event) in &write.spill {
             if let Some(held) = record.spill.get(sequence) {
                 let same = held.content() == event.content();
-                reply.present.push(Present { write: index, sequence: *sequence, same });
+                reply.present.push(ExistingSpill { write: index, sequence: *sequence, same });
             } else if !forgets {
                 record.spill.insert(*sequence, event.clone());
             }

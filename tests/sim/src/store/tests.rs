@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Batch, Change, CommitReply, Event, EventParts, Expect, Job, JobWrite, Key, Refusal,
+    Batch, CommitReply, Event, EventParts, Key, KeyRecord, KeyWrite, StateUpdate, WriteCondition,
+    WriteRefusal,
 };
 
 use super::{Claim, Store};
 
-fn write(expect: Expect, next: u64) -> JobWrite {
-    JobWrite {
+fn write(expect: WriteCondition, next: u64) -> KeyWrite {
+    KeyWrite {
         key: Key::from("k"),
         expect,
-        job: Job { next, ..Job::new(1, 0) },
-        state: Change::Put(Bytes::from_static(b"s")),
+        job: KeyRecord { next, ..KeyRecord::new(1, 0) },
+        state: StateUpdate::Put(Bytes::from_static(b"s")),
         messages: Vec::new(),
         letters: Vec::new(),
         consumed: Vec::new(),
@@ -25,7 +26,7 @@ fn write(expect: Expect, next: u64) -> JobWrite {
     }
 }
 
-fn batch(number: u64, writes: Vec<JobWrite>) -> Batch {
+fn batch(number: u64, writes: Vec<KeyWrite>) -> Batch {
     Batch { shard: 0, number, writes, letters: Vec::new(), forward: false }
 }
 
@@ -34,7 +35,7 @@ fn event(sequence: u64, data: &[u8]) -> Arc<Event> {
     Arc::new(Event::new(&EventParts { key: "k", sequence, data, ..EventParts::default() }))
 }
 
-fn refused(reply: &CommitReply) -> Option<&Refusal> {
+fn refused(reply: &CommitReply) -> Option<&WriteRefusal> {
     match reply {
         CommitReply::Applied(applied) => applied.refused.first().map(|(_, refusal)| refusal),
         _ => None,
@@ -49,7 +50,7 @@ fn claimed(store: &mut Store, partition: u32) -> Claim {
 fn a_repeated_commit_is_answered_again_and_not_applied_again() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
-    let first = batch(1, vec![write(Expect::Absent, 2)]);
+    let first = batch(1, vec![write(WriteCondition::Absent, 2)]);
     let (reply, applied) = store.commit(0, claim, &first, 5);
     assert!(applied && refused(&reply).is_none());
     assert_eq!(store.commit(0, claim, &first, 9), (reply, false));
@@ -60,7 +61,7 @@ fn commits_of_other_claims_are_refused() {
     let mut store = Store::new(1);
     let old = claimed(&mut store, 0);
     let new = claimed(&mut store, 0);
-    let one = batch(1, vec![write(Expect::Absent, 2)]);
+    let one = batch(1, vec![write(WriteCondition::Absent, 2)]);
     assert_eq!(store.commit(0, old, &one, 0).0, CommitReply::Fenced);
     let strange = Claim { random: 77, ..new };
     assert!(matches!(store.commit(0, strange, &one, 0).0, CommitReply::Rewound { .. }));
@@ -73,30 +74,30 @@ fn commits_of_other_claims_are_refused() {
 fn writes_whose_condition_fails_are_refused() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
-    let (reply, _) = store.commit(0, claim, &batch(1, vec![write(Expect::Next(1), 2)]), 0);
-    assert_eq!(refused(&reply), Some(&Refusal::Next(None)));
-    store.commit(0, claim, &batch(2, vec![write(Expect::Absent, 2)]), 0);
-    let (reply, _) = store.commit(0, claim, &batch(3, vec![write(Expect::Absent, 3)]), 0);
-    assert_eq!(refused(&reply), Some(&Refusal::Next(Some(2))));
+    let (reply, _) = store.commit(0, claim, &batch(1, vec![write(WriteCondition::Next(1), 2)]), 0);
+    assert_eq!(refused(&reply), Some(&WriteRefusal::Next(None)));
+    store.commit(0, claim, &batch(2, vec![write(WriteCondition::Absent, 2)]), 0);
+    let (reply, _) = store.commit(0, claim, &batch(3, vec![write(WriteCondition::Absent, 3)]), 0);
+    assert_eq!(refused(&reply), Some(&WriteRefusal::Next(Some(2))));
     store.load(1, &Key::from("k"), 0).expect("readable");
-    let (reply, _) = store.commit(0, claim, &batch(4, vec![write(Expect::Next(2), 3)]), 0);
-    assert_eq!(refused(&reply), Some(&Refusal::Partition(2)));
+    let (reply, _) = store.commit(0, claim, &batch(4, vec![write(WriteCondition::Next(2), 3)]), 0);
+    assert_eq!(refused(&reply), Some(&WriteRefusal::Partition(2)));
 }
 
 #[test]
 fn spilled_events_are_put_once_and_removed_below_next() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
-    let mut spill = write(Expect::Absent, 1);
+    let mut spill = write(WriteCondition::Absent, 1);
     spill.spill = vec![(2, event(2, b"a")), (3, event(3, b"b"))];
     spill.job.spilled.count = 2;
     store.commit(0, claim, &batch(1, vec![spill.clone()]), 0);
-    spill.expect = Expect::Next(1);
+    spill.expect = WriteCondition::Next(1);
     spill.spill = vec![(2, event(2, b"other"))];
     let (reply, _) = store.commit(0, claim, &batch(2, vec![spill]), 0);
     let CommitReply::Applied(applied) = reply else { panic!("{reply:?}") };
     assert!(!applied.present[0].same);
-    let mut settle = write(Expect::Next(1), 3);
+    let mut settle = write(WriteCondition::Next(1), 3);
     settle.job.spilled.count = 1;
     store.commit(0, claim, &batch(3, vec![settle]), 0);
     let (events, end) = store.read_spill(&Key::from("k"), 0, 9, 9_999);
@@ -107,7 +108,7 @@ fn spilled_events_are_put_once_and_removed_below_next() {
 fn jobs_expire_and_due_entries_follow_their_job() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
-    let mut dies = write(Expect::Absent, 2);
+    let mut dies = write(WriteCondition::Absent, 2);
     (dies.expire_in, dies.due_in) = (Some(100), Some(50));
     store.commit(0, claim, &batch(1, vec![dies]), 0);
     assert_eq!(store.due(0, None, 9, false, 10).1, Some(40));

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ordain_core::{Decided, Input, Key};
+use ordain_core::{Input, Key, Rollout};
 
 /// Time limit of a drain, in ms.
 const GRACE_MS: u64 = 30_000;
@@ -207,7 +207,7 @@ impl World {
 
     /// Changes the version of an owner's workers at once, and of its sequencer soon after. The owner ignores an
     /// earlier decision.
-    fn swap(&mut self, id: u64, decided: Arc<Decided>, is_here: bool) {
+    fn swap(&mut self, id: u64, decided: Arc<Rollout>, is_here: bool) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         if decided.generation < owner.decided.generation {
             return;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordain_core::{Decided, Input};
+use ordain_core::{Input, Rollout};
 
 use super::{What, World};
 use crate::boundary::FaultySequencer;
@@ -19,9 +19,9 @@ pub(super) struct Owner {
     /// The owner's clock at virtual time 0.
     pub(super) clock: u64,
     /// The newest decision that the owner knows.
-    pub(super) decided: Arc<Decided>,
+    pub(super) decided: Arc<Rollout>,
     /// The version that the owner's workers execute; `None` if they lack the decided version.
-    pub(super) version: Option<Arc<Decided>>,
+    pub(super) version: Option<Arc<Rollout>>,
     /// The end time of the last publication of each shard: publications are in order.
     pub(super) published_at: BTreeMap<u32, u64>,
     /// Number of effects after which the owner dies, if it must.

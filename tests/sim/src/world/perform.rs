@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Applied, Batch, Effect, Stop};
+use ordain_core::{AppliedCommit, Batch, Effect, StopReason};
 
 use super::{Owner, Reply, What, World};
 use crate::store::{Message, Post};
@@ -67,7 +67,7 @@ impl World {
 
     /// Publishes messages and letters of a batch. A deliberate fault may have removed all of them: then the owner
     /// gets only the answer.
-    fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &Applied) {
+    fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &AppliedCommit) {
         let letters = batch.forwarded(applied).cloned().map(Post::Letter);
         let messages = messages(batch, applied).into_iter().map(Post::Message);
         let posts: Vec<Post> = messages.chain(letters).collect();
@@ -89,16 +89,16 @@ impl World {
     }
 
     /// Checks that an owner stops only where a newer one has claimed.
-    fn stops(&mut self, id: u64, owner: &Owner, stop: &Stop) {
+    fn stops(&mut self, id: u64, owner: &Owner, stop: &StopReason) {
         let newest = self.current[owner.partition as usize] == Some(id);
-        if *stop != Stop::Fenced || newest {
+        if *stop != StopReason::Fenced || newest {
             self.checker.broke("fence", format!("stops without a newer owner: {stop:?}"));
         }
     }
 }
 
 /// Returns the messages of the applied writes.
-fn messages(batch: &Batch, applied: &Applied) -> Vec<Message> {
+fn messages(batch: &Batch, applied: &AppliedCommit) -> Vec<Message> {
     let refused = |index| applied.refused.iter().any(|(other, _)| *other == index);
     let writes = batch.writes.iter().enumerate().filter(|(index, _)| !refused(*index));
     writes

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Change, Decided, Failure, FailureKind, Input, Message, Turn, TurnDone, Verdict};
+use ordain_core::{
+    FailedAttempt, FailureKind, HandlerOutcome, Input, Message, Rollout, StateUpdate, Turn,
+    TurnResult,
+};
 
 use super::{FIRST_VERSION, What, World};
 use crate::handler::{self, Nature};
@@ -14,12 +17,12 @@ const HOUR: u64 = 3_600_000;
 
 impl World {
     /// Executes a turn; its result follows after a delay.
-    pub(super) fn execute(&mut self, owner: u64, version: &Arc<Decided>, turn: &Turn) {
-        let mut done = TurnDone {
+    pub(super) fn execute(&mut self, owner: u64, version: &Arc<Rollout>, turn: &Turn) {
+        let mut done = TurnResult {
             token: turn.token,
             version: Arc::clone(version),
             verdicts: Vec::new(),
-            state: Change::Keep,
+            state: StateUpdate::Keep,
             failure: None,
         };
         let mut state = turn.state.clone();
@@ -34,7 +37,7 @@ impl World {
                 break;
             }
             if nature == Nature::Rejected {
-                done.verdicts.push(Verdict::Rejected("simulated".into()));
+                done.verdicts.push(HandlerOutcome::Rejected("simulated".into()));
                 if event.end() {
                     break;
                 }
@@ -53,7 +56,7 @@ impl World {
             let messages = effect.messages;
             let complete = effect.complete;
             bytes += messages.iter().map(Message::memory).sum::<usize>();
-            done.verdicts.push(Verdict::Effect { messages, complete });
+            done.verdicts.push(HandlerOutcome::Effect { messages, complete });
             if ends || bytes >= turn.bytes || self.rng.permille(self.plan.handler.stops_early) {
                 break;
             }
@@ -62,10 +65,10 @@ impl World {
         self.plan_at(wait, What::Tell(owner, Input::TurnDone(done)));
     }
 
-    fn failure(&mut self, kind: FailureKind) -> Failure {
+    fn failure(&mut self, kind: FailureKind) -> FailedAttempt {
         let wishes = kind == FailureKind::Retry && self.rng.permille(200);
         let after_ms = wishes.then(|| self.rng.below(500));
-        Failure { kind, limit: None, message: format!("simulated {kind:?}"), after_ms }
+        FailedAttempt { kind, limit: None, message: format!("simulated {kind:?}"), after_ms }
     }
 
     fn duration(&mut self, turn: &Turn) -> u64 {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ordain_core::{
-    Batch, CommitReply, Effect, Input, Sequencer, Settings, Token, TurnDone, Verdict,
+    AttemptToken, Batch, CommitReply, Effect, HandlerOutcome, Input, Sequencer, SequencerSettings,
+    TurnResult,
 };
 use proptest::prelude::prop;
 
@@ -12,23 +13,23 @@ use crate::generate::Step;
 
 /// A driver that answers with nonsense, and counts open requests.
 pub(crate) struct Driver {
-    settings: Settings,
+    settings: SequencerSettings,
     sequencer: Sequencer,
     now: u64,
     delivered: u64,
     /// Unanswered requests, each kind with its tokens.
-    loads: BTreeSet<Token>,
+    loads: BTreeSet<AttemptToken>,
     /// Unanswered turns, with their number of events.
-    turns: BTreeMap<Token, usize>,
-    reads: BTreeSet<Token>,
-    replays: BTreeSet<Token>,
+    turns: BTreeMap<AttemptToken, usize>,
+    reads: BTreeSet<AttemptToken>,
+    replays: BTreeSet<AttemptToken>,
     commits: Vec<Arc<Batch>>,
     /// Tokens that were answered.
-    past: Vec<Token>,
+    past: Vec<AttemptToken>,
 }
 
 impl Driver {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: SequencerSettings) -> Self {
         let commits = vec![0; settings.shards as usize];
         Self {
             sequencer: Sequencer::new(settings.clone(), &commits, 0),
@@ -61,7 +62,7 @@ impl Driver {
     fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
         let past = &mut self.past;
         // An open token; otherwise one that was answered before, or that never existed.
-        let mut take = |open: &mut BTreeSet<Token>, token: Token| {
+        let mut take = |open: &mut BTreeSet<AttemptToken>, token: AttemptToken| {
             let index = answers.filter(|_| !open.is_empty()).map(|index| index.index(open.len()));
             if let Some(taken) = index.and_then(|index| open.iter().nth(index).copied()) {
                 open.remove(&taken);
@@ -107,9 +108,9 @@ impl Driver {
     /// Returns a worker's result within the contract: no more verdicts than events, and at least one.
     fn worked(
         &mut self,
-        mut done: TurnDone,
+        mut done: TurnResult,
         answers: Option<prop::sample::Index>,
-    ) -> Option<TurnDone> {
+    ) -> Option<TurnResult> {
         let index = answers.filter(|_| !self.turns.is_empty());
         let Some(index) = index.map(|index| index.index(self.turns.len())) else {
             // The turn never existed, or is long over.
@@ -122,7 +123,7 @@ impl Driver {
         if done.verdicts.len() == events {
             done.failure = None;
         } else if done.verdicts.is_empty() && done.failure.is_none() {
-            done.verdicts.push(Verdict::Rejected("nonsense".into()));
+            done.verdicts.push(HandlerOutcome::Rejected("nonsense".into()));
         }
         Some(done)
     }

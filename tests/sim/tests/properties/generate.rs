@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{
-    Applied, Backoff, Build, Cause, Change, CommitReply, DeadLetter, Decided, Digest, Event,
-    EventParts, Exhausted, Failure, FailureKind, GapEnd, GapEntry, GapSettings, IdStretch, Input,
-    Job, Key, LetterContent, LetterId, Loaded, Message, MessageParts, Ordering, Overflow, Present,
-    Refusal, RetrySettings, Settings, Spilled, Status, TakenId, Token, Trouble, TurnDone, Verdict,
+    AcceptedId, AppliedCommit, AttemptToken, BackoffBounds, Build, Cause, CommitReply, DeadLetter,
+    Event, EventParts, ExhaustedPolicy, ExistingSpill, FailedAttempt, FailureInfo, FailureKind,
+    FileDigest, GapEnd, GapEntry, GapSettings, HandlerOutcome, IdStretch, Input, Key, KeyRecord,
+    KeySnapshot, KeyStatus, LetterContent, LetterId, Message, MessageParts, OrderingMode,
+    OverflowPolicy, RetrySettings, Rollout, SequencerSettings, SpillExtent, StateUpdate,
+    TurnResult, WriteRefusal,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -57,39 +59,39 @@ fn spilled() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
 }
 
 /// Generates a token of no request: real tokens are counted from 0.
-fn token() -> impl Strategy<Value = Token> {
-    (0..5u32, (1 << 40)..(1u64 << 41)).prop_map(|(lane, serial)| Token { lane, serial })
+fn token() -> impl Strategy<Value = AttemptToken> {
+    (0..5u32, (1 << 40)..(1u64 << 41)).prop_map(|(lane, serial)| AttemptToken { lane, serial })
 }
 
-fn version() -> impl Strategy<Value = Arc<Decided>> {
+fn version() -> impl Strategy<Value = Arc<Rollout>> {
     (1..4u64).prop_map(decided)
 }
 
-fn decided(generation: u64) -> Arc<Decided> {
+fn decided(generation: u64) -> Arc<Rollout> {
     let version = format!("h@{}.0.0", 1 + generation % 2).into();
-    Arc::new(Decided { generation, build: Build { version, digest: Digest([0; 32]) } })
+    Arc::new(Rollout { generation, build: Build { version, digest: FileDigest([0; 32]) } })
 }
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = StateUpdate> {
     prop_oneof![
-        Just(Change::Keep),
-        Just(Change::Delete),
-        vec(any::<u8>(), 0..20).prop_map(|bytes| Change::Put(Bytes::from(bytes))),
+        Just(StateUpdate::Keep),
+        Just(StateUpdate::Delete),
+        vec(any::<u8>(), 0..20).prop_map(|bytes| StateUpdate::Put(Bytes::from(bytes))),
     ]
 }
 
-fn status() -> impl Strategy<Value = Status> {
+fn status() -> impl Strategy<Value = KeyStatus> {
     prop::sample::select(vec![
-        Status::Active,
-        Status::Waiting,
-        Status::Retrying,
-        Status::Parked,
-        Status::Completed,
+        KeyStatus::Active,
+        KeyStatus::Waiting,
+        KeyStatus::Retrying,
+        KeyStatus::Parked,
+        KeyStatus::Completed,
     ])
 }
 
 /// Generates a job whose numbers could have been written: jobs in the store passed the limits.
-fn job() -> impl Strategy<Value = Job> {
+fn job() -> impl Strategy<Value = KeyRecord> {
     let number = || 0..12u64;
     let counts = (number(), any::<u64>(), 0..3u32, status(), 0..9u32, 0..9u32);
     let spilled = (0..9u64, 0..3u64, 0..3u64);
@@ -104,21 +106,26 @@ fn job() -> impl Strategy<Value = Job> {
         let (count, beyond, sparse) = spilled;
         let first = next + beyond;
         let last = next + beyond + count.saturating_sub(1) + sparse;
-        let spilled = Spilled { count, first, last };
+        let spilled = SpillExtent { count, first, last };
         let trouble = cause.map(|cause| {
-            Box::new(Trouble { cause, error: "nonsense".into(), since: incarnation, version: None })
+            Box::new(FailureInfo {
+                cause,
+                error: "nonsense".into(),
+                since: incarnation,
+                version: None,
+            })
         });
         let gap = |at: u64| GapEntry {
             end: GapEnd::ALL[((next + at) % 7) as usize],
             ..GapEntry::new(next + at, next + 2 * at, 5)
         };
-        Job {
+        KeyRecord {
             incarnation,
             status,
             attempts,
             rounds,
             version: (next % 4 > 0).then(|| decided(next % 4)),
-            spilled: if count == 0 { Spilled::default() } else { spilled },
+            spilled: if count == 0 { SpillExtent::default() } else { spilled },
             trouble,
             digests: digests.into_iter().collect(),
             holes: holes.into_iter().collect(),
@@ -127,59 +134,66 @@ fn job() -> impl Strategy<Value = Job> {
             id_times: (0..next % 4)
                 .map(|at| IdStretch { from: at * 7, since: incarnation / (at + 1) })
                 .collect(),
-            ..Job::new(next, partition)
+            ..KeyRecord::new(next, partition)
         }
     })
 }
 
-fn loaded() -> impl Strategy<Value = Result<Option<Box<Loaded>>, String>> {
+fn loaded() -> impl Strategy<Value = Result<Option<Box<KeySnapshot>>, String>> {
     let ids = vec((sequence(), any::<u64>(), any::<u32>()), 0..4).prop_map(|ids| {
-        ids.into_iter().map(|(sequence, id, content)| TakenId { sequence, id, content }).collect()
+        ids.into_iter()
+            .map(|(sequence, id, content)| AcceptedId { sequence, id, content })
+            .collect()
     });
     let option = || proptest::option::of(any::<u64>());
     let times = (any::<u64>(), option(), option());
     let some = (job(), ids, times).prop_map(|(job, ids, (now, due_in, expire_in))| {
         let state = Some(Bytes::from_static(b"state"));
-        Ok(Some(Box::new(Loaded { job, state, ids, now, due_in, expire_in })))
+        Ok(Some(Box::new(KeySnapshot { job, state, ids, now, due_in, expire_in })))
     });
     prop_oneof![2 => Just(Ok(None)), 3 => some, 1 => text().prop_map(Err)]
 }
 
-fn verdict() -> impl Strategy<Value = Verdict> {
+fn verdict() -> impl Strategy<Value = HandlerOutcome> {
     prop_oneof![
         (0..3usize, any::<bool>()).prop_map(|(count, complete)| {
             let message = Message::new(&MessageParts { sink: "out", ..Default::default() });
-            Verdict::Effect { messages: vec![message; count], complete }
+            HandlerOutcome::Effect { messages: vec![message; count], complete }
         }),
-        text().prop_map(Verdict::Rejected),
+        text().prop_map(HandlerOutcome::Rejected),
     ]
 }
 
 fn turn_done() -> impl Strategy<Value = Input> {
     let kinds = [FailureKind::Retry, FailureKind::Timeout, FailureKind::Trap, FailureKind::Limit];
-    let failure =
-        (prop::sample::select(kinds.to_vec()), proptest::option::of(any::<u64>())).prop_map(
-            |(kind, after_ms)| Failure { kind, limit: None, message: "nonsense".into(), after_ms },
-        );
+    let failure = (prop::sample::select(kinds.to_vec()), proptest::option::of(any::<u64>()))
+        .prop_map(|(kind, after_ms)| FailedAttempt {
+            kind,
+            limit: None,
+            message: "nonsense".into(),
+            after_ms,
+        });
     (token(), version(), vec(verdict(), 0..5), change(), proptest::option::of(failure)).prop_map(
         |(token, version, verdicts, state, failure)| {
-            Input::TurnDone(TurnDone { token, version, verdicts, state, failure })
+            Input::TurnDone(TurnResult { token, version, verdicts, state, failure })
         },
     )
 }
 
 fn reply() -> impl Strategy<Value = CommitReply> {
     let refusal = prop_oneof![
-        proptest::option::of(sequence()).prop_map(Refusal::Next),
-        sequence().prop_map(Refusal::Partition),
-        Just(Refusal::Version),
-        text().prop_map(Refusal::Corrupt),
+        proptest::option::of(sequence()).prop_map(WriteRefusal::Next),
+        sequence().prop_map(WriteRefusal::Partition),
+        Just(WriteRefusal::Version),
+        text().prop_map(WriteRefusal::Corrupt),
     ];
     let present = (0..3usize, sequence(), any::<bool>())
-        .prop_map(|(write, sequence, same)| Present { write, sequence, same });
+        .prop_map(|(write, sequence, same)| ExistingSpill { write, sequence, same });
     let known = vec(0..3usize, 0..3);
-    let applied = (any::<u64>(), vec((0..3usize, refusal), 0..3), vec(present, 0..3), known)
-        .prop_map(|(time, refused, present, known)| Applied { time, refused, present, known });
+    let applied =
+        (any::<u64>(), vec((0..3usize, refusal), 0..3), vec(present, 0..3), known).prop_map(
+            |(time, refused, present, known)| AppliedCommit { time, refused, present, known },
+        );
     prop_oneof![
         20 => applied.prop_map(CommitReply::Applied),
         4 => Just(CommitReply::Unknown),
@@ -244,17 +258,21 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-pub(crate) fn settings() -> impl Strategy<Value = Settings> {
-    let orderings = prop::sample::select(vec![Ordering::Sequenced, Ordering::Fifo]);
-    let overflows = prop::sample::select(vec![Overflow::Pause, Overflow::DeadLetter]);
-    let ends = prop::sample::select(vec![Exhausted::Park, Exhausted::Skip, Exhausted::Wait]);
+pub(crate) fn settings() -> impl Strategy<Value = SequencerSettings> {
+    let orderings = prop::sample::select(vec![OrderingMode::Sequenced, OrderingMode::Fifo]);
+    let overflows = prop::sample::select(vec![OverflowPolicy::Pause, OverflowPolicy::DeadLetter]);
+    let ends = prop::sample::select(vec![
+        ExhaustedPolicy::Park,
+        ExhaustedPolicy::Skip,
+        ExhaustedPolicy::Wait,
+    ]);
     let limits = (1..6usize, 1..6usize, 1..6usize, 1..6u64, 1..5usize);
     (orderings, overflows, ends, limits, 0..2u64).prop_map(|(ordering, overflow, end, l, first)| {
         let (max_lanes, run_ahead, batch_events, spill_limit, quantum) = l;
-        let backoff = Backoff { min: 10, max: 200 };
-        Settings {
+        let backoff = BackoffBounds { min: 10, max: 200 };
+        SequencerSettings {
             ordering,
-            first: if ordering == Ordering::Fifo { 1 } else { first },
+            first: if ordering == OrderingMode::Fifo { 1 } else { first },
             partition: 0,
             shards: 2,
             max_lanes,
@@ -285,7 +303,11 @@ pub(crate) fn settings() -> impl Strategy<Value = Settings> {
             retry: RetrySettings {
                 attempts: 2,
                 backoff,
-                on_exhausted: if end == Exhausted::Wait { Exhausted::Park } else { end },
+                on_exhausted: if end == ExhaustedPolicy::Wait {
+                    ExhaustedPolicy::Park
+                } else {
+                    end
+                },
                 on_new_version: true,
             },
             id_window: 20,

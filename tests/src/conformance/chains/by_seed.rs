@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use ordain_core::{Event, Key};
-use ordain_store::{Assigned, Destination, Numbers, Part, Rules};
+use ordain_store::{
+    AssignItemReply, Destination, DestinationRules, NumberingSettings, OutboxChunk,
+};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -16,7 +18,7 @@ use super::{Fixture, giver};
 pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
     let [a, b] = keys(fixture.store());
     let message_of = |at: u64| message(if at.is_multiple_of(3) { &b } else { &a }, &at.to_string());
-    let parts: Vec<Part> =
+    let parts: Vec<OutboxChunk> =
         (1..=60).map(|at| part(at, 0, &[message_of(2 * at), message_of(2 * at + 1)])).collect();
     for seed in 0..4_u64 {
         let mut random = random(seed);
@@ -58,17 +60,17 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
         let mut random = random(seed);
         let keys = keys(fixture.store());
         let to = Destination::Exchange(format!("model-{seed}").into());
-        let numbers = Numbers { first: seed % 2, retain_events: 6, ..NUMBERS };
+        let numbers = NumberingSettings { first: seed % 2, retain_events: 6, ..NUMBERS };
         let mut model = Model { numbers, ..Model::default() };
         let mut epoch = 1;
         let mut commit = 0;
         let mut done = 0;
         let mut made = 0;
-        let mut history: Vec<(Part, Vec<u64>)> = Vec::new();
+        let mut history: Vec<(OutboxChunk, Vec<u64>)> = Vec::new();
         for step in 0..60 {
             let giver = Giver {
                 to: to.clone(),
-                rules: Rules { numbers: Some(numbers), queue: None },
+                rules: DestinationRules { numbers: Some(numbers), queue: None },
                 ..Giver::exchange(fixture.store(), epoch)
             };
             let mut fresh = |below: u64| {
@@ -88,7 +90,7 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
                         parts.push(part(commit, 0, &items));
                         let sent: Vec<u64> =
                             items.iter().map(|item| model.put(item, None)).collect();
-                        expected.extend(sent.iter().map(|number| Assigned::New(*number)));
+                        expected.extend(sent.iter().map(|number| AssignItemReply::New(*number)));
                         history.push((part(commit, 0, &items), sent));
                     }
                     (giver::done(giver.send(fixture.store(), parts).await), expected)
@@ -100,7 +102,7 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
                     let giver = giver.with(|origin| (origin.epoch, origin.done) = (epoch, done));
                     let left = history.iter().filter(|(part, _)| part.place.commit > done);
                     let (parts, sent): (Vec<_>, Vec<_>) = left.cloned().unzip();
-                    let expected = sent.into_iter().flatten().map(Assigned::Known).collect();
+                    let expected = sent.into_iter().flatten().map(AssignItemReply::Known).collect();
                     (giver::done(giver.send(fixture.store(), parts).await), expected)
                 }
                 4..7 => {
@@ -140,7 +142,7 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
 /// A model of the right numbers.
 #[derive(Default)]
 struct Model {
-    numbers: Numbers,
+    numbers: NumberingSettings,
     now: u64,
     /// The next number of each key, and when it is forgotten.
     counts: HashMap<Key, (u64, Option<u64>)>,
@@ -170,18 +172,18 @@ impl Model {
         number
     }
 
-    fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Assigned> {
+    fn publish(&mut self, events: &[Arc<Event>]) -> Vec<AssignItemReply> {
         let mut all = Vec::new();
         let mut stops = false;
         for event in events {
-            let assigned = if stops { Assigned::Behind } else { self.publish_one(event) };
-            stops |= matches!(assigned, Assigned::Conflict(_));
+            let assigned = if stops { AssignItemReply::Behind } else { self.publish_one(event) };
+            stops |= matches!(assigned, AssignItemReply::Conflict(_));
             all.push(assigned);
         }
         all
     }
 
-    fn publish_one(&mut self, event: &Event) -> Assigned {
+    fn publish_one(&mut self, event: &Event) -> AssignItemReply {
         let key = Key::from(event.key());
         let id = event.id().to_owned();
         let now = self.now;
@@ -194,13 +196,17 @@ impl Model {
         };
         if let Some((number, known, _)) = known.filter(|(.., until)| *until > now) {
             let is_same = known == data(event);
-            return if is_same { Assigned::Known(number) } else { Assigned::Conflict(number) };
+            return if is_same {
+                AssignItemReply::Known(number)
+            } else {
+                AssignItemReply::Conflict(number)
+            };
         }
         let number = self.put(event, event.sequence());
         if event.sequence().is_none() {
             self.ids.insert((key, id), (number, data(event), now + self.numbers.retain));
         }
-        Assigned::New(number)
+        AssignItemReply::New(number)
     }
 
     fn kept(&self, key: &Key) -> Vec<(u64, String)> {

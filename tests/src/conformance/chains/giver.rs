@@ -4,22 +4,23 @@ use std::sync::Arc;
 
 use ordain_core::{Event, EventParts, Key, shard_of};
 use ordain_store::{
-    Assign, AssignReply, Assigned, Destination, Item, Lot, LotReply, Numbers, Origin, Part,
-    Partition, Place, Rules, Store,
+    AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
+    Destination, DestinationRules, NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition,
+    Partition, Store,
 };
 
 /// Times that are long compared with the duration of a case, in ms.
 pub(in crate::conformance) const RETAIN: u64 = 100_000;
 pub(in crate::conformance) const COMPLETE: u64 = 400_000;
 
-pub(in crate::conformance) const NUMBERS: Numbers =
-    Numbers { first: 1, retain: RETAIN, retain_events: 1_000, complete_ttl: COMPLETE };
+pub(in crate::conformance) const NUMBERS: NumberingSettings =
+    NumberingSettings { first: 1, retain: RETAIN, retain_events: 1_000, complete_ttl: COMPLETE };
 
 /// An origin that assigns numbers to messages for keys of one shard.
 pub(in crate::conformance) struct Giver {
     pub(in crate::conformance) to: Destination,
-    pub(in crate::conformance) rules: Rules,
-    pub(in crate::conformance) origin: Option<Origin>,
+    pub(in crate::conformance) rules: DestinationRules,
+    pub(in crate::conformance) origin: Option<OriginOutbox>,
     pub(in crate::conformance) shard: u32,
 }
 
@@ -28,8 +29,8 @@ impl Giver {
     pub(in crate::conformance) fn exchange(store: &dyn Store, epoch: u64) -> Self {
         Self {
             to: Destination::Exchange("next".into()),
-            rules: Rules { numbers: Some(NUMBERS), queue: None },
-            origin: Some(Origin {
+            rules: DestinationRules { numbers: Some(NUMBERS), queue: None },
+            origin: Some(OriginOutbox {
                 partition: Partition { stream: "first".into(), number: 3 },
                 shard: 0,
                 epoch,
@@ -44,10 +45,10 @@ impl Giver {
     /// Makes an origin to a stream whose queue has a limit of messages.
     pub(in crate::conformance) fn stream(
         store: &dyn Store,
-        numbers: Option<Numbers>,
+        numbers: Option<NumberingSettings>,
         limit: u64,
     ) -> Self {
-        let rules = Rules { numbers, queue: Some(limit) };
+        let rules = DestinationRules { numbers, queue: Some(limit) };
         Self { to: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
     }
 
@@ -56,24 +57,25 @@ impl Giver {
         Self { origin: None, ..Self::exchange(store, 1) }
     }
 
-    pub(in crate::conformance) fn lot(&self, parts: Vec<Part>) -> Lot {
-        Lot { origin: self.origin.clone(), parts }
+    pub(in crate::conformance) fn lot(&self, parts: Vec<OutboxChunk>) -> AssignGroup {
+        AssignGroup { origin: self.origin.clone(), parts }
     }
 
     pub(in crate::conformance) async fn send_lots(
         &self,
         store: &dyn Store,
-        lots: Vec<Lot>,
+        lots: Vec<AssignGroup>,
     ) -> AssignReply {
         let Self { to, rules, shard, .. } = self;
-        let assign = Assign { to: to.clone(), shard: *shard, rules: *rules, witness: None, lots };
+        let assign =
+            AssignRequest { to: to.clone(), shard: *shard, rules: *rules, witness: None, lots };
         store.assign(Arc::new(assign)).await.expect("an answer")
     }
 
     pub(in crate::conformance) async fn send(
         &self,
         store: &dyn Store,
-        parts: Vec<Part>,
+        parts: Vec<OutboxChunk>,
     ) -> AssignReply {
         self.send_lots(store, vec![self.lot(parts)]).await
     }
@@ -94,7 +96,7 @@ impl Giver {
         store: &dyn Store,
         commit: u64,
         items: &[Arc<Event>],
-    ) -> Vec<Assigned> {
+    ) -> Vec<AssignItemReply> {
         done(self.give(store, commit, items).await)
     }
 
@@ -110,27 +112,28 @@ impl Giver {
         kept.iter().map(|event| (event.sequence().expect("a number"), data(event))).collect()
     }
 
-    pub(in crate::conformance) fn with(mut self, change: impl FnOnce(&mut Origin)) -> Self {
+    pub(in crate::conformance) fn with(mut self, change: impl FnOnce(&mut OriginOutbox)) -> Self {
         self.origin.as_mut().map(change);
         self
     }
 }
 
-pub(in crate::conformance) fn part(commit: u64, part: u32, items: &[Arc<Event>]) -> Part {
-    let item = |event: &Arc<Event>| Item { event: Arc::clone(event), partition: 0, number: 0 };
-    Part { place: Place { commit, part }, items: items.iter().map(item).collect() }
+pub(in crate::conformance) fn part(commit: u64, part: u32, items: &[Arc<Event>]) -> OutboxChunk {
+    let item =
+        |event: &Arc<Event>| AssignItem { event: Arc::clone(event), partition: 0, number: 0 };
+    OutboxChunk { place: OutboxPosition { commit, part }, items: items.iter().map(item).collect() }
 }
 
-pub(in crate::conformance) fn done(reply: AssignReply) -> Vec<Assigned> {
+pub(in crate::conformance) fn done(reply: AssignReply) -> Vec<AssignItemReply> {
     let AssignReply::Lots(mut replies, _) = reply else { panic!("not done: {reply:?}") };
     match replies.pop() {
-        Some(LotReply::Done(assigned)) if replies.is_empty() => assigned,
+        Some(AssignGroupReply::Done(assigned)) if replies.is_empty() => assigned,
         other => panic!("not done: {other:?}"),
     }
 }
 
 /// Returns the reply to one lot that was refused.
-pub(in crate::conformance) fn refused(reply: LotReply) -> AssignReply {
+pub(in crate::conformance) fn refused(reply: AssignGroupReply) -> AssignReply {
     AssignReply::Lots(vec![reply], Vec::new())
 }
 

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use ordain_config::Share;
+use ordain_config::PartitionParams;
 use ordain_core::{
-    Applied, Batch, Change, CommitReply, Decided, Digest, Effect, Event, EventParts, Expect, Input,
-    Job, JobWrite, Loaded, Refusal, Sequencer, Settings, Stop, Token, TurnDone, Verdict, shard_of,
+    AppliedCommit, AttemptToken, Batch, CommitReply, Effect, Event, EventParts, FileDigest,
+    HandlerOutcome, Input, KeyRecord, KeySnapshot, KeyWrite, Rollout, Sequencer, SequencerSettings,
+    StateUpdate, StopReason, TurnResult, WriteCondition, WriteRefusal, shard_of,
 };
 
 /// A rig for the key "a" and its shard. Commits of other shards are applied and not recorded.
@@ -18,7 +19,7 @@ pub(crate) struct Rig {
     /// Every batch of the shard that was sent, in order.
     pub(crate) sent: Vec<Arc<Batch>>,
     /// The stored batches of the shard, each with the store's answer.
-    pub(crate) stored: Vec<(Arc<Batch>, Applied)>,
+    pub(crate) stored: Vec<(Arc<Batch>, AppliedCommit)>,
     /// Commits of the shard that wait for an answer. `None` answers each immediately.
     pub(crate) commits: Option<VecDeque<Arc<Batch>>>,
     /// Errors of the published letters.
@@ -28,7 +29,7 @@ pub(crate) struct Rig {
     /// The store applies commits and does not answer them.
     pub(crate) unheard: bool,
     /// Reads of spilled events that wait for an answer. `None` answers each immediately.
-    pub(crate) reads: Option<Vec<(Token, u64)>>,
+    pub(crate) reads: Option<Vec<(AttemptToken, u64)>>,
     /// The store's clock does not advance.
     pub(crate) still: bool,
     /// Records have a state, and each read returns at most one spilled event.
@@ -38,18 +39,18 @@ pub(crate) struct Rig {
     pub(crate) now: u64,
     pub(crate) delivered: u64,
     pub(crate) acked: u64,
-    pub(crate) stopped: Option<Stop>,
+    pub(crate) stopped: Option<StopReason>,
 }
 
 pub(crate) type Spilled = BTreeMap<u64, Arc<Event>>;
 
-pub(crate) fn settings(keep_bytes: usize) -> Settings {
+pub(crate) fn settings(keep_bytes: usize) -> SequencerSettings {
     let text = "[store]\nkind = \"redis\"\nurl = \"redis://unused\"\nshards = 1\n\
                 [streams.s]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"-\" }\n";
-    let loaded = ordain_config::Loaded::parse(Path::new("ordain.toml"), text, &|_| None)
+    let loaded = ordain_config::LoadedConfig::parse(Path::new("ordain.toml"), text, &|_| None)
         .expect("a configuration");
     let stream = loaded.config.streams.values().next().expect("a stream");
-    let share = Share {
+    let share = PartitionParams {
         partition: 0,
         of_stream: 1,
         of_process: 1,
@@ -59,7 +60,7 @@ pub(crate) fn settings(keep_bytes: usize) -> Settings {
     };
     let settings = loaded.config.settings(stream, &share);
     assert!(settings.keep_bytes > 1 << 20, "a shared store may go back");
-    Settings { keep_bytes, ..settings }
+    SequencerSettings { keep_bytes, ..settings }
 }
 
 impl Rig {
@@ -67,7 +68,7 @@ impl Rig {
         Self::with(settings(keep_bytes))
     }
 
-    pub(crate) fn with(settings: Settings) -> Self {
+    pub(crate) fn with(settings: SequencerSettings) -> Self {
         let commits = vec![0; settings.shards as usize];
         Self {
             shard: shard_of("a", settings.shards),
@@ -140,11 +141,14 @@ impl Rig {
     fn perform(&mut self) {
         while let Some(effect) = self.sequencer.poll_effect() {
             let answer = match effect {
-                Effect::Run(turn) => Input::TurnDone(TurnDone {
+                Effect::Run(turn) => Input::TurnDone(TurnResult {
                     token: turn.token,
                     version: version(),
-                    verdicts: vec![Verdict::Effect { messages: Vec::new(), complete: false }],
-                    state: Change::Put(vec![0; 100].into()),
+                    verdicts: vec![HandlerOutcome::Effect {
+                        messages: Vec::new(),
+                        complete: false,
+                    }],
+                    state: StateUpdate::Put(vec![0; 100].into()),
                     failure: None,
                 }),
                 Effect::Commit(batch) => {
@@ -158,13 +162,16 @@ impl Rig {
                         }
                         self.commit(batch)
                     } else {
-                        CommitReply::Applied(Applied { time: self.now, ..Applied::default() })
+                        CommitReply::Applied(AppliedCommit {
+                            time: self.now,
+                            ..AppliedCommit::default()
+                        })
                     };
                     Input::Committed { shard, number, reply }
                 }
                 Effect::Load { token, key } => {
                     let record = self.record().filter(|_| &*key == "a");
-                    let loaded = record.map(|(job, _)| Loaded {
+                    let loaded = record.map(|(job, _)| KeySnapshot {
                         job,
                         state: self.with_state.then(|| vec![0; 100].into()),
                         ids: Vec::new(),
@@ -220,7 +227,7 @@ impl Rig {
         self.tell(Input::Committed { shard, number, reply });
     }
 
-    fn spilled(&self, token: Token, from: u64) -> Input {
+    fn spilled(&self, token: AttemptToken, from: u64) -> Input {
         let (_, spilled) = self.record().expect("spilled events have a record");
         let mut events: Vec<_> =
             spilled.into_iter().filter(|(sequence, _)| *sequence >= from).collect();
@@ -249,13 +256,15 @@ impl Rig {
             return CommitReply::Rewound { found: "less".to_owned(), last: Some(last) };
         }
         let time = if self.still { 1_000 } else { 1_000 + self.now };
-        let mut applied = Applied { time, ..Applied::default() };
+        let mut applied = AppliedCommit { time, ..AppliedCommit::default() };
         let next = self.record().map(|(job, _)| job.next);
-        let holds = |write: &JobWrite| write.expect == next.map_or(Expect::Absent, Expect::Next);
+        let holds = |write: &KeyWrite| {
+            write.expect == next.map_or(WriteCondition::Absent, WriteCondition::Next)
+        };
         let refuses = std::mem::take(&mut self.refuses);
         for (at, write) in batch.writes.iter().enumerate() {
             if refuses || !holds(write) {
-                applied.refused.push((at, Refusal::Next(next)));
+                applied.refused.push((at, WriteRefusal::Next(next)));
             }
         }
         let spilled = self.record().map(|(_, spilled)| spilled).unwrap_or_default();
@@ -263,7 +272,7 @@ impl Rig {
             for (sequence, event) in &write.spill {
                 if let Some(there) = spilled.get(sequence).filter(|_| holds(write)) {
                     let same = there.content() == event.content();
-                    applied.present.push(ordain_core::Present {
+                    applied.present.push(ordain_core::ExistingSpill {
                         write: at,
                         sequence: *sequence,
                         same,
@@ -283,8 +292,8 @@ impl Rig {
     }
 
     /// Returns the stored record and its spilled events.
-    pub(crate) fn record(&self) -> Option<(Job, Spilled)> {
-        let mut record: Option<(Job, Spilled)> = None;
+    pub(crate) fn record(&self) -> Option<(KeyRecord, Spilled)> {
+        let mut record: Option<(KeyRecord, Spilled)> = None;
         let applied = self.stored.iter().filter(|(_, applied)| applied.refused.is_empty());
         for write in applied.flat_map(|(batch, _)| &batch.writes) {
             let mut spilled = record.take().map(|(_, spilled)| spilled).unwrap_or_default();
@@ -307,6 +316,6 @@ impl Rig {
     }
 }
 
-fn version() -> Arc<Decided> {
-    Decided::first("h@1.0.0", Digest([0; 32]))
+fn version() -> Arc<Rollout> {
+    Rollout::first("h@1.0.0", FileDigest([0; 32]))
 }

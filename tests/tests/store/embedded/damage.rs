@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Change, Key};
+use ordain_core::{Key, StateUpdate};
 use ordain_store::{
-    Assign, Destination, Item, KeyFilter, Keys, Lot, Part, Place, Records, Rules, StoreError,
+    AssignGroup, AssignItem, AssignRequest, Destination, DestinationRules, KeyFilter, KeyListing,
+    OutboxChunk, OutboxPosition, RecordStore, StoreError,
 };
-use ordain_store_embedded::{Embedded, Options};
+use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_tests::conformance::{Fixture, Owner, absent, event};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -28,7 +29,7 @@ async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
         let mut write = absent(&format!("key-{number}"));
         let mut state = vec![0; size];
         ChaCha8Rng::seed_from_u64(number).fill_bytes(&mut state);
-        write.state = Change::Put(state.into());
+        write.state = StateUpdate::Put(state.into());
         owner.write(rig.store(), write).await;
     }
     let copy = copy_of(&rig);
@@ -78,7 +79,7 @@ fn journal(folder: &Path) -> (PathBuf, Vec<u8>, usize) {
 
 /// Returns the number of keys of the stream, or the reason why the store does not open.
 async fn open_and_count(folder: &Path) -> Result<usize, String> {
-    let store = match Embedded::open(Options::new(folder)) {
+    let store = match EmbeddedStore::open(EmbeddedOptions::new(folder)) {
         Ok(store) => store,
         Err(StoreError::Unusable(words) | StoreError::Corrupt(words)) => return Err(words),
         Err(other) => panic!("{other:?}"),
@@ -119,7 +120,7 @@ async fn torn_value_is_dropped() {
     let mut write = absent("torn");
     let mut state = vec![0; 20_000];
     ChaCha8Rng::seed_from_u64(0).fill_bytes(&mut state);
-    write.state = Change::Put(state.into());
+    write.state = StateUpdate::Put(state.into());
     owner.write(rig.store(), write).await;
     owner.write(rig.store(), absent("after it")).await;
     let (path, mut bytes, end) = journal(rig.path());
@@ -179,14 +180,14 @@ async fn damaged_acceptance_is_detected() {
     let rig = Rig::open();
     for number in 0..COMMITS {
         let accepted = event(&format!("key-{number}"), 1, "data");
-        let item = Item { event: accepted, partition: 0, number: 0 };
-        let part = Part { place: Place { commit: 0, part: 0 }, items: vec![item] };
-        let assign = Assign {
+        let item = AssignItem { event: accepted, partition: 0, number: 0 };
+        let part = OutboxChunk { place: OutboxPosition { commit: 0, part: 0 }, items: vec![item] };
+        let assign = AssignRequest {
             to: Destination::Stream("s".into()),
             shard: 0,
-            rules: Rules { numbers: None, queue: Some(1_000) },
+            rules: DestinationRules { numbers: None, queue: Some(1_000) },
             witness: None,
-            lots: vec![Lot { origin: None, parts: vec![part] }],
+            lots: vec![AssignGroup { origin: None, parts: vec![part] }],
         };
         rig.store().assign(Arc::new(assign)).await.expect("an answer");
         rig.store().flush().await.expect("an answer");
@@ -299,7 +300,7 @@ async fn damaged_table_is_detected() {
 
 /// Returns whether every key loads as written. A wrong answer fails the test.
 async fn load_all(folder: &Path) -> bool {
-    let store = match Embedded::open(Options::new(folder)) {
+    let store = match EmbeddedStore::open(EmbeddedOptions::new(folder)) {
         Ok(store) => store,
         Err(error) => {
             assert!(!error.to_string().is_empty());

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use ordain_core::{Change, CommitReply};
-use ordain_store::{Mark, Marks, Records, Store, StoreError};
-use ordain_store_embedded::{Embedded, Options};
+use ordain_core::{CommitReply, StateUpdate};
+use ordain_store::{Mark, MarkStore, RecordStore, Store, StoreError};
+use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_tests::conformance::{Owner, absent, claim};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -21,14 +21,14 @@ const FILE_LIMIT: u64 = 64 << 20;
 #[tokio::test]
 async fn child() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
-    let store = Embedded::open(Options::new(folder)).expect("the store");
+    let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
     let mut answered = 0;
     let unknown = loop {
         let mut write = absent(&format!("key-{answered}"));
         let mut state = vec![0; 1 << 20];
         ChaCha8Rng::seed_from_u64(answered).fill_bytes(&mut state);
-        write.state = Change::Put(state.into());
+        write.state = StateUpdate::Put(state.into());
         let batch = owner.batch(vec![write]);
         match owner.send(&store, &batch).await {
             CommitReply::Applied(_) => answered += 1,
@@ -58,7 +58,8 @@ async fn full_disk_stops_store_and_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let answered = run(folder.path());
     assert!(answered > 10, "{answered}");
-    let store = Embedded::open(Options::new(folder.path())).expect("the store without the limit");
+    let store = EmbeddedStore::open(EmbeddedOptions::new(folder.path()))
+        .expect("the store without the limit");
     let mut owner = Owner::claim(&store, "s", 0).await;
     assert!(owner.numbers[0] >= answered, "{} of {answered}", owner.numbers[0]);
     for number in 0..answered {

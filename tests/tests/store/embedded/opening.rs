@@ -6,16 +6,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use ordain_store::{Store, StoreError};
-use ordain_store_embedded::{Embedded, Options};
+use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_tests::conformance::{Fixture, Owner, absent, next};
 
 use super::support::Rig;
 
 /// Returns the reason why the store refuses a folder. The store must not change the folder either.
-fn refusal(options: Options) -> String {
+fn refusal(options: EmbeddedOptions) -> String {
     let before = listing(&options.path);
     let path = options.path.clone();
-    match Embedded::open(options) {
+    match EmbeddedStore::open(options) {
         Ok(_) => panic!("opened {}", path.display()),
         Err(StoreError::Unusable(words) | StoreError::InUse(words)) => {
             assert!(words.contains(path.to_str().expect("text")), "{words}");
@@ -48,13 +48,13 @@ fn foreign_folder_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("keyspaces")).expect("a folder");
     fs::write(folder.path().join("version"), b"FJL\x03").expect("a file");
-    let words = refusal(Options::new(folder.path()));
+    let words = refusal(EmbeddedOptions::new(folder.path()));
     assert!(words.contains("not a store of Ordain"), "{words}");
 
     let file = folder.path().join("version");
-    assert!(refusal(Options::new(&file)).contains("is a file"));
-    assert!(refusal(Options::new(file.join("below"))).contains("cannot use"));
-    assert!(refusal(Options::new("/proc/ordain")).contains("cannot use"));
+    assert!(refusal(EmbeddedOptions::new(&file)).contains("is a file"));
+    assert!(refusal(EmbeddedOptions::new(file.join("below"))).contains("cannot use"));
+    assert!(refusal(EmbeddedOptions::new("/proc/ordain")).contains("cannot use"));
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn other_schema_or_shape_is_refused() {
     let marker = rig.path().join("ordain.store");
     let text = fs::read_to_string(&marker).expect("the marker");
 
-    let words = refusal(Options { shards: 4, ..rig.options() });
+    let words = refusal(EmbeddedOptions { shards: 4, ..rig.options() });
     assert!(words.contains("created with 1 shards"), "{words}");
     fs::write(&marker, text.replace("schema = ", "schema = 9")).expect("a file");
     let words = refusal(rig.options());
@@ -122,7 +122,7 @@ async fn lost_commits_are_detected() {
     empty.close();
     fs::rename(empty.path().join("data"), &data).expect("renamed");
     for _ in 0..2 {
-        let Err(StoreError::Unusable(words)) = Embedded::open(rig.options()) else {
+        let Err(StoreError::Unusable(words)) = EmbeddedStore::open(rig.options()) else {
             panic!("opened an empty database")
         };
         // The claim and the commits.
@@ -239,9 +239,9 @@ async fn missing_database_stops_store() {
 }
 
 /// Opens a store. A failed store releases its folder shortly after it is dropped.
-async fn open_released(path: &Path) -> Result<Embedded, StoreError> {
+async fn open_released(path: &Path) -> Result<EmbeddedStore, StoreError> {
     for _ in 0..100 {
-        match Embedded::open(Options::new(path)) {
+        match EmbeddedStore::open(EmbeddedOptions::new(path)) {
             Err(StoreError::InUse(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
             opened => return opened,
         }
@@ -250,7 +250,7 @@ async fn open_released(path: &Path) -> Result<Embedded, StoreError> {
 }
 
 /// Waits until the store reports that its folder is missing.
-async fn assert_misses_folder(store: &Embedded) {
+async fn assert_misses_folder(store: &EmbeddedStore) {
     let failed = tokio::time::timeout(Duration::from_secs(5), store.failed()).await;
     let words = failed.expect("a failed store").to_string();
     assert!(words.contains("is missing or was replaced"), "{words}");

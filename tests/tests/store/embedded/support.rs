@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordain_store::Store;
-use ordain_store_embedded::{Clock, Embedded, Options};
+use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore, TimeSource};
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
 /// The time at the start of a test, in milliseconds.
@@ -13,7 +13,7 @@ const START: u64 = 1_000_000;
 
 /// A store under test.
 pub(super) struct Rig {
-    store: Option<Embedded>,
+    store: Option<EmbeddedStore>,
     folder: tempfile::TempDir,
     remembered: Option<tempfile::TempDir>,
     wall: Arc<AtomicU64>,
@@ -27,21 +27,21 @@ impl Rig {
         let wall = Arc::new(AtomicU64::new(START));
         let steady = Arc::default();
         let mut rig = Self { store: None, folder, remembered: None, wall, steady };
-        rig.store = Some(Embedded::open(rig.options()).expect("a new store"));
+        rig.store = Some(EmbeddedStore::open(rig.options()).expect("a new store"));
         rig
     }
 
     /// Returns the options of the store.
-    pub(super) fn options(&self) -> Options {
+    pub(super) fn options(&self) -> EmbeddedOptions {
         let wall = self.wall.clone();
         let steady = self.steady.clone();
-        Options {
+        EmbeddedOptions {
             dead_ttl: DEAD_TTL,
-            clock: Clock::new(
+            clock: TimeSource::new(
                 move || wall.load(Ordering::Relaxed),
                 move || steady.load(Ordering::Relaxed),
             ),
-            ..Options::new(self.path())
+            ..EmbeddedOptions::new(self.path())
         }
     }
 
@@ -73,7 +73,7 @@ impl Fixture for Rig {
 
     async fn reopen(&mut self) {
         self.close();
-        self.store = Some(Embedded::open(self.options()).expect("the store again"));
+        self.store = Some(EmbeddedStore::open(self.options()).expect("the store again"));
     }
 
     async fn remember(&mut self) {

@@ -24,36 +24,36 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::InFlight;
-use crate::effect::{Effect, Stop};
+use super::InFlightBatch;
+use crate::effect::{Effect, StopReason};
 use crate::event::Message;
-use crate::job::{Applied, Batch, Change, Expect, Job, JobWrite};
+use crate::job::{AppliedCommit, Batch, KeyRecord, KeyWrite, StateUpdate, WriteCondition};
 use crate::letter::{DeadLetter, LetterContent};
 use crate::sequencer::Sequencer;
-use crate::sequencer::letters::FreeLetter;
+use crate::sequencer::letters::OrphanLetter;
 
 /// The latest commits of a shard, the newest last, without a hole.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
-    commits: VecDeque<Commit>,
+pub(super) struct CommitHistory {
+    commits: VecDeque<KeptCommit>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Commit {
+struct KeptCommit {
     batch: Arc<Batch>,
-    applied: Applied,
+    applied: AppliedCommit,
     bytes: usize,
 }
 
-impl Commit {
+impl KeptCommit {
     /// Returns the applied part of the commit, as a batch.
     fn as_applied(&self) -> Batch {
         let Self { batch, applied, .. } = self;
         let refused =
             |at: &usize| applied.refused.binary_search_by_key(at, |refused| refused.0).is_ok();
         let writes = batch.writes.iter().enumerate().filter(|(at, _)| !refused(at));
-        let mut writes: Vec<JobWrite> = writes.map(|(_, write)| write.clone()).collect();
+        let mut writes: Vec<KeyWrite> = writes.map(|(_, write)| write.clone()).collect();
         for write in &mut writes {
             write.job.fill_times(applied.time);
         }
@@ -66,11 +66,11 @@ impl Commit {
 /// earlier sending.
 fn void(batch: &Batch) -> Batch {
     let mut writes = batch.writes.clone();
-    writes.push(JobWrite {
+    writes.push(KeyWrite {
         key: "".into(),
-        expect: Expect::Absent,
-        job: Job::new(0, 0),
-        state: Change::Keep,
+        expect: WriteCondition::Absent,
+        job: KeyRecord::new(0, 0),
+        state: StateUpdate::Keep,
         messages: Vec::new(),
         letters: Vec::new(),
         consumed: Vec::new(),
@@ -81,21 +81,25 @@ fn void(batch: &Batch) -> Batch {
     });
     for write in &mut writes {
         // No job reaches this value, which is after the last possible sequence.
-        write.expect = Expect::Next(u64::MAX);
+        write.expect = WriteCondition::Next(u64::MAX);
     }
     Batch { writes, letters: Vec::new(), ..*batch }
 }
 
-impl InFlight {
+impl InFlightBatch {
     /// Returns the letters to the queue for the next batch, if the void batch was applied.
-    pub(super) fn return_letters(&mut self, applied: &Applied, letters: &mut VecDeque<FreeLetter>) {
+    pub(super) fn return_letters(
+        &mut self,
+        applied: &AppliedCommit,
+        letters: &mut VecDeque<OrphanLetter>,
+    ) {
         if applied.refused.last().is_none_or(|refused| refused.0 != self.batch.writes.len()) {
             return;
         }
         let own = self.batch.letters.iter().cloned().zip(self.letters.drain(..));
         for (letter, delivery) in own.rev() {
             self.bytes -= letter.memory();
-            letters.push_front(FreeLetter { letter, delivery });
+            letters.push_front(OrphanLetter { letter, delivery });
         }
         let writes = self.batch.writes.clone();
         self.batch = Arc::new(Batch { writes, letters: Vec::new(), ..*self.batch });
@@ -104,16 +108,16 @@ impl InFlight {
 
 /// Returns the memory cost of a batch, in bytes.
 fn memory(batch: &Batch) -> usize {
-    let write = |write: &JobWrite| {
+    let write = |write: &KeyWrite| {
         let messages = write.messages.iter().map(|emitted| &emitted.message);
-        size_of::<JobWrite>()
+        size_of::<KeyWrite>()
             + 4 * write.job.digests.iter().len()
             + write.state.memory()
             + messages.map(Message::memory).sum::<usize>()
             + write.letters.iter().map(DeadLetter::memory).sum::<usize>()
             + write.spill.iter().map(|(_, event)| event.memory()).sum::<usize>()
     };
-    size_of::<Commit>()
+    size_of::<KeptCommit>()
         + size_of::<Batch>()
         + batch.writes.iter().map(write).sum::<usize>()
         + batch.letters.iter().map(DeadLetter::memory).sum::<usize>()
@@ -123,14 +127,14 @@ impl Sequencer {
     /// Keeps a commit in case the store loses it, together with the previous commits that fit.
     /// Beyond `keep_bytes`, the shard with the most bytes drops its oldest commit, because a commit
     /// without its predecessors is useless. A shard that is recovering commits drops none.
-    pub(super) fn keep(&mut self, batch: &Arc<Batch>, applied: &Applied) {
+    pub(super) fn keep(&mut self, batch: &Arc<Batch>, applied: &AppliedCommit) {
         if self.settings.keep_bytes == 0 {
             return;
         }
         let bytes = memory(batch);
         let kept = &mut self.shards[batch.shard as usize].kept;
         kept.bytes += bytes;
-        kept.commits.push_back(Commit {
+        kept.commits.push_back(KeptCommit {
             batch: Arc::clone(batch),
             applied: applied.clone(),
             bytes,
@@ -201,11 +205,11 @@ impl Sequencer {
         let state = &self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
         let detail = format!("this owner's last commit was number {newest}, but {found}");
-        self.stop(Stop::Rewound { shard, detail });
+        self.stop(StopReason::Rewound { shard, detail });
     }
 
     /// Handles the reply to a recovered commit: the store has the commit again, or still.
-    pub(super) fn made_again(&mut self, batch: Arc<Batch>, applied: Applied) {
+    pub(super) fn made_again(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
         let state = &mut self.shards[batch.shard as usize];
         let number = batch.number;
         let commit = state.kept.commits.iter_mut().rfind(|commit| commit.batch.number == number);
@@ -235,7 +239,7 @@ impl Sequencer {
             }
         }
         let letters = std::mem::take(&mut self.shards[shard as usize].letters);
-        for FreeLetter { letter, delivery } in letters {
+        for OrphanLetter { letter, delivery } in letters {
             // The lane decides about the event again. An event without a delivery is read again
             // anyway. Without a free lane the letter stays, although its reason may no longer hold.
             if let LetterContent::Event(event) = &letter.content
@@ -249,7 +253,7 @@ impl Sequencer {
                     self.lanes[index].arrivals.sort_by_key(|arrival| arrival.delivery);
                 }
             } else {
-                self.shards[shard as usize].letters.push_back(FreeLetter { letter, delivery });
+                self.shards[shard as usize].letters.push_back(OrphanLetter { letter, delivery });
             }
         }
         self.due.soon(self.now);

@@ -2,15 +2,15 @@
 
 use super::super::Sequencer;
 use super::write::spilled;
-use super::{InFlight, InWrite};
+use super::{InFlightBatch, InFlightWrite};
 use crate::effect::Effect;
-use crate::job::{Applied, Expect, JobWrite, Refusal};
-use crate::settings::Ordering;
+use crate::job::{AppliedCommit, KeyWrite, WriteCondition, WriteRefusal};
+use crate::settings::OrderingMode;
 
 impl Sequencer {
-    pub(super) fn applied(&mut self, flight: InFlight, applied: Applied) {
+    pub(super) fn applied(&mut self, flight: InFlightBatch, applied: AppliedCommit) {
         self.settled_times.clear();
-        let InFlight { batch, lanes, letters, bytes, .. } = flight;
+        let InFlightBatch { batch, lanes, letters, bytes, .. } = flight;
         self.shards[batch.shard as usize].store_ahead = applied.time.wrapping_sub(self.now);
         self.keep(&batch, &applied);
         self.stats.commits += 1;
@@ -54,9 +54,9 @@ impl Sequencer {
     fn write_applied(
         &mut self,
         position: usize,
-        in_write: InWrite,
-        write: &JobWrite,
-        applied: &Applied,
+        in_write: InFlightWrite,
+        write: &KeyWrite,
+        applied: &AppliedCommit,
     ) {
         let index = in_write.lane;
         self.stats.settled += in_write.effects as u64;
@@ -108,9 +108,9 @@ impl Sequencer {
 
     /// Starts a new stretch of ids if the commit took so long that its ids are younger than the stretch
     /// that was current when the commit was formed.
-    fn note_late(&mut self, index: u32, write: &JobWrite, time: u64) {
-        if self.settings.ordering == Ordering::Fifo
-            && let Expect::Next(first) = write.expect
+    fn note_late(&mut self, index: u32, write: &KeyWrite, time: u64) {
+        if self.settings.ordering == OrderingMode::Fifo
+            && let WriteCondition::Next(first) = write.expect
             && first < write.job.next
         {
             self.lanes[index].job.id_times.note(first, time, self.settings.id_ttl);
@@ -127,7 +127,7 @@ impl Sequencer {
         }
     }
 
-    fn refused(&mut self, in_write: InWrite, refusal: Refusal) {
+    fn refused(&mut self, in_write: InFlightWrite, refusal: WriteRefusal) {
         let index = in_write.lane;
         self.stats.refused += 1;
         for (delivery, event) in in_write.joined {
@@ -139,9 +139,9 @@ impl Sequencer {
         }
         match refusal {
             // After the load, the lane waits for the decision that its job was executed under.
-            Refusal::Next(_) | Refusal::Version => self.load_again(index),
-            Refusal::Partition(next) => self.yield_lane(index, next),
-            Refusal::Corrupt(error) => self.break_lane(index, error),
+            WriteRefusal::Next(_) | WriteRefusal::Version => self.load_again(index),
+            WriteRefusal::Partition(next) => self.yield_lane(index, next),
+            WriteRefusal::Corrupt(error) => self.break_lane(index, error),
         }
     }
 }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::Sequencer;
-use super::super::chunk::Chunk;
+use super::super::chunk::ResultChunk;
 use super::super::held::SpillCopy;
-use super::super::lane::{Check, Known, Lane};
-use super::InWrite;
+use super::super::lane::{Lane, SpillCheck, StoredRevision};
+use super::InFlightWrite;
 use crate::event::Event;
-use crate::job::{Digests, Expect, Job, JobWrite, Spilled, Status, TakenId};
-use crate::settings::{Ordering, Settings};
+use crate::job::{
+    AcceptedId, ContentDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent, WriteCondition,
+};
+use crate::settings::{OrderingMode, SequencerSettings};
 
 impl Sequencer {
     /// Forms the lane's write, with room for a number of spilled events and bytes.
@@ -19,18 +21,19 @@ impl Sequencer {
         &mut self,
         index: u32,
         room: (usize, usize),
-    ) -> (JobWrite, InWrite, Cost) {
+    ) -> (KeyWrite, InFlightWrite, WriteCost) {
         let tail = self.tail_from_now();
         let store_time = self.store_time(self.lanes[index].shard);
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
-        let expect = if lane.absent { Expect::Absent } else { Expect::Next(lane.job.next) };
+        let expect =
+            if lane.absent { WriteCondition::Absent } else { WriteCondition::Next(lane.job.next) };
         let mut ids = SmallVec::new();
         let chunk = if lane.pending.is_empty() {
-            Box::new(Chunk::new(lane.job.next, None))
+            Box::new(ResultChunk::new(lane.job.next, None))
         } else {
             let chunk = lane.pending.remove(0);
-            if settings.ordering == Ordering::Fifo && chunk.next > lane.job.next {
+            if settings.ordering == OrderingMode::Fifo && chunk.next > lane.job.next {
                 lane.job.id_times.note(lane.job.next, store_time, settings.id_ttl);
             }
             advance_job(lane, &chunk, settings, &mut ids);
@@ -51,7 +54,7 @@ impl Sequencer {
         let due = if more { Some(self.now) } else { lane.due(self.now) };
         let due_in = due.map(|at| at.saturating_sub(self.now));
         if completed {
-            lane.job.status = Status::Completed;
+            lane.job.status = KeyStatus::Completed;
         }
         let quiet = due_in.is_none() && lane.job.spilled.count == 0 && !lane.parked();
         let ttl = if completed { Some(settings.complete_ttl) } else { settings.key_ttl };
@@ -60,7 +63,7 @@ impl Sequencer {
         lane.job.gaps.count_wait(self.now);
         let job = job_to_write(lane, more);
         lane.absent = false;
-        let known = Known::of(&job);
+        let known = StoredRevision::of(&job);
         if lane.rare.known != known {
             lane.rare.make().known = known;
         }
@@ -68,13 +71,13 @@ impl Sequencer {
         lane.writing = true;
         lane.joining = !chunk.joined.is_empty();
 
-        let cost = Cost {
+        let cost = WriteCost {
             // The store writes a value for each of these.
             events: chunk.events + spill.len() + chunk.letters.len() + chunk.consumed.len(),
             bytes: chunk.bytes + spilled_bytes,
             kept: chunk.bytes,
         };
-        let write = JobWrite {
+        let write = KeyWrite {
             key: lane.key.clone(),
             expect,
             job,
@@ -87,7 +90,7 @@ impl Sequencer {
             due_in,
             expire_in,
         };
-        let in_write = InWrite {
+        let in_write = InFlightWrite {
             lane: index,
             events: chunk.events,
             effects: chunk.effects,
@@ -100,7 +103,7 @@ impl Sequencer {
 
 /// The cost of a write: events and bytes towards the batch's limits, and bytes kept until the
 /// reply.
-pub(super) struct Cost {
+pub(super) struct WriteCost {
     pub(super) events: usize,
     pub(super) bytes: usize,
     pub(super) kept: usize,
@@ -109,12 +112,12 @@ pub(super) struct Cost {
 /// Advances the job over the events of a chunk.
 fn advance_job(
     lane: &mut Lane,
-    chunk: &Chunk,
-    settings: &Settings,
-    ids: &mut SmallVec<[TakenId; 2]>,
+    chunk: &ResultChunk,
+    settings: &SequencerSettings,
+    ids: &mut SmallVec<[AcceptedId; 2]>,
 ) {
     let mut next = lane.job.next;
-    let unseen = |digests: &mut Digests, from: u64, to: u64| {
+    let unseen = |digests: &mut ContentDigests, from: u64, to: u64| {
         for _ in from.max(to.saturating_sub(settings.digests as u64))..to {
             digests.push_unseen(settings.digests);
         }
@@ -126,7 +129,7 @@ fn advance_job(
         unseen(&mut lane.job.digests, next, held.sequence);
         lane.job.digests.push(held.event.content(), settings.digests);
         next = held.sequence + 1;
-        if settings.ordering == Ordering::Fifo && held.copy == SpillCopy::None {
+        if settings.ordering == OrderingMode::Fifo && held.copy == SpillCopy::None {
             ids.push(taken(held.sequence, &held.event));
         }
     }
@@ -146,18 +149,18 @@ fn advance_job(
     }
 }
 
-fn taken(sequence: u64, event: &Event) -> TakenId {
-    let content = Digests::short(event.content());
-    TakenId { sequence, id: event.id_digest(), content }
+fn taken(sequence: u64, event: &Event) -> AcceptedId {
+    let content = ContentDigests::short(event.content());
+    AcceptedId { sequence, id: event.id_digest(), content }
 }
 
 /// Selects the held events that this write spills, from the first on, so that in a `fifo` stream no
 /// number becomes durable before an earlier number.
 fn spill_of(
     lane: &mut Lane,
-    settings: &Settings,
+    settings: &SequencerSettings,
     (mut events, bytes): (usize, usize),
-    ids: &mut SmallVec<[TakenId; 2]>,
+    ids: &mut SmallVec<[AcceptedId; 2]>,
 ) -> (Vec<(u64, Arc<Event>)>, usize) {
     let mut spill = Vec::new();
     let mut spilled = 0;
@@ -177,7 +180,7 @@ fn spill_of(
             return false;
         }
         spilled += held.event.memory();
-        if settings.ordering == Ordering::Fifo {
+        if settings.ordering == OrderingMode::Fifo {
             ids.push(taken(held.sequence, &held.event));
         }
         spill.push((held.sequence, Arc::clone(&held.event)));
@@ -188,13 +191,13 @@ fn spill_of(
 }
 
 /// Removes and returns the checks that can be made now, at most one for each sequence.
-fn checks_of(lane: &mut Lane, settings: &Settings, room: usize) -> Vec<Check> {
+fn checks_of(lane: &mut Lane, settings: &SequencerSettings, room: usize) -> Vec<SpillCheck> {
     if lane.rare.checks.is_empty() {
         return Vec::new();
     }
     let room = lane.check_room(settings).min(room);
-    let mut now: Vec<Check> = Vec::new();
-    let mut later: Vec<Check> = Vec::new();
+    let mut now: Vec<SpillCheck> = Vec::new();
+    let mut later: Vec<SpillCheck> = Vec::new();
     for check in lane.rare.take_checks() {
         if now.len() >= room || now.iter().any(|other| other.sequence == check.sequence) {
             later.push(check);
@@ -207,7 +210,7 @@ fn checks_of(lane: &mut Lane, settings: &Settings, room: usize) -> Vec<Check> {
 }
 
 /// Returns the extent of the spill area after the write.
-pub(super) fn spilled(lane: &Lane, checks: &[Check]) -> Spilled {
+pub(super) fn spilled(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
     let mut spilled = lane.rare.rest;
     if lane.held.copies() > 0 {
         for held in lane.held.iter() {
@@ -226,21 +229,21 @@ pub(super) fn spilled(lane: &Lane, checks: &[Check]) -> Spilled {
 
 /// Returns the record to write. Fields of the event at `done` are left out while earlier results
 /// are still to be written.
-fn job_to_write(lane: &Lane, more: bool) -> Job {
+fn job_to_write(lane: &Lane, more: bool) -> KeyRecord {
     let mut job = lane.job.clone();
     if more {
         job.attempts = 0;
         job.rounds = 0;
         job.trouble = None;
-        job.status = Status::Active;
-    } else if job.status == Status::Active {
+        job.status = KeyStatus::Active;
+    } else if job.status == KeyStatus::Active {
         if lane.rare.retry_at.is_some() {
-            job.status = Status::Retrying;
+            job.status = KeyStatus::Retrying;
         } else if lane.rare.gap.as_ref().is_some_and(|gap| gap.at == job.next) {
-            job.status = Status::Waiting;
+            job.status = KeyStatus::Waiting;
         }
     }
-    if job.status != Status::Completed {
+    if job.status != KeyStatus::Completed {
         job.gaps.reopen_from(job.next);
     }
     job

@@ -2,15 +2,15 @@
 
 use super::super::Sequencer;
 use super::super::retry::missing;
-use super::{Gap, Stage};
-use crate::gaps::{GapEnd, Gaps};
-use crate::settings::Exhausted;
+use super::{GapState, LaneGap};
+use crate::gaps::{GapEnd, GapHistory};
+use crate::settings::ExhaustedPolicy;
 
 /// The interval between two checks whether an unavailable source is back, in ms.
 const AWAY_LOOK: u64 = 1_000;
 
 /// Describes the missing events, and the sources that failed and may still have them.
-fn never_came(gaps: &Gaps, first: u64, last: u64, rounds: u32) -> String {
+fn never_came(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> String {
     let events =
         if first == last { format!("event {first}") } else { format!("events {first} to {last}") };
     let rounds = if rounds == 1 { "1 round".into() } else { format!("{rounds} rounds") };
@@ -34,12 +34,12 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let rest = (lane.rare.rest.count > 0).then_some(lane.rare.rest.first);
         let Some(gap) = lane.rare.gap else { return };
-        if gap.stage != Stage::Exhausted || gap.at != lane.done || lane.turn.is_some() {
+        if gap.stage != GapState::Exhausted || gap.at != lane.done || lane.turn.is_some() {
             return;
         }
         if self.now < self.away_until {
             let look = self.now.saturating_add(AWAY_LOOK).min(self.away_until);
-            lane.rare.make().gap = Some(Gap { stage: Stage::Clock(look), ..gap });
+            lane.rare.make().gap = Some(LaneGap { stage: GapState::Clock(look), ..gap });
             return;
         }
         let first = gap.at;
@@ -57,17 +57,17 @@ impl Sequencer {
         let next = next.min(asked.saturating_add(1));
         let error = never_came(&lane.job.gaps, first, next - 1, rounds);
         match self.settings.gap.on_exhausted {
-            Exhausted::Wait => {
+            ExhaustedPolicy::Wait => {
                 lane.give_up_gap(GapEnd::Waiting, next - 1);
-                lane.rare.make().gap = Some(Gap { stage: Stage::Waiting, ..gap });
+                lane.rare.make().gap = Some(LaneGap { stage: GapState::Waiting, ..gap });
                 // Nothing is due any more.
                 lane.header = true;
             }
-            Exhausted::Park => {
+            ExhaustedPolicy::Park => {
                 lane.give_up_gap(GapEnd::Parked, next - 1);
                 self.park(index, missing(error));
             }
-            Exhausted::Skip => {
+            ExhaustedPolicy::Skip => {
                 // A wide gap is skipped in commits of the usual size. The rest follows when this
                 // commit is on its way.
                 let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
@@ -78,7 +78,7 @@ impl Sequencer {
                 let last = (next - 1).min(first + room - 1);
                 let at = last + 1;
                 lane.note_skip(first, last);
-                lane.rare.make().gap = Some(Gap { at, ..gap });
+                lane.rare.make().gap = Some(LaneGap { at, ..gap });
                 self.skip_unseen(index, last, &format!("{error}; skipped"));
                 let lane = &mut self.lanes[index];
                 lane.advance_front();

@@ -5,13 +5,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::super::Sequencer;
-use super::super::lane::Known;
-use super::{Gap, Stage};
+use super::super::lane::StoredRevision;
+use super::{GapState, LaneGap};
 use crate::effect::Effect;
 use crate::event::Event;
-use crate::job::Loaded;
-use crate::settings::Ordering;
-use crate::turn::Token;
+use crate::job::KeySnapshot;
+use crate::settings::OrderingMode;
+use crate::turn::AttemptToken;
 
 /// The maximum number of sequences in one request; later rounds request the others.
 const ASKED_TOGETHER: u64 = 4_096;
@@ -23,11 +23,11 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.rare.gap_mut() else { return };
         if gap.round >= self.settings.gap.attempts {
-            gap.stage = Stage::Exhausted;
+            gap.stage = GapState::Exhausted;
             return;
         }
         (gap.again, gap.unasked) = (false, false);
-        gap.stage = Stage::Reloading;
+        gap.stage = GapState::Reloading;
         if let Some(listed) = lane.job.gaps.open_mut() {
             listed.rounds = listed.rounds.saturating_add(1);
         }
@@ -54,13 +54,14 @@ impl Sequencer {
     pub(in super::super) fn reloaded_for_gap(
         &mut self,
         index: u32,
-        loaded: &Result<Option<Box<Loaded>>, String>,
+        loaded: &Result<Option<Box<KeySnapshot>>, String>,
     ) {
         let lane = &mut self.lanes[index];
         let moved = match loaded {
             Ok(Some(loaded)) if loaded.job.next < lane.job.next => false,
             Ok(Some(loaded)) => {
-                loaded.job.next > lane.job.next || Known::of(&loaded.job) != lane.rare.known
+                loaded.job.next > lane.job.next
+                    || StoredRevision::of(&loaded.job) != lane.rare.known
             }
             Ok(None) | Err(_) => !lane.absent,
         };
@@ -75,7 +76,7 @@ impl Sequencer {
             // partitions with the same gap take the job from each other forever.
             lane.job.takeovers = loaded.job.takeovers;
         }
-        if lane.rare.gap.as_ref().is_some_and(Gap::reloading) {
+        if lane.rare.gap.as_ref().is_some_and(LaneGap::reloading) {
             self.ask_source(index, 0);
         }
     }
@@ -95,10 +96,10 @@ impl Sequencer {
             // The sequence may be among the spilled events whose sequences memory does not know;
             // the round follows when they are known. Or no later event is held any more, and the
             // gap is gone.
-            gap.stage = Stage::Clock(self.now);
+            gap.stage = GapState::Clock(self.now);
             return;
         }
-        gap.stage = Stage::Asking(source);
+        gap.stage = GapState::Asking(source);
         let round = gap.round;
         let rare = lane.rare.make();
         match (round, source) {
@@ -106,8 +107,8 @@ impl Sequencer {
             _ => rare.asked = both(&rare.asked, &missing),
         }
         rare.replay = Some(serial);
-        self.replays.ask(Token { lane: index, serial });
-        let token = Token { lane: index, serial };
+        self.replays.ask(AttemptToken { lane: index, serial });
+        let token = AttemptToken { lane: index, serial };
         let key = lane.key.clone();
         let within = self.settings.complete_ttl;
         self.effects.push_back(Effect::Replay { token, key, source, missing, within });
@@ -153,7 +154,7 @@ impl Sequencer {
 
     pub(in super::super) fn replayed(
         &mut self,
-        token: Token,
+        token: AttemptToken,
         found: Vec<(u64, Arc<Event>)>,
         until: u64,
         failed: Option<&str>,
@@ -167,10 +168,10 @@ impl Sequencer {
         let Some(gap) = lane.rare.gap_mut() else { return };
         gap.again |= failed.is_some();
         gap.unasked |= until <= gap.at;
-        let Gap { at, stage, tail, since, .. } = *gap;
-        let Stage::Asking(source) = stage else { return };
+        let LaneGap { at, stage, tail, since, .. } = *gap;
+        let GapState::Asking(source) = stage else { return };
         let more = source + 1 < self.settings.gap.sources.len();
-        let sequenced = self.settings.ordering == Ordering::Sequenced;
+        let sequenced = self.settings.ordering == OrderingMode::Sequenced;
         let fits = |(sequence, event): &(u64, Arc<Event>)| {
             sequenced && event.key() == &*lane.key && event.sequence() == Some(*sequence)
         };
@@ -221,10 +222,10 @@ impl Sequencer {
         lane.header = true;
         let hopeless = self.ended && !gap.again;
         if gap.round >= self.settings.gap.attempts || hopeless {
-            gap.stage = Stage::Exhausted;
+            gap.stage = GapState::Exhausted;
         } else {
             let delay = self.jitter.delay(self.settings.gap.backoff, gap.round.saturating_sub(1));
-            gap.stage = Stage::Clock(now.saturating_add(delay));
+            gap.stage = GapState::Clock(now.saturating_add(delay));
         }
         if gap.at == lane.done {
             lane.job.rounds = gap.round;

@@ -13,14 +13,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, timeout};
 
-use super::strand::{CallRoom, Given, Strand};
-use super::{Batch, Numbers, Passing};
-use crate::sink::{PublisherError, Target};
-use crate::source::Feeds;
-use ordain_amqp::{AmqpSink, Published};
-use ordain_config::Passage;
+use super::strand::{CallBudget, OutboxCursor, OutboxHistory};
+use super::{DestinationBatch, MessageNumbers, OutboundMessage};
+use crate::sink::{PartitionHandle, PublisherError};
+use crate::source::QueueNotifiers;
+use ordain_amqp::{ExchangeSink, PublishedCount};
+use ordain_config::NumberingPolicy;
 use ordain_store::{
-    Assign, AssignReply, Destination, Item, Lot, LotReply, Partition, Stage, Store,
+    AssignGroup, AssignGroupReply, AssignItem, AssignReply, AssignRequest, Destination,
+    OwnershipPhase, Partition, Store,
 };
 use ordain_util::log_throttle::LogThrottle;
 
@@ -40,22 +41,22 @@ const FENCED: Duration = Duration::from_secs(30);
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of a destination's task.
-pub(in crate::sink) struct Belt {
-    passage: Passage,
-    exchanges: Vec<AmqpSink>,
+pub(in crate::sink) struct SequenceAssigner {
+    passage: NumberingPolicy,
+    exchanges: Vec<ExchangeSink>,
     store: Arc<dyn Store>,
-    feeds: Arc<Feeds>,
+    feeds: Arc<QueueNotifiers>,
     /// The messages that each outbox gave last, for each shard of the destination.
-    given: HashMap<(Partition, u32, u32), Given>,
+    given: HashMap<(Partition, u32, u32), OutboxHistory>,
     /// The moment from which the histories count their times.
     epoch: Instant,
 }
 
-impl Belt {
+impl SequenceAssigner {
     pub(in crate::sink) fn new(
-        passage: Passage,
+        passage: NumberingPolicy,
         store: &Arc<dyn Store>,
-        feeds: &Arc<Feeds>,
+        feeds: &Arc<QueueNotifiers>,
     ) -> Self {
         Self {
             passage,
@@ -68,7 +69,7 @@ impl Belt {
     }
 
     /// Adds a sink that is an exchange. Returns its index among the exchanges.
-    pub(super) fn add_exchange(&mut self, exchange: AmqpSink) -> usize {
+    pub(super) fn add_exchange(&mut self, exchange: ExchangeSink) -> usize {
         self.exchanges.push(exchange);
         self.exchanges.len() - 1
     }
@@ -77,7 +78,7 @@ impl Belt {
     pub(super) fn start_exchanges(
         &mut self,
         tasks: &mut JoinSet<Result<(), PublisherError>>,
-        published: &UnboundedSender<Published>,
+        published: &UnboundedSender<PublishedCount>,
     ) {
         let exchanges = self.exchanges.iter_mut();
         for outlet in exchanges.filter_map(|exchange| exchange.start(published.clone())) {
@@ -90,8 +91,8 @@ impl Belt {
 
     pub(super) async fn run(
         mut self,
-        mut input: UnboundedReceiver<Batch>,
-        published: UnboundedSender<Published>,
+        mut input: UnboundedReceiver<DestinationBatch>,
+        published: UnboundedSender<PublishedCount>,
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(GROUP);
         let mut look = tokio::time::interval(LOOK);
@@ -122,7 +123,7 @@ impl Belt {
         self.given.retain(|_, given| !given.target.tenure.is_over());
         let breaks = self.store.breaks();
         let now = self.now();
-        let mut strands: BTreeMap<u32, Vec<Strand>> = BTreeMap::new();
+        let mut strands: BTreeMap<u32, Vec<OutboxCursor>> = BTreeMap::new();
         let in_doubt = self.given.extract_if(|_, given| given.history.is_in_doubt(breaks, now));
         for ((_, of, to), given) in in_doubt.collect::<Vec<_>>() {
             let target = Arc::clone(&given.target);
@@ -136,10 +137,10 @@ impl Belt {
     /// Gives batches to the store. Returns the numbers of their messages.
     pub(in crate::sink) async fn pass(
         &mut self,
-        batches: &[Batch],
-    ) -> Result<Vec<Numbers>, PublisherError> {
+        batches: &[DestinationBatch],
+    ) -> Result<Vec<MessageNumbers>, PublisherError> {
         let strands = self.strands(batches);
-        let mut numbers: Vec<Numbers> =
+        let mut numbers: Vec<MessageNumbers> =
             batches.iter().map(|batch| vec![None; batch.passing.len()]).collect();
         for strand in self.give_all(strands).await? {
             for ((batch, at), assigned) in strand.from.iter().zip(&strand.assigned) {
@@ -152,29 +153,29 @@ impl Belt {
     /// Gives strands to the store, all shards concurrently, and keeps their histories for later calls.
     async fn give_all(
         &mut self,
-        strands: BTreeMap<u32, Vec<Strand>>,
-    ) -> Result<Vec<Strand>, PublisherError> {
+        strands: BTreeMap<u32, Vec<OutboxCursor>>,
+    ) -> Result<Vec<OutboxCursor>, PublisherError> {
         let giving = strands
             .into_values()
             .map(async |mut strands| self.give(&mut strands).await.map(|()| strands));
         let given: Vec<_> = join_all(giving).await.into_iter().collect::<Result<_, _>>()?;
-        let mut given: Vec<Strand> = given.into_iter().flatten().collect();
-        self.given.extend(given.iter_mut().filter_map(Strand::take_given));
+        let mut given: Vec<OutboxCursor> = given.into_iter().flatten().collect();
+        self.given.extend(given.iter_mut().filter_map(OutboxCursor::take_given));
         let histories = self.given.values_mut().map(|given| &mut given.history);
         PublishHistory::limit_bytes(histories, KEEP_BYTES);
         Ok(given)
     }
 
     /// Sorts the messages of batches into strands, by shard of the destination and outbox.
-    fn strands(&mut self, batches: &[Batch]) -> BTreeMap<u32, Vec<Strand>> {
+    fn strands(&mut self, batches: &[DestinationBatch]) -> BTreeMap<u32, Vec<OutboxCursor>> {
         let shards = self.store.shards();
         let mut places: HashMap<_, usize> = HashMap::new();
-        let mut all: BTreeMap<u32, Vec<Strand>> = BTreeMap::new();
+        let mut all: BTreeMap<u32, Vec<OutboxCursor>> = BTreeMap::new();
         for (index, batch) in batches.iter().enumerate() {
             if batch.target.tenure.is_over() {
                 continue;
             }
-            for (at, Passing { commit, content, .. }) in batch.passing.iter().enumerate() {
+            for (at, OutboundMessage { commit, content, .. }) in batch.passing.iter().enumerate() {
                 let event = content.event(&batch.target.partition.stream);
                 let of = batch.shard;
                 let to = shard_of(event.key(), shards);
@@ -186,21 +187,27 @@ impl Belt {
                     strands.len() - 1
                 });
                 let partition = shard_of(event.key(), self.passage.partitions);
-                let item = Item { event: Arc::new(event), partition, number: 0 };
+                let item = AssignItem { event: Arc::new(event), partition, number: 0 };
                 strands[strand].put(*commit, item, (index, at));
             }
         }
         all
     }
 
-    fn strand(&self, target: Arc<Target>, of: u32, to: u32, given: Option<Given>) -> Strand {
+    fn strand(
+        &self,
+        target: Arc<PartitionHandle>,
+        of: u32,
+        to: u32,
+        given: Option<OutboxHistory>,
+    ) -> OutboxCursor {
         // The count of breaks is read before the first call, so that a break during the call is not missed.
-        Strand::new(target, of, to, given, self.store.breaks(), self.now())
+        OutboxCursor::new(target, of, to, given, self.store.breaks(), self.now())
     }
 
     /// Gives strands of one shard to the store, in calls of limited size, until all messages are done that do not
     /// belong to another owner.
-    async fn give(&self, strands: &mut [Strand]) -> Result<(), PublisherError> {
+    async fn give(&self, strands: &mut [OutboxCursor]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
@@ -244,10 +251,10 @@ impl Belt {
     }
 
     /// Builds the next call. Also returns the index of each lot's strand.
-    fn next_call(&self, strands: &[Strand]) -> (Arc<Assign>, Vec<usize>) {
+    fn next_call(&self, strands: &[OutboxCursor]) -> (Arc<AssignRequest>, Vec<usize>) {
         let mut lots = Vec::new();
         let mut given = Vec::new();
-        let mut room = CallRoom::default();
+        let mut room = CallBudget::default();
         // Fenced strands come last, because they would use up the room of the others.
         let (fenced, others): (Vec<_>, Vec<_>) =
             strands.iter().enumerate().partition(|(_, strand)| strand.is_fenced());
@@ -260,32 +267,32 @@ impl Belt {
         let to = self.passage.to.clone();
         let rules = self.passage.rules;
         let shard = strands.first().map_or(0, |strand| strand.to);
-        (Arc::new(Assign { to, shard, rules, witness: None, lots }), given)
+        (Arc::new(AssignRequest { to, shard, rules, witness: None, lots }), given)
     }
 
     /// Records the reply to a lot. Returns whether its strand made progress.
     async fn take(
         &self,
-        strand: &mut Strand,
-        lot: &Lot,
-        reply: LotReply,
+        strand: &mut OutboxCursor,
+        lot: &AssignGroup,
+        reply: AssignGroupReply,
     ) -> Result<bool, PublisherError> {
         let stream = strand.target.partition.stream.to_string();
         let to = self.passage.to.to_string();
         let shard = strand.to;
         match reply {
-            LotReply::Done(assigned) => {
+            AssignGroupReply::Done(assigned) => {
                 strand.done(lot, &assigned, self.store.may_go_back(), self.now());
                 Ok(true)
             }
             // Another process has the partition now. This process is about to learn that it lost the partition.
-            LotReply::Fenced => {
+            AssignGroupReply::Fenced => {
                 if strand.fence().elapsed() >= FENCED {
                     return Err(PublisherError::Fenced { stream, to, shard });
                 }
                 Ok(false)
             }
-            LotReply::WentBack(last) => {
+            AssignGroupReply::WentBack(last) => {
                 // The belt must not give messages again whose commits the store will not have again. The next owner
                 // creates these messages anew, in other commits.
                 match timeout(FENCED, strand.target.has_all_commits()).await {
@@ -303,7 +310,7 @@ impl Belt {
                     // The driver has ended, or it starts after messages that wait for this strand. Under the end of
                     // the tenure, the publisher does not mark messages as published that were not given.
                     Ok(false) | Err(_) => {
-                        strand.target.tenure.set(Stage::Over);
+                        strand.target.tenure.set(OwnershipPhase::Over);
                         strand.give_up();
                         return Ok(true);
                     }
@@ -324,7 +331,7 @@ impl Belt {
     }
 
     /// Waits until the queues may have room, for at most [`FULL`].
-    async fn room(&self, assign: &Assign) {
+    async fn room(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.to else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
         let feeds: Vec<_> = partitions
@@ -337,7 +344,7 @@ impl Belt {
 
     /// Notifies the readers in this process that more messages wait. Reports no places: if the store loses messages,
     /// this belt gives them again from memory, so the reader must not count them as lost.
-    fn tell(&self, assign: &Assign) {
+    fn tell(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.to else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
         for number in partitions {
@@ -348,12 +355,17 @@ impl Belt {
 
     /// Forwards the numbered messages of a batch to the exchanges. A message without a number belongs to another owner.
     /// Reports the messages that need no exchange as published.
-    fn forward(&mut self, batch: Batch, numbers: &Numbers, published: &UnboundedSender<Published>) {
-        let Batch { run, target, passing, .. } = batch;
+    fn forward(
+        &mut self,
+        batch: DestinationBatch,
+        numbers: &MessageNumbers,
+        published: &UnboundedSender<PublishedCount>,
+    ) {
+        let DestinationBatch { run, target, passing, .. } = batch;
         let mut here = passing.len();
         if !self.exchanges.is_empty() {
             let stream = &target.partition.stream;
-            for (Passing { content, via, .. }, number) in passing.iter().zip(numbers) {
+            for (OutboundMessage { content, via, .. }, number) in passing.iter().zip(numbers) {
                 let Some(number) = *number else { continue };
                 here -= 1;
                 content.put(&mut self.exchanges[*via], stream, Some(number));

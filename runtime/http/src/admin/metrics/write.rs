@@ -4,23 +4,23 @@ use std::fmt::Result as Written;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ordain_core::{Cause, FailureKind, LaneState, Recovery, Replays, Stats};
+use ordain_core::{Cause, FailureKind, LaneState, RecoveryTimes, ReplayCounts, Stats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::Snapshot;
-use ordain_engine::driver::Progress;
+use super::MetricsSnapshot;
+use ordain_engine::driver::PartitionMetrics;
 use ordain_util::histogram::Histogram;
 
 /// The labels of one sample.
-type Labels = Vec<(&'static str, String)>;
+type SampleLabels = Vec<(&'static str, String)>;
 
-impl Collector for Snapshot {
+impl Collector for MetricsSnapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Written {
-        let mut all = All { encoder, snapshot: self };
+        let mut all = MetricsEncoder { encoder, snapshot: self };
         all.events()?;
         all.gaps()?;
         all.handlers()?;
@@ -30,12 +30,12 @@ impl Collector for Snapshot {
 }
 
 /// An encoder of all metrics.
-struct All<'e, 's> {
+struct MetricsEncoder<'e, 's> {
     encoder: DescriptorEncoder<'e>,
-    snapshot: &'s Snapshot,
+    snapshot: &'s MetricsSnapshot,
 }
 
-impl All<'_, '_> {
+impl MetricsEncoder<'_, '_> {
     fn events(&mut self) -> Written {
         let help = "Events that ended durably: with effect, as a duplicate, or as a dead letter";
         let of_stream = |(stream, stats): (&'_ Arc<str>, &Stats)| {
@@ -77,9 +77,9 @@ impl All<'_, '_> {
     }
 
     fn gaps(&mut self) -> Written {
-        let Snapshot { all, .. } = self.snapshot;
+        let MetricsSnapshot { all, .. } = self.snapshot;
         let samples = self.snapshot.replays.iter().flat_map(|(source, replays)| {
-            let Replays { found, missing, failed } = *replays;
+            let ReplayCounts { found, missing, failed } = *replays;
             [("found", found), ("missing", missing), ("failed", failed)].map(|(result, count)| {
                 (vec![("source", source.clone()), ("result", result.into())], count)
             })
@@ -87,24 +87,24 @@ impl All<'_, '_> {
         let help = "Requests for missing events, by replay source";
         self.counters("gap_rounds", help, samples)?;
         let help = "Seconds from the arrival of a later event to the arrival of the missing event";
-        let samples = [(Vec::new(), Value::of_recovery(&all.recovery))];
+        let samples = [(Vec::new(), SampleValue::of_recovery(&all.recovery))];
         self.samples("recovery_seconds", help, MetricType::Histogram, samples)
     }
 
     fn handlers(&mut self) -> Written {
         let samples = self.snapshot.handlers.iter().map(|(handler, version, times)| {
             let labels = vec![("handler", handler.clone()), ("version", version.clone())];
-            (labels, Value::of(times))
+            (labels, SampleValue::of(times))
         });
         let help = "Seconds that a handler took for an event: the average of the event's turn";
         self.samples("handler_seconds", help, MetricType::Histogram, samples)?;
         let refused = self.snapshot.refused.iter().map(|(handler, files)| {
-            (vec![("handler", handler.clone())], Value::Gauge(*files as u64))
+            (vec![("handler", handler.clone())], SampleValue::Gauge(*files as u64))
         });
         let help = "Unusable handler files, as listed by `ordain plugins list`";
         self.samples("handler_files_refused", help, MetricType::Gauge, refused)?;
         let generations = self.snapshot.generations.iter().map(|(stream, generation)| {
-            (vec![("stream", stream.clone())], Value::Gauge(*generation))
+            (vec![("stream", stream.clone())], SampleValue::Gauge(*generation))
         });
         let help = "Number of the decision under which a stream's events are executed";
         self.samples("version_generation", help, MetricType::Gauge, generations)
@@ -121,7 +121,7 @@ impl All<'_, '_> {
                 &times.publish_to_commit,
             ),
         ] {
-            let samples = [(Vec::new(), Value::of(histogram))];
+            let samples = [(Vec::new(), SampleValue::of(histogram))];
             self.samples(name, help, MetricType::Histogram, samples)?;
         }
         Ok(())
@@ -161,16 +161,17 @@ impl All<'_, '_> {
             let events = known.reduce(|sum, more| sum + more);
             events.map(|events| (Vec::new(), events as usize)).into_iter().collect()
         })?;
-        let Snapshot { streams, .. } = self.snapshot;
+        let MetricsSnapshot { streams, .. } = self.snapshot;
         let samples = streams.iter().map(|(stream, stats)| {
             let keys = self.snapshot.parked_keys(stream, stats);
-            (vec![("stream", stream.to_string())], Value::Gauge(keys))
+            (vec![("stream", stream.to_string())], SampleValue::Gauge(keys))
         });
         let help = "Parked keys, including those in the store, which are counted from time to time";
         self.samples("parked_keys", help, MetricType::Gauge, samples.collect::<Vec<_>>())?;
         let wanted = self.snapshot.wanted.iter();
-        let samples = wanted
-            .map(|(stream, wanted)| (vec![("stream", stream.clone())], Value::Gauge(*wanted)));
+        let samples = wanted.map(|(stream, wanted)| {
+            (vec![("stream", stream.clone())], SampleValue::Gauge(*wanted))
+        });
         let help = "Instances that the lag of a stream requires, as in GET /v1/scale";
         self.samples("wanted_instances", help, MetricType::Gauge, samples.collect::<Vec<_>>())
     }
@@ -179,9 +180,10 @@ impl All<'_, '_> {
         &mut self,
         name: &str,
         help: &str,
-        samples: impl IntoIterator<Item = (Labels, u64)>,
+        samples: impl IntoIterator<Item = (SampleLabels, u64)>,
     ) -> Written {
-        let samples = samples.into_iter().map(|(labels, count)| (labels, Value::Count(count)));
+        let samples =
+            samples.into_iter().map(|(labels, count)| (labels, SampleValue::Count(count)));
         self.samples(name, help, MetricType::Counter, samples)
     }
 
@@ -190,13 +192,13 @@ impl All<'_, '_> {
         &mut self,
         name: &str,
         help: &str,
-        of: impl Fn(&Progress, &Stats) -> Vec<(Labels, usize)>,
+        of: impl Fn(&PartitionMetrics, &Stats) -> Vec<(SampleLabels, usize)>,
     ) -> Written {
         let samples = self.snapshot.partitions.iter().flat_map(|(number, shared, stats)| {
             of(shared, stats).into_iter().map(move |(mut labels, value)| {
                 labels.push(("stream", shared.partition().stream.to_string()));
                 labels.push(("partition", number.clone()));
-                (labels, Value::Gauge(value as u64))
+                (labels, SampleValue::Gauge(value as u64))
             })
         });
         self.samples(name, help, MetricType::Gauge, samples)
@@ -207,7 +209,7 @@ impl All<'_, '_> {
         name: &str,
         help: &str,
         kind: MetricType,
-        samples: impl IntoIterator<Item = (Labels, Value)>,
+        samples: impl IntoIterator<Item = (SampleLabels, SampleValue)>,
     ) -> Written {
         let mut metric = self.encoder.encode_descriptor(name, help, None, kind)?;
         for (labels, value) in samples {
@@ -218,34 +220,35 @@ impl All<'_, '_> {
 }
 
 /// The value of a sample.
-enum Value {
+enum SampleValue {
     Count(u64),
     Gauge(u64),
     Histogram { sum: f64, buckets: Vec<(f64, u64)> },
 }
 
-impl Value {
+impl SampleValue {
     fn of(histogram: &Histogram) -> Self {
         Self::Histogram { sum: histogram.sum(), buckets: histogram.buckets() }
     }
 
-    fn of_recovery(recovery: &Recovery) -> Self {
-        let bounds = Recovery::BOUNDS_MS.iter().map(|ms| *ms as f64 / 1e3).chain([f64::INFINITY]);
+    fn of_recovery(recovery: &RecoveryTimes) -> Self {
+        let bounds =
+            RecoveryTimes::BOUNDS_MS.iter().map(|ms| *ms as f64 / 1e3).chain([f64::INFINITY]);
         let buckets = bounds.zip(recovery.counts).collect();
         Self::Histogram { sum: recovery.sum_ms as f64 / 1e3, buckets }
     }
 
-    fn encode(self, metric: &mut MetricEncoder<'_>, labels: &Labels) -> Written {
+    fn encode(self, metric: &mut MetricEncoder<'_>, labels: &SampleLabels) -> Written {
         match self {
             Self::Count(count) => ConstCounter::new(count).encode(metric.encode_family(labels)?),
             Self::Gauge(value) => ConstGauge::new(value).encode(metric.encode_family(labels)?),
             Self::Histogram { sum, buckets } => {
                 let count = buckets.iter().map(|(_, count)| count).sum();
                 if labels.is_empty() {
-                    return metric.encode_histogram::<Labels>(sum, count, &buckets, None);
+                    return metric.encode_histogram::<SampleLabels>(sum, count, &buckets, None);
                 }
                 let mut sample = metric.encode_family(labels)?;
-                sample.encode_histogram::<Labels>(sum, count, &buckets, None)
+                sample.encode_histogram::<SampleLabels>(sum, count, &buckets, None)
             }
         }
     }

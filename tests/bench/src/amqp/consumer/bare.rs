@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, PublisherConfirm};
-use ordain_amqp::Broker;
+use ordain_amqp::BrokerEndpoint;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -51,7 +51,10 @@ pub(super) async fn consume(partition: Partition) -> Result<()> {
 }
 
 /// Acknowledges a delivery when its message is confirmed.
-pub(super) async fn consume_and_publish(partition: Partition, broker: &Broker) -> Result<()> {
+pub(super) async fn consume_and_publish(
+    partition: Partition,
+    broker: &BrokerEndpoint,
+) -> Result<()> {
     let Partition { channel, deliveries, progress } = partition;
     let publishing = broker.connect("publisher").await?.create_channel().await?;
     publishing.confirm_select(ConfirmSelectOptions::default()).await?;

@@ -11,16 +11,16 @@ use crate::open::open_store;
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use ordain_amqp::{self, Broker, ConsumerOptions, Decoder, LastWindow};
-use ordain_cloudevents::{Acknowledged, Deliveries, Source};
-use ordain_config::{Loaded, Source as SourceConfig, Stream};
+use ordain_amqp::{self, BrokerEndpoint, ConsumerOptions, DeliveryDecoder, LastPrefetch};
+use ordain_cloudevents::{AckProgress, DeliveryBatch, SourceHandle};
+use ordain_config::{LoadedConfig, SourceConfig, StreamConfig};
 use ordain_core::{
-    Batch, Change, CommitReply, Decided, Event, Expect, Job, JobWrite, Key, Ordering, Token, Turn,
-    TurnDone, Verdict, shard_of,
+    AttemptToken, Batch, CommitReply, Event, HandlerOutcome, Key, KeyRecord, KeyWrite,
+    OrderingMode, Rollout, StateUpdate, Turn, TurnResult, WriteCondition, shard_of,
 };
-use ordain_store::Tenure;
-use ordain_store::{Claimed, Partition, Store};
-use ordain_wasm::{Active, Pool, Results, StreamContext, Turns};
+use ordain_store::Ownership;
+use ordain_store::{ClaimedPartition, Partition, Store};
+use ordain_wasm::{ActiveVersion, StreamContext, TurnQueueHandle, TurnResults, WorkerPool};
 use ordain_wasm::{engine, folder};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
@@ -32,13 +32,17 @@ use crate::amqp::case::broker as broker_of;
 const INBOX: usize = ordain_engine::completion::INBOX;
 
 /// Runs all partitions until the end.
-pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Signal) -> Result<()> {
+pub(super) async fn run(
+    loaded: &LoadedConfig,
+    progress: &Arc<Progress>,
+    end: &mut Signal,
+) -> Result<()> {
     let engine = engine(loaded)?;
     let folder = folder(loaded)?;
     let store = open_store(loaded, None).await?;
     let (broker, topology) = broker_of(loaded)?;
     let broker = Arc::new(broker);
-    let pool = Pool::start(&engine)?;
+    let pool = WorkerPool::start(&engine)?;
     let (name, stream) = loaded.config.streams.iter().next().context("a stream")?;
     let mut lines = tokio::task::JoinSet::new();
     for number in 0..stream.source.partitions() {
@@ -47,7 +51,7 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
         let claimed = store.claim(&partition, 1).await?;
         let (send, results) = mpsc::channel(INBOX);
         let file = folder.highest(&stream.handler).context("a handler")?;
-        let active = Active::first(engine.load(file)?);
+        let active = ActiveVersion::first(engine.load(file)?);
         let version = Arc::clone(&active.decided);
         let done = Box::new(move |results| drop(send.blocking_send(results)));
         let context = StreamContext::new(name.shared(), [""; 0]);
@@ -78,18 +82,19 @@ pub(super) async fn run(loaded: &Loaded, progress: &Arc<Progress>, end: &mut Sig
 }
 
 fn consumer(
-    stream: &Stream,
+    stream: &StreamConfig,
     partition: &Partition,
-    broker: Arc<Broker>,
+    broker: Arc<BrokerEndpoint>,
     topology: ordain_amqp::Topology,
     event_size: usize,
 ) -> ConsumerOptions {
     let SourceConfig::Amqp(source) = &stream.source else {
         unreachable!("`broker_of` accepts no other source")
     };
-    let decoder = Decoder { ordering: Ordering::Sequenced, event_size, key: source.key.clone() };
+    let decoder =
+        DeliveryDecoder { ordering: OrderingMode::Sequenced, event_size, key: source.key.clone() };
     ConsumerOptions {
-        tenure: Arc::new(Tenure::sole()),
+        tenure: Arc::new(Ownership::sole()),
         broker,
         topology,
         partition: partition.number,
@@ -97,7 +102,7 @@ fn consumer(
         prefetch: source.prefetch.try_into().unwrap_or(u16::MAX),
         // One subscription serves the whole run: repeated deliveries are not detected here.
         memory: usize::MAX,
-        last_window: LastWindow::default(),
+        last_window: LastPrefetch::default(),
         decoder,
         lag: Arc::default(),
     }
@@ -106,9 +111,9 @@ fn consumer(
 /// A partition with its source, its store and its workers.
 struct Line {
     shards: Shards,
-    source: Source,
-    turns: Turns,
-    results: mpsc::Receiver<Results>,
+    source: SourceHandle,
+    turns: TurnQueueHandle,
+    results: mpsc::Receiver<TurnResults>,
     /// Number of deliveries that may still be accepted.
     room: usize,
     window: Window,
@@ -132,7 +137,7 @@ impl Line {
                     }
                     let through = self.window.first;
                     if through > before {
-                        acknowledge.send_replace(Acknowledged { generation: 1, through });
+                        acknowledge.send_replace(AckProgress { generation: 1, through });
                         self.progress.acknowledged(through - before);
                     }
                 }
@@ -149,7 +154,7 @@ impl Line {
         }
     }
 
-    fn take(&mut self, deliveries: Deliveries) -> Result<()> {
+    fn take(&mut self, deliveries: DeliveryBatch) -> Result<()> {
         ensure!(deliveries.generation == 1, "the connection was lost");
         let mut turns = Vec::with_capacity(deliveries.items.len());
         for (event, _) in deliveries.items {
@@ -190,7 +195,7 @@ struct Under {
     delivery: u64,
     key: Key,
     event: Arc<Event>,
-    state: Change,
+    state: StateUpdate,
 }
 
 /// A shard, and its reply.
@@ -200,11 +205,11 @@ type Answer = (usize, CommitReply);
 struct Shards {
     store: Arc<dyn Store>,
     partition: Partition,
-    claimed: Claimed,
+    claimed: ClaimedPartition,
     /// Number of events of a commit.
     batch: usize,
     digests: usize,
-    version: Arc<Decided>,
+    version: Arc<Rollout>,
     serial: u64,
     executing: HashMap<u64, Under>,
     all: Vec<Shard>,
@@ -214,7 +219,7 @@ struct Shards {
 #[derive(Default)]
 struct Shard {
     number: u64,
-    jobs: HashMap<Key, Job>,
+    jobs: HashMap<Key, KeyRecord>,
     executed: VecDeque<Under>,
     committing: Vec<Under>,
 }
@@ -223,10 +228,10 @@ impl Shards {
     fn new(
         store: &Arc<dyn Store>,
         partition: &Partition,
-        claimed: &Claimed,
-        loaded: &Loaded,
-        stream: &Stream,
-        version: Arc<Decided>,
+        claimed: &ClaimedPartition,
+        loaded: &LoadedConfig,
+        stream: &StreamConfig,
+        version: Arc<Rollout>,
     ) -> Self {
         Self {
             store: Arc::clone(store),
@@ -247,21 +252,21 @@ impl Shards {
         self.serial += 1;
         let key: Key = event.key().into();
         let turn = Turn {
-            token: Token { lane: 0, serial: self.serial },
+            token: AttemptToken { lane: 0, serial: self.serial },
             key: Arc::clone(&key),
             state: None,
             events: vec![(event.sequence().unwrap_or_default(), Arc::clone(&event))],
             fresh: false,
             bytes: usize::MAX,
         };
-        let under = Under { delivery, key, event, state: Change::Keep };
+        let under = Under { delivery, key, event, state: StateUpdate::Keep };
         self.executing.insert(self.serial, under);
         turn
     }
 
-    fn executed(&mut self, done: TurnDone) -> Result<()> {
+    fn executed(&mut self, done: TurnResult) -> Result<()> {
         let mut under = self.executing.remove(&done.token.serial).context("the turn is unknown")?;
-        ensure!(matches!(done.verdicts[..], [Verdict::Effect { .. }]), "{:?}", done.failure);
+        ensure!(matches!(done.verdicts[..], [HandlerOutcome::Effect { .. }]), "{:?}", done.failure);
         under.state = done.state;
         let shard = shard_of(&under.key, self.store.shards()) as usize;
         self.all[shard].executed.push_back(under);
@@ -314,13 +319,16 @@ impl Shards {
 
 impl Shard {
     /// Returns one write for each key of the next commit.
-    fn writes(&mut self, digests: usize, version: &Arc<Decided>, partition: u32) -> Vec<JobWrite> {
+    fn writes(&mut self, digests: usize, version: &Arc<Rollout>, partition: u32) -> Vec<KeyWrite> {
         let mut places: HashMap<Key, usize> = HashMap::new();
-        let mut writes: Vec<JobWrite> = Vec::with_capacity(self.committing.len());
+        let mut writes: Vec<KeyWrite> = Vec::with_capacity(self.committing.len());
         for under in &mut self.committing {
-            let job =
-                self.jobs.entry(Arc::clone(&under.key)).or_insert_with(|| Job::new(1, partition));
-            let expect = if job.next == 1 { Expect::Absent } else { Expect::Next(job.next) };
+            let job = self
+                .jobs
+                .entry(Arc::clone(&under.key))
+                .or_insert_with(|| KeyRecord::new(1, partition));
+            let expect =
+                if job.next == 1 { WriteCondition::Absent } else { WriteCondition::Next(job.next) };
             job.next += 1;
             job.digests.push(under.event.content(), digests);
             job.version = Some(version.clone());
@@ -335,12 +343,12 @@ impl Shard {
     }
 }
 
-fn write(key: &Key, expect: Expect, job: &Job) -> JobWrite {
-    JobWrite {
+fn write(key: &Key, expect: WriteCondition, job: &KeyRecord) -> KeyWrite {
+    KeyWrite {
         key: Arc::clone(key),
         expect,
         job: job.clone(),
-        state: Change::Keep,
+        state: StateUpdate::Keep,
         messages: Vec::new(),
         letters: Vec::new(),
         consumed: Vec::new(),

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Batch, CommitReply, Key, Ordering, Refusal, Status, shard_of};
+use ordain_core::{Batch, CommitReply, Key, KeyStatus, OrderingMode, WriteRefusal, shard_of};
 
 use super::super::Checker;
 
@@ -76,7 +76,7 @@ impl Checker {
                 refused.push((write.key.clone(), why.clone()));
                 continue;
             }
-            if write.job.status == Status::Parked {
+            if write.job.status == KeyStatus::Parked {
                 watch.reborn(&write.key);
             }
             watch.fresh.retain(|key, sequence| *key != write.key || *sequence >= write.job.next);
@@ -95,7 +95,7 @@ impl Checker {
     }
 
     /// Checks that a refusal has a cause. With a single owner for good, no other owner moves its jobs.
-    fn may_be_refused(&mut self, key: &Key, why: &Refusal) {
+    fn may_be_refused(&mut self, key: &Key, why: &WriteRefusal) {
         let alone = self.plan.partitions == 1;
         let unreadable = self.corrupt.contains(key);
         // A job may expire between its load and a commit, and a stale load may precede both.
@@ -107,6 +107,6 @@ impl Checker {
 
     /// Returns whether sequence 1 may run before the job is known.
     fn speculates(&self) -> bool {
-        self.plan.settings.ordering == Ordering::Sequenced
+        self.plan.settings.ordering == OrderingMode::Sequenced
     }
 }

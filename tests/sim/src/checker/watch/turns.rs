@@ -1,6 +1,6 @@
 //! Turns of an owner: I2 (one of a key at a time), their bounds, and their results.
 
-use ordain_core::{Turn, TurnDone};
+use ordain_core::{Turn, TurnResult};
 
 use super::super::{Checker, at};
 use super::Flight;
@@ -61,7 +61,7 @@ impl Checker {
         }
     }
 
-    pub(super) fn done(&mut self, owner: u64, done: &TurnDone) {
+    pub(super) fn done(&mut self, owner: u64, done: &TurnResult) {
         let watch = self.watch(owner);
         let Some(flight) = watch.turns.remove(&done.token) else { return };
         let Flight { key, events, stale, guess, fresh } = flight;
