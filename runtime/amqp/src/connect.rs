@@ -13,16 +13,17 @@ use ordain_config::{ConfigError, LoadedConfig};
 use ordain_util::text::{clean, cut};
 
 /// Time limit for a connection with its TLS handshake and login: longer than the delay of a few lost packets.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Heartbeats in a lease. The broker notices a hung process after two to three heartbeats. That must happen before
 /// the lease expires, or the successor would wait longer than for the lease.
-const LEASE_PARTS: u64 = 5;
+const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
-const LONGEST: usize = 400;
+const ERROR_TEXT_LIMIT: usize = 400;
 
 /// Texts in refusals that may be temporary: a queue that the broker knows but has not started yet, and a delivery
 /// that was not acknowledged within the broker's `consumer_timeout`.
-const NO_REFUSAL: [&str; 2] = ["down or inaccessible", "delivery acknowledgement on channel"];
+const TEMPORARY_REFUSALS: [&str; 2] =
+    ["down or inaccessible", "delivery acknowledgement on channel"];
 
 /// The reason why a broker cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -32,7 +33,7 @@ pub enum BrokerError {
     Refused(String),
     /// The broker is unreachable or not able to respond; a retry may help.
     #[error("{0}")]
-    Away(String),
+    Unavailable(String),
 }
 
 /// The address of a broker, with its login and connection settings.
@@ -55,7 +56,7 @@ impl BrokerEndpoint {
         let Some(config) = &loaded.config.broker else { return Ok(None) };
         let heartbeat = config
             .heartbeat
-            .map_or(loaded.config.runtime.lease.0 / LEASE_PARTS, |heartbeat| heartbeat.0);
+            .map_or(loaded.config.runtime.lease.0 / HEARTBEATS_PER_LEASE, |heartbeat| heartbeat.0);
         let broker = Self::new(config.url.0.expose(), Duration::from_millis(heartbeat));
         let broker = broker.map_err(|words| loaded.error("broker.url", words))?;
         Ok(Some(Arc::new(broker)))
@@ -73,9 +74,11 @@ impl BrokerEndpoint {
             ConnectionBuilder::new_with_runtime(runtime::default_runtime().map_err(failed)?)
                 .with_uri(self.uri.clone())
                 .with_properties(properties);
-        match timeout(CONNECT, builder.connect()).await {
+        match timeout(CONNECT_TIMEOUT, builder.connect()).await {
             Ok(connection) => connection.map_err(failed),
-            Err(_) => Err(BrokerError::Away(format!("{self} does not answer within {CONNECT:?}"))),
+            Err(_) => Err(BrokerError::Unavailable(format!(
+                "{self} does not answer within {CONNECT_TIMEOUT:?}"
+            ))),
         }
     }
 
@@ -89,19 +92,19 @@ impl BrokerEndpoint {
             _ => error.to_string(),
         };
         let user = &self.uri.authority.userinfo.username;
-        let words = format!("{self} (user {user:?}): {}", clean(&cut(words, LONGEST)));
+        let words = format!("{self} (user {user:?}): {}", clean(&cut(words, ERROR_TEXT_LIMIT)));
         let refused = match error.kind() {
             ErrorKind::ProtocolError(error) => {
                 matches!(
                     error.kind(),
                     AMQPErrorKind::Soft(ACCESSREFUSED | NOTFOUND | PRECONDITIONFAILED)
                         | AMQPErrorKind::Hard(COMMANDINVALID | NOTALLOWED)
-                ) && !NO_REFUSAL.iter().any(|text| words.contains(text))
+                ) && !TEMPORARY_REFUSALS.iter().any(|text| words.contains(text))
             }
             ErrorKind::InvalidProtocolVersion(_) | ErrorKind::AuthProviderError(_) => true,
             _ => false,
         };
-        if refused { BrokerError::Refused(words) } else { BrokerError::Away(words) }
+        if refused { BrokerError::Refused(words) } else { BrokerError::Unavailable(words) }
     }
 }
 

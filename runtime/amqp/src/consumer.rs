@@ -20,7 +20,7 @@ use super::consumer_options::ConsumerOptions;
 use super::subscription::{Subscription, SubscriptionEnd};
 use super::watch::{ConsumerProgress, watch};
 use super::window::AdaptivePrefetch;
-use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD, SourceHandle};
+use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
 
 /// Longest delay before the next subscription. A subscription that lasts longer counts as successful.
@@ -28,13 +28,13 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
 /// Time limit for all steps of a subscription.
-const SUBSCRIBE: Duration = Duration::from_secs(20);
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the last acknowledgement and the end of the channel.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts a consumer. It reconnects after every failure, until the receiver of its deliveries is dropped.
 pub fn start(options: ConsumerOptions) -> SourceHandle {
-    let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
+    let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = latest::channel(AckProgress::default());
     let ended = tokio::spawn(async move {
@@ -124,8 +124,8 @@ async fn in_time<T>(
     queue: &str,
     work: impl Future<Output = Result<T, BrokerError>>,
 ) -> Result<T, BrokerError> {
-    tokio::time::timeout(SUBSCRIBE, work).await.unwrap_or_else(|_| {
-        Err(BrokerError::Away(format!(
+    tokio::time::timeout(SUBSCRIBE_TIMEOUT, work).await.unwrap_or_else(|_| {
+        Err(BrokerError::Unavailable(format!(
             "the queue {queue:?} does not answer; if that persists, restart the broker"
         )))
     })
@@ -163,7 +163,7 @@ async fn subscribe(
 
 /// Closes the channel and the connection, which returns unacknowledged deliveries to the queue.
 async fn farewell(connection: &Connection, channel: &Channel) {
-    let ended = tokio::time::timeout(FAREWELL, async {
+    let ended = tokio::time::timeout(CLOSE_TIMEOUT, async {
         channel.close(200, "done".into()).await?;
         connection.close(200, "done".into()).await
     });

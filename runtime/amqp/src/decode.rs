@@ -10,7 +10,10 @@ use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{Cause, Event, EventParts, OrderingMode, SEQUENCE_END};
 
-use super::header::{CE_END, CE_SEQUENCE, END, KEY, PREFIXES, SEQUENCE, TIME_MS};
+use super::header::{
+    ATTRIBUTE_PREFIXES, CE_END_HEADER, CE_SEQUENCE_HEADER, END_HEADER, KEY_HEADER, SEQUENCE_HEADER,
+    TIME_MS_HEADER,
+};
 use super::value::{as_bool, as_integer, as_text, json, not_utf8};
 use ordain_cloudevents::{ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
 use ordain_config::KeyLocation;
@@ -18,7 +21,7 @@ use ordain_store::KEY_SIZE_LIMIT;
 
 /// Headers that a queue adds to redelivered messages. They are not part of the event, which is the same at each
 /// delivery.
-pub(super) const OF_THE_QUEUE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
+pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 /// A decoder of a stream's events.
 #[derive(Debug, Clone)]
@@ -64,18 +67,18 @@ impl<'a> EventHeaders<'a> {
         let table = delivery.properties.headers().as_ref();
         for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
             let name = name.as_str();
-            if OF_THE_QUEUE.contains(&name) {
+            if QUEUE_HEADERS.contains(&name) {
                 continue;
             }
             if matches!(&decoder.key, KeyLocation::Header(key) if key == name) {
                 headers.key = Some(value);
                 continue;
             }
-            let attribute = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+            let attribute = ATTRIBUTE_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
             let place = match attribute.unwrap_or(name) {
-                SEQUENCE if attribute.is_none() && sequenced => &mut headers.sequence,
-                END if attribute.is_none() => &mut headers.end,
-                TIME_MS if attribute.is_none() => &mut headers.time_ms,
+                SEQUENCE_HEADER if attribute.is_none() && sequenced => &mut headers.sequence,
+                END_HEADER if attribute.is_none() => &mut headers.end,
+                TIME_MS_HEADER if attribute.is_none() => &mut headers.time_ms,
                 "id" if attribute.is_some() => &mut headers.id,
                 "type" if attribute.is_some() => &mut headers.kind,
                 "source" if attribute.is_some() => &mut headers.source,
@@ -130,7 +133,7 @@ impl DeliveryDecoder {
         let kind = attribute("type", headers.kind, properties.kind().as_ref())?;
         let content_type =
             attribute("datacontenttype", headers.content_type, properties.content_type().as_ref())?;
-        let end = match named(END, headers.end, CE_END, headers.ce_end) {
+        let end = match named(END_HEADER, headers.end, CE_END_HEADER, headers.ce_end) {
             None => false,
             Some((name, value)) => as_bool(value).map_or_else(
                 || {
@@ -182,7 +185,8 @@ impl DeliveryDecoder {
 
     /// Returns the producer's sequence.
     fn sequence(headers: &EventHeaders<'_>) -> DeliveryResult<Option<u64>> {
-        let found = named(SEQUENCE, headers.sequence, CE_SEQUENCE, headers.ce_sequence);
+        let found =
+            named(SEQUENCE_HEADER, headers.sequence, CE_SEQUENCE_HEADER, headers.ce_sequence);
         let Some((name, value)) = found else { return Ok(None) };
         match as_integer(value) {
             Some(number) if number < SEQUENCE_END => Ok(Some(number)),
@@ -207,7 +211,7 @@ impl DeliveryDecoder {
         for (name, value) in &headers.others {
             let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
             // Ordain's own messages contain the key twice.
-            if *name == KEY && value == key {
+            if *name == KEY_HEADER && value == key {
                 continue;
             }
             if let Some(bytes) = not_utf8(name) {

@@ -16,27 +16,27 @@ use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
-use super::header::{END, KEY, PREFIXES, SEQUENCE, TIME_MS};
-use ordain_cloudevents::{REASONS, letter_attributes, message_id, source_of};
+use super::header::{ATTRIBUTE_PREFIXES, END_HEADER, KEY_HEADER, SEQUENCE_HEADER, TIME_MS_HEADER};
+use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of};
 use ordain_config::{KeyLocation, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_util::text::cut;
 
 /// The header with the stream that emitted the message.
-const SOURCE: &str = "cloudEvents:source";
+const SOURCE_HEADER: &str = "cloudEvents:source";
 /// The header for a message id that is too long for the property.
-const LONG_ID: &str = "cloudEvents:id";
+const LONG_ID_HEADER: &str = "cloudEvents:id";
 /// Headers from which RabbitMQ reads additional routing keys, in an array. It closes the channel if they have another
 /// type.
-const ROUTING: [&str; 2] = ["CC", "BCC"];
+const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 /// Prefix of a header whose name is reserved.
-const ORIGINAL: &str = "x-original-";
+const RENAMED_PREFIX: &str = "x-original-";
 /// Maximum size of a header's name, in bytes: a short string of AMQP.
 const NAME_LIMIT: usize = 255;
 /// Maximum size of a dead letter's reason, in bytes: a header is not split into several frames.
 const REASON_LIMIT: usize = 16 << 10;
 /// Delivery mode of messages that durable queues write to disk.
-const PERSISTENT: u8 = 2;
+const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
 /// A message as it is published.
 #[derive(Debug)]
@@ -61,14 +61,14 @@ impl AmqpMessage {
     /// Returns the stream and key, within which messages are ordered.
     pub(super) fn of(&self) -> (Vec<u8>, Vec<u8>) {
         let header = |name| header(&self.properties, name).to_vec();
-        (header(SOURCE), header(KEY))
+        (header(SOURCE_HEADER), header(KEY_HEADER))
     }
 }
 
 fn id(properties: &BasicProperties) -> &[u8] {
     match properties.message_id() {
         Some(id) => id.as_str().as_bytes(),
-        None => header(properties, LONG_ID),
+        None => header(properties, LONG_ID_HEADER),
     }
 }
 
@@ -114,10 +114,10 @@ pub(super) fn message(
     envelope.attribute("type", inner.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", inner.content_type(), BasicProperties::with_content_type);
     if let Some(sequence) = sequence {
-        envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
+        envelope.headers.insert(SEQUENCE_HEADER.into(), text(&sequence.to_string()));
     }
     if inner.end() {
-        envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
+        envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
     }
     AmqpMessage {
         routing_key: routing_key(template, stream, key, inner.kind()),
@@ -141,7 +141,7 @@ pub(super) fn letter(
     let attributes = letter_attributes(stream, letter);
     let headers = event.into_iter().flat_map(Event::headers);
     let mut envelope =
-        PropertiesBuilder::new(&source_of(stream), &letter.id.key, headers, &REASONS);
+        PropertiesBuilder::new(&source_of(stream), &letter.id.key, headers, &REASON_ATTRIBUTES);
     envelope.attribute("id", &attributes.id, BasicProperties::with_message_id);
     envelope.attribute("type", attributes.kind, BasicProperties::with_type);
     envelope.attribute(
@@ -153,7 +153,7 @@ pub(super) fn letter(
         envelope.headers.insert((*name).into(), text(&cut(value.to_string(), REASON_LIMIT)));
     }
     if let Some(sequence) = sequence.or_else(|| event.and_then(Event::sequence)) {
-        envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
+        envelope.headers.insert(SEQUENCE_HEADER.into(), text(&sequence.to_string()));
     }
     AmqpMessage {
         routing_key: routing_key(template, stream, &letter.id.key, attributes.kind),
@@ -173,19 +173,19 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
     envelope.attribute("type", event.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", event.content_type(), BasicProperties::with_content_type);
     if let Some(sequence) = sequence {
-        envelope.headers.insert(SEQUENCE.into(), text(&sequence.to_string()));
+        envelope.headers.insert(SEQUENCE_HEADER.into(), text(&sequence.to_string()));
     }
     if let Some(time) = event.time_ms().and_then(|ms| i64::try_from(ms).ok()) {
-        envelope.headers.insert(TIME_MS.into(), AMQPValue::LongLongInt(time));
+        envelope.headers.insert(TIME_MS_HEADER.into(), AMQPValue::LongLongInt(time));
     }
     if event.end() {
-        envelope.headers.insert(END.into(), AMQPValue::Boolean(true));
+        envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
     }
     if let KeyLocation::Header(name) = key {
         envelope.headers.insert(name.as_str().into(), text(event.key()));
     }
     let mut routing_key = event.key().to_owned();
-    routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT));
+    routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
     let properties = envelope.properties();
     AmqpMessage {
         routing_key: routing_key.into(),
@@ -198,7 +198,7 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
 /// letter, or of a message from before a change of the template, may be. The event's key is in a header as well.
 fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &str) -> ShortString {
     let mut filled = template.fill(stream, key, kind);
-    filled.truncate(filled.floor_char_boundary(RoutingKeyTemplate::LIMIT));
+    filled.truncate(filled.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
     filled.into()
 }
 
@@ -217,18 +217,19 @@ impl PropertiesBuilder {
         taken: &[&str],
     ) -> Self {
         let mut envelope = Self {
-            properties: BasicProperties::default().with_delivery_mode(PERSISTENT),
+            properties: BasicProperties::default().with_delivery_mode(PERSISTENT_DELIVERY_MODE),
             headers: FieldTable::default(),
         };
         for (name, value) in headers {
             let is_taken = is_read(name) || taken.contains(&name);
-            let mut name = if is_taken { format!("{ORIGINAL}{name}") } else { name.to_owned() };
+            let mut name =
+                if is_taken { format!("{RENAMED_PREFIX}{name}") } else { name.to_owned() };
             name.truncate(name.floor_char_boundary(NAME_LIMIT));
             envelope.headers.insert(name.into(), text(value));
         }
-        envelope.headers.insert(KEY.into(), text(key));
+        envelope.headers.insert(KEY_HEADER.into(), text(key));
         if !source.is_empty() {
-            envelope.headers.insert(SOURCE.into(), text(source));
+            envelope.headers.insert(SOURCE_HEADER.into(), text(source));
         }
         envelope
     }
@@ -257,9 +258,9 @@ impl PropertiesBuilder {
 
 /// Returns whether RabbitMQ or the decoder reads a header of this name.
 fn is_read(name: &str) -> bool {
-    [KEY, SEQUENCE, END, TIME_MS].contains(&name)
-        || ROUTING.contains(&name)
-        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER].contains(&name)
+        || ROUTING_HEADERS.contains(&name)
+        || ATTRIBUTE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn text(text: &str) -> AMQPValue {

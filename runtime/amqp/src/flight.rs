@@ -34,7 +34,7 @@ pub(super) struct PendingPublish {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConfirmResult {
     /// The broker accepted the message.
-    Taken,
+    Acked,
     /// The broker returned the message: no queue takes it.
     Returned,
     /// The broker could not accept the message, for example because a queue is full or has no leader.
@@ -44,7 +44,7 @@ pub(super) enum ConfirmResult {
 impl ConfirmResult {
     /// Returns the result that the confirm alone shows. The library reports a returned message separately.
     pub(super) fn of(confirmation: &Confirmation) -> Self {
-        if confirmation.is_ack() { Self::Taken } else { Self::Nacked }
+        if confirmation.is_ack() { Self::Acked } else { Self::Nacked }
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) struct ConfirmTracker<'a> {
 
 /// Maximum number of messages that are given up before the channel is replaced: every check polls all of their
 /// confirms.
-const LATE: usize = 1_024;
+const LATE_CONFIRM_LIMIT: usize = 1_024;
 
 impl<'a> ConfirmTracker<'a> {
     pub(super) fn new() -> Self {
@@ -134,7 +134,7 @@ impl<'a> ConfirmTracker<'a> {
 
     /// Returns whether too many messages were given up to keep the channel.
     pub(super) fn is_worn(&self) -> bool {
-        self.late.len() > LATE
+        self.late.len() > LATE_CONFIRM_LIMIT
     }
 
     /// Resets the timers, because a cause other than a message delays the confirms.
@@ -157,7 +157,7 @@ impl<'a> ConfirmTracker<'a> {
         self.sent.push_back(UnconfirmedPublish {
             item,
             confirm: Some(confirm),
-            fate: ConfirmResult::Taken,
+            fate: ConfirmResult::Acked,
             seen: false,
             overtaken: None,
         });
@@ -392,7 +392,7 @@ mod tests {
                     truth.push(if comes_back {
                         ConfirmResult::Returned
                     } else {
-                        ConfirmResult::Taken
+                        ConfirmResult::Acked
                     });
                     flight.send(item, confirm(&wire, order));
                     if is_silent {
@@ -455,7 +455,7 @@ mod tests {
         let mut settled = flight.settled().expect("nothing strange");
         settled.extend(flight.look(Duration::MAX).expect("nothing strange").settled);
         let settled: Vec<_> = settled.iter().map(|(item, fate)| (item.order, *fate)).collect();
-        assert_eq!(settled, [(0, ConfirmResult::Nacked), (2, ConfirmResult::Taken)]);
+        assert_eq!(settled, [(0, ConfirmResult::Nacked), (2, ConfirmResult::Acked)]);
         assert_eq!(flight.open(), 1);
         let found = flight.look(Duration::ZERO).expect("nothing strange");
         assert_eq!(found.silent.iter().map(|item| item.order).collect::<Vec<_>>(), [1]);

@@ -11,7 +11,7 @@ use ordain_util::wait::shortened;
 /// Delays between attempts to publish a message among the others.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 /// Delay between attempts to publish a message on its own connection.
-const ALONE_DELAY: Duration = Duration::from_secs(30);
+const ISOLATED_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// A stream and a key.
 type OrderingKey = (Vec<u8>, Vec<u8>);
@@ -20,9 +20,9 @@ type OrderingKey = (Vec<u8>, Vec<u8>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryMode {
     /// Pipelined with the other messages.
-    Among,
+    Pipelined,
     /// On a connection of its own, where a failure affects no other message.
-    Alone,
+    Isolated,
 }
 
 #[derive(Debug, Default)]
@@ -79,10 +79,10 @@ impl KeyRetryQueue {
             line.tried = None;
             line.again = again;
             let delay = match again {
-                RetryMode::Among => line.backoff.next_delay(),
-                RetryMode::Alone => {
+                RetryMode::Pipelined => line.backoff.next_delay(),
+                RetryMode::Isolated => {
                     line.backoff.advance_to_max();
-                    shortened(ALONE_DELAY)
+                    shortened(ISOLATED_RETRY_DELAY)
                 }
             };
             line.retry_at = now + delay;
@@ -120,7 +120,7 @@ impl KeyRetryQueue {
 
     /// Makes all isolated retries due: the cause of the refusals may be gone for all of them.
     pub(super) fn hurry(&mut self, now: Instant) {
-        for line in self.0.values_mut().filter(|line| line.again == RetryMode::Alone) {
+        for line in self.0.values_mut().filter(|line| line.again == RetryMode::Isolated) {
             line.retry_at = now;
         }
     }
@@ -139,9 +139,9 @@ impl KeyRetryQueue {
         let mut due_alone = Vec::new();
         for line in lines {
             let to = match line.again {
-                RetryMode::Among => &mut due,
-                RetryMode::Alone if due_alone.len() < alone => &mut due_alone,
-                RetryMode::Alone => continue,
+                RetryMode::Pipelined => &mut due,
+                RetryMode::Isolated if due_alone.len() < alone => &mut due_alone,
+                RetryMode::Isolated => continue,
             };
             if let Some((order, item)) = line.items.pop_first() {
                 line.tried = Some(order);
@@ -204,8 +204,8 @@ mod tests {
                 } else if !on_the_way.is_empty() {
                     let item = on_the_way.swap_remove(rng.random_range(0..on_the_way.len()));
                     match rng.random_range(0..4) {
-                        0 => held.hold(item, RetryMode::Among, now),
-                        1 => held.hold(item, RetryMode::Alone, now),
+                        0 => held.hold(item, RetryMode::Pipelined, now),
+                        1 => held.hold(item, RetryMode::Isolated, now),
                         _ => {
                             for next in held.release(&item).rev() {
                                 waiting.push_front(next);

@@ -32,15 +32,15 @@ pub(super) struct ConfirmChannel {
 #[derive(Debug)]
 pub(super) enum IsolatedAnswer {
     /// The broker confirmed, returned or refused the message.
-    Fate(ConfirmResult),
+    Confirm(ConfirmResult),
     /// The broker closed the channel because of the message, for this reason.
     Refused(String),
     /// The broker did not answer in time.
-    Silence,
+    TimedOut,
     /// The broker could not be reached, for this reason.
-    Away(String),
+    Unavailable(String),
     /// The message was not published: this process may not act for the partition now, or no longer owns it.
-    NotOurs,
+    NotOwner,
 }
 
 impl Exchange {
@@ -59,7 +59,7 @@ impl Exchange {
                  the queues that its messages go to",
                 self.name, self.sink
             )),
-            away @ BrokerError::Away(_) => away,
+            away @ BrokerError::Unavailable(_) => away,
         })?;
         let _ = channel.close(200, "done".into()).await;
         Ok(connection)
@@ -114,7 +114,7 @@ impl Exchange {
         item: PendingPublish,
         patience: Duration,
     ) -> (PendingPublish, IsolatedAnswer) {
-        let away = |reason: String| IsolatedAnswer::Away(reason);
+        let away = |reason: String| IsolatedAnswer::Unavailable(reason);
         let link = async {
             let name = format!("ordain sink {}, one message", self.sink);
             self.channel(self.broker.connect(&name).await?).await
@@ -126,14 +126,14 @@ impl Exchange {
         };
         if !item.tenure.is_on() {
             // Connecting may have taken longer than the lease.
-            return (item, IsolatedAnswer::NotOurs);
+            return (item, IsolatedAnswer::NotOwner);
         }
         let confirmed = timeout(patience, self.publish(&link.channel, &item.outgoing)).await;
         let answer = match confirmed {
             Err(_) if link.connection.status().blocked() => {
                 away(format!("{} accepts no messages for now", self.broker))
             }
-            Err(_) => IsolatedAnswer::Silence,
+            Err(_) => IsolatedAnswer::TimedOut,
             Ok(Err(error)) => {
                 let reason = self.broker.error(&error).to_string();
                 if is_of_a_message(&error) { IsolatedAnswer::Refused(reason) } else { away(reason) }
@@ -141,7 +141,7 @@ impl Exchange {
             Ok(Ok(confirmation)) => {
                 let fate = ConfirmResult::of(&confirmation);
                 let came_back = confirmation.take_message().is_some();
-                IsolatedAnswer::Fate(if came_back { ConfirmResult::Returned } else { fate })
+                IsolatedAnswer::Confirm(if came_back { ConfirmResult::Returned } else { fate })
             }
         };
         let _ = timeout(patience, link.connection.close(200, "done".into())).await;

@@ -17,9 +17,9 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
 /// Time limit for the next confirm.
-const CONFIRM: Duration = Duration::from_secs(20);
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Delay between two attempts.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings that the broker does not accept events.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -71,21 +71,21 @@ impl ExchangeProducer {
             let reason = match failed {
                 None if left.is_empty() => return Ok(()),
                 None => self.refusal(left.len()),
-                Some(BrokerError::Away(reason)) => reason,
+                Some(BrokerError::Unavailable(reason)) => reason,
                 Some(refused) => return Err(refused),
             };
             if left.len() < before {
                 until = Instant::now() + self.patience;
             }
             if Instant::now() >= until {
-                return Err(BrokerError::Away(reason));
+                return Err(BrokerError::Unavailable(reason));
             }
             if throttle.allow() {
                 tracing::warn!(
                     "events not accepted by the broker: {reason}; publishing them again"
                 );
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
@@ -111,7 +111,7 @@ impl ExchangeProducer {
                 }
             }
             failed = error.or(failed);
-            if let Some(BrokerError::Away(_)) = failed {
+            if let Some(BrokerError::Unavailable(_)) = failed {
                 self.link = None;
                 break;
             }
@@ -153,13 +153,15 @@ impl ExchangeProducer {
         let mut ended = None;
         for (taken, confirm) in taken.iter_mut().zip(confirms) {
             // The confirms that arrived before the channel closed are still available.
-            let confirmation = match timeout(shortened(CONFIRM), confirm).await {
+            let confirmation = match timeout(shortened(CONFIRM_TIMEOUT), confirm).await {
                 Ok(Ok(confirmation)) => confirmation,
                 Ok(Err(error)) => {
                     ended.get_or_insert(failed(error));
                     continue;
                 }
-                Err(_) => return Err(BrokerError::Away(format!("{broker} sends no confirms"))),
+                Err(_) => {
+                    return Err(BrokerError::Unavailable(format!("{broker} sends no confirms")));
+                }
             };
             *taken = confirmation.is_ack();
             if let Some(returned) = confirmation.take_message() {

@@ -34,23 +34,23 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 /// Time limit for the next confirm: longer than a broker with a slow disk needs. After this time, if later
 /// messages are confirmed, only the overdue one is held; otherwise the connection is closed and the oldest
 /// unconfirmed message is held.
-const CONFIRM: Duration = Duration::from_secs(20);
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the next confirm after such a silence, until the window has its full size again. A queue without a
 /// leader blocks its channel for a minute, and another silence reveals each further key with messages for that
 /// queue.
-const SUSPICION: Duration = Duration::from_secs(2);
+const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker
 /// writes earlier messages to disk.
-const WINDOW: usize = 1_024;
+const CONFIRM_LIMIT: usize = 1_024;
 /// Approximate limit for the size of unconfirmed messages, in bytes; they are copied.
-const WINDOW_BYTES: usize = 8 << 20;
+const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 /// Number of waiting messages that are sent together while earlier ones are unconfirmed. Fewer are sent when all
 /// earlier ones are confirmed or at the next check, because each write and each confirm costs work on both sides.
-const GROUP: usize = 256;
+const SEND_GROUP_SIZE: usize = 256;
 /// Interval between two checks for overdue confirms and due retries.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
-const ALONE: usize = 8;
+const ISOLATED_RETRY_LIMIT: usize = 8;
 
 /// The id of a run, and the number of its messages that are published.
 pub type PublishedCount = (u64, usize);
@@ -94,10 +94,10 @@ impl ExchangeSink {
             held: KeyRetryQueue::default(),
             alone: JoinSet::new(),
             order: 0,
-            window: WINDOW,
+            window: CONFIRM_LIMIT,
             backoff: CONNECT_BACKOFF,
             refused: false,
-            patience: shortened(CONFIRM),
+            patience: shortened(CONFIRM_TIMEOUT),
         };
         let (input, taken) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
@@ -168,11 +168,11 @@ enum ChannelEnd {
     /// The broker or the library reported an error.
     Failed(lapin::Error),
     /// The broker sends no confirms.
-    Silence,
+    TimedOut,
     /// The broker returned a message that was not published on this channel.
-    Strange,
+    UnmatchedReturn,
     /// Too many messages of the channel have neither been confirmed nor refused.
-    Worn,
+    TooManyLateConfirms,
 }
 
 impl From<lapin::Error> for ChannelEnd {
@@ -183,7 +183,7 @@ impl From<lapin::Error> for ChannelEnd {
 
 impl From<UnmatchedReturn> for ChannelEnd {
     fn from(UnmatchedReturn: UnmatchedReturn) -> Self {
-        Self::Strange
+        Self::UnmatchedReturn
     }
 }
 
@@ -200,9 +200,10 @@ impl ExchangePublisher {
                 self.take(batch);
             }
             self.drop_over(&published);
-            let link = timeout(shortened(CONFIRM), self.exchange.connect(connection.take())).await;
+            let link =
+                timeout(shortened(CONFIRM_TIMEOUT), self.exchange.connect(connection.take())).await;
             let silent = format!("{} does not answer", self.exchange.broker);
-            let link = match link.unwrap_or(Err(BrokerError::Away(silent))) {
+            let link = match link.unwrap_or(Err(BrokerError::Unavailable(silent))) {
                 Ok(link) => link,
                 Err(error) => {
                     self.pause(&error.to_string()).await;
@@ -228,9 +229,9 @@ impl ExchangePublisher {
                     }
                 }
                 // Dropping the link closes the connection in the remaining cases.
-                Err(ChannelEnd::Silence) => self.silence(first),
-                Err(ChannelEnd::Worn) => {}
-                Err(ChannelEnd::Strange) => {
+                Err(ChannelEnd::TimedOut) => self.silence(first),
+                Err(ChannelEnd::TooManyLateConfirms) => {}
+                Err(ChannelEnd::UnmatchedReturn) => {
                     let broker = &self.exchange.broker;
                     let reason = format!(
                         "{broker} returned a message that was not published on this channel"
@@ -249,10 +250,10 @@ impl ExchangePublisher {
         input: &mut UnboundedReceiver<ExchangeBatch>,
         published: &UnboundedSender<PublishedCount>,
     ) -> Result<(), ChannelEnd> {
-        let mut look = interval(LOOK);
+        let mut look = interval(CHECK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            if flight.is_empty() || self.waiting.len() >= GROUP {
+            if flight.is_empty() || self.waiting.len() >= SEND_GROUP_SIZE {
                 self.hand_over(&link.channel, flight, published);
             }
             tokio::select! {
@@ -287,15 +288,15 @@ impl ExchangePublisher {
         if is_blocked {
             flight.excuse();
         }
-        let found = flight.look(shortened(CONFIRM))?;
+        let found = flight.look(shortened(CONFIRM_TIMEOUT))?;
         self.settle_sent(found.settled, published);
         // A queue without a leader neither accepts nor refuses messages.
         self.hold_silent(found.silent);
         if flight.is_silent(self.patience) {
-            return Err(ChannelEnd::Silence);
+            return Err(ChannelEnd::TimedOut);
         }
         if flight.is_worn() {
-            return Err(ChannelEnd::Worn);
+            return Err(ChannelEnd::TooManyLateConfirms);
         }
         self.try_again(is_blocked);
         Ok(())
@@ -316,7 +317,7 @@ impl ExchangePublisher {
             self.waiting.drain(..).partition(|item| item.tenure.is_over());
         self.waiting = VecDeque::from_iter::<Vec<PendingPublish>>(waiting);
         over.extend(gone);
-        self.settle(over.into_iter().map(|item| (item, ConfirmResult::Taken)).collect(), published);
+        self.settle(over.into_iter().map(|item| (item, ConfirmResult::Acked)).collect(), published);
     }
 
     fn is_empty(&self) -> bool {
@@ -331,7 +332,7 @@ impl ExchangePublisher {
         published: &UnboundedSender<PublishedCount>,
     ) {
         let mut on = None;
-        while flight.len() < self.window && flight.bytes() < WINDOW_BYTES {
+        while flight.len() < self.window && flight.bytes() < CONFIRM_LIMIT_BYTES {
             let Some(item) = self.waiting.pop_front() else { break };
             if on.as_ref().is_some_and(|on| Arc::ptr_eq(on, &item.tenure)) {
                 // The same tenure was active a moment ago.
@@ -340,7 +341,7 @@ impl ExchangePublisher {
             } else {
                 if item.tenure.is_over() {
                     // The partition's new owner publishes this message.
-                    self.settle(vec![(item, ConfirmResult::Taken)], published);
+                    self.settle(vec![(item, ConfirmResult::Acked)], published);
                     continue;
                 }
                 // All tenures are suspended together.
@@ -359,14 +360,14 @@ impl ExchangePublisher {
         settled: Vec<(PendingPublish, ConfirmResult)>,
         published: &UnboundedSender<PublishedCount>,
     ) {
-        let taken = settled.iter().filter(|(_, fate)| *fate == ConfirmResult::Taken).count();
+        let taken = settled.iter().filter(|(_, fate)| *fate == ConfirmResult::Acked).count();
         if taken > 0 {
             self.refused = false;
             self.backoff.reset();
-            self.window = (self.window + taken).min(WINDOW);
+            self.window = (self.window + taken).min(CONFIRM_LIMIT);
         }
-        if self.window == WINDOW {
-            self.patience = shortened(CONFIRM);
+        if self.window == CONFIRM_LIMIT {
+            self.patience = shortened(CONFIRM_TIMEOUT);
         }
         self.settle(settled, published);
     }
@@ -379,9 +380,9 @@ impl ExchangePublisher {
     ) {
         let mut done: Vec<PublishedCount> = Vec::new();
         for (item, fate) in settled {
-            if fate != ConfirmResult::Taken {
+            if fate != ConfirmResult::Acked {
                 self.complaints.not_taken(&item.outgoing, fate, &self.held);
-                self.held.hold(item, RetryMode::Among, Instant::now());
+                self.held.hold(item, RetryMode::Pipelined, Instant::now());
                 continue;
             }
             for next in self.held.release(&item).rev() {
@@ -399,7 +400,7 @@ impl ExchangePublisher {
     }
 
     fn try_again(&mut self, is_blocked: bool) {
-        let alone = if is_blocked { 0 } else { ALONE - self.alone.len() };
+        let alone = if is_blocked { 0 } else { ISOLATED_RETRY_LIMIT - self.alone.len() };
         let (due, due_alone) = self.held.due(alone, Instant::now());
         for item in due.into_iter().rev() {
             self.waiting.push_front(item);
@@ -410,10 +411,10 @@ impl ExchangePublisher {
                 continue;
             }
             if !item.tenure.is_on() {
-                self.held.hold(item, RetryMode::Alone, Instant::now());
+                self.held.hold(item, RetryMode::Isolated, Instant::now());
                 continue;
             }
-            self.alone.spawn(self.exchange.clone().publish_alone(item, shortened(CONFIRM)));
+            self.alone.spawn(self.exchange.clone().publish_alone(item, shortened(CONFIRM_TIMEOUT)));
         }
     }
 
@@ -425,28 +426,30 @@ impl ExchangePublisher {
         published: &UnboundedSender<PublishedCount>,
     ) {
         match answer {
-            IsolatedAnswer::Fate(fate) => {
-                if fate == ConfirmResult::Taken {
+            IsolatedAnswer::Confirm(fate) => {
+                if fate == ConfirmResult::Acked {
                     self.held.hurry(Instant::now());
                     // The broker was slow, or it has recovered.
-                    self.patience = shortened(CONFIRM);
+                    self.patience = shortened(CONFIRM_TIMEOUT);
                 }
                 return self.settle(vec![(item, fate)], published);
             }
             IsolatedAnswer::Refused(reason) => {
                 self.complaints.refused_again(&item.outgoing, &reason, &self.held);
             }
-            IsolatedAnswer::Silence => self.complaints.silence(&item.outgoing, &self.held),
-            IsolatedAnswer::Away(reason) => self.complaints.away(self.held.len() + 1, &reason),
-            IsolatedAnswer::NotOurs => {}
+            IsolatedAnswer::TimedOut => self.complaints.silence(&item.outgoing, &self.held),
+            IsolatedAnswer::Unavailable(reason) => {
+                self.complaints.away(self.held.len() + 1, &reason);
+            }
+            IsolatedAnswer::NotOwner => {}
         }
-        self.held.hold(item, RetryMode::Alone, Instant::now());
+        self.held.hold(item, RetryMode::Isolated, Instant::now());
     }
 
     fn hold_silent(&mut self, silent: Vec<PendingPublish>) {
         for item in silent {
             self.complaints.silence(&item.outgoing, &self.held);
-            self.held.hold(item, RetryMode::Alone, Instant::now());
+            self.held.hold(item, RetryMode::Isolated, Instant::now());
         }
     }
 
@@ -454,7 +457,7 @@ impl ExchangePublisher {
     /// when it gets its first message, blocks the channel for everything behind that message.
     fn silence(&mut self, first: Option<usize>) {
         self.window = 1;
-        self.patience = SUSPICION;
+        self.patience = SUSPECT_CONFIRM_TIMEOUT;
         let first = first.and_then(|first| self.waiting.remove(first));
         self.hold_silent(first.into_iter().collect());
     }
@@ -465,7 +468,7 @@ impl ExchangePublisher {
         self.window = 1;
         let Some(item) = only.and_then(|only| self.waiting.remove(only)) else { return };
         self.complaints.refused(&item.outgoing, reason, &self.held);
-        self.held.hold(item, RetryMode::Alone, Instant::now());
+        self.held.hold(item, RetryMode::Isolated, Instant::now());
         if std::mem::replace(&mut self.refused, true) {
             // All waiting messages may be refused.
             tokio::time::sleep(self.backoff.next_delay()).await;

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::connect::BrokerEndpoint;
 
 /// Shortest time limit for a response: a first connection takes several round trips.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts a task that checks the broker four times per lease, until the receiver is dropped.
 pub fn watch_reach(broker: &Arc<BrokerEndpoint>, lease: Duration) -> watch::Receiver<BrokerHealth> {
@@ -20,7 +20,7 @@ pub fn watch_reach(broker: &Arc<BrokerEndpoint>, lease: Duration) -> watch::Rece
     let broker = Arc::clone(broker);
     tokio::spawn(async move {
         let every = lease / 4;
-        let patience = every.max(SHORTEST);
+        let patience = every.max(MIN_RESPONSE_TIMEOUT);
         let mut connection = None;
         let mut reached_at = Instant::now();
         let mut since = None;

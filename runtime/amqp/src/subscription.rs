@@ -108,7 +108,7 @@ impl<'a> Subscription<'a> {
                 },
                 batch = batches.next() => {
                     let Some(batch) = batch else {
-                        return Err(BrokerError::Away(
+                        return Err(BrokerError::Unavailable(
                             "the broker has ended the subscription: was the queue removed?"
                                 .to_owned(),
                         ));
@@ -133,7 +133,7 @@ impl<'a> Subscription<'a> {
             let number = self.taken;
             let tag = delivery.delivery_tag;
             let words = format!("the broker numbered delivery {number} as {tag}");
-            return Err(BrokerError::Away(words));
+            return Err(BrokerError::Unavailable(words));
         }
         let headers = delivery.properties.headers().as_ref().map_or(0, weight);
         let bytes = delivery.data.len() + headers;

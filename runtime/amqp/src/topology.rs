@@ -14,11 +14,11 @@ use super::connect::{BrokerEndpoint, BrokerError};
 use ordain_config::{AmqpSourceConfig, ExchangeBinding};
 
 /// The exchange type that distributes routing keys over queues by a fixed hash (plugin `rabbitmq_sharding`).
-const SPREADING: &str = "x-modulus-hash";
+const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
 /// The argument that limits how often a queue delivers a message before it drops the message.
-const DELIVERY_LIMIT: &str = "x-delivery-limit";
+const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 /// An exchange type that exists from RabbitMQ 4.0 on.
-const OF_FOUR: &str = "x-local-random";
+const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 
 /// The exchange, queues and bindings that a stream needs.
 #[derive(Debug, Clone)]
@@ -133,7 +133,7 @@ impl Topology {
         if self.partitions == 1 {
             ExchangeKind::Fanout
         } else {
-            ExchangeKind::Custom(SPREADING.to_owned())
+            ExchangeKind::Custom(SHARDING_EXCHANGE_TYPE.to_owned())
         }
     }
 
@@ -170,7 +170,7 @@ impl Topology {
         arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
         arguments.insert("x-dead-letter-exchange".into(), text(&self.dropped()));
         if is_limited {
-            arguments.insert(DELIVERY_LIMIT.into(), AMQPValue::LongInt(-1));
+            arguments.insert(DELIVERY_LIMIT_ARGUMENT.into(), AMQPValue::LongInt(-1));
         }
         let queue = self.queue(partition);
         channel.queue_declare(queue.as_str().into(), durable, arguments).await.map(drop)
@@ -204,12 +204,12 @@ fn text(text: &str) -> AMQPValue {
 /// Adds advice to a refusal: for a queue or exchange that exists in another form, and for a missing plugin.
 fn explained(error: BrokerError, name: &str, what: &str) -> BrokerError {
     let BrokerError::Refused(words) = error else { return error };
-    let advice = if words.contains("inequivalent") && words.contains(DELIVERY_LIMIT) {
+    let advice = if words.contains("inequivalent") && words.contains(DELIVERY_LIMIT_ARGUMENT) {
         "it was declared before RabbitMQ 4.0, and has a delivery limit since: consume its messages, \
          remove it, and start again"
     } else if words.contains("inequivalent") {
         "remove it, use another name, or use it as it is with declare = false"
-    } else if words.contains(SPREADING) {
+    } else if words.contains(SHARDING_EXCHANGE_TYPE) {
         "more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins enable \
          rabbitmq_sharding`"
     } else {
@@ -225,7 +225,7 @@ async fn is_limited(broker: &BrokerEndpoint, queue: &str) -> Result<bool, Broker
     let connection = broker.connect("ordain: which version").await?;
     let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
     let options = ExchangeDeclareOptions { auto_delete: true, ..ExchangeDeclareOptions::default() };
-    let kind = ExchangeKind::Custom(OF_FOUR.to_owned());
+    let kind = ExchangeKind::Custom(VERSION_4_EXCHANGE_TYPE.to_owned());
     let name = format!("{queue}.version.{:016x}", rand::random::<u64>());
     let declared =
         channel.exchange_declare(name.as_str().into(), kind, options, FieldTable::default()).await;
@@ -244,7 +244,7 @@ async fn is_limited(broker: &BrokerEndpoint, queue: &str) -> Result<bool, Broker
                  {words}. To fix this, allow the user to configure names that begin with {queue:?}, or declare \
                  everything by hand and set declare = false"
             ))),
-            away @ BrokerError::Away(_) => Err(away),
+            away @ BrokerError::Unavailable(_) => Err(away),
         },
     }
 }

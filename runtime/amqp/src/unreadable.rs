@@ -7,7 +7,7 @@ use lapin::message::Delivery;
 use ordain_core::{DeadLetter, Event, LetterContent, LetterId, digest};
 use serde_json::{Value, json};
 
-use super::decode::{DeliveryDecoder, OF_THE_QUEUE};
+use super::decode::{DeliveryDecoder, QUEUE_HEADERS};
 use super::value::table;
 
 /// Decodes a delivery into an event, or into a dead letter whose origin is this queue.
@@ -54,7 +54,7 @@ fn whole(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
     let mut headers = properties.headers().as_ref().map(table);
     if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
         // The same message must always produce the same letter.
-        headers.retain(|name, _| !OF_THE_QUEUE.contains(&name.as_str()));
+        headers.retain(|name, _| !QUEUE_HEADERS.contains(&name.as_str()));
     }
     let message = json!({
         "exchange": delivery.exchange.as_str(),

@@ -14,11 +14,11 @@ use super::consumer_options::ConsumerOptions;
 use ordain_util::wait::shortened;
 
 /// Interval between two checks. A quorum queue updates its message count every five seconds.
-const EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit for one check.
-const LOOK: Duration = Duration::from_secs(20);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of consecutive checks without progress after which the queue counts as silent.
-const SILENT: u32 = 3;
+const SILENT_CHECK_LIMIT: u32 = 3;
 
 /// The consumer's progress, as the monitor needs it.
 #[derive(Debug, Default)]
@@ -55,23 +55,25 @@ pub(super) async fn watch(
     let mut before = None;
     let mut silent = 0;
     loop {
-        let ready = match timeout(shortened(LOOK), ready(&channel, queue)).await {
+        let ready = match timeout(shortened(CHECK_TIMEOUT), ready(&channel, queue)).await {
             Ok(Ok(ready)) => ready,
             Ok(Err(error)) => return broker.error(&error),
-            Err(_) => return BrokerError::Away(format!("the queue {queue:?} does not answer")),
+            Err(_) => {
+                return BrokerError::Unavailable(format!("the queue {queue:?} does not answer"));
+            }
         };
         lag.set(Some(ready.into()));
         let taken = flow.taken();
         let stands = before == Some(taken) && flow.has_room.load(Relaxed) && ready > 0;
         before = Some(taken);
         silent = if stands { silent + 1 } else { 0 };
-        if silent == SILENT {
-            return BrokerError::Away(format!(
+        if silent == SILENT_CHECK_LIMIT {
+            return BrokerError::Unavailable(format!(
                 "the queue {queue:?} has {ready} messages and delivers none; subscribing again. If that \
                  does not help, another consumer may have the queue"
             ));
         }
-        sleep(shortened(EVERY)).await;
+        sleep(shortened(CHECK_INTERVAL)).await;
     }
 }
 

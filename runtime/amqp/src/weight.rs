@@ -3,7 +3,7 @@
 use lapin::types::{AMQPValue, FieldTable};
 
 /// Approximate size of a header without its texts, in bytes.
-const ENTRY: usize = 64;
+const HEADER_BYTES: usize = 64;
 
 /// Returns the approximate size of a table in memory, in bytes.
 pub(super) fn weight(table: &FieldTable) -> usize {
@@ -11,7 +11,7 @@ pub(super) fn weight(table: &FieldTable) -> usize {
 }
 
 fn weight_of(value: &AMQPValue) -> usize {
-    ENTRY
+    HEADER_BYTES
         + match value {
             AMQPValue::FieldArray(values) => values.as_slice().iter().map(weight_of).sum(),
             AMQPValue::FieldTable(values) => weight(values),

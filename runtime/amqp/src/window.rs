@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Deliveries in a sample.
-const SAMPLE: u64 = 128;
+const SAMPLE_DELIVERIES: u64 = 128;
 /// Size of the largest message that a broker accepts by default, from RabbitMQ 4.0 on, in bytes.
-const LARGEST: u64 = 16 << 20;
+const LARGEST_MESSAGE_BYTES: u64 = 16 << 20;
 /// Delay before a window that was reduced may grow.
-const CALM: Duration = Duration::from_mins(1);
+const GROWTH_DELAY: Duration = Duration::from_mins(1);
 
 /// The window to which a consumer of the stream in this process changed last; 0 before the first change.
 pub type LastPrefetch = Arc<AtomicU16>;
@@ -46,7 +46,7 @@ impl AdaptivePrefetch {
     pub(super) fn new(most: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let now = match last.load(Relaxed) {
-            0 => fitting(most, bytes, LARGEST),
+            0 => fitting(most, bytes, LARGEST_MESSAGE_BYTES),
             last => last.min(most),
         };
         Self { last, most, bytes, now, fresh: false, sample: (0, 0), largest: 0, shrunk: None }
@@ -76,7 +76,7 @@ impl AdaptivePrefetch {
     /// changed.
     pub(super) fn change(&mut self) -> bool {
         // A window smaller than the sample decides when it is full.
-        if !self.fresh || self.sample.0 < SAMPLE.min(self.now.into()) {
+        if !self.fresh || self.sample.0 < SAMPLE_DELIVERIES.min(self.now.into()) {
             return false;
         }
         let (deliveries, bytes) = std::mem::take(&mut self.sample);
@@ -85,7 +85,7 @@ impl AdaptivePrefetch {
             self.shrink();
             return true;
         }
-        let calm = self.shrunk.is_none_or(|at| at.elapsed() >= CALM);
+        let calm = self.shrunk.is_none_or(|at| at.elapsed() >= GROWTH_DELAY);
         let grows = calm && fitting / 2 >= self.now;
         if grows {
             self.set(fitting);

@@ -54,7 +54,7 @@ impl CheckArgs {
         for file in used.iter().filter_map(|name| folder.handlers.get(*name)).flatten() {
             handlers
                 .engine
-                .load_beside(file, CompilePriority::Fast)
+                .load_beside(file, CompilePriority::Normal)
                 .map_err(HandlerSetupError::from)?;
         }
         let streams = loaded.config.streams.iter();

@@ -18,7 +18,7 @@ use ordain_http::ListenError;
 use ordain_store::{Store, StoreError};
 use ordain_util::text::say;
 use ordain_util::wait::{shorten, shortened};
-use ordain_wasm::{COMMAND, CompileLimits, HandlerSetupError, LoadError, compile};
+use ordain_wasm::{COMPILE_COMMAND, CompileLimits, HandlerSetupError, LoadError, compile};
 
 /// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
 /// keys, each event taking effect exactly once.
@@ -61,7 +61,7 @@ enum OrdainCommand {
     /// Show the processes that share the streams, and the partitions that each owns.
     Instances(instances::InstancesArgs),
     /// Compile a handler from standard input into a cache. `run` starts this command in a process of its own.
-    #[command(name = COMMAND, hide = true)]
+    #[command(name = COMPILE_COMMAND, hide = true)]
     Compile(CompileArgs),
 }
 
@@ -112,12 +112,12 @@ impl FileArg {
 }
 
 /// How long a command retries an unavailable store: an operator is waiting for its output.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens the store to read it.
 pub(crate) async fn open_any(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
     loaded.unsupported()?;
-    open_store(loaded, Some(shortened(PATIENCE))).await.map_err(|error| match error {
+    open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT))).await.map_err(|error| match error {
         StoreError::InUse(words) => CommandError::Unavailable(anyhow::anyhow!(
             "{words}. Or ask the process that uses the store: --admin URL, with the URL from its log"
         )),

@@ -12,7 +12,7 @@ use ordain_http::view::{self, LetterRow};
 use ordain_util::text::say;
 
 /// Rows that are read in one request.
-const PAGE: usize = 200;
+const PAGE_ROWS: usize = 200;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadCommand {
@@ -93,7 +93,7 @@ async fn print<F: RowForm<LetterRow>>(
     let mut left = args.limit;
     while left > 0 {
         let key = args.key.as_deref();
-        let limit = PAGE.min(left);
+        let limit = PAGE_ROWS.min(left);
         let page = look.letters(&args.stream, key, cursor.as_deref(), limit).await?;
         let rows = &page.rows[..left.min(page.rows.len())];
         left -= rows.len();

@@ -15,7 +15,7 @@ use ordain_http::view::{self, KeyRow};
 use ordain_store::KeyFilter;
 
 /// Rows that are read in one request.
-const PAGE: usize = 500;
+const PAGE_ROWS: usize = 500;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeysCommand {
@@ -115,7 +115,7 @@ async fn print<F: RowForm<KeyRow>>(
         status: args.status,
         prefix: args.prefix.clone(),
         cursor: None,
-        limit: PAGE.min(args.limit.max(1)),
+        limit: PAGE_ROWS.min(args.limit.max(1)),
         looks: None,
     };
     let mut left = args.limit;

@@ -28,12 +28,12 @@ pub(crate) fn step_round(line: ProgressBar) {
 /// Filters for dependencies. The engines of the store and the handlers log megabytes at each start, for their
 /// developers only. The callers of the Redis and RabbitMQ clients log all client errors with their meaning. The
 /// log of the HTTP client contains tokens.
-const QUIET: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
+const DEPENDENCY_FILTERS: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
                      lapin=off,ureq=off,ureq_proto=off";
 
 /// Starts logging.
 pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
-    let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| {
+    let filter = EnvFilter::try_new(format!("{DEPENDENCY_FILTERS},{filter}")).map_err(|error| {
         format!("--log {filter:?} is not a valid filter: {error}; try `--log info`")
     })?;
     let builder = tracing_subscriber::fmt()

@@ -18,13 +18,13 @@ use ordain_cloudevents::EventDecoder;
 use ordain_config::LoadedConfig;
 use ordain_engine::publish_file::{PublishCounts, PublishFileError, publish_file};
 use ordain_engine::run::RunError;
-use ordain_publish::{PATIENCE, PublishError, StreamPublisher, new_id};
+use ordain_publish::{PublishError, RETRY_TIMEOUT, StreamPublisher, new_id};
 use ordain_store::AssignItemReply;
 use ordain_util::text::say;
 use ordain_util::wait::shortened;
 
 /// The text of `--help` after the options.
-const MORE: &str = "\
+const AFTER_HELP: &str = "\
 An invalid line stops the command after all lines before it are published: fix the line and repeat the
 command. An embedded store allows either this command or `ordain run` at a time; with
 [store] kind = \"redis\" events are published while the stream runs.
@@ -35,7 +35,7 @@ Examples:
   ordain publish orders --key order-17 --type order.paid --data '{\"cents\": 1200}' --id payment-4711";
 
 #[derive(Debug, Args)]
-#[command(after_help = MORE)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct PublishArgs {
     /// The stream.
     stream: String,
@@ -87,7 +87,7 @@ impl PublishArgs {
             let mut publisher = StreamPublisher::open(
                 &loaded,
                 &self.stream,
-                open_store(&loaded, Some(shortened(PATIENCE))),
+                open_store(&loaded, Some(shortened(RETRY_TIMEOUT))),
             )
             .await?;
             match (&self.key, &self.file) {

@@ -13,18 +13,18 @@ use ordain_engine::https;
 use ordain_util::text::{clean, cut};
 
 /// The environment variable with the process's token.
-const TOKEN: &str = "ORDAIN_TOKEN";
+const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
 
 /// Time limit for a connection.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a response; longer than the listener's own limit.
-const ANSWER: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size limit of a response, in MiB. A page of dead letters has up to 8, a single event or state up to 64, and
 /// escapes of JSON and base64 are added.
-const ANSWER_MIB: u64 = 128;
+const RESPONSE_LIMIT_MIB: u64 = 128;
 
 /// Size limit of an error text from the process, in bytes.
-const WORDS: usize = 1_000;
+const ERROR_TEXT_LIMIT: usize = 1_000;
 
 /// The error response of a process: problem details (RFC 9457).
 #[derive(Deserialize)]
@@ -54,8 +54,10 @@ pub(crate) fn parse_url(text: &str) -> Result<String, String> {
 
 impl AdminClient {
     pub(crate) fn new(url: &str) -> Self {
-        let config = https::agent(url).timeout_connect(Some(CONNECT)).timeout_global(Some(ANSWER));
-        let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+        let config = https::agent(url)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_global(Some(RESPONSE_TIMEOUT));
+        let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
         Self { agent: config.build().into(), url: url.to_owned(), token }
     }
 
@@ -85,7 +87,7 @@ impl AdminClient {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         let mut answer = request.call().map_err(|error| self.failed(error))?;
-        let body = answer.body_mut().with_config().limit(ANSWER_MIB << 20).read_to_vec();
+        let body = answer.body_mut().with_config().limit(RESPONSE_LIMIT_MIB << 20).read_to_vec();
         let body = body.map_err(|error| self.failed(error))?;
         if answer.status() != StatusCode::OK {
             return Err(self.refused(answer.status(), &body));
@@ -117,7 +119,7 @@ impl AdminClient {
             (StatusCode::UNAUTHORIZED, Some(_)) => {
                 let state = if self.token.is_some() { "rejects the token in" } else { "requires" };
                 CommandError::Failed(anyhow!(
-                    "the process at {} {state} {TOKEN}: set it to `token` of the process's [admin]",
+                    "the process at {} {state} {TOKEN_VARIABLE}: set it to `token` of the process's [admin]",
                     self.url
                 ))
             }
@@ -136,7 +138,7 @@ impl AdminClient {
             Some(token) => words.replace(&**token, "…"),
             None => words.to_owned(),
         };
-        cut(clean(&words).into_owned(), WORDS)
+        cut(clean(&words).into_owned(), ERROR_TEXT_LIMIT)
     }
 
     fn failed(&self, error: ureq::Error) -> CommandError {
@@ -149,11 +151,11 @@ impl AdminClient {
                 self.url
             )),
             ureq::Error::Http(_) => CommandError::Failed(anyhow!(
-                "no request can be sent to {}: {error}; check {TOKEN} for invalid characters",
+                "no request can be sent to {}: {error}; check {TOKEN_VARIABLE} for invalid characters",
                 self.url
             )),
             ureq::Error::BodyExceedsLimit(_) => {
-                self.stranger(&format!("its response has more than {ANSWER_MIB} MiB"))
+                self.stranger(&format!("its response has more than {RESPONSE_LIMIT_MIB} MiB"))
             }
             error => self.stranger(&error.to_string()),
         }
@@ -174,7 +176,7 @@ mod tests {
         );
         let long = "x".repeat(100_000);
         let CommandError::Failed(error) = remote.stranger(&long) else { panic!("another failure") };
-        assert!(error.to_string().len() < 2 * WORDS);
+        assert!(error.to_string().len() < 2 * ERROR_TEXT_LIMIT);
     }
 
     #[test]

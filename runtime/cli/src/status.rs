@@ -10,7 +10,7 @@ use super::logs;
 use ordain_engine::run::RunStatus;
 
 /// Interval between updates: short enough to appear live, long enough to read.
-const EVERY: Duration = Duration::from_millis(250);
+const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Draws until the future is dropped. Without a terminal it draws nothing and never completes.
 pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
@@ -25,7 +25,7 @@ pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
     let mut before = figures.sum();
     let mut at = Instant::now();
     loop {
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(UPDATE_INTERVAL).await;
         let now = figures.sum();
         let rate = (now.delivered - before.delivered) as f64 / at.elapsed().as_secs_f64();
         (before, at) = (now, Instant::now());

@@ -7,13 +7,13 @@ use ordain_core::{LaneState, Stats};
 use ordain_engine::run::RunStatus;
 
 /// Interval of the log: short enough for a graph, long enough for a log that is archived.
-const EVERY: Duration = Duration::from_mins(1);
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Logs the totals once per minute if they changed, until the future is dropped.
 pub(crate) async fn tell(figures: &RunStatus) -> std::convert::Infallible {
     let mut told = Stats::default();
     loop {
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(LOG_INTERVAL).await;
         let now = figures.sum();
         if differs(&now, &told) {
             log("running", &now);

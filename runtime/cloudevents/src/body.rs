@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::{ContentMode, DecodeError, EventDecoder, decode_http};
 
 /// Maximum number of invalid events that an error names.
-pub const NAMED_LIMIT: usize = 100;
+pub const NAMED_EVENTS_LIMIT: usize = 100;
 
 /// The events of a body with their places.
 #[derive(Debug)]
@@ -49,14 +49,14 @@ pub enum BodyError {
         limit: usize,
     },
     /// Some events of the body are invalid.
-    Wrong {
+    InvalidEvents {
         /// The name of a place, as in [`BodyEvents::place_name`].
         place_name: Option<&'static str>,
         /// Number of invalid events.
         wrong: usize,
         /// Number of all events.
         total: usize,
-        /// The first invalid events, up to [`NAMED_LIMIT`].
+        /// The first invalid events, up to [`NAMED_EVENTS_LIMIT`].
         named: Vec<InvalidEvent>,
     },
 }
@@ -119,7 +119,7 @@ pub fn decode_body(
     let BodyReader { found, named, wrong } = reading;
     if wrong > 0 {
         let total = found.events.len() + wrong;
-        return Err(BodyError::Wrong { place_name, wrong, total, named });
+        return Err(BodyError::InvalidEvents { place_name, wrong, total, named });
     }
     Ok(found)
 }
@@ -191,7 +191,7 @@ impl BodyReader {
             }
         };
         self.wrong += 1;
-        if self.named.len() < NAMED_LIMIT {
+        if self.named.len() < NAMED_EVENTS_LIMIT {
             self.named.push(wrong);
         }
     }

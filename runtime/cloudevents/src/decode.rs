@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use ordain_core::{Cause, Event, EventParts, OrderingMode};
 
 use super::envelope::{EnvelopeMember, EventEnvelope};
-use super::{HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON, MORE_HEADERS};
-use attribute::{SHOWN, attribute, end, key, shown, text, time};
+use super::{HEADERS_ATTRIBUTE, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON_MEDIA_TYPE};
+use attribute::{EXCERPT_LIMIT, attribute, end, key, shown, text, time};
 use data::{data, value};
 pub use http::{ContentMode, decode_http, form_of};
 
@@ -100,7 +100,7 @@ impl EventDecoder {
 
     fn event(&self, envelope: &EventEnvelope<'_>, body: Option<&[u8]>) -> DecodeResult<Event> {
         if let Some(name) = &envelope.twice {
-            let name = cut(name.to_string(), SHOWN);
+            let name = cut(name.to_string(), EXCERPT_LIMIT);
             return unreadable(format!("`{name}` occurs twice: it must occur once"));
         }
         match envelope.raw(EnvelopeMember::SpecVersion) {
@@ -118,7 +118,7 @@ impl EventDecoder {
         let content_type = match envelope.raw(EnvelopeMember::DataContentType) {
             Some(_) => attribute(envelope, EnvelopeMember::DataContentType, "datacontenttype")?,
             None if body.is_some() => Cow::Borrowed(""),
-            None => Cow::Borrowed(JSON),
+            None => Cow::Borrowed(JSON_MEDIA_TYPE),
         };
         let data = match body {
             Some(body) => Cow::Borrowed(body),
@@ -179,10 +179,11 @@ impl EventDecoder {
         if self.ordering == OrderingMode::Fifo {
             push("sequence".into(), envelope.raw(EnvelopeMember::Sequence))?;
         }
-        for (name, raw) in envelope.extensions.iter().filter(|(name, _)| name != MORE_HEADERS) {
+        for (name, raw) in envelope.extensions.iter().filter(|(name, _)| name != HEADERS_ATTRIBUTE)
+        {
             push(name.clone(), Some(raw))?;
         }
-        let more = envelope.extensions.iter().find(|(name, _)| name == MORE_HEADERS);
+        let more = envelope.extensions.iter().find(|(name, _)| name == HEADERS_ATTRIBUTE);
         if let Some((_, raw)) = more.filter(|(_, raw)| *raw != "null") {
             headers.extend(more_headers(raw)?);
         }
@@ -200,14 +201,14 @@ impl EventDecoder {
 
 type HeaderPair<'a> = (Cow<'a, str>, Cow<'a, str>);
 
-/// Returns the headers that are not extension attributes; see [`MORE_HEADERS`].
+/// Returns the headers that are not extension attributes; see [`HEADERS_ATTRIBUTE`].
 fn more_headers(raw: &str) -> DecodeResult<Vec<HeaderPair<'static>>> {
     let pairs =
         text(raw).and_then(|text| serde_json::from_str::<Vec<(String, String)>>(&text).ok());
     let Some(pairs) = pairs else {
         let found = shown(raw);
         return unreadable(format!(
-            "`{MORE_HEADERS}` must be a JSON array of [name, value] pairs as text, found {found}"
+            "`{HEADERS_ATTRIBUTE}` must be a JSON array of [name, value] pairs as text, found {found}"
         ));
     };
     Ok(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())

@@ -26,7 +26,7 @@ pub struct DeliveryBatch {
 }
 
 /// Number of batches that a source reads ahead of the sequencer: one is processed while the next is read.
-pub const READ_AHEAD: usize = 2;
+pub const READ_AHEAD_BATCHES: usize = 2;
 /// Maximum number of deliveries in a batch.
 pub const BATCH_EVENTS: usize = 256;
 /// Approximate size limit of a batch, in bytes; a batch has at least one delivery.

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::compact::compact;
 use super::envelope::EnvelopeMember;
 use super::id::{message_id, source_of};
-use super::{JSON, MORE_HEADERS, is_json};
+use super::{HEADERS_ATTRIBUTE, JSON_MEDIA_TYPE, is_json};
 use ordain_store::OutboxMessage;
 
 /// Appends a message of `stream` as a line, including its line end.
@@ -58,7 +58,7 @@ pub(super) fn headers<'a>(
     if !others.is_empty() {
         let mut list = Vec::new();
         json(&mut list, &others);
-        member(out, MORE_HEADERS, &String::from_utf8_lossy(&list));
+        member(out, HEADERS_ATTRIBUTE, &String::from_utf8_lossy(&list));
     }
 }
 
@@ -67,14 +67,14 @@ fn is_extension(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
         && EnvelopeMember::of(name).is_none()
-        && name != MORE_HEADERS
+        && name != HEADERS_ATTRIBUTE
 }
 
 pub(super) fn data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
     if data.is_empty() {
         return;
     }
-    let content_type = if content_type.is_empty() { JSON } else { content_type };
+    let content_type = if content_type.is_empty() { JSON_MEDIA_TYPE } else { content_type };
     if let Some(json) = is_json(content_type).then(|| compact_json(data)).flatten() {
         out.extend_from_slice(b",\"data\":");
         out.extend_from_slice(json.as_bytes());

@@ -25,7 +25,7 @@ pub(super) enum EnvelopeMember {
 }
 
 /// Number of members.
-const MEMBERS: usize = 12;
+const MEMBER_COUNT: usize = 12;
 
 impl EnvelopeMember {
     pub(super) fn of(name: &str) -> Option<Self> {
@@ -50,7 +50,7 @@ impl EnvelopeMember {
 /// The members of a JSON object.
 #[derive(Debug, Default)]
 pub(super) struct EventEnvelope<'a> {
-    members: [Option<&'a str>; MEMBERS],
+    members: [Option<&'a str>; MEMBER_COUNT],
     pub(super) extensions: Vec<(Cow<'a, str>, &'a str)>,
     /// The first name that occurs twice, which makes the object ambiguous.
     pub(super) twice: Option<Cow<'a, str>>,

@@ -3,7 +3,7 @@
 use ordain_core::{DeadLetter, Event, EventParts, LetterContent};
 
 use super::id::{message_id, source_of};
-use super::letter::{REASONS, letter_attributes};
+use super::letter::{REASON_ATTRIBUTES, letter_attributes};
 use ordain_store::OutboxMessage;
 
 /// Returns a message of `stream` as an event without a number.
@@ -36,7 +36,7 @@ pub fn letter_event(stream: &str, letter: &DeadLetter) -> Event {
     let reason = attributes.reason.iter().map(|(name, value)| (*name, &**value));
     let others = event.into_iter().flat_map(Event::headers);
     let headers: Vec<(&str, &str)> =
-        reason.chain(others.filter(|(name, _)| !REASONS.contains(name))).collect();
+        reason.chain(others.filter(|(name, _)| !REASON_ATTRIBUTES.contains(name))).collect();
     Event::new(&EventParts {
         key: &letter.id.key,
         sequence: None,

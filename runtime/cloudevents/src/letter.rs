@@ -10,13 +10,13 @@ use super::encode::{data, headers, member};
 use super::id::{percent_encode, source_of};
 
 /// The `type` of a letter without an event or whose event has no type.
-const NO_EVENT: &str = "ordain.dead-letter";
+const LETTER_TYPE: &str = "ordain.dead-letter";
 
 /// The media type of data that could not be decoded.
-const BYTES: &str = "application/octet-stream";
+const BYTES_MEDIA_TYPE: &str = "application/octet-stream";
 
 /// The attributes that contain the reason. Headers with these names are combined in another attribute.
-pub const REASONS: [&str; 9] = [
+pub const REASON_ATTRIBUTES: [&str; 9] = [
     "deadcause",
     "deaderror",
     "deadversion",
@@ -65,10 +65,10 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     given("deadend", event.filter(|event| event.end()).map(|_| "true".into()));
     LetterAttributes {
         id: letter_id(stream, &letter.id),
-        kind: kind.unwrap_or(NO_EVENT),
+        kind: kind.unwrap_or(LETTER_TYPE),
         content_type: match &letter.content {
             LetterContent::Nothing => "",
-            LetterContent::Raw(_) => BYTES,
+            LetterContent::Raw(_) => BYTES_MEDIA_TYPE,
             LetterContent::Event(event) => event.content_type(),
         },
         reason,
@@ -101,9 +101,9 @@ pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, o
     }
     match &letter.content {
         LetterContent::Nothing => {}
-        LetterContent::Raw(bytes) => data(out, BYTES, bytes),
+        LetterContent::Raw(bytes) => data(out, BYTES_MEDIA_TYPE, bytes),
         LetterContent::Event(event) => {
-            headers(out, event.headers(), &REASONS);
+            headers(out, event.headers(), &REASON_ATTRIBUTES);
             data(out, event.content_type(), event.data());
         }
     }

@@ -19,18 +19,18 @@ mod letter;
 #[cfg(test)]
 mod tests;
 
-pub use body::{BodyError, BodyEvents, InvalidEvent, NAMED_LIMIT, decode_body};
+pub use body::{BodyError, BodyEvents, InvalidEvent, NAMED_EVENTS_LIMIT, decode_body};
 pub use compact::{NESTING_LIMIT, NestingError, compact};
 pub use decode::{ContentMode, decode_http, form_of};
 pub use decode::{DecodeError, EventDecoder};
 pub use delivery::{
     AckProgress, BATCH_BYTES, BATCH_EVENTS, DecodedDelivery, DeliveryBatch, FilePosition,
-    READ_AHEAD, ReadFingerprint, SourceHandle,
+    READ_AHEAD_BATCHES, ReadFingerprint, SourceHandle,
 };
 pub use encode::encode;
 pub use event::{letter_event, message_event};
 pub use id::{message_id, source_of};
-pub use letter::{LetterAttributes, REASONS, encode_letter, letter_attributes};
+pub use letter::{LetterAttributes, REASON_ATTRIBUTES, encode_letter, letter_attributes};
 
 /// Size limit of an id, type, source or content type, in bytes. URLs of some KiB exist; longer values are a payload
 /// in the wrong place.
@@ -45,10 +45,10 @@ pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 /// The extension attribute with the headers that cannot be extension attributes: their names contain other
 /// characters than `a-z` and `0-9`, belong to the envelope, or occur twice. Its value is a JSON array of
 /// `[name, value]` pairs, as text.
-const MORE_HEADERS: &str = "ordainheaders";
+const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 
 /// The media type of events without one.
-const JSON: &str = "application/json";
+const JSON_MEDIA_TYPE: &str = "application/json";
 
 /// Returns whether a media type is JSON: `application/json`, `text/json`, `…+json`.
 fn is_json(content_type: &str) -> bool {

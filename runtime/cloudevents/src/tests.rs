@@ -9,9 +9,10 @@ use proptest::prelude::*;
 use super::*;
 use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 
-const SEQUENCED: EventDecoder =
+const SEQUENCED_DECODER: EventDecoder =
     EventDecoder { ordering: OrderingMode::Sequenced, event_size: 1 << 20 };
-const FIFO: EventDecoder = EventDecoder { ordering: OrderingMode::Fifo, event_size: 1 << 20 };
+const FIFO_DECODER: EventDecoder =
+    EventDecoder { ordering: OrderingMode::Fifo, event_size: 1 << 20 };
 
 /// Returns a valid event with `more` members.
 fn line(more: &str) -> String {
@@ -21,7 +22,9 @@ fn line(more: &str) -> String {
 }
 
 fn decode(more: &str) -> Event {
-    SEQUENCED.decode(line(more).as_bytes()).unwrap_or_else(|error| panic!("{more}: {error}"))
+    SEQUENCED_DECODER
+        .decode(line(more).as_bytes())
+        .unwrap_or_else(|error| panic!("{more}: {error}"))
 }
 
 #[track_caller]
@@ -36,10 +39,14 @@ fn refused(decoder: EventDecoder, line: &str, cause: Cause, message: &str) -> De
 fn error_contains_only_a_part_of_the_line() {
     let name = "x".repeat(500_000);
     let twice = line(&format!(r#","{name}":1,"{name}":2"#));
-    let error = refused(SEQUENCED, &twice, Cause::Unreadable, "xxx…` occurs twice");
+    let error = refused(SEQUENCED_DECODER, &twice, Cause::Unreadable, "xxx…` occurs twice");
     assert!(error.message.len() < 100, "{} bytes", error.message.len());
-    let error =
-        refused(SEQUENCED, &format!("\"{name}\""), Cause::Unreadable, "invalid type: string");
+    let error = refused(
+        SEQUENCED_DECODER,
+        &format!("\"{name}\""),
+        Cause::Unreadable,
+        "invalid type: string",
+    );
     assert!(error.message.len() < 5_000, "{} bytes", error.message.len());
 }
 
@@ -97,11 +104,15 @@ fn sequences_are_numbers_or_decimal_text() {
         "99999999999999999999",
     ] {
         let line = line(&format!(",\"sequence\":{raw}"));
-        let error =
-            refused(SEQUENCED, &line, Cause::NoSequence, "`sequence` must be a whole number");
+        let error = refused(
+            SEQUENCED_DECODER,
+            &line,
+            Cause::NoSequence,
+            "`sequence` must be a whole number",
+        );
         assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), None));
         // Ordain numbers a fifo stream: the producer's number is an ordinary header.
-        let event = FIFO.decode(line.as_bytes()).expect("an event");
+        let event = FIFO_DECODER.decode(line.as_bytes()).expect("an event");
         assert_eq!(event.sequence(), None);
         assert_eq!(event.headers().map(|(name, _)| name).collect::<Vec<_>>(), ["sequence"]);
     }
@@ -161,10 +172,10 @@ fn invalid_event_is_rejected_with_a_valid_form() {
             "`type` is missing",
         ),
     ] {
-        refused(SEQUENCED, line, cause, message);
+        refused(SEQUENCED_DECODER, line, cause, message);
     }
     refused(
-        FIFO,
+        FIFO_DECODER,
         r#"{"specversion":"1.0","subject":"a"}"#,
         NoId,
         "`id` is missing: it must be a text; a fifo",
@@ -185,11 +196,12 @@ fn invalid_event_is_rejected_with_a_valid_form() {
         (r#""data":01"#, "not a CloudEvent in JSON"),
         (r#""data":"\x""#, "not a CloudEvent in JSON"),
     ] {
-        refused(SEQUENCED, &line(&format!(",{more}")), Unreadable, message);
+        refused(SEQUENCED_DECODER, &line(&format!(",{more}")), Unreadable, message);
     }
-    let error = refused(SEQUENCED, &line(r#","sequence":5,"time":0"#), Unreadable, "`time`");
+    let error =
+        refused(SEQUENCED_DECODER, &line(r#","sequence":5,"time":0"#), Unreadable, "`time`");
     assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), Some(5)));
-    let error = SEQUENCED.decode(b"{\"subject\":\"\xff\"}").expect_err("not UTF-8");
+    let error = SEQUENCED_DECODER.decode(b"{\"subject\":\"\xff\"}").expect_err("not UTF-8");
     assert!(error.message.contains("not UTF-8"), "{error}");
 }
 
@@ -222,11 +234,13 @@ fn errors_name_the_limits() {
         (deep(NESTING_LIMIT), deep(100_000), "nested deeper than 127"),
     ] {
         decode(&right);
-        refused(SEQUENCED, &line(&wrong), Cause::Unreadable, message);
+        refused(SEQUENCED_DECODER, &line(&wrong), Cause::Unreadable, message);
     }
     let size = line("").len();
-    assert!(EventDecoder { event_size: size, ..SEQUENCED }.decode(line("").as_bytes()).is_ok());
-    let small = EventDecoder { event_size: size - 1, ..SEQUENCED };
+    assert!(
+        EventDecoder { event_size: size, ..SEQUENCED_DECODER }.decode(line("").as_bytes()).is_ok()
+    );
+    let small = EventDecoder { event_size: size - 1, ..SEQUENCED_DECODER };
     refused(small, &line(""), Cause::Unreadable, "runtime.event_size allows");
 }
 
@@ -321,7 +335,8 @@ fn dead_letter_becomes_a_line() {
             "\n"
         )
     );
-    let again = SEQUENCED.decode(forwarded(&rejected).trim_end().as_bytes()).expect("an event");
+    let again =
+        SEQUENCED_DECODER.decode(forwarded(&rejected).trim_end().as_bytes()).expect("an event");
     assert_eq!((again.kind(), again.data()), ("order.paid", &br#"{"a":1}"#[..]));
 
     let unreadable = DeadLetter {
@@ -387,14 +402,14 @@ fn sorted<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(&'a str
 proptest! {
     #[test]
     fn no_input_causes_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0_usize..400) {
-        let _ = SEQUENCED.decode(&bytes);
+        let _ = SEQUENCED_DECODER.decode(&bytes);
         // The same holds for a valid line that is truncated or changed in one place.
         let mut whole = line(r#","sequence":"1","time":"2026-01-01T00:00:00Z","data":{"a":[1,"b\n"]},"x":"\u00fc""#).into_bytes();
         if let (Some(place), Some(byte)) = (whole.get_mut(cut), bytes.first()) {
             *place = *byte;
         }
-        let _ = SEQUENCED.decode(&whole);
-        let _ = FIFO.decode(&whole[..cut.min(whole.len())]);
+        let _ = SEQUENCED_DECODER.decode(&whole);
+        let _ = FIFO_DECODER.decode(&whole[..cut.min(whole.len())]);
     }
 
     #[test]
@@ -415,7 +430,7 @@ proptest! {
         let message = message(&parts);
         let line = encoded(&message, sequence);
         prop_assert_eq!(line.matches('\n').count(), 1);
-        let event = SEQUENCED.decode(line.as_bytes()).map_err(|error| TestCaseError::fail(format!("{error}: {line}")))?;
+        let event = SEQUENCED_DECODER.decode(line.as_bytes()).map_err(|error| TestCaseError::fail(format!("{error}: {line}")))?;
         prop_assert_eq!(event.key(), key.as_deref().unwrap_or(&message.key));
         prop_assert_eq!(event.id(), message_id("orders", &message));
         prop_assert_eq!((event.kind(), event.source()), (kind.as_str(), "/ordain/orders"));

@@ -12,7 +12,7 @@ use super::{
     AmqpSourceConfig, Config, KeyLocation, SinkConfig, SourceConfig, StoreConfig, StreamConfig,
     StreamSinkConfig,
 };
-use ordain_store::PARTITIONS;
+use ordain_store::PARTITIONS_LIMIT;
 use ordain_store::REDIS_BATCH_LIMIT;
 
 /// Returns the conflicts between settings that are each valid by themselves.
@@ -54,8 +54,9 @@ impl ConfigChecker<'_> {
             let example = "[streams.orders] with `handler` and `source`";
             self.note("streams", format!("at least one stream is needed, such as {example}"));
         }
-        if self.config.partitions() as u64 > PARTITIONS {
-            let message = format!("all streams together must have at most {PARTITIONS} partitions");
+        if self.config.partitions() as u64 > PARTITIONS_LIMIT {
+            let message =
+                format!("all streams together must have at most {PARTITIONS_LIMIT} partitions");
             self.note("streams", message);
         }
         let room = runtime.memory_budget.0 / 4;
@@ -217,7 +218,7 @@ impl ConfigChecker<'_> {
                 }
             }
             SinkConfig::File(file)
-                if file.path != FileOrStdio::Standard
+                if file.path != FileOrStdio::Stdio
                     && !matches!(self.config.store, StoreConfig::Embedded(_)) =>
             {
                 let message = "only the embedded store can keep a file exact: use path = \"-\", another \
@@ -311,7 +312,7 @@ impl ConfigChecker<'_> {
         for (name, stream) in &self.config.streams {
             let SourceConfig::File(source) = &stream.source else { continue };
             let at = format!("streams.{name}.source.path");
-            if let (FileOrStdio::Standard, Some(other)) = (&source.path, read.get(&source.path)) {
+            if let (FileOrStdio::Stdio, Some(other)) = (&source.path, read.get(&source.path)) {
                 self.note(&at, format!("standard input is already read by {other}"));
             }
             read.entry(&source.path).or_insert(at);
@@ -319,7 +320,7 @@ impl ConfigChecker<'_> {
         let mut written: HashMap<&FileOrStdio, String> = HashMap::new();
         for (name, sink) in &self.config.sinks {
             let SinkConfig::File(sink) = sink else { continue };
-            if sink.path == FileOrStdio::Standard {
+            if sink.path == FileOrStdio::Stdio {
                 continue;
             }
             let at = format!("sinks.{name}.path");

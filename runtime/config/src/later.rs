@@ -1,5 +1,5 @@
 //! Settings that can be configured but that this build does not support yet. The change that implements
-//! such a setting removes its row from [`NOT_YET`]; no other module depends on the list.
+//! such a setting removes its row from [`UNSUPPORTED_FEATURES`]; no other module depends on the list.
 
 use super::problem::{ConfigProblem, SettingLines};
 use super::{Config, SourceConfig, StreamConfig};
@@ -7,7 +7,7 @@ use super::{Config, SourceConfig, StreamConfig};
 /// A feature, its places in the reference, and a function that finds the settings that request it.
 type UnsupportedFeature = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
 
-const NOT_YET: &[UnsupportedFeature] = &[
+const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
     ("alerts", &["runtime.alerts"], |config| {
         given(config.runtime.alerts.is_some(), "runtime.alerts")
     }),
@@ -21,18 +21,21 @@ const NOT_YET: &[UnsupportedFeature] = &[
 
 /// Returns the unsupported feature at a place in the reference.
 pub(super) fn not_yet(place: &str) -> Option<&'static str> {
-    NOT_YET.iter().find(|(_, places, _)| places.contains(&place)).map(|(feature, ..)| *feature)
+    UNSUPPORTED_FEATURES
+        .iter()
+        .find(|(_, places, _)| places.contains(&place))
+        .map(|(feature, ..)| *feature)
 }
 
 /// Returns the places in the reference that are marked as unsupported.
 #[cfg(test)]
 pub(super) fn places() -> impl Iterator<Item = &'static str> {
-    NOT_YET.iter().flat_map(|(_, places, _)| places.iter().copied())
+    UNSUPPORTED_FEATURES.iter().flat_map(|(_, places, _)| places.iter().copied())
 }
 
 /// Returns the settings of a configuration that this build does not support, by line.
 pub(super) fn unsupported(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem> {
-    let mut problems: Vec<ConfigProblem> = NOT_YET
+    let mut problems: Vec<ConfigProblem> = UNSUPPORTED_FEATURES
         .iter()
         .flat_map(|(feature, _, find)| {
             find(config).into_iter().map(move |setting| (feature, setting))

@@ -50,8 +50,8 @@ pub use replay::{Authorization, ReplayServer, ReplaySource, ReplayUrl};
 pub use settings::PartitionParams;
 pub use sink::{AmqpSinkConfig, FileSinkConfig, SinkConfig, StreamSinkConfig};
 pub use source::{
-    AmqpSourceConfig, CHECKPOINT_EVENTS, ExchangeBinding, FileSourceConfig, HttpSourceConfig,
-    KeyLocation, REQUEST_EVENTS, SourceConfig, StreamSourceConfig,
+    AmqpSourceConfig, CHECKPOINT_INTERVAL_EVENTS, ExchangeBinding, FileSourceConfig,
+    HttpSourceConfig, KeyLocation, REQUEST_EVENTS_LIMIT, SourceConfig, StreamSourceConfig,
 };
 pub use stream::{GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig};
 pub use template::RoutingKeyTemplate;
@@ -67,7 +67,7 @@ use ordain_util::text::quoted;
 pub const DEFAULT_FILE: &str = "ordain.toml";
 
 /// Size limit of a configuration file, in bytes: a thousand streams fit, and the wrong file is noticed.
-const FILE_LIMIT: u64 = 1 << 20;
+const FILE_LIMIT_BYTES: u64 = 1 << 20;
 
 section! {
     /// All settings of a configuration file.
@@ -177,9 +177,9 @@ fn read(file: &Path) -> Result<String, String> {
     if !metadata.is_file() {
         return Err("is not a file".to_owned());
     }
-    if metadata.len() > FILE_LIMIT {
+    if metadata.len() > FILE_LIMIT_BYTES {
         return Err(format!(
-            "has {} bytes; a configuration has at most {FILE_LIMIT}",
+            "has {} bytes; a configuration has at most {FILE_LIMIT_BYTES}",
             metadata.len()
         ));
     }

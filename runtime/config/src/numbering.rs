@@ -9,7 +9,7 @@ use crate::{ConfigError, LoadedConfig, StoreConfig, StreamConfig};
 use ordain_store::{InstanceId, InstanceInfo, Mark, Store, StoreError};
 
 /// Version of the mark's format.
-const FORMAT: u32 = 2;
+const FORMAT_VERSION: u32 = 2;
 
 /// The reason for which the settings of a stream cannot be used with the data in the store.
 #[derive(Debug, thiserror::Error)]
@@ -41,14 +41,14 @@ impl StreamNumbering {
             OrderingMode::Fifo => ("fifo", None),
         };
         let partitions = stream.source.partitions();
-        Self { format: FORMAT, ordering: ordering.to_owned(), first, partitions }
+        Self { format: FORMAT_VERSION, ordering: ordering.to_owned(), first, partitions }
     }
 
     /// Decodes the mark of a stream; `name` is the name of the mark.
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         serde_json::from_slice(bytes)
             .ok()
-            .filter(|numbering: &Self| numbering.format == FORMAT)
+            .filter(|numbering: &Self| numbering.format == FORMAT_VERSION)
             .ok_or_else(|| StoreError::Corrupt(format!("the mark {name:?} has an unknown format")))
     }
 

@@ -53,7 +53,7 @@ impl NumberingPolicy {
             SinkConfig::File(sink) if sink.sequenced => {
                 let name = match &sink.path {
                     // Several sinks may write to standard output, each with numbers of its own.
-                    FileOrStdio::Standard => format!("-{name}").into(),
+                    FileOrStdio::Stdio => format!("-{name}").into(),
                     FileOrStdio::File(path) => whole(path).display().to_string().into(),
                 };
                 Some(Self::numbered(Destination::File(name), NumberingSettings::default()))

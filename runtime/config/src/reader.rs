@@ -12,7 +12,7 @@ use super::problem::{ConfigProblem, SettingLines};
 use super::suggest::nearest;
 
 /// The field that selects the kind of a table that has several.
-const KIND: &str = "kind";
+const KIND_FIELD: &str = "kind";
 
 /// The state of reading a file.
 pub(super) struct ConfigReader<'a> {
@@ -178,7 +178,7 @@ impl<'a> ConfigReader<'a> {
         known: &[ReferenceRow],
     ) -> Option<TableNode<'n>> {
         let table = self.any_table(node)?;
-        let kind = node.has_kind.then_some(KIND);
+        let kind = node.has_kind.then_some(KIND_FIELD);
         let names: Vec<&str> = kind.into_iter().chain(known.iter().map(|row| row.name)).collect();
         for child in self.children(&table) {
             if !names.contains(&child.key) && self.is_whole() {
@@ -324,9 +324,9 @@ impl<'a> ConfigReader<'a> {
         let table = self.any_table(node)?;
         let form = format!("one of \"{}\"", known.join("\", \""));
         let children = self.children(&table);
-        let Some(kind) = children.iter().find(|child| child.key == KIND) else {
+        let Some(kind) = children.iter().find(|child| child.key == KIND_FIELD) else {
             if self.is_whole() {
-                let message = format!("`{KIND}` is missing: set it to {form}");
+                let message = format!("`{KIND_FIELD}` is missing: set it to {form}");
                 self.note(node.line, &node.name, message);
             }
             return None;
@@ -373,12 +373,14 @@ impl<'a> ConfigReader<'a> {
 }
 
 /// Length limit, in characters, of a text that an error shows.
-const SHOWN: usize = 60;
+const SHOWN_TEXT_LIMIT: usize = 60;
 
 /// Describes a value for an error: as written, if it is short.
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
-        DeValue::String(text) if text.chars().count() > SHOWN => "a long text".to_owned(),
+        DeValue::String(text) if text.chars().count() > SHOWN_TEXT_LIMIT => {
+            "a long text".to_owned()
+        }
         DeValue::String(text) => format!("{text:?}"),
         DeValue::Integer(number) => number.to_string(),
         DeValue::Float(number) => number.to_string(),

@@ -57,7 +57,7 @@ impl ReplayUrl {
 
 impl Scalar for ReplayUrl {
     const FORM: &'static str = "a URL such as \"http://host/{stream}/{key}/{sequence}\"";
-    const VEILED: bool = true;
+    const HIDES_VARIABLES: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         let rest = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme));
@@ -155,7 +155,7 @@ struct ReplayShorthand(ReplayUrl);
 impl Scalar for ReplayShorthand {
     const FORM: &'static str = "\"store\", a URL such as \"http://host/{stream}/{key}/{sequence}\", or a table \
                                 with `url`";
-    const VEILED: bool = true;
+    const HIDES_VARIABLES: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         ReplayUrl::parse(text).map(Self)

@@ -16,7 +16,7 @@ pub(super) trait Scalar: Sized {
     /// True if errors must not show the value.
     const SECRET: bool = false;
     /// True if errors must not show the values of variables in the text.
-    const VEILED: bool = false;
+    const HIDES_VARIABLES: bool = false;
 
     /// Parses the text. A non-empty error is a hint that follows the expected form.
     fn parse(text: &str) -> Result<Self, String>;
@@ -44,7 +44,9 @@ impl<T: Scalar> SettingValue for T {
                     return None;
                 }
                 let shown = match describe(node.value) {
-                    shown if variables && !T::VEILED => format!("{shown}, which is {expanded:?}"),
+                    shown if variables && !T::HIDES_VARIABLES => {
+                        format!("{shown}, which is {expanded:?}")
+                    }
                     shown => shown,
                 };
                 (expanded.into_owned(), shown)

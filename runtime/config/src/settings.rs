@@ -20,18 +20,18 @@ const LOADS_PER_BATCH: usize = 2;
 
 /// Divisor of the memory budget for commits that a shared store may lose. At ten thousand small events per
 /// second the result holds the last few seconds; a server that syncs once per second loses one or two.
-const KEPT: usize = 8;
+const KEPT_COMMITS_DIVISOR: usize = 8;
 
 /// Committed and unpublished messages, for each event of `run_ahead`. The stream pauses at this limit, so
 /// that an unavailable sink does not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
 /// Minimum number of ids of a key that are remembered at any age: the default prefetch.
-const ID_FLOOR: usize = 4_000;
+const MIN_REMEMBERED_IDS: usize = 4_000;
 
 /// Longest interval between reads of the due index, in ms: a key that another process has added waits no
 /// longer, and an idle partition costs one read per interval.
-const DUE_POLL: u64 = 5_000;
+const DUE_POLL_INTERVAL_MS: u64 = 5_000;
 
 /// The share of one partition.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ impl Config {
 
     /// Returns whether a sink writes to standard output.
     pub fn writes_standard_output(&self) -> bool {
-        let standard = |sink: &SinkConfig| matches!(sink, SinkConfig::File(file) if file.path == FileOrStdio::Standard);
+        let standard = |sink: &SinkConfig| matches!(sink, SinkConfig::File(file) if file.path == FileOrStdio::Stdio);
         self.sinks.values().any(standard)
     }
 
@@ -104,7 +104,9 @@ impl Config {
             batch_bytes: runtime.batch_size.bytes(),
             keep_bytes: match self.store {
                 StoreConfig::Embedded(_) => 0,
-                StoreConfig::Redis(_) => runtime.memory_budget.bytes() / of_process / KEPT,
+                StoreConfig::Redis(_) => {
+                    runtime.memory_budget.bytes() / of_process / KEPT_COMMITS_DIVISOR
+                }
             },
             prefetch: stream.source.prefetch(),
             quantum: stream.quantum,
@@ -125,10 +127,10 @@ impl Config {
                 id_window
             } else {
                 // The previous run may have had a larger prefetch.
-                repeats.max(ID_FLOOR).min(id_window)
+                repeats.max(MIN_REMEMBERED_IDS).min(id_window)
             },
             digests: stream.digests,
-            due_poll: DUE_POLL,
+            due_poll: DUE_POLL_INTERVAL_MS,
             complete_ttl: stream.complete_ttl.0,
             key_ttl: stream.key_ttl.0.map(|ttl| ttl.0),
             version: share.version.clone(),

@@ -188,11 +188,11 @@ impl Scalar for KeyLocation {
 /// Longest distance between checkpoints of a file, in events: after a crash, these events are read again, in
 /// addition to the prefetch. For a queue in the store, as many may be present again, plus another prefetch
 /// of events that were acknowledged while others were being removed.
-pub const CHECKPOINT_EVENTS: usize = 1_024;
+pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 
 /// Maximum number of events in a request over HTTP: as many as a producer gathers in a moment, and few enough
 /// that a request completes in time.
-pub const REQUEST_EVENTS: usize = 10_000;
+pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
 impl SourceConfig {
     /// Returns how many events may arrive again after a crash or a lost response. `has_ingress` states
@@ -202,10 +202,10 @@ impl SourceConfig {
         let prefetch = self.prefetch();
         prefetch
             + match self {
-                Self::File(_) => CHECKPOINT_EVENTS,
-                Self::Stream(_) => CHECKPOINT_EVENTS + prefetch,
-                Self::Http(_) => CHECKPOINT_EVENTS + prefetch + REQUEST_EVENTS,
-                Self::Amqp(_) if self.has_inbox(has_ingress) => REQUEST_EVENTS,
+                Self::File(_) => CHECKPOINT_INTERVAL_EVENTS,
+                Self::Stream(_) => CHECKPOINT_INTERVAL_EVENTS + prefetch,
+                Self::Http(_) => CHECKPOINT_INTERVAL_EVENTS + prefetch + REQUEST_EVENTS_LIMIT,
+                Self::Amqp(_) if self.has_inbox(has_ingress) => REQUEST_EVENTS_LIMIT,
                 Self::Amqp(_) => 0,
             }
     }

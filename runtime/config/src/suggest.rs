@@ -1,11 +1,11 @@
 //! Finds the known name that an unknown one may have meant.
 
 /// Length limit of compared names: the cost of the distance is the product of both lengths.
-const LONGEST: usize = 64;
+const NAME_LIMIT_BYTES: usize = 64;
 
 /// Returns the known name that is closest to `name`, if it is close enough.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    if name.len() > LONGEST {
+    if name.len() > NAME_LIMIT_BYTES {
         return None;
     }
     // A third of the letters may differ: beyond that, a suggestion is a guess.

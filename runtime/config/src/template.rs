@@ -18,12 +18,12 @@ impl Scalar for RoutingKeyTemplate {
 
 impl RoutingKeyTemplate {
     /// Size limit of a routing key, in bytes: a short string of AMQP 0-9-1.
-    pub const LIMIT: usize = 255;
+    pub const LIMIT_BYTES: usize = 255;
 
     /// Returns an error text if a key is too long to be used as a routing key.
     pub fn wrong(key: &str) -> Option<String> {
         let size = key.len();
-        let limit = Self::LIMIT;
+        let limit = Self::LIMIT_BYTES;
         (size > limit).then(|| {
             format!(
                 "the key has {size} bytes and is used as a routing key: AMQP allows at most {limit}"
@@ -36,10 +36,10 @@ impl RoutingKeyTemplate {
         // Most routing keys are known to be short without building them.
         let most = self.0.len()
             + self.0.matches('{').count() * key.len().max(kind.len()).max(stream.len());
-        if most <= Self::LIMIT {
+        if most <= Self::LIMIT_BYTES {
             return None;
         }
-        Some(self.fill(stream, key, kind).len()).filter(|length| *length > Self::LIMIT)
+        Some(self.fill(stream, key, kind).len()).filter(|length| *length > Self::LIMIT_BYTES)
     }
 
     /// Returns the routing key of a message.

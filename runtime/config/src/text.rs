@@ -13,7 +13,7 @@ use super::scalar::Scalar;
 use ordain_store::RedisAddress;
 
 /// Length limit of a name: names become parts of file names, queue names and metric labels.
-const NAME_LIMIT: usize = 64;
+const NAME_LIMIT_BYTES: usize = 64;
 
 /// The name of a stream, a sink or a handler.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,7 +59,7 @@ impl Scalar for ResourceName {
     fn parse(text: &str) -> Result<Self, String> {
         let letters = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
         let start = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-        if !letters || !start || text.len() > NAME_LIMIT {
+        if !letters || !start || text.len() > NAME_LIMIT_BYTES {
             return Err(String::new());
         }
         Ok(Self(text.into()))
@@ -101,13 +101,13 @@ pub struct AmqpName(pub String);
 
 /// Size limit in bytes: AMQP's short strings end at 255 bytes, and the rest is for the `.N` of a partition's
 /// queue.
-const TEXT_LIMIT: usize = 240;
+const AMQP_NAME_LIMIT_BYTES: usize = 240;
 
 impl Scalar for AmqpName {
     const FORM: &'static str = "a text of 1 to 240 bytes";
 
     fn parse(text: &str) -> Result<Self, String> {
-        let right = !text.is_empty() && text.len() <= TEXT_LIMIT;
+        let right = !text.is_empty() && text.len() <= AMQP_NAME_LIMIT_BYTES;
         if right { Ok(Self(text.to_owned())) } else { Err(String::new()) }
     }
 
@@ -149,7 +149,7 @@ impl SettingValue for FilePath {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum FileOrStdio {
     /// `-`: standard input or output.
-    Standard,
+    Stdio,
     /// A file.
     File(PathBuf),
 }
@@ -159,13 +159,13 @@ impl SettingValue for FileOrStdio {
 
     fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         match node.value.as_str() {
-            Some("-") => Some(Self::Standard),
+            Some("-") => Some(Self::Stdio),
             _ => FilePath::read(reader, node).map(|path| Self::File(path.0)),
         }
     }
 
     fn stand_in() -> Option<Self> {
-        Some(Self::Standard)
+        Some(Self::Stdio)
     }
 }
 
@@ -198,7 +198,7 @@ impl fmt::Debug for Secret {
 }
 
 /// Minimum length of a token: shorter tokens can be guessed.
-const TOKEN_SHORTEST: usize = 16;
+const TOKEN_MIN_BYTES: usize = 16;
 
 impl Scalar for Secret {
     const FORM: &'static str = "a token of at least 16 visible ASCII characters";
@@ -206,7 +206,7 @@ impl Scalar for Secret {
 
     fn parse(text: &str) -> Result<Self, String> {
         let visible = text.bytes().all(|b| b.is_ascii_graphic());
-        if text.len() < TOKEN_SHORTEST || !visible {
+        if text.len() < TOKEN_MIN_BYTES || !visible {
             return Err("`openssl rand -hex 16` generates a token".to_owned());
         }
         Ok(Self(text.to_owned()))

@@ -18,14 +18,14 @@ impl Millis {
 }
 
 /// Units of time with their length in ms. Longer ones first: `ms` ends in `s`.
-const TIMES: [(&str, u64); 5] =
+const TIME_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 impl Scalar for Millis {
     const FORM: &'static str = "a duration such as \"200ms\", \"5s\", \"10m\", \"24h\" or \"7d\"";
 
     fn parse(text: &str) -> Result<Self, String> {
-        with_unit(text, &TIMES).map(Self).ok_or_else(String::new)
+        with_unit(text, &TIME_UNITS).map(Self).ok_or_else(String::new)
     }
 
     fn within(&self, low: &Self, high: &Self) -> bool {
@@ -67,14 +67,15 @@ impl ByteSize {
     }
 }
 
-const SIZES: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1)];
+const SIZE_UNITS: [(&str, u64); 4] =
+    [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("", 1)];
 
 impl Scalar for ByteSize {
     const FORM: &'static str = "a size such as \"64KiB\", \"64MiB\", \"1GiB\" or a number of bytes";
     const BARE: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
-        with_unit(text, &SIZES).map(Self).ok_or_else(|| {
+        with_unit(text, &SIZE_UNITS).map(Self).ok_or_else(|| {
             let decimal = ["kb", "mb", "gb"].iter().any(|unit| text.to_lowercase().ends_with(unit));
             if decimal { "units of size are powers of 1024".to_owned() } else { String::new() }
         })

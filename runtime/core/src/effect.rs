@@ -87,7 +87,7 @@ pub enum StopReason {
     /// A newer owner has the partition.
     Fenced,
     /// The state of the store differs from this owner's last commit.
-    Rewound {
+    RolledBack {
         /// The shard.
         shard: u32,
         /// The expected and the found state, as text.

@@ -59,7 +59,7 @@ pub struct Event {
 }
 
 /// The offset of the sequence in the stored form of an event that has a sequence.
-pub const EVENT_SEQUENCE_AT: usize = 2;
+pub const EVENT_SEQUENCE_OFFSET: usize = 2;
 
 const EVENT_FORMAT: u8 = 1;
 const HAS_SEQUENCE: u8 = 1;
@@ -175,7 +175,7 @@ impl Event {
     }
 
     /// Appends the stored form of the event with another sequence, or with none. The sequence
-    /// begins at [`EVENT_SEQUENCE_AT`], with the lowest byte first.
+    /// begins at [`EVENT_SEQUENCE_OFFSET`], with the lowest byte first.
     pub fn encode_with(&self, sequence: Option<u64>, out: &mut Vec<u8>) {
         out.reserve(self.encoded_len());
         out.put_u8(EVENT_FORMAT);

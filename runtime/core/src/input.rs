@@ -35,16 +35,16 @@ pub enum Input {
     /// and the sequencer does not acknowledge it. Offered events of a key arrive in the order of
     /// their deliveries and without holes. Like a delivery, an offered event needs
     /// [credit](crate::Sequencer::credit).
-    Offered(Arc<Event>),
+    ArrivedEarly(Arc<Event>),
     /// `true` if the source is unavailable. An unavailable source may hold missing events, so the
     /// sequencer gives up no gap until the source is back and has had time to deliver them.
-    SourceAway(bool),
+    SourceUnavailable(bool),
     /// The source lost its connection and will deliver all unacknowledged events again, under new
     /// positions. This input precedes the first of these deliveries.
     SourceReset,
     /// The maximum number of unacknowledged deliveries of the source. It is below
     /// [`SequencerSettings::prefetch`](crate::SequencerSettings::prefetch) if the deliveries are large.
-    Window(usize),
+    Prefetch(usize),
     /// The source ended. Gap clocks expire at once, since no more events can arrive.
     SourceEnded,
     /// The answer to [`Effect::Load`](crate::Effect::Load).
@@ -97,11 +97,11 @@ pub enum Input {
     /// The store was unreachable, or another server is its master now, so commits may be lost. The
     /// sequencer sends the newest commit of each shard again, so that a loss is detected even if no
     /// events arrive. It sends none if it keeps no commit.
-    StoreMayHaveGoneBack,
+    StoreMayHaveRolledBack,
     /// The previous owner committed messages and forwarded letters that are not published yet. This
     /// input arrives in the order of the shard's commits and before any other input of the shard.
     /// [`Input::Published`] answers it, as it answers this owner's commits.
-    LeftOver {
+    OutboxBacklog {
         /// The shard.
         shard: u32,
         /// The number of the newest commit that contains these messages, counted since the last
@@ -121,7 +121,7 @@ pub enum Input {
         through: u64,
     },
     /// The stored state of a key may have changed from outside: reload the key, even if it is idle.
-    Look(Key),
+    Reload(Key),
     /// Another handler version executes events from now on. `None` if the decided version is not
     /// available here. Running turns finish under the previous version.
     VersionChanged(Option<Arc<Rollout>>),

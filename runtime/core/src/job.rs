@@ -504,7 +504,7 @@ pub enum CommitReply {
     /// A newer owner has the partition.
     Fenced,
     /// The state of the store differs from this owner's last commit.
-    Rewound {
+    RolledBack {
         /// The found state, as text.
         found: String,
         /// The number of the last stored commit, if it was made under this owner's claim: later

@@ -31,8 +31,8 @@ mod version;
 
 pub use effect::{Effect, StopReason};
 pub use event::{
-    DeliveryNumber, EVENT_SEQUENCE_AT, Event, EventParts, Key, Message, MessageParts, SEQUENCE_END,
-    digest, shard_of,
+    DeliveryNumber, EVENT_SEQUENCE_OFFSET, Event, EventParts, Key, Message, MessageParts,
+    SEQUENCE_END, digest, shard_of,
 };
 #[cfg(feature = "faults")]
 pub use fault::SequencerFault;

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 /// How long given parts stay in memory after the last one: longer than a failover takes.
-const KEEP_MS: u64 = 120_000;
+const RETENTION_MS: u64 = 120_000;
 /// Time between two checks of an outbox while the store counts no new breaks.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
@@ -216,7 +216,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     /// Returns whether the store may lack parts that were given before; `breaks` is its present number of breaks.
     /// Forgets all parts if the last one is old enough.
     pub fn is_in_doubt(&mut self, breaks: u64, now: u64) -> bool {
-        if now.saturating_sub(self.last_at) >= KEEP_MS {
+        if now.saturating_sub(self.last_at) >= RETENTION_MS {
             while !self.recent.is_empty() {
                 self.forget_oldest();
             }
@@ -372,7 +372,7 @@ mod tests {
         assert!(!history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS - 1));
         assert!(history.is_in_doubt(4, 1_001));
         assert!(history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS));
-        assert!(!history.is_in_doubt(4, KEEP_MS), "its parts are forgotten");
+        assert!(!history.is_in_doubt(4, RETENTION_MS), "its parts are forgotten");
         assert_eq!(history.bytes(), 0);
     }
 }

@@ -29,7 +29,7 @@ pub fn decide(known: &RolloutView<'_>) -> Option<Rollout> {
     let RolloutView { decided, mine, others, may_go_back, newest } = *known;
     let last = decided.map_or(0, |decided| decided.generation);
     let generation = newest.max(last) + 1;
-    if generation >= Rollout::END {
+    if generation >= Rollout::NUMBER_END {
         // Decisions alone cannot reach this generation.
         return None;
     }

@@ -237,7 +237,7 @@ impl Sequencer {
         self.shards.iter().any(ShardState::is_in_doubt)
     }
 
-    /// Returns the number of keys of [`Input::Look`] that wait for a lane. Callers with more keys
+    /// Returns the number of keys of [`Input::Reload`] that wait for a lane. Callers with more keys
     /// must wait too.
     pub fn looks(&self) -> usize {
         self.looks.len()
@@ -279,11 +279,11 @@ impl Sequencer {
         match input {
             Input::Arrived { delivery, event } => self.arrived(delivery, event),
             Input::Unreadable { delivery, letter } => self.unreadable(delivery, *letter),
-            Input::Offered(event) => self.offered(event),
-            Input::SourceAway(true) => self.away_until = u64::MAX,
-            Input::SourceAway(false) => self.source_is_back(),
+            Input::ArrivedEarly(event) => self.offered(event),
+            Input::SourceUnavailable(true) => self.away_until = u64::MAX,
+            Input::SourceUnavailable(false) => self.source_is_back(),
             Input::SourceReset => self.window.reset(),
-            Input::Window(deliveries) => {
+            Input::Prefetch(deliveries) => {
                 self.prefetch = deliveries.clamp(1, self.settings.prefetch);
             }
             Input::SourceEnded => self.source_ended(),
@@ -294,13 +294,13 @@ impl Sequencer {
             Input::Replayed { token, found, until, failed } => {
                 self.replayed(token, found, until, failed.as_deref());
             }
-            Input::StoreMayHaveGoneBack => self.store_may_have_gone_back(),
+            Input::StoreMayHaveRolledBack => self.store_may_have_gone_back(),
             Input::DueRead { entries, next_in } => self.due_read(entries, next_in),
-            Input::LeftOver { shard, through, messages, bytes } => {
+            Input::OutboxBacklog { shard, through, messages, bytes } => {
                 self.left_over(shard, (through, messages, bytes));
             }
             Input::Published { shard, through } => self.published(shard, through),
-            Input::Look(key) => self.looks.push_back(key),
+            Input::Reload(key) => self.looks.push_back(key),
             Input::VersionChanged(version) => self.version_changed(version),
             Input::Drain => self.draining = true,
         }
@@ -360,7 +360,7 @@ impl Sequencer {
 
     /// Returns the number of lanes that can still be created or freed.
     fn room(&self) -> usize {
-        let leaving = self.lanes.count(LaneList::Leaving);
+        let leaving = self.lanes.count(LaneList::Evictable);
         (self.settings.max_lanes + leaving).saturating_sub(self.lanes.len())
     }
 }

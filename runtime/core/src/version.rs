@@ -33,7 +33,7 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
 /// new decision names that version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollout {
-    /// The number of the decision, from 1, below [`Rollout::END`].
+    /// The number of the decision, from 1, below [`Rollout::NUMBER_END`].
     pub generation: u64,
     /// The build that executes the events.
     pub build: Build,
@@ -42,7 +42,7 @@ pub struct Rollout {
 impl Rollout {
     /// The exclusive upper bound of generations. No stream reaches it, and Lua numbers represent
     /// all integers below it exactly.
-    pub const END: u64 = 1 << 52;
+    pub const NUMBER_END: u64 = 1 << 52;
 
     /// Creates the first decision of a stream.
     pub fn first(version: impl Into<VersionName>, digest: FileDigest) -> Arc<Self> {

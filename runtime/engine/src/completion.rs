@@ -5,7 +5,7 @@ use ordain_wasm::TurnResults;
 use tokio::sync::oneshot;
 
 /// Maximum number of completions that wait for the driver; further senders wait.
-pub const INBOX: usize = 1_024;
+pub const COMPLETION_LIMIT: usize = 1_024;
 
 /// A message to the driver.
 #[derive(Debug)]

@@ -36,12 +36,12 @@ pub use parts::DriverConfig;
 pub use progress::{CommitHistograms, PartitionMetrics};
 
 /// Maximum number of completions that are taken at one time.
-const TAKE: usize = 8;
+const COMPLETION_BATCH_LIMIT: usize = 8;
 /// Time between two warnings that a stream is blocked.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 /// At the end, a partition waits for its messages to be published until none has been published for this time;
 /// messages that wait for a queue stay in the outbox.
-const FAREWELL: Duration = Duration::from_secs(5);
+const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition.
 pub struct Driver {
@@ -102,15 +102,8 @@ struct RollbackTracker {
 impl Driver {
     /// Runs until the requested end, or until an error.
     pub async fn run(parts: DriverConfig) -> Result<Stats, DriverError> {
-        let DriverConfig {
-            mut completions,
-            mut source,
-            mut inbox,
-            mut version,
-            mut may_end,
-            once,
-            ..
-        } = parts;
+        let DriverConfig { mut completions, mut source, mut inbox, .. } = parts;
+        let DriverConfig { mut version, mut may_end, once, .. } = parts;
         let tries_again = parts.settings.retry.on_new_version;
         let decided = parts.settings.version.clone();
         let prefetch = parts.settings.prefetch;
@@ -148,9 +141,9 @@ impl Driver {
         let mut parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
         // The highest generation that the version feed knows.
         let mut known = decided.as_ref().map_or(0, |decided| decided.generation);
-        let mut notes = Vec::with_capacity(TAKE);
+        let mut notes = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
         let mut stages = driver.target.tenure.stages();
-        let mut stage = OwnershipPhase::Held;
+        let mut stage = OwnershipPhase::Owned;
         let mut away = false;
         loop {
             driver.perform_all()?;
@@ -160,7 +153,7 @@ impl Driver {
                 version.needs(newest);
                 known = newest;
             }
-            let draining = stage == OwnershipPhase::Leaving;
+            let draining = stage == OwnershipPhase::Draining;
             let rests = once && parked.is_over() && driver.rests();
             driver.progress.set_rests(rests);
             if driver.is_over(rests && *may_end.borrow_and_update(), draining) {
@@ -178,7 +171,7 @@ impl Driver {
             tokio::select! {
                 biased;
                 next = stages.past(stage) => match next {
-                    OwnershipPhase::Over => return Err(DriverError::Fenced),
+                    OwnershipPhase::Lost => return Err(DriverError::Fenced),
                     next => {
                         stage = next;
                         driver.input(Input::Drain);
@@ -189,11 +182,11 @@ impl Driver {
                     known = known.max(decided.as_ref().map_or(0, |decided| decided.generation));
                     parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
                 }
-                keys = parked.next(), if driver.sequencer.looks() < parked::WAITING => {
+                keys = parked.next(), if driver.sequencer.looks() < parked::WAITING_KEY_LIMIT => {
                     driver.look(keys);
                 }
                 Some(answer) = driver.asked.next() => driver.take_answer(answer),
-                _ = completions.recv_many(&mut notes, TAKE) => driver.take_notes(&mut notes),
+                _ = completions.recv_many(&mut notes, COMPLETION_BATCH_LIMIT) => driver.take_notes(&mut notes),
                 deliveries = source.deliveries.recv(), if reads => match deliveries {
                     Some(deliveries) => driver.take_deliveries(deliveries, once),
                     None => driver.source_fails(&mut source).await,
@@ -202,7 +195,7 @@ impl Driver {
                 Ok(()) = may_end.changed() => {}
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
-            driver.deliver(stage == OwnershipPhase::Leaving, once);
+            driver.deliver(stage == OwnershipPhase::Draining, once);
             driver.note_reach(&mut away, inbox.as_ref());
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
@@ -249,7 +242,7 @@ impl Driver {
     /// resolve it.
     fn watch_full(&mut self, once: bool) -> Result<(), DriverError> {
         let Some((key, event)) = self.sequencer.stopped_by() else { return Ok(()) };
-        let full = DriverError::Full { key: key.to_string(), event };
+        let full = DriverError::KeyFull { key: key.to_string(), event };
         if once {
             return Err(full);
         }
@@ -274,7 +267,7 @@ impl Driver {
             match note {
                 Completion::Input(input) => self.sequencer.handle(now, input),
                 Completion::StoreCheck(answer) => {
-                    self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
+                    self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
                     self.rewinds.waiting.push(answer);
                 }
                 Completion::Turns(turns) => {
@@ -290,10 +283,10 @@ impl Driver {
         let now = self.now();
         let breaks = self.store.breaks();
         if std::mem::replace(&mut self.breaks, breaks) != breaks {
-            self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
+            self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
         }
         match answer {
-            StoreReply::One(input) => self.sequencer.handle(now, input),
+            StoreReply::Input(input) => self.sequencer.handle(now, input),
             StoreReply::Committed(input, took) => {
                 let applied = match &input {
                     Input::Committed { shard, number, reply: CommitReply::Applied(_) } => {
@@ -303,7 +296,7 @@ impl Driver {
                 };
                 if let Input::Committed {
                     shard,
-                    reply: CommitReply::Rewound { last: Some(last), .. },
+                    reply: CommitReply::RolledBack { last: Some(last), .. },
                     ..
                 } = &input
                 {
@@ -320,19 +313,19 @@ impl Driver {
                     self.progress.committed(took, self.sequencer.settled_times());
                 }
             }
-            StoreReply::MarkedAgain => {}
-            StoreReply::Saved(Ok(true)) => self.taken.saved(),
-            StoreReply::Saved(Ok(false)) => {
+            StoreReply::OutboxMarkRepeated => {}
+            StoreReply::Checkpoint(Ok(true)) => self.taken.saved(),
+            StoreReply::Checkpoint(Ok(false)) => {
                 self.taken.not_saved();
                 // The partition may have another owner, or the store may have lost the claim: check the shards.
-                self.sequencer.handle(now, Input::StoreMayHaveGoneBack);
+                self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
             }
-            StoreReply::Saved(Err(error)) => self.failed = Some(error.into()),
-            StoreReply::Page(read) => {
+            StoreReply::Checkpoint(Err(error)) => self.failed = Some(error.into()),
+            StoreReply::SpillRead(read) => {
                 self.reading -= 1;
                 self.sequencer.handle(now, read);
             }
-            StoreReply::Loads(inputs, rest) => {
+            StoreReply::Loaded(inputs, rest) => {
                 self.loading -= 1;
                 self.loads.splice(0..0, rest);
                 for input in inputs {
@@ -348,7 +341,7 @@ impl Driver {
             self.input(Input::SourceReset);
         }
         if let Some(window) = deliveries.window {
-            self.input(Input::Window(window));
+            self.input(Input::Prefetch(window));
         }
         self.waiting.extend(deliveries.items);
         self.taken.read(deliveries.print);
@@ -363,20 +356,20 @@ impl Driver {
 
     fn look(&mut self, keys: Vec<Key>) {
         for key in keys {
-            self.input(Input::Look(key));
+            self.input(Input::Reload(key));
         }
     }
 
     /// Passes an event from the inbox to the sequencer; the source delivers the same event later.
     fn offered(&mut self, event: Arc<Event>) {
-        self.input(Input::Offered(event));
+        self.input(Input::ArrivedEarly(event));
     }
 
     /// Reports a change of the broker's availability to the sequencer.
     fn note_reach(&mut self, before: &mut bool, inbox: Option<&Inbox>) {
         let away = inbox.is_some_and(Inbox::is_away);
         if std::mem::replace(before, away) != away {
-            self.input(Input::SourceAway(away));
+            self.input(Input::SourceUnavailable(away));
         }
     }
 
@@ -412,7 +405,7 @@ impl Driver {
         let never = Instant::now() + Duration::from_hours(1);
         let save_at = self.taken.save_at().filter(|_| !self.sequencer.in_doubt());
         let farewell = self.unpublished.filter(|_| self.sequencer.drained());
-        let farewell = farewell.map(|(_, since)| since + FAREWELL);
+        let farewell = farewell.map(|(_, since)| since + PUBLISH_IDLE_TIMEOUT);
         // After this time the driver waits for the store only.
         let farewell = farewell.filter(|at| !self.ending || *at > Instant::now());
         [timeout, save_at, farewell].into_iter().flatten().min().unwrap_or(never)
@@ -433,13 +426,13 @@ impl Driver {
         rests
     }
 
-    /// Returns whether everything is published, or nothing has been published for [`FAREWELL`].
+    /// Returns whether everything is published, or nothing has been published for [`PUBLISH_IDLE_TIMEOUT`].
     fn needs_no_sink(&mut self) -> bool {
         let left = self.sequencer.stats().outbox;
         let (before, since) = self.unpublished.unwrap_or((left, Instant::now()));
         let since = if left == before { since } else { Instant::now() };
         self.unpublished = Some((left, since));
-        left == 0 || since.elapsed() >= FAREWELL
+        left == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
     /// Starts the end: checks whether the store has everything, because lost commits can be repeated only now.
@@ -448,7 +441,7 @@ impl Driver {
             return Ok(());
         }
         if self.store.may_go_back() {
-            self.input(Input::StoreMayHaveGoneBack);
+            self.input(Input::StoreMayHaveRolledBack);
         }
         self.taken.save_soon();
         self.perform_all()

@@ -17,10 +17,10 @@ use ordain_config::LoadedConfig;
 use ordain_publish::{PartialPublishError, PublishError, StreamPublisher};
 use ordain_store::checkpoint::Checkpoint;
 use ordain_store::{AssignItemReply, Mark, StoreError};
-use ordain_util::probe::{PROBE, TailFingerprint};
+use ordain_util::probe::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Number of events from which the publisher publishes them without waiting for more.
-const TOGETHER: usize = 2_048;
+const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
 /// How often a file is read again from its oldest checkpoint if the store goes back in time repeatedly.
 const REWIND_ATTEMPTS: usize = 5;
 
@@ -93,7 +93,7 @@ async fn publish_lines(
              checkpoint"
         );
     }
-    Err(PublishError::from(StoreError::WentBack).into())
+    Err(PublishError::from(StoreError::RolledBack).into())
 }
 
 /// How the reading of a file ended.
@@ -153,7 +153,7 @@ async fn publish_once(
         waiting.extend(deliveries.items);
         print = deliveries.print.or(print);
         end = deliveries.end;
-        if waiting.len() < TOGETHER && !end && !source.deliveries.is_empty() {
+        if waiting.len() < PUBLISH_THRESHOLD_EVENTS && !end && !source.deliveries.is_empty() {
             continue;
         }
         let batch = std::mem::take(&mut waiting);
@@ -208,9 +208,9 @@ impl Checkpoints {
     /// Returns the position at which publishing continues.
     fn position(&self, path: &Path, file: &File) -> std::io::Result<FilePosition> {
         Ok(match published_before(&self.marks, file)? {
-            ResumePoint::Nothing => FilePosition::default(),
+            ResumePoint::NeverPublished => FilePosition::default(),
             ResumePoint::Through(position) => position,
-            ResumePoint::Unclear(position) => {
+            ResumePoint::Uncertain(position) => {
                 tracing::warn!(
                     file = %path.display(),
                     line = position.line + 1,
@@ -246,18 +246,18 @@ impl Checkpoints {
 /// The part of a file that was published before, according to the checkpoints of all shards.
 enum ResumePoint {
     /// The file was never published.
-    Nothing,
+    NeverPublished,
     /// All lines before this position were published; all shards have the same checkpoint.
     Through(FilePosition),
     /// At least the lines before this position were published; the shards have different checkpoints.
-    Unclear(FilePosition),
+    Uncertain(FilePosition),
     /// A file of this name with other content.
     OtherFile,
 }
 
 fn published_before(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<ResumePoint> {
     if of_shards.iter().all(Option::is_none) {
-        return Ok(ResumePoint::Nothing);
+        return Ok(ResumePoint::NeverPublished);
     }
     let mut positions = Vec::with_capacity(of_shards.len());
     for kept in of_shards {
@@ -270,7 +270,7 @@ fn published_before(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result
     let position =
         positions.iter().copied().min_by_key(|position| position.line).unwrap_or_default();
     let is_unclear = positions.iter().any(|other| *other != position);
-    Ok(if is_unclear { ResumePoint::Unclear(position) } else { ResumePoint::Through(position) })
+    Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
 }
 
 /// Publishes events up to the first line without a valid event. Returns the position behind the last published line,
@@ -330,6 +330,6 @@ async fn publish_batch(
 
 /// Returns the fingerprint of a file up to a position.
 fn print_of(file: &File, position: FilePosition) -> std::io::Result<ReadFingerprint> {
-    let head = TailFingerprint::read(file, position.offset.min(PROBE as u64))?;
+    let head = TailFingerprint::read(file, position.offset.min(TAIL_LIMIT_BYTES as u64))?;
     Ok(ReadFingerprint::new(head.bytes(), &TailFingerprint::read(file, position.offset)?))
 }

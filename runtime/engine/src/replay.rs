@@ -15,7 +15,7 @@ use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, insist_
 use server::{ReplayClient, ReplayHost};
 
 /// Size of the events of one answer after the first event, in bytes; a later round finds the others.
-const FOUND_BYTES: usize = 1 << 20;
+const ANSWER_BYTES: usize = 1 << 20;
 
 /// The answer of a replay source.
 #[derive(Debug)]
@@ -41,9 +41,9 @@ impl ReplayAnswer {
 }
 
 /// Maximum number of requests of the process at one time: each needs a thread, and the store uses the same threads.
-const REQUESTS: usize = 128;
+const REQUEST_LIMIT: usize = 128;
 /// Share of the memory for events that answers may use, as a divisor.
-const ANSWERS: usize = 8;
+const ANSWER_MEMORY_DIVISOR: usize = 8;
 
 /// Limits for requests at one time, by host and in total.
 #[derive(Debug)]
@@ -62,8 +62,10 @@ impl ReplayLimits {
             *permits = server.concurrency.min(*permits);
         }
         let runtime = &config.runtime;
-        let fit = runtime.memory_budget.bytes() / ANSWERS / runtime.event_size.bytes().max(1);
-        let requests = REQUESTS.min(fit).max(1);
+        let fit = runtime.memory_budget.bytes()
+            / ANSWER_MEMORY_DIVISOR
+            / runtime.event_size.bytes().max(1);
+        let requests = REQUEST_LIMIT.min(fit).max(1);
         // A host that does not answer must not use up the share of others.
         let share = (requests / fewest.len().max(1)).max(1);
         let permits = |(host, permits)| (host, Arc::new(ReplayHost::new(share.min(permits))));
@@ -136,7 +138,7 @@ impl ReplaySources {
             let mut until = u64::MAX;
             let rest = others(missing, &events);
             if let (Some(log), false) = (log, rest.is_empty()) {
-                let kept = store.retained(log, key, &rest, FOUND_BYTES).await?;
+                let kept = store.retained(log, key, &rest, ANSWER_BYTES).await?;
                 // The read is limited in size, so there may be more events after the last one.
                 until = kept
                     .last()

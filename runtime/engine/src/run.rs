@@ -43,7 +43,7 @@ pub use files::check_files;
 pub use report::{HeldTotals, RunReport};
 
 /// Time limit for leaving the membership, and for the end of the publisher.
-const LEAVE: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A function that ends the intake of events over HTTP. The argument is true if the run failed: the intake must then
 /// accept no more events, not even those of requests in progress.
@@ -77,7 +77,7 @@ pub enum RunError {
         "stream {stream}: {reason}. --once cannot end without this version: copy its file from another \
          process, or stop the processes that have it"
     )]
-    Missing {
+    VersionMissing {
         /// The stream.
         stream: Arc<str>,
         /// The reason why the version is not available.
@@ -125,9 +125,9 @@ impl RunError {
         matches!(
             self,
             Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
-                | Self::Missing { .. }
+                | Self::VersionMissing { .. }
                 | Self::Handler(LoadError { may_pass: true, .. })
-                | Self::Broker(BrokerError::Away(_))
+                | Self::Broker(BrokerError::Unavailable(_))
         )
     }
 }
@@ -213,7 +213,8 @@ impl<'a> PreparedRun<'a> {
     ) -> Result<RunReport, RunError> {
         let Self { loaded, once, handlers, store, figures, id, broker, files, feeds } = self;
         let OpenFiles { sources, mut outlets } = files;
-        let patience = if end_intake.is_some() { None } else { Some(shortened(broker::START)) };
+        let patience =
+            if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
         tokio::select! {
             prepared = broker::prepare(
                 loaded, store, broker.as_ref(), patience, &feeds, &mut outlets
@@ -257,7 +258,7 @@ impl<'a> PreparedRun<'a> {
             heart = Heartbeat::start(store, id, about, lease) => heart?,
             () = asked_to_stop(&mut shutdown) => {
                 // The store may already know this instance.
-                let _ = tokio::time::timeout(LEAVE, store.forget(id)).await;
+                let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.forget(id)).await;
                 return Ok(RunReport::default());
             }
         };
@@ -280,14 +281,14 @@ impl<'a> PreparedRun<'a> {
         }
         // Other instances need not wait until the lease expires, however this run ends.
         heart.stop().await;
-        let left = tokio::time::timeout(LEAVE, store.forget(id)).await;
+        let left = tokio::time::timeout(LEAVE_TIMEOUT, store.forget(id)).await;
         let unpublished = unpublished?;
         left.unwrap_or(Ok(()))?;
         // The publisher ends when all its senders are dropped.
         drop(starting);
         // Partitions that were still being started may have messages too.
         let ended = match unpublished {
-            0 => tokio::time::timeout(LEAVE, publishing.join_next()).await.ok(),
+            0 => tokio::time::timeout(LEAVE_TIMEOUT, publishing.join_next()).await.ok(),
             _ => None,
         };
         if let Some(ended) = ended {

@@ -7,12 +7,12 @@ use super::random::{RandomPurpose, SeededRandom};
 const START_MS: u64 = 1_767_225_600_000;
 
 /// Average number of events in a burst: about as many as a partner system sends when it wakes up.
-const BURST: u64 = 100;
+const BURST_EVENTS: u64 = 100;
 
 /// Rate within a burst, as a multiple of the average rate.
-const BURST_SPEED: f64 = 10.0;
+const BURST_RATE_FACTOR: f64 = 10.0;
 
-const NANOS: f64 = 1e9;
+const NANOS_PER_SECOND: f64 = 1e9;
 
 /// A clock that returns the time of each event, in order.
 pub(super) struct ArrivalClock {
@@ -28,7 +28,13 @@ pub(super) struct ArrivalClock {
 impl ArrivalClock {
     pub(super) fn new(load: &LoadOptions) -> Self {
         let random = SeededRandom::new(load.seed, RandomPurpose::Arrivals);
-        Self { random, arrivals: load.arrivals, gap_ns: NANOS / load.rate, now_ns: 0, burst: 0 }
+        Self {
+            random,
+            arrivals: load.arrivals,
+            gap_ns: NANOS_PER_SECOND / load.rate,
+            now_ns: 0,
+            burst: 0,
+        }
     }
 
     /// Returns the time of the next event, in ns from the start.
@@ -44,14 +50,14 @@ impl ArrivalClock {
     }
 
     fn bursty(&mut self) -> f64 {
-        let close = self.gap_ns / BURST_SPEED;
+        let close = self.gap_ns / BURST_RATE_FACTOR;
         if self.burst > 0 {
             self.burst -= 1;
             return close;
         }
-        self.burst = self.random.below(2 * BURST - 1);
+        self.burst = self.random.below(2 * BURST_EVENTS - 1);
         // The average pause takes the time that the events of a burst save.
-        close + self.exponential() * (self.gap_ns - close) * BURST as f64
+        close + self.exponential() * (self.gap_ns - close) * BURST_EVENTS as f64
     }
 
     /// Returns an exponentially distributed number with mean 1.

@@ -8,7 +8,7 @@ use super::random::{RandomPurpose, SeededRandom};
 
 /// Limit, in events, of the distance between a line and its copy, unless the reorder distance is larger: about
 /// as many as a broker redelivers after a lost connection.
-const REPEAT_DISTANCE: u64 = 100;
+const COPY_DISTANCE_LIMIT: u64 = 100;
 
 /// A line in transit.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ impl FaultyChannel {
         let lost = self.random.chance(self.loss);
         let repeated = self.random.chance(self.duplicates) && !lost;
         let delay = self.random.below(self.reorder + 1);
-        let copy_delay = delay + 1 + self.random.below(self.reorder.max(REPEAT_DISTANCE));
+        let copy_delay = delay + 1 + self.random.below(self.reorder.max(COPY_DISTANCE_LIMIT));
         TransitFaults { lost, repeated, delay, copy_delay }
     }
 

@@ -34,10 +34,10 @@ pub use options::{ArrivalPattern, EventShape, KeyChoice, LoadOptions, PayloadSiz
 pub use run::{LoadObserver, generate_to};
 
 /// Size of the output buffer, in bytes: a system call per line would cost more than the line.
-const BUFFER: usize = 256 << 10;
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// Number of events between updates of the progress bar.
-const PROGRESS_EVENTS: u64 = 16_384;
+const PROGRESS_INTERVAL_EVENTS: u64 = 16_384;
 
 /// The options of `ordain generate`.
 #[derive(Debug, Clone, clap::Args)]
@@ -94,7 +94,7 @@ fn create(path: &Path) -> anyhow::Result<File> {
 }
 
 fn buffered<W: Write>(inner: W) -> BufWriter<W> {
-    BufWriter::with_capacity(BUFFER, inner)
+    BufWriter::with_capacity(BUFFER_BYTES, inner)
 }
 
 /// An observer that shows the progress and delays events until their time.
@@ -121,7 +121,7 @@ impl PacingObserver {
 
 impl LoadObserver for PacingObserver {
     fn before(&mut self, index: u64, after: Duration, out: &mut dyn Write) -> io::Result<()> {
-        if index.is_multiple_of(PROGRESS_EVENTS) {
+        if index.is_multiple_of(PROGRESS_INTERVAL_EVENTS) {
             self.bar.set_position(index);
         }
         if self.realtime

@@ -10,7 +10,7 @@ use super::orders::{self, OrderStep};
 use super::random::{RandomPurpose, SeededRandom};
 
 /// Default size of opaque data, in bytes.
-const OPAQUE: u64 = 256;
+const DEFAULT_OPAQUE_BYTES: u64 = 256;
 
 /// The parts of an event that are written.
 pub(super) struct LineFields<'a> {
@@ -32,7 +32,9 @@ pub(super) struct LineFormatter {
 impl LineFormatter {
     pub(super) fn new(load: &LoadOptions) -> Self {
         let payload = match (&load.payload, load.shape) {
-            (None, EventShape::Opaque) => Some(PayloadSize(OPAQUE..=OPAQUE)),
+            (None, EventShape::Opaque) => {
+                Some(PayloadSize(DEFAULT_OPAQUE_BYTES..=DEFAULT_OPAQUE_BYTES))
+            }
             (payload, _) => payload.clone(),
         };
         Self {

@@ -16,7 +16,8 @@ enum OrderStatus {
 
 use OrderStatus::{Cancelled, Created, Delivered, Packed, Paid, Refunded, Shipped};
 
-const ALL: [OrderStatus; 7] = [Created, Paid, Packed, Shipped, Delivered, Cancelled, Refunded];
+const ALL_STATUSES: [OrderStatus; 7] =
+    [Created, Paid, Packed, Shipped, Delivered, Cancelled, Refunded];
 
 impl OrderStatus {
     fn kind(self) -> &'static str {
@@ -45,11 +46,11 @@ impl OrderStatus {
 }
 
 /// Percentage of orders that are cancelled before payment.
-const UNPAID: u64 = 6;
+const UNPAID_PERCENT: u64 = 6;
 /// Percentage of orders that are cancelled before packing, and again before shipping.
-const CANCELLED: u64 = 3;
+const CANCELLED_PERCENT: u64 = 3;
 /// Percentage of delivered orders that are returned.
-const RETURNED: u64 = 8;
+const RETURNED_PERCENT: u64 = 8;
 
 /// The state of an order.
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,7 +80,8 @@ impl OrderState {
         let choice = random.next();
         let detail = random.next();
         if impossible {
-            let wrong = ALL.into_iter().filter(|to| !OrderStatus::may_become(self.status, *to));
+            let wrong =
+                ALL_STATUSES.into_iter().filter(|to| !OrderStatus::may_become(self.status, *to));
             let wrong: Vec<OrderStatus> = wrong.collect();
             let status = wrong[(choice % wrong.len() as u64) as usize];
             return OrderStep { kind: status.kind(), impossible, last: false, detail };
@@ -87,9 +89,9 @@ impl OrderState {
         let from = self.status;
         let to = match from {
             None => Created,
-            Some(Created) if dice < UNPAID => Cancelled,
+            Some(Created) if dice < UNPAID_PERCENT => Cancelled,
             Some(Created) => Paid,
-            Some(Paid | Packed) if dice < CANCELLED => Cancelled,
+            Some(Paid | Packed) if dice < CANCELLED_PERCENT => Cancelled,
             Some(Paid) => Packed,
             Some(Packed) => Shipped,
             Some(Shipped) => Delivered,
@@ -99,7 +101,7 @@ impl OrderState {
         let last = match to {
             Refunded => true,
             Cancelled => from == Some(Created),
-            Delivered => dice >= RETURNED,
+            Delivered => dice >= RETURNED_PERCENT,
             _ => false,
         };
         OrderStep { kind: to.kind(), impossible, last, detail }

@@ -23,7 +23,7 @@ pub(super) struct KeyState {
 }
 
 /// The value of a slot whose next event begins a new key.
-const NOBODY: u32 = u32::MAX;
+const EMPTY_SLOT: u32 = u32::MAX;
 
 /// All keys, by place.
 pub(super) struct Population {
@@ -38,13 +38,13 @@ pub(super) struct Population {
 
 impl Population {
     pub(super) fn new(load: &LoadOptions) -> Self {
-        let slots = vec![NOBODY; load.keys as usize];
+        let slots = vec![EMPTY_SLOT; load.keys as usize];
         Self { shape: load.shape, slots, keys: Vec::new(), free: Vec::new(), born: 0 }
     }
 
     /// Returns the place of the slot's key. Begins a new key if the slot has none.
     pub(super) fn of_slot(&mut self, slot: usize) -> usize {
-        if self.slots[slot] == NOBODY {
+        if self.slots[slot] == EMPTY_SLOT {
             self.slots[slot] = self.begin(slot);
         }
         self.slots[slot] as usize
@@ -70,7 +70,7 @@ impl Population {
 
     /// Releases a slot, so that its next event begins a new key.
     pub(super) fn leave(&mut self, slot: usize) {
-        self.slots[slot] = NOBODY;
+        self.slots[slot] = EMPTY_SLOT;
     }
 
     /// Releases a place for another key.
@@ -80,7 +80,7 @@ impl Population {
 
     /// Returns the places of unfinished keys, by slot.
     pub(super) fn left(&self) -> Vec<usize> {
-        let taken = self.slots.iter().filter(|place| **place != NOBODY);
+        let taken = self.slots.iter().filter(|place| **place != EMPTY_SLOT);
         taken.map(|place| *place as usize).collect()
     }
 }

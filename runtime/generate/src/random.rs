@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 pub(super) enum RandomPurpose {
     Keys,
     Arrivals,
-    Lives,
+    Orders,
     Payloads,
     Faults,
 }

@@ -39,7 +39,7 @@ pub fn generate_to<'a>(
         load,
         out,
         manifest: ManifestWriter::new(manifest),
-        lives: SeededRandom::new(load.seed, RandomPurpose::Lives),
+        lives: SeededRandom::new(load.seed, RandomPurpose::Orders),
         lines: LineFormatter::new(load),
         channel: FaultyChannel::new(load),
         keys: Population::new(load),

@@ -32,16 +32,16 @@ use parked::ParkedCounts;
 use scale::WantedInstances;
 
 /// The default address of the listener.
-const DEFAULT: SocketAddr =
+const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
 
 /// Maximum number of store queries at one time, each counted until its response is sent: each may return a page of
 /// several MiB.
-const QUESTIONS: usize = 8;
+const QUERY_LIMIT: usize = 8;
 
 /// Limits for operators, dashboards and probes, of which there are few. The longest key fits into a path,
 /// percent-encoded. A connection carries one request, so it is idle, being answered, or closed.
-const LIMITS: ListenerLimits = ListenerLimits {
+const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the admin listener",
     connections: 64,
     header_bytes: 16 << 10,
@@ -52,7 +52,7 @@ const LIMITS: ListenerLimits = ListenerLimits {
 };
 
 /// Time between the end of all other parts and the closing of connections.
-const GRACE: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The admin listener. Dropping it closes its connections at once.
 pub struct AdminListener {
@@ -92,7 +92,7 @@ impl AdminListener {
         let (address, token) = match &loaded.config.admin {
             Some(Settings { listen, token }) => (*listen, token.clone()),
             None if once => return Ok(None),
-            None => (DEFAULT, None),
+            None => (DEFAULT_ADDRESS, None),
         };
         let bound = async {
             let listener = TcpListener::bind(address).await?;
@@ -108,12 +108,12 @@ impl AdminListener {
             health: StoreHealth::default(),
             parked: ParkedCounts::default(),
             wanted: WantedInstances::default(),
-            questions: Arc::new(Semaphore::new(QUESTIONS)),
+            questions: Arc::new(Semaphore::new(QUERY_LIMIT)),
         });
         let (end, mut ended) = watch::channel(false);
         let router = router(&app, token);
         let serving = tokio::spawn(async move {
-            let connections = connection::serve(listener, router, LIMITS, ended.clone());
+            let connections = connection::serve(listener, router, ADMIN_LIMITS, ended.clone());
             tokio::pin!(connections);
             tokio::select! {
                 () = &mut connections => return,
@@ -132,7 +132,7 @@ impl AdminListener {
         Box::pin(async move {
             self.end.send_replace(true);
             // Dropping the task closes the remaining connections.
-            let _ = tokio::time::timeout(GRACE, &mut self.serving).await;
+            let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, &mut self.serving).await;
         })
     }
 }

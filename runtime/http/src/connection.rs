@@ -42,9 +42,9 @@ pub(crate) struct ListenerLimits {
 }
 
 /// Time limit for the headers of a request.
-const HEADER_TIME: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay after a failed accept, for example because the process has too many open files.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// An open connection.
 struct OpenConnection {
@@ -83,7 +83,7 @@ pub(crate) async fn serve(
             }
             Err(error) => {
                 tracing::debug!(%error, "connection to {} not accepted", limits.listener);
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
@@ -106,7 +106,7 @@ async fn serve_one(
     mut end: watch::Receiver<bool>,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME);
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     http.max_buf_size(limits.header_bytes)
         .max_headers(limits.headers)
         .keep_alive(limits.keep_alive);

@@ -18,7 +18,7 @@ use ordain_config::Secret;
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Time limit for one request: longer than any page takes, and shorter than a caller's usual timeout.
-pub(crate) const REQUEST_TIME: Duration = Duration::from_secs(10);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The access rule of a listener.
 #[derive(Debug)]
@@ -93,10 +93,10 @@ fn is_of_a_page(headers: &HeaderMap) -> bool {
 
 /// Limits the time of a request.
 pub(crate) async fn in_time(request: Request, next: Next) -> Response {
-    let answer = tokio::time::timeout(REQUEST_TIME, next.run(request)).await;
+    let answer = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let words = format!(
-            "no response within {REQUEST_TIME:?}: the store is unavailable, or others read large pages; try again"
+            "no response within {REQUEST_TIMEOUT:?}: the store is unavailable, or others read large pages; try again"
         );
         ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
     })

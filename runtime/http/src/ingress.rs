@@ -34,8 +34,8 @@ use crate::listen::ListenError;
 use crate::parts::ChunkedBody;
 use crate::problem::ProblemDetails;
 use intake::Intake;
-use ordain_cloudevents::{BodyError, NAMED_LIMIT, decode_body, form_of};
-use ordain_config::{IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS, SourceConfig};
+use ordain_cloudevents::{BodyError, NAMED_EVENTS_LIMIT, decode_body, form_of};
+use ordain_config::{IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS_LIMIT, SourceConfig};
 use ordain_core::Event;
 use ordain_engine::run::RunStatus;
 use ordain_engine::source::QueueNotifiers;
@@ -45,7 +45,7 @@ use ordain_util::shutdown::asked_to_stop;
 
 /// The limits of connections. A producer keeps its connection open. In binary mode, each attribute of an event is a
 /// header.
-const LIMITS: ListenerLimits = ListenerLimits {
+const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the ingress",
     connections: 1_024,
     header_bytes: 128 << 10,
@@ -56,15 +56,15 @@ const LIMITS: ListenerLimits = ListenerLimits {
 };
 
 /// The `Retry-After` of a rejected request, in seconds: the store has processed a batch by then.
-const RETRY_AFTER: u64 = 1;
+const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// Time limit of the requests in progress when the listener ends; afterwards their connections are closed.
-const GRACE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit of the body of a request, counted from the end of its headers.
-const BODY_TIME: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit of the store to make the events of a request durable.
-const STORE_TIME: Duration = Duration::from_secs(10);
+const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The ingress listener. Dropping this value ends the listener at once.
 pub struct IngressListener {
@@ -140,7 +140,7 @@ impl IngressListener {
         let end_serving = end.clone();
         let mut shutdown = shutdown.clone();
         let serving = tokio::spawn(async move {
-            let connections = connection::serve(listener, router, LIMITS, ended);
+            let connections = connection::serve(listener, router, INGRESS_LIMITS, ended);
             tokio::pin!(connections);
             tokio::select! {
                 () = &mut connections => return,
@@ -158,7 +158,7 @@ impl IngressListener {
             self.app.has_failed.store(has_failed, Ordering::SeqCst);
             self.end.send_replace(true);
             // The drop of `self` aborts the requests that are still in progress.
-            let _ = timeout(GRACE, &mut self.serving).await;
+            let _ = timeout(SHUTDOWN_TIMEOUT, &mut self.serving).await;
         })
     }
 }
@@ -234,27 +234,26 @@ async fn take(
     if length.is_some_and(|length| length > app.request_size) {
         return Err(app.too_large());
     }
-    let (body, room) = timeout(BODY_TIME, app.body(body)).await.unwrap_or_else(|_| {
-        let words = format!("the body took more than {BODY_TIME:?}: send less at a time");
+    let (body, room) = timeout(BODY_TIMEOUT, app.body(body)).await.unwrap_or_else(|_| {
+        let words = format!("the body took more than {BODY_TIMEOUT:?}: send less at a time");
         Err(ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, words))
     })?;
     let check = |event: &Event| intake.wrong(event);
-    let found = decode_body(&intake.decoder, form, &headers, &body, REQUEST_EVENTS, check)?;
+    let found = decode_body(&intake.decoder, form, &headers, &body, REQUEST_EVENTS_LIMIT, check)?;
     app.check_run()?;
-    let Ok(assigned) = timeout(STORE_TIME, intake.put(&found.events)).await else {
-        let words = format!("the store has not answered within {STORE_TIME:?}: try again");
-        return Err(
-            ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words).retry_after(RETRY_AFTER)
-        );
+    let Ok(assigned) = timeout(STORE_TIMEOUT, intake.put(&found.events)).await else {
+        let words = format!("the store has not answered within {STORE_TIMEOUT:?}: try again");
+        return Err(ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words)
+            .retry_after(RETRY_AFTER_SECONDS));
     };
     let assigned = assigned.map_err(|error| match error {
         AssignError::Full => {
             let bound = intake.bound;
             busy(&format!("the queue of the stream is full (`source.{bound}`)"))
         }
-        AssignError::Store(error) => ProblemDetails::from(error).retry_after(RETRY_AFTER),
+        AssignError::Store(error) => ProblemDetails::from(error).retry_after(RETRY_AFTER_SECONDS),
         AssignError::WentBack => {
-            ProblemDetails::from(StoreError::WentBack).retry_after(RETRY_AFTER)
+            ProblemDetails::from(StoreError::RolledBack).retry_after(RETRY_AFTER_SECONDS)
         }
     })?;
     let mut conflicts = Vec::new();
@@ -264,7 +263,9 @@ async fn take(
             AssignItemReply::Conflict(_) => {
                 "the key has an event with this sequence and other content"
             }
-            AssignItemReply::Behind => "not accepted: an earlier event of its key is in conflict",
+            AssignItemReply::AfterConflict => {
+                "not accepted: an earlier event of its key is in conflict"
+            }
             AssignItemReply::New(_) | AssignItemReply::Known(_) => {
                 taken.push(json!({ "id": event.id(), "sequence": event.sequence() }));
                 continue;
@@ -279,7 +280,7 @@ async fn take(
         return Ok(accepted(&taken, room));
     }
     let words = format!("{} of {} events are in conflict", conflicts.len(), found.events.len());
-    conflicts.truncate(NAMED_LIMIT);
+    conflicts.truncate(NAMED_EVENTS_LIMIT);
     Err(ProblemDetails::new(StatusCode::CONFLICT, words).with_errors(conflicts))
 }
 
@@ -288,7 +289,7 @@ impl IngressState {
     fn check_run(&self) -> Result<(), ProblemDetails> {
         if self.has_failed.load(Ordering::SeqCst) {
             let words = "the process ends after an error: try again";
-            return Err(ProblemDetails::unavailable(words).retry_after(RETRY_AFTER));
+            return Err(ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS));
         }
         Ok(())
     }
@@ -353,7 +354,7 @@ impl From<BodyError> for ProblemDetails {
                     format!("the request has more than {limit} events: send fewer at a time");
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
             }
-            BodyError::Wrong { place_name, wrong, total, named } => {
+            BodyError::InvalidEvents { place_name, wrong, total, named } => {
                 let errors = named.iter().map(|event| {
                     let place = place_name.map(|name| (name, event.place));
                     event_error(place, event.key.as_deref(), event.sequence, &event.message)
@@ -374,5 +375,5 @@ fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
 
 fn busy(words: &str) -> ProblemDetails {
     ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, format!("{words}: try again"))
-        .retry_after(RETRY_AFTER)
+        .retry_after(RETRY_AFTER_SECONDS)
 }

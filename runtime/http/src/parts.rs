@@ -9,7 +9,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Size of a chunk, in bytes.
-const PART: usize = 32 << 10;
+const CHUNK_BYTES: usize = 32 << 10;
 
 /// The unsent rest of a response, and the permit that the response holds until it is sent.
 pub(crate) struct ChunkedBody {
@@ -32,7 +32,7 @@ impl Body for ChunkedBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let size = self.rest.len().min(PART);
+        let size = self.rest.len().min(CHUNK_BYTES);
         if size == 0 {
             return Poll::Ready(None);
         }

@@ -99,7 +99,7 @@ impl From<StoreError> for ProblemDetails {
     fn from(error: StoreError) -> Self {
         let status = match &error {
             StoreError::Cursor(_) => StatusCode::BAD_REQUEST,
-            StoreError::Unavailable(_) | StoreError::InUse(_) | StoreError::WentBack => {
+            StoreError::Unavailable(_) | StoreError::InUse(_) | StoreError::RolledBack => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             StoreError::Unusable(_) | StoreError::Failed(_) | StoreError::Corrupt(_) => {

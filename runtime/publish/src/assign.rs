@@ -17,7 +17,7 @@ use ordain_store::{
 use ordain_util::log_throttle::LogThrottle;
 
 /// Delay before a write to a full queue is retried.
-const FULL: Duration = Duration::from_millis(100);
+const FULL_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How often events are written again in one call if the store goes back in time repeatedly.
 pub(crate) const REWIND_ATTEMPTS: usize = 5;
 /// Time between two warnings that a queue is full.
@@ -145,7 +145,7 @@ impl EventAssigner {
         let places: Vec<usize> = (0..items.len())
             .filter(|at| {
                 let place = place(&items[*at]);
-                let is_open = first.assigned[*at] == AssignItemReply::Behind || is_numbered;
+                let is_open = first.assigned[*at] == AssignItemReply::AfterConflict || is_numbered;
                 lost.contains(&place) || (is_open && is_in(place.1))
             })
             .collect();
@@ -158,7 +158,7 @@ impl EventAssigner {
                     AssignItemReply::New(number)
                 }
                 // The call failed before it wrote the event.
-                (before, AssignItemReply::Behind) => before,
+                (before, AssignItemReply::AfterConflict) => before,
                 (_, assigned) => assigned,
             };
         }
@@ -176,7 +176,7 @@ impl EventAssigner {
         let Destination::Stream(stream) = &self.passage.to else { return Ok(false) };
         let partition = Partition { stream: Arc::clone(stream), number: put.partition };
         match self.store.queued(&partition, put.shard, put.run.end(), 1, 1).await {
-            Err(StoreError::WentBack) => Ok(true),
+            Err(StoreError::RolledBack) => Ok(true),
             page => page.map(|_| false),
         }
     }
@@ -197,7 +197,7 @@ impl EventAssigner {
         let check =
             AssignRequest { to: to.clone(), shard, rules: *rules, witness, lots: Vec::new() };
         match self.store.assign(Arc::new(check)).await {
-            Err(StoreError::WentBack) => Ok(false),
+            Err(StoreError::RolledBack) => Ok(false),
             reply => reply.map(|_| true),
         }
     }
@@ -221,8 +221,8 @@ impl EventAssigner {
             let event = &item.event;
             let key = event.key().into();
             let witness = match event.sequence() {
-                None => Witness::Numbered { key, id: event.id_digest(), sequence },
-                Some(_) => Witness::Counted { key, sequence, content: event.content() },
+                None => Witness::StoreNumbered { key, id: event.id_digest(), sequence },
+                Some(_) => Witness::ProducerNumbered { key, sequence, content: event.content() },
             };
             Some((shard_of(event.key(), shards), witness))
         };
@@ -239,7 +239,7 @@ impl EventAssigner {
         for (at, item) in items.iter().enumerate() {
             by_shard.entry(shard_of(item.event.key(), shards)).or_default().push(at);
         }
-        let assigned = vec![AssignItemReply::Behind; items.len()];
+        let assigned = vec![AssignItemReply::AfterConflict; items.len()];
         let mut all = AssignResult { assigned, ..AssignResult::default() };
         let each = by_shard.into_iter().map(|(shard, places)| {
             self.in_shard(shard, places, items, witnesses.get(&shard).cloned())
@@ -334,9 +334,9 @@ impl EventAssigner {
         loop {
             let reply = self.store.assign(Arc::clone(&assign)).await;
             match reply {
-                Ok(AssignReply::Lots(replies, runs)) => return Ok((replies, runs)),
+                Ok(AssignReply::Groups(replies, runs)) => return Ok((replies, runs)),
                 Ok(AssignReply::Full) => {}
-                Err(StoreError::WentBack) => return Err(AssignError::WentBack),
+                Err(StoreError::RolledBack) => return Err(AssignError::WentBack),
                 Err(error) => return Err(AssignError::Store(error)),
             }
             if started.elapsed() >= self.patience {
@@ -347,7 +347,7 @@ impl EventAssigner {
                     "queue of {to} full (`source.queue`): waiting until events are consumed"
                 );
             }
-            tokio::time::sleep(FULL).await;
+            tokio::time::sleep(FULL_RETRY_DELAY).await;
         }
     }
 }

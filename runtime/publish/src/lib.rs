@@ -31,7 +31,7 @@ pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
 
 /// How long calls to an unreachable store or broker are retried.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The reason why events were not published. The events before the named event are published.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ pub enum PublishError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct PartialPublishError {
-    /// The result for each event. Events with `Behind` and `Conflict` are not published, or their state is unknown.
+    /// The result for each event. Events with `AfterConflict` and `Conflict` are not published, or their state is unknown.
     pub assigned: Vec<AssignItemReply>,
     /// The reason of the failure.
     pub error: PublishError,
@@ -157,7 +157,7 @@ impl StreamPublisher {
         let forgets = forgets.map(|(name, _)| name.shared());
         // No other process can make room in an embedded store, because only one process at a time opens it.
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
-        let patience = if is_alone { Duration::ZERO } else { shortened(PATIENCE) };
+        let patience = if is_alone { Duration::ZERO } else { shortened(RETRY_TIMEOUT) };
         let assigner = passage.map(|passage| {
             let assigner = EventAssigner { store: Arc::clone(&store), passage, patience };
             let history = PublishedCalls::new(&assigner);
@@ -205,7 +205,7 @@ impl StreamPublisher {
         if let Err(error) = sent {
             // The publisher cannot know which of the events arrived.
             return Err(PartialPublishError {
-                assigned: vec![AssignItemReply::Behind; events.len()],
+                assigned: vec![AssignItemReply::AfterConflict; events.len()],
                 error,
             });
         }
@@ -213,7 +213,7 @@ impl StreamPublisher {
             assigned.iter().position(|result| matches!(result, AssignItemReply::Conflict(_)));
         let conflict = conflict.map(|at| (at, in_conflict(&right[at], assigned[at].sequence())));
         let event = |(at, words)| PublishError::Event { at, words };
-        assigned.resize(events.len(), AssignItemReply::Behind);
+        assigned.resize(events.len(), AssignItemReply::AfterConflict);
         match failed.or_else(|| conflict.or(wrong).map(event)) {
             Some(error) => Err(PartialPublishError { assigned, error }),
             None => Ok(assigned),
@@ -308,7 +308,7 @@ impl StreamPublisher {
 fn not_assigned(stream: &str, error: AssignError) -> PublishError {
     match error {
         AssignError::Store(error) => error.into(),
-        AssignError::WentBack => StoreError::WentBack.into(),
+        AssignError::WentBack => StoreError::RolledBack.into(),
         AssignError::Full => PublishError::Full(format!(
             "the queue of stream {stream} is full (`source.queue`): let the stream consume events, then run this again"
         )),
@@ -322,14 +322,14 @@ async fn put(
     history: &mut PublishedCalls,
     events: &[Arc<Event>],
 ) -> (Vec<AssignItemReply>, Option<AssignError>) {
-    let mut numbers = vec![AssignItemReply::Behind; events.len()];
+    let mut numbers = vec![AssignItemReply::AfterConflict; events.len()];
     if let Err(failed) = history.restore(assigner).await {
         return (numbers, Some(failed));
     }
     let is_numbered = assigner.passage.rules.numbers.is_some();
     for _ in 0..REWIND_ATTEMPTS {
         // The store recognises numbered events that it has. It would queue unnumbered events a second time.
-        let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::Behind;
+        let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::AfterConflict;
         let places: Vec<usize> = (0..events.len()).filter(is_open).collect();
         let items: Vec<AssignItem> = places.iter().map(|at| assigner.item(&events[*at])).collect();
         let mut result = assigner.assign_behind(&items, &history.witnesses()).await;
@@ -424,6 +424,6 @@ async fn producer(
         exchange,
         &source.key,
         ordering == OrderingMode::Fifo,
-        shortened(PATIENCE),
+        shortened(RETRY_TIMEOUT),
     ))
 }

@@ -23,8 +23,8 @@ use ordain_store::{
 
 /// The number of blocks of an origin from which the store looks for removable blocks, and the
 /// maximum number removed together. Each call adds at most one block.
-const BLOCKS_MANY: u64 = 8;
-const BLOCKS_DROPPED: u64 = 16;
+const TRIM_BLOCKS_THRESHOLD: u64 = 8;
+const TRIM_BLOCKS_LIMIT: u64 = 16;
 
 /// A write of messages that is being built.
 pub(super) struct AssignChanges<'a> {
@@ -104,7 +104,7 @@ impl<'a> AssignChanges<'a> {
             });
         }
         let runs = self.finish();
-        Ok(AssignReply::Lots(replies, runs))
+        Ok(AssignReply::Groups(replies, runs))
     }
 
     fn take_from_producer(
@@ -114,7 +114,8 @@ impl<'a> AssignChanges<'a> {
         let mut answers = Vec::new();
         let mut stops = false;
         for item in lot.items() {
-            let assigned = if stops { AssignItemReply::Behind } else { self.put_by_id(item)? };
+            let assigned =
+                if stops { AssignItemReply::AfterConflict } else { self.put_by_id(item)? };
             stops |= matches!(assigned, AssignItemReply::Conflict(_));
             answers.push(assigned);
         }
@@ -139,7 +140,7 @@ impl<'a> AssignChanges<'a> {
         let known = (record.epoch, record.last);
         if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
             let last = (record.epoch == origin.epoch).then_some(record.last);
-            return Ok(AssignGroupReply::WentBack(last));
+            return Ok(AssignGroupReply::RolledBack(last));
         }
         if origin.epoch > record.epoch && record.highest.commit > origin.found {
             self.drop_lost(place, &mut record, origin.found)?;
@@ -274,10 +275,10 @@ impl<'a> AssignChanges<'a> {
         record: &mut OriginRecord,
         done: u64,
     ) -> Result<(), AssignFailure> {
-        if record.next - record.first < BLOCKS_MANY {
+        if record.next - record.first < TRIM_BLOCKS_THRESHOLD {
             return Ok(());
         }
-        for number in record.first..record.next.min(record.first + BLOCKS_DROPPED) {
+        for number in record.first..record.next.min(record.first + TRIM_BLOCKS_LIMIT) {
             if self.block(place, number)?.iter().any(|part| part.place.commit > done) {
                 break;
             }

@@ -124,7 +124,7 @@ fn queued(
     let of = |number| keys::queued(partition, shard, number);
     let read = |number| snapshot.get(&store.tables.queue, of(number));
     if !queue.has(after, read).map_err(|error| read_error(&error))? {
-        return Err(StoreError::WentBack);
+        return Err(StoreError::RolledBack);
     }
     let first = queue.ends.first;
     let from = of(first.max(after.number.saturating_add(1)));

@@ -13,17 +13,17 @@ use ordain_core::{
 
 use super::keys;
 use super::recent::RecordCache;
-use super::record::{self, EmbeddedRecord, INLINE_STATE, RecordEnvelope, StateLocation};
+use super::record::{self, EmbeddedRecord, INLINE_STATE_BYTES, RecordEnvelope, StateLocation};
 use super::shared::SharedStore;
 use super::tables::{Tables, is_damage, own_key};
 use ordain_store::codec::{
-    TAKEN_ID_SIZE, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
+    ACCEPTED_ID_BYTES, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
 };
 use ordain_store::{Partition, too_long};
 
 /// The maximum number of ids that are removed by name, without reading which exist: the default
 /// number of ids remembered for a key. Sequences have no holes, so normally each id exists.
-const NAMED_IDS: u64 = 4_000;
+const NAMED_IDS_LIMIT: u64 = 4_000;
 
 pub(super) struct BatchChanges<'a> {
     pub(super) batch: OwnedWriteBatch,
@@ -162,7 +162,7 @@ impl<'a> BatchChanges<'a> {
         let to = if write.job.ids_from == 0 { next } else { write.job.ids_from };
         let from = old.job.ids_from;
         if from != 0 && from < to {
-            found.old_ids = if to - from > NAMED_IDS {
+            found.old_ids = if to - from > NAMED_IDS_LIMIT {
                 in_range(&self.tables.ids, place(from), place(to))?
             } else {
                 (from..to).map(|sequence| place(sequence).into()).collect()
@@ -219,14 +219,16 @@ impl<'a> BatchChanges<'a> {
     ) -> StateLocation<'s> {
         let after = match change {
             StateUpdate::Keep => return before,
-            StateUpdate::Put(state) if state.len() <= INLINE_STATE => StateLocation::Inline(state),
+            StateUpdate::Put(state) if state.len() <= INLINE_STATE_BYTES => {
+                StateLocation::Inline(state)
+            }
             StateUpdate::Put(state) => {
                 self.batch.insert(&self.tables.states, place.clone(), state.clone());
-                return StateLocation::Beside(state.len() as u64);
+                return StateLocation::Separate(state.len() as u64);
             }
             StateUpdate::Delete => StateLocation::None,
         };
-        if matches!(before, StateLocation::Beside(_)) {
+        if matches!(before, StateLocation::Separate(_)) {
             self.batch.remove(&self.tables.states, place.clone());
         }
         after
@@ -279,7 +281,7 @@ impl<'a> BatchChanges<'a> {
     fn ids(&mut self, write: &KeyWrite) {
         let from = write.job.ids_from;
         for id in write.ids.iter().filter(|id| from != 0 && id.sequence >= from) {
-            let mut value = Vec::with_capacity(TAKEN_ID_SIZE);
+            let mut value = Vec::with_capacity(ACCEPTED_ID_BYTES);
             encode_taken_id(id, &mut value);
             let place = keys::event(&self.partition.stream, &write.key, id.sequence);
             self.batch.insert(&self.tables.ids, place, value);
@@ -382,7 +384,7 @@ pub(super) fn remove_job(
     let before = batch.len();
     batch.remove(&tables.jobs, place);
     recent.forget(place);
-    if matches!(record.state, StateLocation::Beside(_)) {
+    if matches!(record.state, StateLocation::Separate(_)) {
         batch.remove(&tables.states, place);
     }
     if record.envelope.expiry_entry != 0 {

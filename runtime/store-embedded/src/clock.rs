@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The difference between the store's time and the machine's earlier time, in ms, from which a
 /// warning is logged.
-const BEHIND: u64 = 60_000;
+const CLOCK_WARNING_MS: u64 = 60_000;
 
 /// The source of the time, in ms.
 #[derive(Clone)]
@@ -61,7 +61,7 @@ impl MonotonicClock {
     pub(super) fn new(source: TimeSource, newest: u64) -> Self {
         let wall = (source.wall)();
         let steady = (source.steady)();
-        if wall.saturating_add(BEHIND) < newest {
+        if wall.saturating_add(CLOCK_WARNING_MS) < newest {
             tracing::warn!(
                 behind_ms = newest - wall,
                 "the machine's clock is behind the times in the store: the store continues from its \

@@ -20,7 +20,7 @@ impl FenceTable {
     /// Reads all fences.
     pub(super) fn load(tables: &Tables) -> Result<Self, StoreError> {
         let mut fences = HashMap::new();
-        for entry in tables.meta.prefix(keys::FENCES) {
+        for entry in tables.meta.prefix(keys::FENCES_PREFIX) {
             let (key, value) = entry.into_inner().map_err(|error| read_error(&error))?;
             let place = keys::split_fence(&key)
                 .ok_or_else(|| StoreError::Corrupt(format!("the key {key:?} of a fence")))?;

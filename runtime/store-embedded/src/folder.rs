@@ -19,20 +19,20 @@ use std::path::{Path, PathBuf};
 
 use super::answered;
 use super::journal;
-use super::tables::{KEYSPACES, damaged};
+use super::tables::{KEYSPACE_COUNT, damaged};
 use ordain_store::StoreError;
 
 /// The layout of tables and keys that this version reads and writes.
-const SCHEMA: u32 = 7;
+const SCHEMA_VERSION: u32 = 7;
 
-const MARKER: &str = "ordain.store";
-const MARKER_DRAFT: &str = "ordain.store.new";
-const LOCK: &str = "lock";
-const CLOSED: &str = "closed";
+const MARKER_FILE: &str = "ordain.store";
+const MARKER_DRAFT_FILE: &str = "ordain.store.new";
+const LOCK_FILE: &str = "lock";
+const CLOSED_FILE: &str = "closed";
 const ANSWERED: &str = "answered";
 const DATA: &str = "data";
-const BEFORE: &str = "data.before";
-const HEADING: &str = "ordain embedded store";
+const OLD_JOURNALS_FOLDER: &str = "data.before";
+const MARKER_HEADING: &str = "ordain embedded store";
 
 /// A folder that this process owns exclusively, until dropped.
 pub(super) struct StoreFolder {
@@ -71,13 +71,13 @@ impl StoreFolder {
 
     /// Returns whether the paths still lead to this folder and to the engine's folder.
     pub(super) fn is_there(&self) -> bool {
-        is_at(&self.lock, &self.path.join(LOCK)) && is_at(&self.data, &self.data())
+        is_at(&self.lock, &self.path.join(LOCK_FILE)) && is_at(&self.data, &self.data())
     }
 
     /// Records that everything is on the disk and nothing more will be written.
     pub(super) fn close(&self) {
         // Without this file, the next start does more work than necessary.
-        let _ = File::create(self.path.join(CLOSED));
+        let _ = File::create(self.path.join(CLOSED_FILE));
     }
 
     /// Refuses damaged journals: see [`journal::damage`]. Then makes sure that the disk contains the
@@ -85,12 +85,12 @@ impl StoreFolder {
     /// [`journal::write_anew`]. [`Self::settle`] removes the old journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
-        let before = self.path.join(BEFORE);
+        let before = self.path.join(OLD_JOURNALS_FOLDER);
         let damage = journal::put_back(&data, &before).and_then(|()| journal::damage(&data));
         if let Some(words) = damage.map_err(|error| self.uncopied(&error))? {
             return Err(StoreError::Unusable(damaged(&data, &words)));
         }
-        let written = match fs::remove_file(self.path.join(CLOSED)) {
+        let written = match fs::remove_file(self.path.join(CLOSED_FILE)) {
             Ok(()) if !before.exists() => Ok(()),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => journal::write_anew(&data, &before),
@@ -109,7 +109,7 @@ impl StoreFolder {
     /// Removes the old journals, because the engine is open and complete. Also makes the names of
     /// new files in the folder durable.
     pub(super) fn settle(&self) -> Result<(), StoreError> {
-        let before = self.path.join(BEFORE);
+        let before = self.path.join(OLD_JOURNALS_FOLDER);
         match fs::remove_dir_all(&before) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(unwritable(&before, &error))
@@ -171,7 +171,7 @@ fn make_data(
     let data = path.join(DATA);
     let draft = path.join("data.new");
     if data.exists() {
-        let tables = (0..KEYSPACES).map(|number| format!("keyspaces/{number}/current"));
+        let tables = (0..KEYSPACE_COUNT).map(|number| format!("keyspaces/{number}/current"));
         let missing = std::iter::once("version".to_owned()).chain(tables);
         return match missing.into_iter().find(|name| !data.join(name).exists()) {
             None => Ok(()),
@@ -221,14 +221,14 @@ fn make(path: &Path) -> Result<(), StoreError> {
 /// Refuses a folder without the marker that is not empty, except for files that a crash at the
 /// first start leaves.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
-    if path.join(MARKER).exists() {
+    if path.join(MARKER_FILE).exists() {
         return Ok(());
     }
     for entry in fs::read_dir(path).map_err(|error| unwritable(path, &error))? {
         let name = entry.map_err(|error| unwritable(path, &error))?.file_name();
-        if name != LOCK && name != MARKER_DRAFT {
+        if name != LOCK_FILE && name != MARKER_DRAFT_FILE {
             return Err(StoreError::Unusable(format!(
-                "the folder {} is not a store of Ordain (it contains {}, but no {MARKER}); give \
+                "the folder {} is not a store of Ordain (it contains {}, but no {MARKER_FILE}); give \
                  the store an empty or a new folder",
                 path.display(),
                 name.display()
@@ -239,7 +239,7 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
 }
 
 fn lock(path: &Path) -> Result<File, StoreError> {
-    let file = path.join(LOCK);
+    let file = path.join(LOCK_FILE);
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&file);
     let mut lock = opened.map_err(|error| unwritable(path, &error))?;
     match lock.try_lock() {
@@ -270,7 +270,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
 
 /// Returns the number of shards, if the folder is a store.
 fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
-    let text = match fs::read_to_string(path.join(MARKER)) {
+    let text = match fs::read_to_string(path.join(MARKER_FILE)) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unwritable(path, &error)),
@@ -279,18 +279,18 @@ fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
         line.and_then(|value| value.parse::<u32>().ok())
     };
-    let (true, Some(schema)) = (text.starts_with(HEADING), number("schema")) else {
+    let (true, Some(schema)) = (text.starts_with(MARKER_HEADING), number("schema")) else {
         return Err(StoreError::Unusable(format!(
-            "the file {MARKER} in {} was not written by Ordain; restore it from a backup, or \
+            "the file {MARKER_FILE} in {} was not written by Ordain; restore it from a backup, or \
              give the store an empty folder",
             path.display()
         )));
     };
     match number("shards") {
-        Some(shards) if schema == SCHEMA => Ok(Some(shards)),
+        Some(shards) if schema == SCHEMA_VERSION => Ok(Some(shards)),
         _ => Err(StoreError::Unusable(format!(
             "the store in {} has schema {schema}, but this version of Ordain reads schema \
-             {SCHEMA}; run the version that created it, or give this version another folder",
+             {SCHEMA_VERSION}; run the version that created it, or give this version another folder",
             path.display()
         ))),
     }
@@ -298,11 +298,11 @@ fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
 
 /// Writes the marker atomically: another process must never see an incomplete marker.
 fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
-    let draft = path.join(MARKER_DRAFT);
+    let draft = path.join(MARKER_DRAFT_FILE);
     let mut file = File::create(&draft)?;
-    write!(file, "{HEADING}\nschema = {SCHEMA}\nshards = {shards}\n")?;
+    write!(file, "{MARKER_HEADING}\nschema = {SCHEMA_VERSION}\nshards = {shards}\n")?;
     file.sync_all()?;
-    fs::rename(&draft, path.join(MARKER))?;
+    fs::rename(&draft, path.join(MARKER_FILE))?;
     File::open(path)?.sync_all()
 }
 

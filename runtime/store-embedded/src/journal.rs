@@ -27,15 +27,15 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// The content of the engine's file `version` for the known journal format.
-const VERSION: [u8; 4] = *b"FJL\x03";
+const JOURNAL_MAGIC: [u8; 4] = *b"FJL\x03";
 
-const START: u8 = 1;
-const ITEM: u8 = 2;
-const END: u8 = 3;
-const CLEAR: u8 = 4;
+const START_TAG: u8 = 1;
+const ITEM_TAG: u8 = 2;
+const END_TAG: u8 = 3;
+const CLEAR_TAG: u8 = 4;
 
 /// The number of bytes copied at a time.
-const PIECE: usize = 1 << 20;
+const COPY_CHUNK_BYTES: usize = 1 << 20;
 
 /// Moves a journal back into `folder` if a crash between the two renames of [`write_anew`] has left
 /// only its copy there. Other journals in `before` may be older or newer than the database.
@@ -55,7 +55,7 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
 /// Returns the reason if a journal in `folder` is missing, or unreadable before the end of all
 /// journals. Their end may be torn. After a failed write, an empty journal may follow that end.
 pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
-    if fs::read(folder.join("version"))? != VERSION {
+    if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
     }
     let journals = journals(folder)?;
@@ -79,7 +79,7 @@ pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
 fn has_batch(journal: &Path) -> io::Result<bool> {
     let mut first = Vec::new();
     File::open(journal)?.take(1).read_to_end(&mut first)?;
-    Ok(first == [START])
+    Ok(first == [START_TAG])
 }
 
 /// Returns the end of the last complete batch, unless only the space follows that the engine
@@ -116,7 +116,7 @@ pub(super) fn write_anew(folder: &Path, before: &Path) -> io::Result<()> {
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = File::open(from)?;
     let mut to = File::create(to)?;
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; COPY_CHUNK_BYTES];
     loop {
         let read = from.read(&mut piece)?;
         if read == 0 {
@@ -129,7 +129,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 /// Truncates the newest journal at a batch with a wrong checksum. Returns the path of the kept
 /// original if there was such a batch.
 pub(super) fn cut_torn_batch(folder: &Path) -> io::Result<Option<PathBuf>> {
-    if fs::read(folder.join("version"))? != VERSION {
+    if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
     }
     let Some(journal) = newest(folder)? else { return Ok(None) };
@@ -172,12 +172,12 @@ fn first_torn(journal: &[u8]) -> Option<usize> {
 
 /// Skips a batch and returns whether its checksum is correct. Returns `None` if there is no batch.
 fn batch(rest: &mut &[u8]) -> Option<bool> {
-    let [START, ..] = take::<13>(rest)? else { return None };
+    let [START_TAG, ..] = take::<13>(rest)? else { return None };
     let mut hash = Xxh3Default::new();
     loop {
         let before = *rest;
         match take::<1>(rest)? {
-            [ITEM] => {
+            [ITEM_TAG] => {
                 // Kind, compression and table.
                 take::<10>(rest)?;
                 let key = u16::from_le_bytes(take(rest)?);
@@ -185,12 +185,12 @@ fn batch(rest: &mut &[u8]) -> Option<bool> {
                 let value = u32::from_le_bytes(take(rest)?);
                 *rest = rest.get(usize::from(key) + value as usize..)?;
             }
-            [CLEAR] => {
+            [CLEAR_TAG] => {
                 take::<8>(rest)?;
             }
-            [END] => {
+            [END_TAG] => {
                 let checksum = u64::from_le_bytes(take(rest)?);
-                return (take(rest)? == VERSION).then_some(checksum == hash.digest());
+                return (take(rest)? == JOURNAL_MAGIC).then_some(checksum == hash.digest());
             }
             _ => return None,
         }

@@ -10,21 +10,21 @@ use ordain_core::{Key, LetterId};
 use ordain_store::codec::{put_letter_key, split_letter_place};
 use ordain_store::{Destination, OriginOutbox, Partition};
 
-const DUE: u8 = b'd';
-const EXPIRY: u8 = b'e';
-const LETTER_AGE: u8 = b'l';
-const KEPT_AGE: u8 = b'r';
+const DUE_TAG: u8 = b'd';
+const EXPIRY_TAG: u8 = b'e';
+const LETTER_AGE_TAG: u8 = b'l';
+const RETAINED_AGE_TAG: u8 = b'r';
 
-const COUNTER: u8 = b'c';
-const DONE: u8 = b'd';
-const FENCE: u8 = b'f';
-const MARK: u8 = b'm';
+const COMMITS_TAG: u8 = b'c';
+const PUBLISHED_TAG: u8 = b'd';
+const FENCE_TAG: u8 = b'f';
+const MARK_TAG: u8 = b'm';
 
-const QUEUE: u8 = b'q';
-const COUNT: u8 = b'c';
-const ID: u8 = b'i';
-const RETAINED: u8 = b'm';
-const ORIGIN: u8 = b'o';
+const QUEUE_TAG: u8 = b'q';
+const COUNTER_TAG: u8 = b'c';
+const ID_TAG: u8 = b'i';
+const RETAINED_TAG: u8 = b'm';
+const ORIGIN_TAG: u8 = b'o';
 
 /// Returns the prefix of all records of a stream, in the tables whose keys begin with the stream.
 /// The name has at most [`STREAM_NAME_LIMIT`](ordain_store::STREAM_NAME_LIMIT) bytes, which a claim
@@ -107,7 +107,7 @@ pub(super) fn due_from(partition: &Partition, at: u64) -> Vec<u8> {
 
 /// Returns the prefix of all due entries of a partition.
 pub(super) fn due_all(partition: &Partition) -> Vec<u8> {
-    let mut out = with_stream(&[DUE], &partition.stream, 12);
+    let mut out = with_stream(&[DUE_TAG], &partition.stream, 12);
     out.extend_from_slice(&partition.number.to_be_bytes());
     out
 }
@@ -133,12 +133,12 @@ pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
 
 /// Returns the place of the entry that leads to an expired job.
 pub(super) fn expiry(at: u64, job: &[u8]) -> Vec<u8> {
-    timed(EXPIRY, at, job)
+    timed(EXPIRY_TAG, at, job)
 }
 
 /// Returns the place of the entry that leads to an old letter.
 pub(super) fn letter_age(at: u64, letter: &[u8]) -> Vec<u8> {
-    timed(LETTER_AGE, at, letter)
+    timed(LETTER_AGE_TAG, at, letter)
 }
 
 /// Splits such an entry into its time and its subject.
@@ -161,20 +161,20 @@ pub(super) fn outbox_number(entry: &[u8]) -> Option<u64> {
 
 /// Returns the place of the last published commit of a shard's outbox.
 pub(super) fn done(partition: &Partition, shard: u32) -> Vec<u8> {
-    with_shard(&[DONE], partition, shard, 0)
+    with_shard(&[PUBLISHED_TAG], partition, shard, 0)
 }
 
 /// Returns the place of a shard's fence.
 pub(super) fn fence(partition: &Partition, shard: u32) -> Vec<u8> {
-    with_shard(&[FENCE], partition, shard, 0)
+    with_shard(&[FENCE_TAG], partition, shard, 0)
 }
 
 /// The prefix of all fences.
-pub(super) const FENCES: [u8; 1] = [FENCE];
+pub(super) const FENCES_PREFIX: [u8; 1] = [FENCE_TAG];
 
 /// Splits a fence's place into partition and shard.
 pub fn split_fence(key: &[u8]) -> Option<(Partition, u32)> {
-    let (stream, numbers) = split_stream(key.strip_prefix(&FENCES)?)?;
+    let (stream, numbers) = split_stream(key.strip_prefix(&FENCES_PREFIX)?)?;
     let (number, shard) = numbers.split_first_chunk::<4>()?;
     let shard = u32::from_be_bytes(shard.try_into().ok()?);
     Some((Partition { stream: stream.into(), number: u32::from_be_bytes(*number) }, shard))
@@ -187,12 +187,12 @@ pub(super) fn queued(partition: &Partition, shard: u32, number: u64) -> Vec<u8> 
 
 /// Returns the place of a queue's ends.
 pub(super) fn queue(partition: &Partition, shard: u32) -> Vec<u8> {
-    with_shard(&[QUEUE], partition, shard, 0)
+    with_shard(&[QUEUE_TAG], partition, shard, 0)
 }
 
 /// Returns the place of the counter of a key in a destination.
 pub(super) fn count(to: &Destination, key: &str) -> Vec<u8> {
-    let mut out = with_destination(COUNT, to, key.len());
+    let mut out = with_destination(COUNTER_TAG, to, key.len());
     out.extend_from_slice(key.as_bytes());
     out
 }
@@ -201,9 +201,9 @@ pub(super) fn count(to: &Destination, key: &str) -> Vec<u8> {
 /// expires.
 pub(super) fn kept_until(place: &[u8], value: &[u8]) -> Option<u64> {
     let at = match *place.first()? {
-        RETAINED => 0,
-        COUNT => 9,
-        ID => 16,
+        RETAINED_TAG => 0,
+        COUNTER_TAG => 9,
+        ID_TAG => 16,
         _ => return None,
     };
     let until =
@@ -214,18 +214,18 @@ pub(super) fn kept_until(place: &[u8], value: &[u8]) -> Option<u64> {
 
 /// Returns the place of a retained message.
 pub(super) fn retained(to: &Destination, key: &str, sequence: u64) -> Vec<u8> {
-    of_key(RETAINED, to, key, sequence)
+    of_key(RETAINED_TAG, to, key, sequence)
 }
 
 /// Returns the place of a remembered id, by its digest.
 pub(super) fn id(to: &Destination, key: &str, digest: u64) -> Vec<u8> {
-    of_key(ID, to, key, digest)
+    of_key(ID_TAG, to, key, digest)
 }
 
 /// Returns the place of an origin's record in a shard of a destination.
 pub(super) fn origin(to: &Destination, shard: u32, origin: &OriginOutbox) -> Vec<u8> {
     let OriginOutbox { partition, shard: of_outbox, .. } = origin;
-    let mut out = with_destination(ORIGIN, to, 20 + partition.stream.len());
+    let mut out = with_destination(ORIGIN_TAG, to, 20 + partition.stream.len());
     out.extend_from_slice(&shard.to_be_bytes());
     out.extend_from_slice(&with_shard(&[], partition, *of_outbox, 0));
     out
@@ -239,15 +239,15 @@ pub(super) fn given(origin: &[u8], number: u64) -> Vec<u8> {
 /// Returns the place of an entry that leads to records with this expiry time; `which` distinguishes
 /// entries with the same time.
 pub(super) fn kept_age(at: u64, which: u64) -> Vec<u8> {
-    timed(KEPT_AGE, at, &which.to_be_bytes())
+    timed(RETAINED_AGE_TAG, at, &which.to_be_bytes())
 }
 
 /// The place of the total number of synced groups of requests.
-pub(super) const GROUPS: [u8; 1] = [COUNTER];
+pub(super) const GROUPS: [u8; 1] = [COMMITS_TAG];
 
 /// Returns the place of a mark.
 pub(super) fn mark(name: &str) -> Vec<u8> {
-    let mut out = vec![MARK];
+    let mut out = vec![MARK_TAG];
     out.extend_from_slice(name.as_bytes());
     out
 }

@@ -16,7 +16,7 @@ use ordain_store::{
 use ordain_store::{Mark, MarkStore, Partition, StoreError, versions};
 
 /// The prefix of the names of marks that contain decisions.
-pub(super) const DECIDED: &str = "decided/";
+pub(super) const DECISION_MARK_PREFIX: &str = "decided/";
 
 #[derive(Debug, Default)]
 pub(super) struct MembershipRegistry {
@@ -66,10 +66,10 @@ impl LeaseStore for EmbeddedStore {
             self.ask(|answer| WriterRequest::NewestEpoch { partition: asked, answer }).await?;
         let mut table = self.registry.table();
         if !table.members.contains_key(&to) {
-            return Ok(LeaseReply::Unheard);
+            return Ok(LeaseReply::NotMember);
         }
         match table.holder(partition) {
-            Some(holder) if holder != to => return Ok(LeaseReply::Held(holder)),
+            Some(holder) if holder != to => return Ok(LeaseReply::HeldBy(holder)),
             _ => {}
         }
         let given = table.leases.get(partition).map_or(0, |lease| lease.epoch);
@@ -77,7 +77,7 @@ impl LeaseStore for EmbeddedStore {
         let lease = Lease { epoch, holder: Some(to), since: self.shared.clock.now() };
         table.leases.insert(partition.clone(), lease);
         table.generation = rand::random();
-        Ok(LeaseReply::Given(epoch))
+        Ok(LeaseReply::Granted(epoch))
     }
 
     async fn release(
@@ -124,8 +124,10 @@ impl LeaseStore for EmbeddedStore {
         if found.map_or(0, |decided| decided.generation) != before {
             return Ok(false);
         }
-        let mark =
-            Mark { name: format!("{DECIDED}{stream}"), value: versions::encode(decided).into() };
+        let mark = Mark {
+            name: format!("{DECISION_MARK_PREFIX}{stream}"),
+            value: versions::encode(decided).into(),
+        };
         // The mark is durable before any commit that depends on the decision.
         self.put_marks(&[mark]).await?;
         let mut table = self.registry.table();

@@ -63,26 +63,26 @@ use self::leases::MembershipRegistry;
 use self::request::{ReplySender, WriterRequest};
 use self::shared::SharedStore;
 use self::tables::{Tables, read_error};
-use self::writer::{QUEUE, StoreWriter};
+use self::writer::{REQUEST_QUEUE_LIMIT, StoreWriter};
 use ordain_store::{DurabilityReport, Store, StoreError};
 
 /// The time to wait for an answer before checking that the engine is alive: an engine whose
 /// background work has failed makes writers wait for ever.
-const STALLED: Duration = Duration::from_secs(5);
+const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval between two checks that the folder is still at its path.
-const LOOK: Duration = Duration::from_millis(300);
+const FOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// The default memory for blocks that were read from disk. It holds the index blocks and the
 /// frequently used jobs of a million keys; the system's own cache holds the rest.
-const CACHE: u64 = 64 * 1024 * 1024;
+const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The maximum number of concurrent reads. Each has a thread, which keeps memory of the data that
 /// it has read.
-const READS: usize = 4;
+const CONCURRENT_READS_LIMIT: usize = 4;
 
 /// The default time to keep dead letters, in ms: 30 days, so that an operator can examine them.
-const DEAD_TTL: u64 = 30 * 24 * 60 * 60 * 1000;
+const DEFAULT_DEAD_TTL_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// The options of an embedded store.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl EmbeddedOptions {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let clock = TimeSource::machine();
-        Self { path, shards: 1, dead_ttl: DEAD_TTL, cache: CACHE, clock }
+        Self { path, shards: 1, dead_ttl: DEFAULT_DEAD_TTL_MS, cache: DEFAULT_CACHE_BYTES, clock }
     }
 }
 
@@ -136,16 +136,17 @@ impl EmbeddedStore {
         let fences = FenceTable::load(&tables)?;
         let clock = MonotonicClock::new(clock, fences.newest_time());
         let shared = Arc::new(SharedStore::new(tables, clock, folder, dead_ttl, shards));
-        let (sender, requests) = mpsc::channel(QUEUE);
+        let (sender, requests) = mpsc::channel(REQUEST_QUEUE_LIMIT);
         let writer = StoreWriter::new(shared.clone(), fences, answered, groups);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(requests))
             .map_err(|error| no_thread(&error))?;
         let watch = watch(&shared)?;
-        let reads = Semaphore::new(READS);
-        let registry =
-            MembershipRegistry::new(marks::read_all(&shared, leases::DECIDED)?.into_iter());
+        let reads = Semaphore::new(CONCURRENT_READS_LIMIT);
+        let registry = MembershipRegistry::new(
+            marks::read_all(&shared, leases::DECISION_MARK_PREFIX)?.into_iter(),
+        );
         let (requests, thread) = (Some(sender), Some(thread));
         Ok(Self { shared, reads, registry, requests, thread, watch: Some(watch) })
     }
@@ -180,7 +181,7 @@ impl EmbeddedStore {
     async fn watched<T>(&self, wait: impl Future<Output = T>) -> Result<T, StoreError> {
         let mut wait = pin!(wait);
         loop {
-            match timeout(STALLED, &mut wait).await {
+            match timeout(STALL_TIMEOUT, &mut wait).await {
                 Ok(done) => return Ok(done),
                 Err(_) => self.look_at_engine().await?,
             }
@@ -250,7 +251,7 @@ fn watch(shared: &Arc<SharedStore>) -> Result<(std_mpsc::Sender<()>, JoinHandle<
     let (sender, ended) = std_mpsc::channel();
     let shared = Arc::downgrade(shared);
     let look = move || {
-        while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        while ended.recv_timeout(FOLDER_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let Some(shared) = shared.upgrade() else { return };
             if !shared.has_folder() {
                 return shared.fail_without_folder();

@@ -13,7 +13,7 @@ use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError, chec
 
 /// The maximum number of bytes of outbox entries in one read, after the first entry: as many as
 /// four full commits.
-const OUTBOX_BYTES: usize = 16 * 1024 * 1024;
+const OUTBOX_READ_BYTES: usize = 16 * 1024 * 1024;
 
 #[async_trait]
 impl Outbox for EmbeddedStore {
@@ -61,7 +61,9 @@ fn outbox(
     let mut bytes = 0;
     for entry in snapshot.range(&tables.outbox, range) {
         let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
-        if !entries.is_empty() && (entries.len() >= limit || bytes + value.len() > OUTBOX_BYTES) {
+        if !entries.is_empty()
+            && (entries.len() >= limit || bytes + value.len() > OUTBOX_READ_BYTES)
+        {
             break;
         }
         bytes += value.len();

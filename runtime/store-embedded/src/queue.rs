@@ -11,14 +11,14 @@ pub struct QueueRecord {
 }
 
 impl QueueRecord {
-    const NONE: Self = Self {
+    const EMPTY: Self = Self {
         ends: QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } },
         before: 0,
     };
 
     /// Reads the stored form; an absent one is empty.
     pub fn decode(value: Option<&[u8]>) -> Result<Self, StoreError> {
-        let Some(value) = value else { return Ok(Self::NONE) };
+        let Some(value) = value else { return Ok(Self::EMPTY) };
         let ([first, last, history, before], []) = value.as_chunks::<8>() else {
             return Err(StoreError::Corrupt("the ends of a queue".to_owned()));
         };

@@ -11,7 +11,7 @@ use super::tables::Tables;
 
 /// The maximum number of bytes of keys and values in each of the two halves: some ten thousand keys
 /// of ordinary size. The engine and the cache share a value while the engine has it in memory.
-const HALF: usize = 8 << 20;
+const HALF_BYTES_LIMIT: usize = 8 << 20;
 
 /// The cache consists of two halves. When the young half is full, it becomes the old half, and jobs
 /// that were not written since the previous change are dropped.
@@ -38,7 +38,7 @@ impl RecordCache {
         if let Some(before) = self.young.insert(place.clone(), job) {
             self.bytes -= place.len() + before.len();
         }
-        if self.bytes > HALF {
+        if self.bytes > HALF_BYTES_LIMIT {
             self.old = std::mem::take(&mut self.young);
             self.bytes = 0;
         }
@@ -66,13 +66,13 @@ mod tests {
         let mut recent = RecordCache::default();
         let place = |number: u32| Slice::from(number.to_be_bytes());
         let value = |byte: u8| Slice::from(vec![byte; 1 << 10]);
-        let many = (HALF >> 10) as u32;
+        let many = (HALF_BYTES_LIMIT >> 10) as u32;
         for number in 0..5 * many / 2 {
             recent.put(&place(number), value(1));
             // A repeated write takes the memory only once.
             recent.put(&place(number), value(2));
         }
-        assert!(recent.bytes <= HALF);
+        assert!(recent.bytes <= HALF_BYTES_LIMIT);
         assert!(recent.young.len() + recent.old.len() <= 2 * many as usize);
         assert_eq!(held(&recent, &place(0)), None, "the first job was written long ago");
 

@@ -12,11 +12,11 @@ const FORMAT: u8 = 1;
 /// The maximum size of a state in the job's record, in bytes. One entry for each event instead of
 /// two saves a third of the engine's work. A larger state has a separate entry, because every write
 /// of the job would rewrite it.
-pub(super) const INLINE_STATE: usize = 1024;
+pub(super) const INLINE_STATE_BYTES: usize = 1024;
 
-const NO_STATE: u8 = 0;
-const INLINE: u8 = 1;
-const BESIDE: u8 = 2;
+const STATE_NONE: u8 = 0;
+const STATE_INLINE: u8 = 1;
+const STATE_SEPARATE: u8 = 2;
 
 /// The store's own fields of a job. Times are the store's; 0 means none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) enum StateLocation<'a> {
     /// The state is in the job's record.
     Inline(&'a [u8]),
     /// The state is in the table of states, with this number of bytes.
-    Beside(u64),
+    Separate(u64),
 }
 
 impl StateLocation<'_> {
@@ -47,7 +47,7 @@ impl StateLocation<'_> {
         match self {
             Self::None => None,
             Self::Inline(state) => Some(state.len() as u64),
-            Self::Beside(size) => Some(*size),
+            Self::Separate(size) => Some(*size),
         }
     }
 }
@@ -71,14 +71,14 @@ impl RecordEnvelope {
         put_varint(self.expire_at, out);
         put_varint(self.expiry_entry, out);
         match state {
-            StateLocation::None => out.push(NO_STATE),
+            StateLocation::None => out.push(STATE_NONE),
             StateLocation::Inline(state) => {
-                out.push(INLINE);
+                out.push(STATE_INLINE);
                 put_varint(state.len() as u64, out);
                 out.extend_from_slice(state);
             }
-            StateLocation::Beside(size) => {
-                out.push(BESIDE);
+            StateLocation::Separate(size) => {
+                out.push(STATE_SEPARATE);
                 put_varint(size, out);
             }
         }
@@ -105,9 +105,9 @@ impl<'a> EmbeddedRecord<'a> {
             expiry_entry: reader.varint("expiry entry")?,
         };
         let state = match reader.u8("state")? {
-            NO_STATE => StateLocation::None,
-            INLINE => StateLocation::Inline(reader.bytes("state")?),
-            BESIDE => StateLocation::Beside(reader.varint("state size")?),
+            STATE_NONE => StateLocation::None,
+            STATE_INLINE => StateLocation::Inline(reader.bytes("state")?),
+            STATE_SEPARATE => StateLocation::Separate(reader.varint("state size")?),
             _ => return Err(reader.bad("state")),
         };
         let job_bytes = reader.rest();

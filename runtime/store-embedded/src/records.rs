@@ -131,7 +131,7 @@ fn load_one(
     let state = match record.state {
         StateLocation::None => None,
         StateLocation::Inline(state) => Some(Bytes::copy_from_slice(state)),
-        StateLocation::Beside(size) => {
+        StateLocation::Separate(size) => {
             let state = snapshot.get(&tables.states, &place)?.map(detach);
             match state.filter(|state| state.len() as u64 == size) {
                 Some(state) => Some(state),

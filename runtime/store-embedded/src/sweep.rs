@@ -14,7 +14,7 @@ use super::tables::{is_damage, own_key};
 use ordain_store::codec::letter_time;
 
 /// The maximum number of entries removed when the store is opened: about a tenth of a second.
-pub(super) const AT_OPENING: usize = 10_000;
+pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
 /// Returns the maximum number of entries removed with a group of commits that wrote `writes` jobs.
 /// It exceeds the number of new entries, so that sweeping keeps up, and costs little compared with
 /// the commits.

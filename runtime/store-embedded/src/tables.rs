@@ -19,11 +19,11 @@ const MIB: u64 = 1024 * 1024;
 /// The maximum size of all journal files together. It limits the time of an opening (about a
 /// second). It also limits the memory of rarely written tables, since the engine writes a table out
 /// before it removes the oldest journal.
-const JOURNALS: u64 = 128 * MIB;
+const JOURNALS_BYTES_LIMIT: u64 = 128 * MIB;
 
 /// The number of background threads. With more than one, the engine's first thread spins while
 /// another compacts, which costs more than it gains.
-const WORKERS: usize = 1;
+const WORKER_THREADS: usize = 1;
 
 /// The maximum size of a table in memory before the engine writes it out. Tables with large,
 /// short-lived values get more memory, so that most values are removed before that; a still larger
@@ -31,15 +31,15 @@ const WORKERS: usize = 1;
 /// table wait to be written out: four times 128 MiB for all tables together. Usually the tables use
 /// a fifth of that. Writing out and merging need additional memory, which grows with the length of
 /// keys.
-const SMALL_TABLE: u64 = 8 * MIB;
-const LARGE_TABLE: u64 = 16 * MIB;
+const SMALL_TABLE_BYTES: u64 = 8 * MIB;
+const LARGE_TABLE_BYTES: u64 = 16 * MIB;
 
 /// The number of table folders: one of the engine's own, and those of [`Tables`].
-pub(super) const KEYSPACES: usize = 1 + 10;
+pub(super) const KEYSPACE_COUNT: usize = 1 + 10;
 
 /// The size below which values are copied out of the engine's slices. A slice keeps its whole block
 /// in memory: without the copy, 100 bytes of state in a lane would hold 4 KiB.
-const COPY_BELOW: usize = 4096;
+const COPY_BELOW_BYTES: usize = 4096;
 
 /// The reason why the engine did not open.
 enum EngineOpenError {
@@ -113,8 +113,8 @@ impl Tables {
     fn open_engine(folder: &Path, cache: u64) -> fjall::Result<Self> {
         let db = Database::builder(folder)
             .cache_size(cache)
-            .max_journaling_size(JOURNALS)
-            .worker_threads(WORKERS)
+            .max_journaling_size(JOURNALS_BYTES_LIMIT)
+            .worker_threads(WORKER_THREADS)
             .open()?;
         let table = |name, memory, values: &Option<KvSeparationOptions>| {
             db.keyspace(name, || {
@@ -128,16 +128,16 @@ impl Tables {
         // merge of tables would hold all moved values in memory.
         let apart = &Some(KvSeparationOptions::default());
         Ok(Self {
-            jobs: table("jobs", LARGE_TABLE, inside)?,
-            states: table("states", LARGE_TABLE, apart)?,
-            spill: table("spill", LARGE_TABLE, apart)?,
-            ids: table("ids", SMALL_TABLE, inside)?,
-            letters: table("letters", SMALL_TABLE, apart)?,
-            outbox: table("outbox", LARGE_TABLE, apart)?,
-            log: table("log", LARGE_TABLE, apart)?,
-            queue: table("queue", LARGE_TABLE, apart)?,
-            times: table("times", SMALL_TABLE, inside)?,
-            meta: table("meta", SMALL_TABLE, inside)?,
+            jobs: table("jobs", LARGE_TABLE_BYTES, inside)?,
+            states: table("states", LARGE_TABLE_BYTES, apart)?,
+            spill: table("spill", LARGE_TABLE_BYTES, apart)?,
+            ids: table("ids", SMALL_TABLE_BYTES, inside)?,
+            letters: table("letters", SMALL_TABLE_BYTES, apart)?,
+            outbox: table("outbox", LARGE_TABLE_BYTES, apart)?,
+            log: table("log", LARGE_TABLE_BYTES, apart)?,
+            queue: table("queue", LARGE_TABLE_BYTES, apart)?,
+            times: table("times", SMALL_TABLE_BYTES, inside)?,
+            meta: table("meta", SMALL_TABLE_BYTES, inside)?,
             db,
         })
     }
@@ -162,7 +162,7 @@ pub(super) fn own_key(entry: Guard) -> fjall::Result<Slice> {
 
 /// Returns a value in a form that may be kept for long.
 pub(super) fn detach(value: fjall::Slice) -> Bytes {
-    if value.len() < COPY_BELOW { Bytes::copy_from_slice(&value) } else { value.into() }
+    if value.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&value) } else { value.into() }
 }
 
 /// Returns whether the error means damaged data, not a failed read.

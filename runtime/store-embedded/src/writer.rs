@@ -34,10 +34,10 @@ use ordain_store::{
 
 /// The maximum number of requests that wait for the writer; further callers wait. Each (partition,
 /// shard) has one commit in flight, so only more partitions than this reach the limit.
-pub(super) const QUEUE: usize = 256;
+pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 
 /// The maximum number of requests in a group, so that the first request does not wait for long.
-const GROUP: usize = 64;
+const GROUP_LIMIT: usize = 64;
 
 /// An answer that waits until its group is durable.
 enum PendingReply {
@@ -104,10 +104,10 @@ impl StoreWriter {
 
     fn work(&mut self, requests: &mut mpsc::Receiver<WriterRequest>) -> fjall::Result<()> {
         let now = self.shared.clock.now();
-        self.sweep.run(&self.shared, &mut self.recent, now, sweep::AT_OPENING)?;
+        self.sweep.run(&self.shared, &mut self.recent, now, sweep::OPENING_SWEEP_LIMIT)?;
         while let Some(first) = requests.blocking_recv() {
             let more = std::iter::from_fn(|| requests.try_recv().ok());
-            self.group(std::iter::once(first).chain(more).take(GROUP))?;
+            self.group(std::iter::once(first).chain(more).take(GROUP_LIMIT))?;
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ impl StoreWriter {
             Err(AssignFailure::Store(error)) => return Ok(Err(error)),
             Ok(reply) => reply,
         };
-        if matches!(reply, AssignReply::Lots(..)) {
+        if matches!(reply, AssignReply::Groups(..)) {
             let AssignChanges { batch, earliest, .. } = assigning;
             self.written += batch.len();
             batch.commit()?;
@@ -363,9 +363,9 @@ impl StoreWriter {
         };
         let read = |number| tables.queue.get(keys::queued(partition, shard, number));
         if !queue.has(through, read)? {
-            return Ok(Err(StoreError::WentBack));
+            return Ok(Err(StoreError::RolledBack));
         } else if fence.number < commit {
-            return Ok(Ok(DequeueResult::LacksCommit));
+            return Ok(Ok(DequeueResult::MissingCommit));
         }
         let first = queue.ends.first;
         let through = through.number;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ordain_core::{EVENT_SEQUENCE_AT, Event, Key, QueuePosition, QueueRun, shard_of};
+use ordain_core::{EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, shard_of};
 use redis::{Cmd, Value, cmd};
 
 use super::RedisStore;
@@ -27,7 +27,7 @@ use ordain_store::{
 };
 
 /// Maximum number of sequences that one call reads.
-const WANTED: usize = 1_000;
+const SEQUENCES_LIMIT: usize = 1_000;
 
 #[async_trait]
 impl MessageLog for RedisStore {
@@ -48,8 +48,8 @@ impl MessageLog for RedisStore {
             return Err(self.went_back());
         }
         let reply = reply(&answer, &assign).ok_or_else(|| strange(script.name))?;
-        if let AssignReply::Lots(replies, _) = &reply
-            && replies.iter().any(|reply| matches!(reply, AssignGroupReply::WentBack(_)))
+        if let AssignReply::Groups(replies, _) = &reply
+            && replies.iter().any(|reply| matches!(reply, AssignGroupReply::RolledBack(_)))
         {
             self.note_rewind();
         }
@@ -70,7 +70,7 @@ impl MessageLog for RedisStore {
         while room > 0 && wanted.peek().is_some() {
             let mut call = self.call_of(script, &names);
             call.arg(&**key).arg(room);
-            for sequence in wanted.by_ref().take(WANTED) {
+            for sequence in wanted.by_ref().take(SEQUENCES_LIMIT) {
                 call.arg(&sequence.to_be_bytes()[..]);
             }
             for value in array(self.run(script, call).await?, script.name)? {
@@ -130,7 +130,7 @@ impl MessageLog for RedisStore {
                 Some(0) => return Ok(DequeueResult::Done),
                 Some(1) => {}
                 Some(2) => return Err(self.went_back()),
-                Some(3) => return Ok(DequeueResult::LacksCommit),
+                Some(3) => return Ok(DequeueResult::MissingCommit),
                 _ => return Err(strange(script.name)),
             }
         }
@@ -173,14 +173,15 @@ impl MessageLog for RedisStore {
             let mut ask = cmd("HGET");
             ask.arg(self.log(shard, &to)).arg(format!("q{}", partition.number));
             let found = bytes(self.ask(&ask).await?);
-            Ok(found.as_deref().map_or(NO_QUEUE, ends))
+            Ok(found.as_deref().map_or(EMPTY_QUEUE, ends))
         });
         try_join_all(asked).await
     }
 }
 
 /// The ends of a queue that never had an entry.
-const NO_QUEUE: QueueEnds = QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } };
+const EMPTY_QUEUE: QueueEnds =
+    QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } };
 
 /// Parses the ends of a queue. A damaged record counts as an empty queue; the scripts that read the queue report the
 /// damage.
@@ -193,14 +194,14 @@ fn ends(found: &[u8]) -> QueueEnds {
                 history: u64::from_le_bytes(*history),
             },
         },
-        _ => NO_QUEUE,
+        _ => EMPTY_QUEUE,
     }
 }
 
 impl RedisStore {
     fn went_back(&self) -> StoreError {
         self.note_rewind();
-        StoreError::WentBack
+        StoreError::RolledBack
     }
 
     /// Counts that the store was found to have gone back in time. The store may have lost the writes of calls that
@@ -272,10 +273,10 @@ fn put(call: &mut Cmd, assign: &AssignRequest) {
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
         None => call.arg("").arg("").arg("").arg(""),
-        Some(Witness::Numbered { key, id, sequence }) => {
+        Some(Witness::StoreNumbered { key, id, sequence }) => {
             call.arg("i").arg(&**key).arg(&id.to_le_bytes()[..]).arg(&sequence.to_le_bytes()[..])
         }
-        Some(Witness::Counted { key, sequence, content }) => call
+        Some(Witness::ProducerNumbered { key, sequence, content }) => call
             .arg("m")
             .arg(&**key)
             .arg(&sequence.to_be_bytes()[..])
@@ -312,7 +313,7 @@ fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
     let sequence = brought.or(is_numbered.then_some(0));
     // The value begins with the digest of the content, and the event follows.
     let value = encode_retained(event, sequence);
-    let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_AT);
+    let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_OFFSET);
     let (own, rest) = rest.split_at(8);
     let mut about = vec![u8::from(brought.is_some()), u8::from(event.end())];
     about.extend_from_slice(&item.partition.to_le_bytes());
@@ -339,7 +340,7 @@ fn reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
                 let (place, after) = rest.split_first_chunk::<12>()?;
                 rest = after;
                 let place = last_place(place)?;
-                AssignGroupReply::WentBack((place.commit > 0).then_some(place))
+                AssignGroupReply::RolledBack((place.commit > 0).then_some(place))
             }
             b'D' => {
                 let (answers, after) = rest.split_at_checked(9 * lot.items().count())?;
@@ -352,7 +353,7 @@ fn reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     }
     let (runs, rest) = rest.as_chunks::<28>();
     let runs = runs.iter().map(run).collect::<Option<_>>()?;
-    rest.is_empty().then_some(AssignReply::Lots(replies, runs))
+    rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
 /// Parses the last place of an owner that the store has; the commit is 0 if the store has none.
@@ -380,7 +381,7 @@ fn assigned([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
         0 => AssignItemReply::New(sequence),
         1 => AssignItemReply::Known(sequence),
         2 => AssignItemReply::Conflict(sequence),
-        3 => AssignItemReply::Behind,
+        3 => AssignItemReply::AfterConflict,
         _ => return None,
     })
 }

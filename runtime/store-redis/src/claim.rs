@@ -13,7 +13,7 @@ use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 
 /// The exclusive upper bound of epochs. No partition reaches it, and scripts count exactly up to
 /// it.
-pub(super) const LAST_EPOCH: u64 = 1 << 52;
+pub(super) const EPOCH_LIMIT: u64 = 1 << 52;
 
 /// Registers a partition in the store, once per process. Refuses a store without the record that
 /// [`RedisStore::open`] wrote: the partitions of an empty store would otherwise begin anew unnoticed, and
@@ -55,7 +55,7 @@ pub(super) async fn newest_epoch(
         let fence = store.ask(cmd("HGET").arg(&data).arg(&field)).await?;
         let Some(fence) = bytes(fence) else { return Ok(0) };
         let epoch = read_fence(&data, partition, &fence)?.claim.epoch;
-        if epoch >= LAST_EPOCH {
+        if epoch >= EPOCH_LIMIT {
             return Err(StoreError::Corrupt(format!(
                 "{field} of {data} is the fence of epoch {epoch}, which is impossible: \
                  remove it"

@@ -15,23 +15,23 @@ use ordain_store::{Claim, StoreError};
 
 /// The time that the server waits for replicas before it reports the number that have a commit, in
 /// ms.
-const REPLICAS_WAIT: u64 = 1_000;
+const REPLICAS_TIMEOUT_MS: u64 = 1_000;
 
 /// The changes of the state, as the script knows them.
-const KEEP: u8 = 0;
-const PUT: u8 = 1;
-const PUT_BESIDE: u8 = 2;
-const DELETE: u8 = 3;
+const STATE_KEEP: u8 = 0;
+const STATE_PUT: u8 = 1;
+const STATE_PUT_SEPARATE: u8 = 2;
+const STATE_DELETE: u8 = 3;
 
 /// The flags of a write.
-const ABSENT: u8 = 1;
-const NEW: u8 = 2;
-const TROUBLED: u8 = 4;
-const NEW_GAPS: u8 = 8;
+const FLAG_ABSENT: u8 = 1;
+const FLAG_NEW: u8 = 2;
+const FLAG_NEW_FAILURE: u8 = 4;
+const FLAG_NEW_TIMES: u8 = 8;
 /// From this flag on, the write has arguments besides the record.
-const LETTERS: u8 = 16;
-const SPILL: u8 = 32;
-const TAKES_IDS: u8 = 64;
+const FLAG_LETTERS: u8 = 16;
+const FLAG_SPILL: u8 = 32;
+const FLAG_IDS: u8 = 64;
 
 /// The size of a write's operation, flags and condition, in bytes.
 const OP_SIZE: u8 = 1 + 1 + 4 + 4 + 8;
@@ -39,15 +39,15 @@ const OP_SIZE: u8 = 1 + 1 + 4 + 4 + 8;
 /// The names that scripts use for these constants.
 pub(super) const LAYOUT: [(&str, u8); 10] = [
     ("OP_SIZE", OP_SIZE),
-    ("KEEP", KEEP),
-    ("PUT_BESIDE", PUT_BESIDE),
-    ("ABSENT", ABSENT),
-    ("NEW", NEW),
-    ("TROUBLED", TROUBLED),
-    ("LETTERS", LETTERS),
-    ("SPILL", SPILL),
-    ("TAKES_IDS", TAKES_IDS),
-    ("NEW_GAPS", NEW_GAPS),
+    ("KEEP", STATE_KEEP),
+    ("PUT_BESIDE", STATE_PUT_SEPARATE),
+    ("ABSENT", FLAG_ABSENT),
+    ("NEW", FLAG_NEW),
+    ("TROUBLED", FLAG_NEW_FAILURE),
+    ("LETTERS", FLAG_LETTERS),
+    ("SPILL", FLAG_SPILL),
+    ("TAKES_IDS", FLAG_IDS),
+    ("NEW_GAPS", FLAG_NEW_TIMES),
 ];
 
 /// Returns the bytes of a claim.
@@ -77,7 +77,7 @@ pub(super) async fn send(
     let link = &store.waiting_links[shard as usize % store.waiting_links.len()];
     let with_wait = |call: Cmd| {
         let mut both = pipe();
-        both.add_command(call).cmd("WAIT").arg(store.replicas).arg(REPLICAS_WAIT);
+        both.add_command(call).cmd("WAIT").arg(store.replicas).arg(REPLICAS_TIMEOUT_MS);
         both
     };
     let both = with_wait(call);
@@ -139,19 +139,19 @@ fn put_op(partition: u32, write: &KeyWrite, out: &mut Vec<u8>) {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
     let troubled = write.job.trouble.as_ref().is_some_and(|trouble| trouble.since == 0);
     out.push(match &write.state {
-        StateUpdate::Keep => KEEP,
-        StateUpdate::Put(_) if record::beside(&write.state).is_some() => PUT_BESIDE,
-        StateUpdate::Put(_) => PUT,
-        StateUpdate::Delete => DELETE,
+        StateUpdate::Keep => STATE_KEEP,
+        StateUpdate::Put(_) if record::beside(&write.state).is_some() => STATE_PUT_SEPARATE,
+        StateUpdate::Put(_) => STATE_PUT,
+        StateUpdate::Delete => STATE_DELETE,
     });
     out.push(
-        flag(write.expect == WriteCondition::Absent, ABSENT)
-            | flag(write.job.incarnation == 0, NEW)
-            | flag(troubled, TROUBLED)
-            | flag(has_letters(write), LETTERS)
-            | flag(!write.spill.is_empty(), SPILL)
-            | flag(write.job.ids_from > 0, TAKES_IDS)
-            | flag(write.job.has_new_times(), NEW_GAPS),
+        flag(write.expect == WriteCondition::Absent, FLAG_ABSENT)
+            | flag(write.job.incarnation == 0, FLAG_NEW)
+            | flag(troubled, FLAG_NEW_FAILURE)
+            | flag(has_letters(write), FLAG_LETTERS)
+            | flag(!write.spill.is_empty(), FLAG_SPILL)
+            | flag(write.job.ids_from > 0, FLAG_IDS)
+            | flag(write.job.has_new_times(), FLAG_NEW_TIMES),
     );
     out.extend_from_slice(&partition.to_le_bytes());
     out.extend_from_slice(&write.job.takeovers.to_le_bytes());

@@ -12,7 +12,7 @@ use ordain_store::{DueIndex, Partition, StoreError};
 
 /// The number of additional entries read from each shard, beyond its share of the requested number,
 /// because shards have different numbers of entries.
-const SPARE: usize = 16;
+const SPARE_ENTRIES: usize = 16;
 
 #[async_trait]
 impl DueIndex for RedisStore {
@@ -23,7 +23,7 @@ impl DueIndex for RedisStore {
         limit: usize,
         all: bool,
     ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
-        let some = (limit / self.shards as usize * 2 + SPARE).min(limit);
+        let some = (limit / self.shards as usize * 2 + SPARE_ENTRIES).min(limit);
         let shards =
             (0..self.shards).map(|shard| of_shard(self, partition, shard, after, some, all));
         Ok(ShardDueEntries::merge(try_join_all(shards).await?, limit))

@@ -9,10 +9,10 @@ use ordain_store::StoreError;
 use ordain_util::text::clean;
 
 /// The maximum number of displayed characters of a server's text.
-const LONGEST: usize = 400;
+const DISPLAY_LIMIT: usize = 400;
 
 /// Texts of the TLS library and the advice for each. The first match applies.
-const TLS: [(&str, &str); 4] = [
+const TLS_ADVICE: [(&str, &str); 4] = [
     (
         "CertificateRequired",
         "The server requires a client certificate, but Ordain has none: set \
@@ -82,7 +82,7 @@ pub(super) fn unusable_or_away(error: RedisError) -> StoreError {
         return StoreError::Unusable(words);
     }
     if error.is_io_error()
-        && let Some((_, advice)) = TLS.iter().find(|(sign, _)| words.contains(sign))
+        && let Some((_, advice)) = TLS_ADVICE.iter().find(|(sign, _)| words.contains(sign))
     {
         return StoreError::Unusable(format!("{words}. {advice}"));
     }
@@ -107,5 +107,5 @@ fn words(error: &RedisError) -> String {
 
 /// Returns a server's text for display: limited in length, and on one line.
 pub(super) fn shown(words: &str) -> String {
-    clean(&words.chars().take(LONGEST).collect::<String>()).into_owned()
+    clean(&words.chars().take(DISPLAY_LIMIT).collect::<String>()).into_owned()
 }

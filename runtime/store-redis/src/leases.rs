@@ -14,7 +14,7 @@ use rand::RngExt as _;
 use redis::{Value, cmd};
 
 use super::RedisStore;
-use super::claim::{LAST_EPOCH, newest_epoch};
+use super::claim::{EPOCH_LIMIT, newest_epoch};
 use super::names::RedisKeyKind;
 use super::value::{array, bytes, number, parts, strange, text};
 use ordain_store::{
@@ -24,7 +24,7 @@ use ordain_store::{
 use ordain_store::{Partition, StoreError, versions};
 
 /// The value in place of a holder.
-const NOBODY: &str = "-";
+const NO_HOLDER: &str = "-";
 
 fn field(Partition { stream, number }: &Partition) -> String {
     format!("{number}:{stream}")
@@ -60,9 +60,9 @@ impl LeaseStore for RedisStore {
         call.arg(field(partition)).arg(to.to_string()).arg(floor).arg(nonce());
         let [given, answer] = parts(self.run(script, call).await?, script.name)?;
         let answer = match number(&given) {
-            Some(1) => number(&answer).map(LeaseReply::Given),
-            Some(_) => text(answer).and_then(|id| id.parse().ok()).map(LeaseReply::Held),
-            None => Some(LeaseReply::Unheard),
+            Some(1) => number(&answer).map(LeaseReply::Granted),
+            Some(_) => text(answer).and_then(|id| id.parse().ok()).map(LeaseReply::HeldBy),
+            None => Some(LeaseReply::NotMember),
         };
         answer.ok_or_else(|| strange(script.name))
     }
@@ -167,7 +167,7 @@ pub fn read_lease(field: &str, row: &str) -> Option<(Partition, Lease)> {
     let partition = Partition { stream: stream.into(), number: number.parse().ok()? };
     let words: Vec<&str> = row.split(' ').collect();
     let [epoch, holder, since] = words[..] else { return None };
-    let holder = if holder == NOBODY { None } else { Some(holder.parse().ok()?) };
-    let epoch = epoch.parse().ok().filter(|epoch| *epoch < LAST_EPOCH)?;
+    let holder = if holder == NO_HOLDER { None } else { Some(holder.parse().ok()?) };
+    let epoch = epoch.parse().ok().filter(|epoch| *epoch < EPOCH_LIMIT)?;
     Some((partition, Lease { epoch, holder, since: since.parse().ok()? }))
 }

@@ -60,20 +60,20 @@ use ordain_util::wait::shortened;
 
 /// The version of the stored layout. A version of Ordain that reads another layout refuses the
 /// store.
-const SCHEMA: &str = "9";
+const SCHEMA_VERSION: &str = "9";
 
 /// The time that a start waits for servers that do not answer or still load their data.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The delay between two tries of a start.
-const START_RETRY: Duration = Duration::from_millis(500);
+const START_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The number of connections for commits that wait for replicas. A waiting connection delays all
 /// later commands on it.
-const WAITING_LINKS: u32 = 8;
+const WAIT_CONNECTIONS: u32 = 8;
 
 /// The interval between two probes of an otherwise idle connection: less than any sensible
 /// `timeout` of a server, after which the server closes idle connections.
-const PROBE: Duration = Duration::from_secs(2);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A task that keeps rarely used connections busy. A server closes idle connections after its `timeout`, and
 /// Ordain treats each broken connection as a store that may have gone back in time.
@@ -89,7 +89,7 @@ impl KeepaliveTask {
         let keys = keys.collect::<Vec<_>>();
         Some(Self(tokio::spawn(async move {
             loop {
-                tokio::time::sleep(PROBE).await;
+                tokio::time::sleep(KEEPALIVE_INTERVAL).await;
                 let probes = keys.iter().enumerate().map(|(shard, key)| {
                     let mut probe = cmd("HGET");
                     probe.arg(key).arg("f");
@@ -140,7 +140,7 @@ impl RedisStore {
 
     async fn wait_to_open(options: RedisOptions) -> Result<Self, StoreError> {
         let started = Instant::now();
-        let longest = shortened(START);
+        let longest = shortened(START_TIMEOUT);
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let error = match Self::try_open(&options).await {
@@ -161,7 +161,7 @@ impl RedisStore {
                     options.address
                 );
             }
-            tokio::time::sleep(START_RETRY).await;
+            tokio::time::sleep(START_RETRY_DELAY).await;
         }
     }
 
@@ -183,7 +183,7 @@ impl RedisStore {
         let link = RedisConnection::connect(&options.address).await.map_err(unusable_or_away)?;
         let durability = server::look(&link, options.replicas).await?;
         let mut waiting_links = Vec::new();
-        let wanted = if options.replicas == 0 { 0 } else { WAITING_LINKS.min(options.shards) };
+        let wanted = if options.replicas == 0 { 0 } else { WAIT_CONNECTIONS.min(options.shards) };
         for _ in 0..wanted {
             let link =
                 RedisConnection::connect(&options.address).await.map_err(unusable_or_away)?;
@@ -221,7 +221,7 @@ impl RedisStore {
             [RedisKeyKind::Data, RedisKeyKind::Due].map(|kind| self.names.common(kind));
         let keys = [key.clone(), data, index, self.names.common(RedisKeyKind::Partitions)];
         let mut call = self.call_of(&self.scripts.open, &keys);
-        call.arg(SCHEMA).arg(self.shards).arg(self.replicas);
+        call.arg(SCHEMA_VERSION).arg(self.shards).arg(self.replicas);
         let found = match self.answer(&self.scripts.open, &call).await {
             Err(error) if has_code(&error, "WRONGTYPE") => {
                 let words = self.explained(error.to_string(), vec![key]).await.to_string();
@@ -234,10 +234,10 @@ impl RedisStore {
         let shards = text(shards);
         let written =
             |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
-        if schema.as_deref() != Some(SCHEMA) {
+        if schema.as_deref() != Some(SCHEMA_VERSION) {
             return Err(StoreError::Unusable(format!(
                 "{key}: the store has schema {}, but this version of Ordain reads schema \
-                 {SCHEMA}; use the version that wrote the store, or another store.prefix",
+                 {SCHEMA_VERSION}; use the version that wrote the store, or another store.prefix",
                 written(&schema)
             )));
         }

@@ -37,23 +37,23 @@ enum RedisDeployment {
 
 /// The commands that are sent at once.
 enum CommandGroup<'a> {
-    One(&'a Cmd),
-    Several(&'a Pipeline),
+    Command(&'a Cmd),
+    Pipeline(&'a Pipeline),
 }
 
 impl CommandGroup<'_> {
     /// Returns the hash tag of the keys.
     fn tag(&self) -> Vec<u8> {
         match self {
-            Self::One(cmd) => tag_of(cmd),
-            Self::Several(pipe) => pipe.cmd_iter().next().map(tag_of).unwrap_or_default(),
+            Self::Command(cmd) => tag_of(cmd),
+            Self::Pipeline(pipe) => pipe.cmd_iter().next().map(tag_of).unwrap_or_default(),
         }
     }
 
     async fn ask(&self, connection: &mut (impl ConnectionLike + Send)) -> RedisResult<Value> {
         match self {
-            Self::One(cmd) => cmd.query_async(connection).await,
-            Self::Several(pipe) => pipe.query_async(connection).await,
+            Self::Command(cmd) => cmd.query_async(connection).await,
+            Self::Pipeline(pipe) => pipe.query_async(connection).await,
         }
     }
 }
@@ -117,7 +117,7 @@ impl RedisConnection {
 
     /// Sends a command to the node that has its key.
     pub(super) async fn call(&self, cmd: &Cmd) -> RedisResult<Value> {
-        let answer = self.send(&CommandGroup::One(cmd), u64::MAX).await;
+        let answer = self.send(&CommandGroup::Command(cmd), u64::MAX).await;
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
@@ -127,13 +127,13 @@ impl RedisConnection {
         cmd: &Cmd,
         breaks: u64,
     ) -> RedisResult<Option<Value>> {
-        self.send(&CommandGroup::One(cmd), breaks).await
+        self.send(&CommandGroup::Command(cmd), breaks).await
     }
 
     /// Sends commands with keys of one node, one directly after the other on one connection.
     /// Returns an array.
     pub(super) async fn pipe(&self, pipe: &Pipeline) -> RedisResult<Value> {
-        let answer = self.send(&CommandGroup::Several(pipe), u64::MAX).await;
+        let answer = self.send(&CommandGroup::Pipeline(pipe), u64::MAX).await;
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 

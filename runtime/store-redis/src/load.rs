@@ -6,10 +6,10 @@ use ordain_core::{AcceptedId, Key, KeySnapshot};
 use redis::Value;
 
 use super::names::RedisKeyKind;
-use super::record::{BLOCK, RedisRecord, STATE_IS_MISSING, StatePlacement};
+use super::record::{IDS_PER_BLOCK, MISSING_STATE_MESSAGE, RedisRecord, StatePlacement};
 use super::value::{array, bytes, number, parts, strange};
 use super::{RedisStore, commit};
-use ordain_store::codec::{KeyRecordView, TAKEN_ID_SIZE, decode_taken_id};
+use ordain_store::codec::{ACCEPTED_ID_BYTES, KeyRecordView, decode_taken_id};
 use ordain_store::{KEY_SIZE_LIMIT, KeyResult, Partition, StoreError, too_long};
 
 /// The result of a load for one key.
@@ -98,8 +98,8 @@ fn loaded(value: Value, now: u64) -> LoadedKey {
     let record = RedisRecord::parse(&stored).map_err(|error| error.to_string())?;
     let state = match record.state {
         None => None,
-        Some(StatePlacement::Here(state)) => Some(stored.slice_ref(state)),
-        Some(StatePlacement::Beside) => Some(bytes(state).ok_or(STATE_IS_MISSING)?),
+        Some(StatePlacement::Inline(state)) => Some(stored.slice_ref(state)),
+        Some(StatePlacement::Separate) => Some(bytes(state).ok_or(MISSING_STATE_MESSAGE)?),
     };
     let left = |at: u64| at.saturating_sub(now);
     let first = number(&first).ok_or_else(strange)?;
@@ -124,7 +124,7 @@ fn ids_of(
     let mut taken = Vec::new();
     for (block, ids) in (first..).zip(blocks) {
         let ids: Bytes = bytes(ids).unwrap_or_default();
-        for (sequence, id) in (block * BLOCK..).zip(ids.chunks(TAKEN_ID_SIZE)) {
+        for (sequence, id) in (block * IDS_PER_BLOCK..).zip(ids.chunks(ACCEPTED_ID_BYTES)) {
             let id = decode_taken_id(sequence, id)
                 .map_err(|error| format!("sequence {sequence}: {error}"))?;
             let is_empty = id.id == 0 && id.content == 0;

@@ -8,7 +8,7 @@
 use ordain_store::Partition;
 
 /// The shard whose slot also has the data that belongs to no shard.
-const COMMON: u32 = 0;
+const COMMON_SHARD: u32 = 0;
 
 /// The kind of data under a Redis key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl RedisKeys {
 
     /// Returns the Redis key of a kind that the store has once.
     pub(super) fn common(&self, kind: RedisKeyKind) -> String {
-        self.in_shard(COMMON, kind)
+        self.in_shard(COMMON_SHARD, kind)
     }
 
     /// Returns the Redis key of a kind that each shard has once.

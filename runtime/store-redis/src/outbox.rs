@@ -10,7 +10,7 @@ use ordain_store::codec::decode_outbox;
 use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError};
 
 /// The maximum number of bytes of entries in one read, after the first entry.
-const PAGE_BYTES: usize = 16 << 20;
+const OUTBOX_PAGE_BYTES: usize = 16 << 20;
 
 #[async_trait]
 impl Outbox for RedisStore {
@@ -27,7 +27,7 @@ impl Outbox for RedisStore {
         // The loop skips commits without messages until it finds some.
         while entries.is_empty() {
             let mut call = self.call_of(script, &names);
-            call.arg(partition.number).arg(after).arg(limit.max(1)).arg(PAGE_BYTES);
+            call.arg(partition.number).arg(after).arg(limit.max(1)).arg(OUTBOX_PAGE_BYTES);
             let [looked, found] = parts(self.run(script, call).await?, script.name)?;
             let mut found = array(found, script.name)?.into_iter();
             while let (Some(commit), Some(entry)) = (found.next(), found.next()) {

@@ -7,70 +7,71 @@ use ordain_core::{KeyRecord, KeyWrite, StateUpdate};
 
 use ordain_store::KEY_SIZE_LIMIT;
 use ordain_store::codec::{
-    COUNTER_FORMAT, FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, GAPS_AT, GENERATION_AT,
-    INCARNATION_AT, JOB_FORMAT, KeyRecordView, LETTER_KEY_AT, LETTER_TIME_AT, NEXT_AT, NUMBERS_AT,
-    ORIGIN_FORMAT, OUTBOX_LETTERS, OUTBOX_TIME, PARTITION_AT, RecordDecodeError, RecordReader,
-    SINCE_AT, TAKEN_ID_SIZE, TAKEOVERS_AT, encode_job, refused,
+    ACCEPTED_ID_BYTES, COUNTER_FORMAT, FAILURE_TIME_AT, FENCE_FORMAT, FENCE_NUMBER_AT,
+    FENCE_REPLY_AT, INCARNATION_AT, KEY_RECORD_FORMAT, KeyRecordView, LETTER_KEY_AT,
+    LETTER_TIME_AT, NEW_TIME_AT, NEXT_AT, ORIGIN_FORMAT, OUTBOX_LETTERS_FORMAT, OUTBOX_TIME_FORMAT,
+    PARTITION_AT, ROLLOUT_AT, RecordDecodeError, RecordReader, TAKEOVERS_AT, VARINTS_AT,
+    encode_job, refused,
 };
 
 const FORMAT: u8 = 2;
 
 /// The flags of a record.
-const DUE: u8 = 1;
-const EXPIRES: u8 = 2;
-const SPILLED: u8 = 4;
-const IDS: u8 = 8;
+const FLAG_DUE: u8 = 1;
+const FLAG_EXPIRES: u8 = 2;
+const FLAG_SPILLED: u8 = 4;
+const FLAG_IDS: u8 = 8;
 /// The state follows the record.
-const STATE: u8 = 16;
+const FLAG_STATE: u8 = 16;
 /// The state has a separate field.
-const LARGE: u8 = 32;
+const FLAG_SEPARATE_STATE: u8 = 32;
 
 /// The size of the envelope: format, flags, due time, expiry time, time of the expiry entry, length
 /// of the job's record.
-const ENVELOPE: usize = 1 + 1 + 8 + 8 + 8 + 4;
+const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8 + 4;
 
 /// The maximum size of a state that is stored with its record, in bytes. A second field costs more
 /// time than reading and writing this size again, and additional memory.
-const WITH_RECORD: usize = 4 << 10;
+const INLINE_STATE_BYTES: usize = 4 << 10;
 
 /// The number of accepted ids in one field: few enough that a new id writes little, and enough that
 /// a field costs little per id.
-pub(super) const BLOCK: u64 = 16;
+pub(super) const IDS_PER_BLOCK: u64 = 16;
 
 /// The maximum number of ids of one key that are read or removed: more than an id window and the
 /// spilled events have.
 const IDS_LIMIT: usize = 1 << 21;
 
 /// The maximum duration, in ms: more than 10,000 years, and exact in a script's numbers.
-const FAR: u64 = 1 << 50;
+const DURATION_LIMIT_MS: u64 = 1 << 50;
 
 /// Returns the constants that scripts use, by name. Offsets start at 1, as in Lua.
 pub(super) fn layout() -> [(&'static str, usize); 40] {
-    let job = ENVELOPE + 1;
+    let job = ENVELOPE_BYTES + 1;
     [
         ("KEY_LIMIT", KEY_SIZE_LIMIT),
         ("RECORD_FORMAT", usize::from(FORMAT)),
-        ("JOB_FORMAT", usize::from(JOB_FORMAT)),
+        ("JOB_FORMAT", usize::from(KEY_RECORD_FORMAT)),
         ("COUNTER_FORMAT", usize::from(COUNTER_FORMAT)),
         ("ORIGIN_FORMAT", usize::from(ORIGIN_FORMAT)),
         ("FENCE_FORMAT", usize::from(FENCE_FORMAT)),
         ("FENCE_NUMBER", FENCE_NUMBER_AT + 1),
-        ("FENCE_ANSWER", FENCE_ANSWER_AT + 1),
+        ("FENCE_ANSWER", FENCE_REPLY_AT + 1),
         ("REFUSED_NEXT", usize::from(refused::NEXT)),
         ("REFUSED_ABSENT", usize::from(refused::ABSENT)),
         ("REFUSED_PARTITION", usize::from(refused::PARTITION)),
         ("REFUSED_CORRUPT", usize::from(refused::CORRUPT)),
         ("REFUSED_VERSION", usize::from(refused::VERSION)),
-        ("OUTBOX_TIME", usize::from(OUTBOX_TIME)),
-        ("OUTBOX_LETTERS", usize::from(OUTBOX_LETTERS)),
+        ("OUTBOX_TIME", usize::from(OUTBOX_TIME_FORMAT)),
+        ("OUTBOX_LETTERS", usize::from(OUTBOX_LETTERS_FORMAT)),
         ("LETTER_TIME", LETTER_TIME_AT + 1),
         ("LETTER_KEY", LETTER_KEY_AT + 1),
-        ("DUE", usize::from(DUE)),
-        ("EXPIRES", usize::from(EXPIRES)),
-        ("SPILLED", usize::from(SPILLED)),
-        ("IDS", usize::from(IDS)),
-        ("STATE", usize::from(STATE)),
-        ("LARGE", usize::from(LARGE)),
+        ("DUE", usize::from(FLAG_DUE)),
+        ("EXPIRES", usize::from(FLAG_EXPIRES)),
+        ("SPILLED", usize::from(FLAG_SPILLED)),
+        ("IDS", usize::from(FLAG_IDS)),
+        ("STATE", usize::from(FLAG_STATE)),
+        ("LARGE", usize::from(FLAG_SEPARATE_STATE)),
         ("DUE_AT", 3),
         ("END", 11),
         ("ENTRY", 19),
@@ -80,14 +81,14 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
         ("TAKEOVERS", job + TAKEOVERS_AT),
         ("NEXT", job + NEXT_AT),
         ("INCARNATION", job + INCARNATION_AT),
-        ("SINCE", job + SINCE_AT),
-        ("GENERATION", job + GENERATION_AT),
-        ("GAPS_TIME", job + GAPS_AT),
-        ("NUMBERS", job + NUMBERS_AT),
+        ("SINCE", job + FAILURE_TIME_AT),
+        ("GENERATION", job + ROLLOUT_AT),
+        ("GAPS_TIME", job + NEW_TIME_AT),
+        ("NUMBERS", job + VARINTS_AT),
         // The minimum rest of a record: seven numbers and four empty parts.
-        ("SHORTEST", ENVELOPE + NUMBERS_AT + 7 + 4),
-        ("BLOCK", BLOCK as usize),
-        ("ID", TAKEN_ID_SIZE),
+        ("SHORTEST", ENVELOPE_BYTES + VARINTS_AT + 7 + 4),
+        ("BLOCK", IDS_PER_BLOCK as usize),
+        ("ID", ACCEPTED_ID_BYTES),
         ("IDS_LIMIT", IDS_LIMIT),
     ]
 }
@@ -107,13 +108,13 @@ pub struct RedisRecord<'a> {
 /// The location of a state.
 pub(super) enum StatePlacement<'a> {
     /// The state follows the record.
-    Here(&'a [u8]),
+    Inline(&'a [u8]),
     /// The state has a separate field.
-    Beside,
+    Separate,
 }
 
-/// The description of a record whose state should be at [`StatePlacement::Beside`] but is missing.
-pub(super) const STATE_IS_MISSING: &str = "its state, which has a separate field, is missing";
+/// The description of a record whose state should be at [`StatePlacement::Separate`] but is missing.
+pub(super) const MISSING_STATE_MESSAGE: &str = "its state, which has a separate field, is missing";
 
 impl<'a> RedisRecord<'a> {
     /// Parses a stored job.
@@ -125,13 +126,18 @@ impl<'a> RedisRecord<'a> {
         reader.u64("expiry entry")?;
         let length = reader.u32("length")? as usize;
         let job = KeyRecordView::parse(reader.take(length, "length")?)?;
-        let state = if flags & LARGE != 0 {
-            Some(StatePlacement::Beside)
+        let state = if flags & FLAG_SEPARATE_STATE != 0 {
+            Some(StatePlacement::Separate)
         } else {
-            (flags & STATE != 0).then(|| StatePlacement::Here(reader.rest()))
+            (flags & FLAG_STATE != 0).then(|| StatePlacement::Inline(reader.rest()))
         };
         let given = |flag: u8, time: u64| (flags & flag != 0).then_some(time);
-        Ok(Self { due_at: given(DUE, due_at), expire_at: given(EXPIRES, expire_at), job, state })
+        Ok(Self {
+            due_at: given(FLAG_DUE, due_at),
+            expire_at: given(FLAG_EXPIRES, expire_at),
+            job,
+            state,
+        })
     }
 
     pub(super) fn expired(&self, now: u64) -> bool {
@@ -142,7 +148,7 @@ impl<'a> RedisRecord<'a> {
 /// Returns a state that is too large to be stored with its record.
 pub(super) fn beside(change: &StateUpdate) -> Option<&Bytes> {
     match change {
-        StateUpdate::Put(state) if state.len() > WITH_RECORD => Some(state),
+        StateUpdate::Put(state) if state.len() > INLINE_STATE_BYTES => Some(state),
         _ => None,
     }
 }
@@ -160,18 +166,18 @@ pub(super) fn encode(write: &KeyWrite, out: &mut Vec<u8>) {
     let start = out.len();
     out.push(FORMAT);
     out.push(
-        flag(write.due_in.is_some(), DUE)
-            | flag(write.expire_in.is_some(), EXPIRES)
-            | flag(spilled.count > 0, SPILLED)
-            | flag(*ids_from > 0, IDS)
-            | flag(state.is_some(), STATE)
-            | flag(large, LARGE),
+        flag(write.due_in.is_some(), FLAG_DUE)
+            | flag(write.expire_in.is_some(), FLAG_EXPIRES)
+            | flag(spilled.count > 0, FLAG_SPILLED)
+            | flag(*ids_from > 0, FLAG_IDS)
+            | flag(state.is_some(), FLAG_STATE)
+            | flag(large, FLAG_SEPARATE_STATE),
     );
-    out.extend_from_slice(&write.due_in.unwrap_or(0).min(FAR).to_le_bytes());
-    out.extend_from_slice(&write.expire_in.unwrap_or(0).min(FAR).to_le_bytes());
+    out.extend_from_slice(&write.due_in.unwrap_or(0).min(DURATION_LIMIT_MS).to_le_bytes());
+    out.extend_from_slice(&write.expire_in.unwrap_or(0).min(DURATION_LIMIT_MS).to_le_bytes());
     out.extend_from_slice(&[0; 8 + 4]);
     encode_job(&write.job, 0, out);
-    let length = (out.len() - start - ENVELOPE) as u32;
-    out[start + ENVELOPE - 4..start + ENVELOPE].copy_from_slice(&length.to_le_bytes());
+    let length = (out.len() - start - ENVELOPE_BYTES) as u32;
+    out[start + ENVELOPE_BYTES - 4..start + ENVELOPE_BYTES].copy_from_slice(&length.to_le_bytes());
     out.extend_from_slice(state.map_or(&[], |state| &state[..]));
 }

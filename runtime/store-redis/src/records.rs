@@ -83,7 +83,7 @@ impl RecordStore for RedisStore {
             Ok(Some(answer)) => match reply(answer, claim, batch.number) {
                 Some(reply) => {
                     self.trouble.over(what);
-                    if matches!(reply, CommitReply::Rewound { .. }) {
+                    if matches!(reply, CommitReply::RolledBack { .. }) {
                         self.note_rewind();
                     }
                     return reply;

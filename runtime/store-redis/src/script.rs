@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use redis::{Cmd, Script as Digested, cmd};
 
 /// The prefix of a constant in a script.
-const CONSTANT: &str = "layout.";
+const CONSTANT_PREFIX: &str = "layout.";
 
 /// A script.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
 /// Replaces each `layout.NAME` in a script by the constant's number. Lua allows 200 locals in a
 /// script, and neither a local nor a field is as fast as a number.
 fn with_numbers(text: &str, layout: &BTreeMap<&str, usize>) -> String {
-    let mut parts = text.split(CONSTANT);
+    let mut parts = text.split(CONSTANT_PREFIX);
     let mut whole = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -79,7 +79,7 @@ fn with_numbers(text: &str, layout: &BTreeMap<&str, usize>) -> String {
         match layout.get(name) {
             Some(number) => whole.push_str(&number.to_string()),
             // The script fails in the server, whose error names the constant.
-            None => whole.extend([CONSTANT, name]),
+            None => whole.extend([CONSTANT_PREFIX, name]),
         }
         whole.push_str(rest);
     }
@@ -161,7 +161,7 @@ fn constants_are_replaced_by_numbers() {
 #[test]
 fn every_constant_of_a_script_is_known() {
     for script in LuaScripts::new(&super::layout::layout()).all() {
-        let unknown = script.text.lines().find(|line| line.contains(CONSTANT));
+        let unknown = script.text.lines().find(|line| line.contains(CONSTANT_PREFIX));
         assert_eq!(unknown, None, "{}", script.name);
     }
 }

@@ -9,7 +9,7 @@ use super::value::{array, bytes, text};
 use ordain_store::{DurabilityReport, StoreError};
 
 /// The oldest version with all commands that the scripts use.
-const OLDEST: (u64, u64) = (7, 0);
+const OLDEST_VERSION: (u64, u64) = (7, 0);
 
 /// Refuses servers that could silently lose acknowledged events. Returns a description of the
 /// durability of a commit on these servers.
@@ -52,12 +52,12 @@ fn check_version(version: &str) -> Result<(), StoreError> {
     let mut numbers = version.split('.').map(|part| part.parse::<u64>().ok());
     let found = (numbers.next().flatten(), numbers.next().flatten());
     match found {
-        (Some(major), Some(minor)) if (major, minor) >= OLDEST => Ok(()),
+        (Some(major), Some(minor)) if (major, minor) >= OLDEST_VERSION => Ok(()),
         _ => Err(StoreError::Unusable(format!(
             "the server is Redis {}; {}.{} or later is required",
             shown(version),
-            OLDEST.0,
-            OLDEST.1
+            OLDEST_VERSION.0,
+            OLDEST_VERSION.1
         ))),
     }
 }

@@ -16,7 +16,7 @@ use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
 use ordain_store::{FOUND_BYTES_LIMIT, KeyResult, Partition, SpillArea, StoreError};
 
 /// The maximum number of events in one read.
-const FIND_EVENTS: usize = 2_000;
+const FIND_EVENTS_LIMIT: usize = 2_000;
 
 /// An event with its sequence.
 type NumberedEvent = (u64, Arc<Event>);
@@ -47,7 +47,7 @@ impl SpillArea for RedisStore {
         for range in missing {
             let first = found.len();
             let spilled =
-                spilled(self, partition, key, range.clone(), FIND_EVENTS, FOUND_BYTES_LIMIT);
+                spilled(self, partition, key, range.clone(), FIND_EVENTS_LIMIT, FOUND_BYTES_LIMIT);
             let letters = far_ahead(self, partition, key, range, within);
             let (spilled, letters) = try_join(spilled, letters).await?;
             match spilled {
@@ -140,7 +140,7 @@ async fn far_ahead(
     put_letter_key(key, &mut prefix);
     let mut bounds = LetterRange::of_sequences(&prefix, range);
     let wanted = LetterFilter {
-        limit: FIND_EVENTS,
+        limit: FIND_EVENTS_LIMIT,
         bytes: FOUND_BYTES_LIMIT,
         cause: Some(Cause::FarAhead),
         within: within.min(store.dead_ttl),

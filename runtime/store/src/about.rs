@@ -11,12 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::{InstanceId, MembershipTable, is_version};
 
 /// The allowed numbers of partitions of a stream: no configuration allows others.
-const OF_STREAM: RangeInclusive<u32> = 1..=1_024;
+const STREAM_PARTITIONS_RANGE: RangeInclusive<u32> = 1..=1_024;
 /// The maximum number of partitions of an instance, because all instances compute the owners of all
 /// partitions.
-pub const PARTITIONS: u64 = 100_000;
+pub const PARTITIONS_LIMIT: u64 = 100_000;
 /// The maximum number of displayed characters of a name.
-const NAME: usize = 100;
+const DISPLAY_NAME_LIMIT: usize = 100;
 
 /// The information about an instance. Other instances may run another version: unknown fields are
 /// ignored, and missing fields have defaults.
@@ -112,7 +112,8 @@ impl InstanceInfo {
         let about: Option<Self> = serde_json::from_str(text).ok();
         let about = about.filter(|about| {
             let all: u64 = about.streams.values().map(|count| u64::from(*count)).sum();
-            all <= PARTITIONS && about.streams.values().all(|count| OF_STREAM.contains(count))
+            all <= PARTITIONS_LIMIT
+                && about.streams.values().all(|count| STREAM_PARTITIONS_RANGE.contains(count))
         });
         let mut about = about.unwrap_or_default();
         about.name = shown(&about.name);
@@ -122,7 +123,7 @@ impl InstanceInfo {
 
 /// Returns a name that is safe in a log line.
 fn shown(name: &str) -> String {
-    name.chars().filter(|character| !character.is_control()).take(NAME).collect()
+    name.chars().filter(|character| !character.is_control()).take(DISPLAY_NAME_LIMIT).collect()
 }
 
 fn write_offers<S: Serializer>(offers: &BTreeMap<String, Build>, to: S) -> Result<S::Ok, S::Error> {

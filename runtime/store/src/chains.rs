@@ -148,7 +148,7 @@ pub struct AssignRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Witness {
     /// A message that the store has numbered.
-    Numbered {
+    StoreNumbered {
         /// The key of the message.
         key: Key,
         /// The digest of the message's id ([`Event::id_digest`]).
@@ -157,7 +157,7 @@ pub enum Witness {
         sequence: u64,
     },
     /// A message that its producer has numbered.
-    Counted {
+    ProducerNumbered {
         /// The key of the message.
         key: Key,
         /// The number of the message.
@@ -220,7 +220,7 @@ pub enum AssignItemReply {
     /// The message of a producer has the id or the sequence of another message, which has this number.
     Conflict(u64),
     /// The message of a producer comes after a conflict in its lot. The store did nothing with it.
-    Behind,
+    AfterConflict,
 }
 
 impl AssignItemReply {
@@ -228,7 +228,7 @@ impl AssignItemReply {
     pub fn sequence(self) -> u64 {
         match self {
             Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
-            Self::Behind => 0,
+            Self::AfterConflict => 0,
         }
     }
 }
@@ -244,14 +244,14 @@ pub enum AssignGroupReply {
     Fenced,
     /// The store went back in time: it lacks messages of this owner that it had confirmed. It did nothing. The value
     /// is the last place of this owner that it has, if any; the owner can give the messages behind it again.
-    WentBack(Option<OutboxPosition>),
+    RolledBack(Option<OutboxPosition>),
 }
 
 /// The reply to a call of [`MessageLog::assign`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignReply {
     /// One reply for each lot, and one run of new queue entries for each partition that got any.
-    Lots(Vec<AssignGroupReply>, Vec<(u32, QueueRun)>),
+    Groups(Vec<AssignGroupReply>, Vec<(u32, QueueRun)>),
     /// The queue of a partition is full. The store did nothing.
     Full,
 }
@@ -295,13 +295,13 @@ pub enum DequeueResult {
     /// The entries are removed, or the partition has another claim and nothing was done.
     Done,
     /// Nothing is removed: the store lacks the named commit. The caller retries after the owner has repeated it.
-    LacksCommit,
+    MissingCommit,
 }
 
 /// The part of a store between stages: numbers, logs and queues.
 ///
 /// Queues use places ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
-/// numbers of lost entries to other entries. The store returns [`StoreError::WentBack`] for a place that is not in its
+/// numbers of lost entries to other entries. The store returns [`StoreError::RolledBack`] for a place that is not in its
 /// history. It never refuses the place of a damaged entry.
 #[async_trait]
 pub trait MessageLog: Send + Sync {
@@ -310,7 +310,7 @@ pub trait MessageLog: Send + Sync {
     /// messages of a stream are durable at the latest when a later commit is durable.
     ///
     /// # Errors
-    /// [`StoreError::WentBack`]: the shard lacks the [witness](AssignRequest::witness); nothing was done. A store that cannot
+    /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); nothing was done. A store that cannot
     /// go back in time while it is open does not check it.
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError>;
 
@@ -330,7 +330,7 @@ pub trait MessageLog: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::WentBack`] if `after` is not in the history of the store.
+    /// [`StoreError::RolledBack`] if `after` is not in the history of the store.
     async fn queued(
         &self,
         partition: &Partition,
@@ -346,7 +346,7 @@ pub trait MessageLog: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::WentBack`] if the place is not in the history of the store. Nothing is removed.
+    /// [`StoreError::RolledBack`] if the place is not in the history of the store. Nothing is removed.
     async fn dequeue(
         &self,
         partition: &Partition,

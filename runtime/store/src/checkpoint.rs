@@ -13,7 +13,7 @@ use std::path::Path;
 use ordain_core::{OrderingMode, digest};
 use serde::{Deserialize, Serialize};
 
-use ordain_util::probe::{PROBE, TailFingerprint};
+use ordain_util::probe::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// The number of the stored format.
 const FORMAT: u32 = 3;
@@ -48,7 +48,7 @@ pub struct FilePosition {
 #[serde(deny_unknown_fields)]
 pub struct ReadFingerprint {
     end: u64,
-    /// Digest of the first bytes, up to [`PROBE`].
+    /// Digest of the first bytes, up to [`TAIL_LIMIT_BYTES`].
     head: u64,
     /// Digest of the last bytes.
     tail: u64,
@@ -84,7 +84,8 @@ impl ReadFingerprint {
     }
 
     fn fits(&self, file: &File) -> io::Result<bool> {
-        let whole = file.metadata()?.len() >= self.end && self.tail_bytes <= PROBE as u64;
+        let whole =
+            file.metadata()?.len() >= self.end && self.tail_bytes <= TAIL_LIMIT_BYTES as u64;
         if !whole {
             return Ok(false);
         }
@@ -97,7 +98,7 @@ impl ReadFingerprint {
 
 /// Returns the length of the head of a file that was read up to `end`, in bytes.
 fn head_length(end: u64) -> usize {
-    end.min(PROBE as u64) as usize
+    end.min(TAIL_LIMIT_BYTES as u64) as usize
 }
 
 impl Checkpoint {

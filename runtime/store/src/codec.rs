@@ -24,18 +24,19 @@ pub use chains::{
     encode_retained,
 };
 pub use fence::{
-    FENCE_ANSWER_AT, FENCE_FORMAT, FENCE_NUMBER_AT, FenceRecord, FenceVerdict, decode_applied,
+    FENCE_FORMAT, FENCE_NUMBER_AT, FENCE_REPLY_AT, FenceRecord, FenceVerdict, decode_applied,
     decode_fence, encode_fence, refused,
 };
-pub use ids::{TAKEN_ID_SIZE, decode_taken_id, encode_taken_id};
+pub use ids::{ACCEPTED_ID_BYTES, decode_taken_id, encode_taken_id};
 pub use job::{
-    GAPS_AT, GENERATION_AT, INCARNATION_AT, JOB_FORMAT, KeyRecordView, NEXT_AT, NUMBERS_AT,
-    PARTITION_AT, SINCE_AT, TAKEOVERS_AT, cause_number, encode_job, take_over,
+    FAILURE_TIME_AT, INCARNATION_AT, KEY_RECORD_FORMAT, KeyRecordView, NEW_TIME_AT, NEXT_AT,
+    PARTITION_AT, ROLLOUT_AT, TAKEOVERS_AT, VARINTS_AT, cause_number, encode_job, take_over,
 };
 pub use letter::{LETTER_KEY_AT, LETTER_TIME_AT, decode_letter, encode_letter, letter_time};
 pub use origin::{AssignedChunk, ORIGIN_FORMAT, OriginRecord, decode_given, encode_given};
 pub use outbox::{
-    OUTBOX_LETTERS, OUTBOX_TIME, decode_outbox, encode_outbox_letters, encode_outbox_write,
+    OUTBOX_LETTERS_FORMAT, OUTBOX_TIME_FORMAT, decode_outbox, encode_outbox_letters,
+    encode_outbox_write,
 };
 pub use place::{put_letter_key, put_letter_place, split_letter_place};
 pub use spilled::decode_spilled;

@@ -22,7 +22,7 @@ pub enum StoreError {
     /// The store went back in time: it lacks the place that the caller names, or has another entry under that
     /// number. It did nothing. The caller reads the queue again from its beginning.
     #[error("the store went back in time and lost confirmed data: try again")]
-    WentBack,
+    RolledBack,
     /// A stored value is damaged.
     #[error("the store contains a damaged value: {0}")]
     Corrupt(String),

@@ -7,7 +7,7 @@ use super::StoreError;
 use ordain_util::log_throttle::LogThrottle;
 
 /// The delay between tries.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The minimum time between two errors in the log.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -32,7 +32,7 @@ where
                     tracing::error!(%error, tries, "{what} failed; retrying");
                 }
                 tries = tries.saturating_add(1);
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }

@@ -125,12 +125,12 @@ pub struct Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseReply {
     /// The lease is granted with this epoch, which is above those of all earlier leases and claims.
-    Given(u64),
+    Granted(u64),
     /// This instance holds the lease.
-    Held(InstanceId),
+    HeldBy(InstanceId),
     /// The requester is not a member and must send a [heartbeat](LeaseStore::beat) first. Otherwise two
     /// such instances could take the lease from each other for ever.
-    Unheard,
+    NotMember,
 }
 
 /// The membership and leases of a store. Callers may repeat every call after a lost answer.

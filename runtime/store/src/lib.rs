@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use about::{BrokerHealth, InstanceInfo, PARTITIONS, ProcessIdentity};
+pub use about::{BrokerHealth, InstanceInfo, PARTITIONS_LIMIT, ProcessIdentity};
 pub use chains::{
     ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
     AssignReply, AssignRequest, DequeueResult, Destination, DestinationRules, MessageLog,
@@ -51,7 +51,7 @@ pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
 pub use records::{Claim, ClaimedPartition, KeyResult, RecordStore};
 pub use redis_address::RedisAddress;
 pub use redis_options::{REDIS_BATCH_LIMIT, RedisOptions};
-pub use report::{BLOCKED, InstanceReport, PendingWork};
+pub use report::{BLOCKED_STATES, InstanceReport, PendingWork};
 pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
 pub use tenure::{Ownership, OwnershipPhase};
 pub use versions::is_version;

@@ -4,7 +4,7 @@
 use std::fmt;
 
 /// The default port of Redis.
-const PORT: u16 = 6379;
+const DEFAULT_PORT: u16 = 6379;
 
 /// A URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
 #[derive(Clone, PartialEq, Eq)]
@@ -68,7 +68,7 @@ fn host(text: &str) -> Result<(String, u16), String> {
         },
     };
     let port = match port {
-        Some("") => Some(PORT),
+        Some("") => Some(DEFAULT_PORT),
         Some(port) => port.parse().ok().filter(|port| *port != 0),
         None => None,
     };

@@ -28,7 +28,7 @@ pub struct PendingWork {
 }
 
 /// The states of blocked lanes.
-pub const BLOCKED: [LaneState; 5] = [
+pub const BLOCKED_STATES: [LaneState; 5] = [
     LaneState::Waiting,
     LaneState::Version,
     LaneState::Retrying,
@@ -39,7 +39,7 @@ pub const BLOCKED: [LaneState; 5] = [
 impl PendingWork {
     /// Returns the pending work of a partition that this instance runs.
     pub fn of(stats: &Stats, lag: Option<u64>) -> Self {
-        let blocked: usize = BLOCKED.into_iter().map(|state| stats.lanes_in(state)).sum();
+        let blocked: usize = BLOCKED_STATES.into_iter().map(|state| stats.lanes_in(state)).sum();
         Self {
             lag,
             ready_keys: stats.lanes_in(LaneState::Ready) as u64,

@@ -21,12 +21,12 @@ pub type MembershipExpiry = Option<Instant>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnershipPhase {
     /// This process owns the partition.
-    Held,
+    Owned,
     /// The partition is being handed over: the process finishes, commits and publishes running
     /// work, and accepts no more.
-    Leaving,
+    Draining,
     /// Another process owns the partition: uncommitted work is dropped.
-    Over,
+    Lost,
 }
 
 /// The right to act for a partition.
@@ -49,7 +49,7 @@ struct LeaseGrant {
 impl Ownership {
     /// Creates a tenure that lasts as long as the membership of the process.
     pub fn new(until: watch::Receiver<MembershipExpiry>) -> Self {
-        Self { until, stage: watch::Sender::new(OwnershipPhase::Held), lease: OnceLock::new() }
+        Self { until, stage: watch::Sender::new(OwnershipPhase::Owned), lease: OnceLock::new() }
     }
 
     /// Creates a tenure that no other process can end.
@@ -78,10 +78,10 @@ impl Ownership {
             lease.epoch > *epoch || lease.epoch == *epoch && lease.holder != Some(id)
         });
         if is_lost {
-            self.set(OwnershipPhase::Over);
+            self.set(OwnershipPhase::Lost);
         } else if found.is_none_or(|lease| lease.epoch < *epoch) && asked > *at {
             // A table requested before the lease was granted does not count.
-            self.set(OwnershipPhase::Leaving);
+            self.set(OwnershipPhase::Draining);
         }
     }
 
@@ -92,7 +92,7 @@ impl Ownership {
 
     /// Returns whether the tenure has ended.
     pub fn is_over(&self) -> bool {
-        self.stage() == OwnershipPhase::Over
+        self.stage() == OwnershipPhase::Lost
     }
 
     /// Returns whether the tenure has not ended and is not suspended.
@@ -144,8 +144,8 @@ impl Ownership {
 
     async fn over(&self) {
         let mut stages = self.stages();
-        let mut stage = OwnershipPhase::Held;
-        while stage != OwnershipPhase::Over {
+        let mut stage = OwnershipPhase::Owned;
+        while stage != OwnershipPhase::Lost {
             stage = stages.past(stage).await;
         }
     }
@@ -159,7 +159,7 @@ impl PhaseReceiver {
     /// Waits until the stage differs from `stage`, and returns the new stage.
     pub async fn past(&mut self, stage: OwnershipPhase) -> OwnershipPhase {
         // A dropped tenure permits no more actions.
-        self.0.wait_for(|now| *now != stage).await.map_or(OwnershipPhase::Over, |now| *now)
+        self.0.wait_for(|now| *now != stage).await.map_or(OwnershipPhase::Lost, |now| *now)
     }
 }
 
@@ -172,17 +172,17 @@ mod tests {
     use super::*;
     use crate::Lease;
 
-    const SOON: Duration = Duration::from_secs(5);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(5);
 
     #[tokio::test]
     async fn unrenewed_tenure_is_suspended_and_resumes() {
         let heard = watch::Sender::new(Some(Instant::now() + Duration::from_millis(50)));
         let tenure = Ownership::new(heard.subscribe());
         assert!(tenure.is_on());
-        timeout(SOON, tenure.off()).await.expect("the tenure is suspended");
+        timeout(TEST_TIMEOUT, tenure.off()).await.expect("the tenure is suspended");
         assert!(!tenure.is_on() && !tenure.is_over());
-        heard.send_replace(Some(Instant::now() + SOON));
-        timeout(SOON, tenure.on()).await.expect("the tenure resumes");
+        heard.send_replace(Some(Instant::now() + TEST_TIMEOUT));
+        timeout(TEST_TIMEOUT, tenure.on()).await.expect("the tenure resumes");
         assert!(
             timeout(Duration::from_millis(50), tenure.off()).await.is_err(),
             "the tenure ended too early"
@@ -201,17 +201,17 @@ mod tests {
             let mut table = MembershipTable::default();
             let row = row.map(|(epoch, holder)| Lease { epoch, holder, since: 0 });
             table.leases.extend(row.map(|row| (partition.clone(), row)));
-            let asked = if is_newer { Instant::now() + SOON } else { before };
+            let asked = if is_newer { Instant::now() + TEST_TIMEOUT } else { before };
             tenure.judge(id, &table, asked);
             tenure.stage()
         };
         for (is_newer, went_back) in
-            [(false, OwnershipPhase::Held), (true, OwnershipPhase::Leaving)]
+            [(false, OwnershipPhase::Owned), (true, OwnershipPhase::Draining)]
         {
-            assert_eq!(stage(Some((5, Some(id))), is_newer), OwnershipPhase::Held);
-            assert_eq!(stage(Some((5, Some(other))), is_newer), OwnershipPhase::Over);
-            assert_eq!(stage(Some((5, None)), is_newer), OwnershipPhase::Over);
-            assert_eq!(stage(Some((6, Some(id))), is_newer), OwnershipPhase::Over);
+            assert_eq!(stage(Some((5, Some(id))), is_newer), OwnershipPhase::Owned);
+            assert_eq!(stage(Some((5, Some(other))), is_newer), OwnershipPhase::Lost);
+            assert_eq!(stage(Some((5, None)), is_newer), OwnershipPhase::Lost);
+            assert_eq!(stage(Some((6, Some(id))), is_newer), OwnershipPhase::Lost);
             assert_eq!(stage(Some((4, Some(id))), is_newer), went_back);
             assert_eq!(stage(None, is_newer), went_back);
         }
@@ -220,17 +220,17 @@ mod tests {
     #[tokio::test]
     async fn tenure_ends_once() {
         let tenure = Ownership::sole();
-        tenure.set(OwnershipPhase::Leaving);
+        tenure.set(OwnershipPhase::Draining);
         let mut stages = tenure.stages();
         assert_eq!(
-            timeout(SOON, stages.past(OwnershipPhase::Held)).await,
-            Ok(OwnershipPhase::Leaving)
+            timeout(TEST_TIMEOUT, stages.past(OwnershipPhase::Owned)).await,
+            Ok(OwnershipPhase::Draining)
         );
         assert!(tenure.is_on());
-        tenure.set(OwnershipPhase::Over);
-        tenure.set(OwnershipPhase::Held);
-        timeout(SOON, tenure.off()).await.expect("the tenure has ended");
-        assert_eq!(tenure.stage(), OwnershipPhase::Over);
-        timeout(SOON, tenure.on()).await.expect("an ended tenure does not wait");
+        tenure.set(OwnershipPhase::Lost);
+        tenure.set(OwnershipPhase::Owned);
+        timeout(TEST_TIMEOUT, tenure.off()).await.expect("the tenure has ended");
+        assert_eq!(tenure.stage(), OwnershipPhase::Lost);
+        timeout(TEST_TIMEOUT, tenure.on()).await.expect("an ended tenure does not wait");
     }
 }

@@ -12,11 +12,11 @@ pub fn encode(decided: &Rollout) -> String {
 }
 
 /// The maximum number of bytes of a version's name: a file cannot have a longer name.
-const VERSION: usize = 256;
+const VERSION_NAME_LIMIT: usize = 256;
 
 /// Returns whether a text may be a version's name.
 pub fn is_version(text: &str) -> bool {
-    (1..=VERSION).contains(&text.len()) && !text.contains(char::is_control)
+    (1..=VERSION_NAME_LIMIT).contains(&text.len()) && !text.contains(char::is_control)
 }
 
 /// Decodes a decision. Returns `None` for an unreadable one; the next decision replaces it.
@@ -25,7 +25,8 @@ pub fn decode(text: &str) -> Option<Rollout> {
     let generation = words.next()?;
     let digest = words.next()?;
     let version = words.next()?;
-    let generation = generation.parse().ok().filter(|number| (1..Rollout::END).contains(number))?;
+    let generation =
+        generation.parse().ok().filter(|number| (1..Rollout::NUMBER_END).contains(number))?;
     let build = Build { version: version.into(), digest: digest.parse().ok()? };
     is_version(version).then_some(Rollout { generation, build })
 }

@@ -8,9 +8,9 @@ use std::os::unix::fs::FileExt;
 use ordain_core::digest;
 
 /// Size limit of a probe, in bytes: a few events, which two files rarely share, and quick to read.
-pub const PROBE: usize = 4 << 10;
+pub const TAIL_LIMIT_BYTES: usize = 4 << 10;
 
-/// The bytes of a file before a position, at most [`PROBE`] of them.
+/// The bytes of a file before a position, at most [`TAIL_LIMIT_BYTES`] of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TailFingerprint {
     end: u64,
@@ -20,12 +20,12 @@ pub struct TailFingerprint {
 impl TailFingerprint {
     /// Creates a probe from the end of `bytes`, which the file contains before `end`.
     pub fn new(end: u64, bytes: &[u8]) -> Self {
-        Self { end, bytes: bytes[bytes.len().saturating_sub(PROBE)..].to_vec() }
+        Self { end, bytes: bytes[bytes.len().saturating_sub(TAIL_LIMIT_BYTES)..].to_vec() }
     }
 
     /// Reads a probe from a file, for the position `end`.
     pub fn read(file: &File, end: u64) -> io::Result<Self> {
-        let length = end.min(PROBE as u64);
+        let length = end.min(TAIL_LIMIT_BYTES as u64);
         let mut bytes = vec![0; length as usize];
         file.read_exact_at(&mut bytes, end - length)?;
         Ok(Self { end, bytes })
@@ -34,11 +34,11 @@ impl TailFingerprint {
     /// Updates the probe after `bytes` were appended to the file.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.end += bytes.len() as u64;
-        if bytes.len() >= PROBE {
+        if bytes.len() >= TAIL_LIMIT_BYTES {
             self.bytes.clear();
         }
-        self.bytes.extend_from_slice(&bytes[bytes.len().saturating_sub(PROBE)..]);
-        self.bytes.drain(..self.bytes.len().saturating_sub(PROBE));
+        self.bytes.extend_from_slice(&bytes[bytes.len().saturating_sub(TAIL_LIMIT_BYTES)..]);
+        self.bytes.drain(..self.bytes.len().saturating_sub(TAIL_LIMIT_BYTES));
     }
 
     /// Returns the position in the file at which the probe ends.
@@ -77,7 +77,9 @@ mod tests {
     fn probe_matches_only_the_unchanged_file() {
         let mut file = tempfile::tempfile().expect("a file");
         let mut probe = TailFingerprint::default();
-        for length in [0, 1, 10, PROBE - 1, PROBE, 3 * PROBE + 1, 2] {
+        for length in
+            [0, 1, 10, TAIL_LIMIT_BYTES - 1, TAIL_LIMIT_BYTES, 3 * TAIL_LIMIT_BYTES + 1, 2]
+        {
             let bytes: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
             file.write_all(&bytes).expect("written");
             probe.extend(&bytes);

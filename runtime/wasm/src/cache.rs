@@ -10,22 +10,22 @@ use tempfile::TempDir;
 use wasmtime::{Cache, CacheConfig};
 
 /// Approximate size limit of the cache, in bytes. The largest measured component (Python) takes about 15 MB.
-const MOST: u64 = 1 << 30;
+const CACHE_LIMIT_BYTES: u64 = 1 << 30;
 /// An entry that was used within this time is never removed: another process may be about to load it.
-const RECENT: Duration = Duration::from_hours(1);
+const MIN_EVICTION_AGE: Duration = Duration::from_hours(1);
 /// Extension of the file beside an entry in which the cache records the entry's use.
-const STATS: &str = "stats";
+const STATS_EXTENSION: &str = "stats";
 
 /// Beginning of an entry's extension while it is being written, and the longest time that a write takes.
-const UNFINISHED: &str = "wip-";
-const WRITING: Duration = Duration::from_mins(1);
+const PARTIAL_EXTENSION_PREFIX: &str = "wip-";
+const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A folder to which this process can write.
 pub(super) enum CacheDir {
     /// A permanent folder.
-    Kept(PathBuf),
+    Permanent(PathBuf),
     /// A temporary folder that is removed with this process.
-    Own(TempDir),
+    Temporary(TempDir),
 }
 
 impl CacheDir {
@@ -39,26 +39,26 @@ impl CacheDir {
             Ok(dir)
         });
         let error = match kept {
-            Ok(dir) => return Some(Self::Kept(dir)),
+            Ok(dir) => return Some(Self::Permanent(dir)),
             Err(error) => error,
         };
         tracing::warn!(
             "cache of compiled handlers {} unusable: {error}; each start compiles the handlers",
             dir.display()
         );
-        TempDir::with_prefix("ordain-").map(Self::Own).ok()
+        TempDir::with_prefix("ordain-").map(Self::Temporary).ok()
     }
 
     pub(super) fn path(&self) -> &Path {
         match self {
-            Self::Kept(path) => path,
-            Self::Own(dir) => dir.path(),
+            Self::Permanent(path) => path,
+            Self::Temporary(dir) => dir.path(),
         }
     }
 
     /// Removes the entries that were unused for longest until the cache is within its limit.
     pub(super) fn clean(&self) {
-        let cleaned = clean(self.path(), MOST, SystemTime::now());
+        let cleaned = clean(self.path(), CACHE_LIMIT_BYTES, SystemTime::now());
         if let Err(error) = cleaned {
             tracing::debug!(%error, "cache of compiled handlers not cleaned");
         }
@@ -80,7 +80,8 @@ fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
         // Another process may be cleaning at the same time.
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if path.extension().is_none() {
-            let noted = fs::metadata(path.with_extension(STATS)).and_then(|stats| stats.modified());
+            let noted = fs::metadata(path.with_extension(STATS_EXTENSION))
+                .and_then(|stats| stats.modified());
             let used = metadata.modified()?.max(noted.unwrap_or(SystemTime::UNIX_EPOCH));
             entries.push(CacheEntry { used, size: metadata.len(), path });
         }
@@ -88,13 +89,13 @@ fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
     entries.sort_by_key(|entry| entry.used);
     let mut all: u64 = entries.iter().map(|entry| entry.size).sum();
     for CacheEntry { used, size, path } in entries {
-        let is_recent = now.duration_since(used).is_ok_and(|age| age < RECENT);
+        let is_recent = now.duration_since(used).is_ok_and(|age| age < MIN_EVICTION_AGE);
         if all <= most || is_recent {
             break;
         }
         let _ = fs::remove_file(&path);
         // An entry may have no record of its use.
-        let _ = fs::remove_file(path.with_extension(STATS));
+        let _ = fs::remove_file(path.with_extension(STATS_EXTENSION));
         all -= size;
     }
     Ok(())
@@ -121,12 +122,12 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 pub(super) fn remove_unfinished(dir: &Path) {
     // The folder of entries does not exist before the first entry.
     for path in files(dir).unwrap_or_default() {
-        let is_unfinished = path
-            .extension()
-            .is_some_and(|extension| extension.to_string_lossy().starts_with(UNFINISHED));
+        let is_unfinished = path.extension().is_some_and(|extension| {
+            extension.to_string_lossy().starts_with(PARTIAL_EXTENSION_PREFIX)
+        });
         let modified = fs::symlink_metadata(&path).and_then(|metadata| metadata.modified());
         let age = modified.ok().and_then(|time| time.elapsed().ok());
-        if is_unfinished && age.is_some_and(|age| age > WRITING) {
+        if is_unfinished && age.is_some_and(|age| age > WRITE_TIMEOUT) {
             let _ = fs::remove_file(&path);
         }
     }
@@ -149,7 +150,7 @@ fn make(dir: &Path) -> io::Result<()> {
 fn is_ours(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt as _;
     /// Mode bit of a folder in which only an entry's owner can remove the entry.
-    const STICKY: u32 = 0o1000;
+    const STICKY_BIT: u32 = 0o1000;
     let me = rustix::process::geteuid().as_raw();
     let metadata = fs::metadata(dir)?;
     let refused = if metadata.uid() != me {
@@ -160,7 +161,7 @@ fn is_ours(dir: &Path) -> io::Result<()> {
     } else if let Some(parent) = dir.parent()
         && let parent = fs::metadata(parent)?
         && ((parent.uid() != me && parent.uid() != 0)
-            || (parent.mode() & 0o022 != 0 && parent.mode() & STICKY == 0))
+            || (parent.mode() & 0o022 != 0 && parent.mode() & STICKY_BIT == 0))
     {
         "other users may replace it, and its contents would be executed: the folder of handlers must belong to this \
          user or to root, and no other user may write to it (`chown`, `chmod go-w`)"

@@ -16,11 +16,11 @@ use ordain_core::split_version;
 
 /// A file is loaded when it has not changed for this long. No event marks the end of a copy, and a copy does not
 /// pause for this long.
-const SETTLED: Duration = Duration::from_millis(500);
+const DEBOUNCE_DELAY: Duration = Duration::from_millis(500);
 /// A file is gone when it has been missing for this long: its replacement may appear late.
-const GONE: Duration = Duration::from_secs(1);
+const REMOVAL_DELAY: Duration = Duration::from_secs(1);
 /// Delay before a file is loaded again after a failure that may be temporary.
-const AGAIN: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The files of the plugins folder, the result of loading each, and the offered versions.
 #[derive(Debug, Default)]
@@ -75,9 +75,9 @@ pub enum CatalogAction {
     /// Load this file, whose current stamp is given.
     Load(HandlerFile, FileStamp),
     /// Do nothing before this time.
-    At(Instant),
+    WaitUntil(Instant),
     /// Do nothing before the folder changes.
-    Nothing,
+    WaitForChange,
 }
 
 /// The effect of a load.
@@ -86,9 +86,9 @@ pub enum LoadOutcome {
     /// The loaded version is offered now.
     Offered,
     /// The file cannot be used, for this reason.
-    Refused(String),
+    Unusable(String),
     /// No effect: the result is not new, or another version stays offered.
-    None,
+    Unchanged,
 }
 
 impl Catalog {
@@ -135,16 +135,16 @@ impl Catalog {
         let unknown = self.folder.handlers.values().flatten().rev();
         let unknown = unknown.filter(|file| self.due(file).is_some());
         let mut soonest =
-            self.gone.values().map(|since| *since + GONE).filter(|at| *at > now).min();
+            self.gone.values().map(|since| *since + REMOVAL_DELAY).filter(|at| *at > now).min();
         for file in wanted.chain(unknown) {
             let Some(known) = self.files.get(&file.path) else { continue };
-            let at = self.due(file).unwrap_or(known.since + SETTLED);
+            let at = self.due(file).unwrap_or(known.since + DEBOUNCE_DELAY);
             if at <= now {
                 return CatalogAction::Load(file.clone(), known.stamp);
             }
             soonest = Some(soonest.map_or(at, |soonest: Instant| soonest.min(at)));
         }
-        soonest.map_or(CatalogAction::Nothing, CatalogAction::At)
+        soonest.map_or(CatalogAction::WaitForChange, CatalogAction::WaitUntil)
     }
 
     /// Returns the time to load a file that has not been loaded yet or that failed for a reason that may be
@@ -152,7 +152,7 @@ impl Catalog {
     fn due(&self, file: &HandlerFile) -> Option<Instant> {
         let known = self.files.get(&file.path)?;
         match &known.found {
-            None => Some(known.since + SETTLED),
+            None => Some(known.since + DEBOUNCE_DELAY),
             Some(_) => known.again,
         }
     }
@@ -161,14 +161,14 @@ impl Catalog {
     /// offered, this includes a file that is still being copied.
     pub fn candidate(&self, name: &str, now: Instant) -> Option<&HandlerFile> {
         let offered = self.offered.get(name);
-        let is_gone = self.gone.get(name).is_some_and(|since| *since + GONE <= now);
+        let is_gone = self.gone.get(name).is_some_and(|since| *since + REMOVAL_DELAY <= now);
         for file in self.folder.handlers.get(name)?.iter().rev() {
             let is_lower = offered.is_some_and(|offered| file.semver < offered.file.semver);
             if is_lower && !is_gone {
                 return None;
             }
             let is_settled =
-                self.files.get(&file.path).is_some_and(|known| known.since + SETTLED <= now);
+                self.files.get(&file.path).is_some_and(|known| known.since + DEBOUNCE_DELAY <= now);
             if offered.is_some() && !is_settled {
                 // The file may never settle; lower versions need not wait for it.
                 continue;
@@ -198,7 +198,7 @@ impl Catalog {
     ) -> LoadOutcome {
         let Some(known) = self.files.get(&file.path).filter(|known| known.stamp == stamp) else {
             // The file has changed since, and will be loaded again.
-            return LoadOutcome::None;
+            return LoadOutcome::Unchanged;
         };
         let offered = self.offered.get(&file.name);
         let other = offered.filter(|offered| {
@@ -221,13 +221,13 @@ impl Catalog {
         let is_new = known.found.as_ref() != Some(&found);
         if let Some(known) = self.files.get_mut(&file.path) {
             known.again =
-                found.as_ref().is_err_and(|refused| refused.may_pass).then(|| now + AGAIN);
+                found.as_ref().is_err_and(|refused| refused.may_pass).then(|| now + RETRY_DELAY);
             known.found = Some(found.clone());
         }
         let is_wanted = self.used.contains(&file.name)
             && self.candidate(&file.name, now).is_some_and(|candidate| candidate.path == file.path);
         match found {
-            Err(refused) if is_new => LoadOutcome::Refused(refused.reason),
+            Err(refused) if is_new => LoadOutcome::Unusable(refused.reason),
             Ok(build)
                 if is_wanted
                     && self.offered(&file.name).is_none_or(|offered| offered.build != build) =>
@@ -237,7 +237,7 @@ impl Catalog {
                 self.offered.insert(file.name.clone(), offered);
                 LoadOutcome::Offered
             }
-            _ => LoadOutcome::None,
+            _ => LoadOutcome::Unchanged,
         }
     }
 
@@ -322,8 +322,8 @@ mod tests {
                 gone.iter().map(|offered| format!("{} gone", offered.file)).collect();
             loop {
                 match self.catalog.next(self.now) {
-                    CatalogAction::Nothing => return said,
-                    CatalogAction::At(at) => self.now = at,
+                    CatalogAction::WaitForChange => return said,
+                    CatalogAction::WaitUntil(at) => self.now = at,
                     CatalogAction::Load(file, stamp) => {
                         let content = self.files[file.path.to_str().expect("a name")];
                         let mut digest = [0; 32];
@@ -337,10 +337,10 @@ mod tests {
                             _ => Ok(found),
                         };
                         match self.catalog.loaded(&file, stamp, found, self.now) {
-                            LoadOutcome::None => {}
+                            LoadOutcome::Unchanged => {}
                             LoadOutcome::Offered => said.push(format!("{file} offered")),
-                            LoadOutcome::Refused(reason) => {
-                                said.push(format!("{file}: {reason:.19}"))
+                            LoadOutcome::Unusable(reason) => {
+                                said.push(format!("{file}: {reason:.19}"));
                             }
                         }
                     }
@@ -402,18 +402,18 @@ mod tests {
         folder.stamps.insert(path, stamp);
         dir.catalog.look(folder, before);
         let away = FileFault { reason: "away".to_owned(), may_pass: true };
-        let later = before + SETTLED;
+        let later = before + DEBOUNCE_DELAY;
         assert_eq!(dir.catalog.next(later), CatalogAction::Load(file.clone(), stamp));
         let change = dir.catalog.loaded(&file, stamp, Err(away.clone()), later);
-        assert_eq!(change, LoadOutcome::Refused("away".to_owned()));
-        assert_eq!(dir.catalog.next(later), CatalogAction::At(later + AGAIN));
-        assert_eq!(dir.catalog.next(later + AGAIN), CatalogAction::Load(file.clone(), stamp));
+        assert_eq!(change, LoadOutcome::Unusable("away".to_owned()));
+        assert_eq!(dir.catalog.next(later), CatalogAction::WaitUntil(later + RETRY_DELAY));
+        assert_eq!(dir.catalog.next(later + RETRY_DELAY), CatalogAction::Load(file.clone(), stamp));
         assert!(dir.catalog.may_come("a@2.0.0") && !dir.catalog.may_come("a@1.0.0"));
         // The same failure is reported once.
-        let change = dir.catalog.loaded(&file, stamp, Err(away), later + AGAIN);
-        assert_eq!(change, LoadOutcome::None);
+        let change = dir.catalog.loaded(&file, stamp, Err(away), later + RETRY_DELAY);
+        assert_eq!(change, LoadOutcome::Unchanged);
         let found = Build { version: "a@2.0.0".into(), digest: FileDigest([2; 32]) };
-        let change = dir.catalog.loaded(&file, stamp, Ok(found), later + 2 * AGAIN);
+        let change = dir.catalog.loaded(&file, stamp, Ok(found), later + 2 * RETRY_DELAY);
         assert_eq!((change, &*dir.offered()), (LoadOutcome::Offered, "a@2.0.0"));
     }
 
@@ -426,11 +426,14 @@ mod tests {
         without.stamps.remove(Path::new("a@2.0.0.wasm"));
         let now = dir.now;
         dir.catalog.look(without.clone(), now);
-        assert_eq!(dir.catalog.next(now), CatalogAction::At(now + GONE));
-        dir.catalog.look(whole, now + GONE / 2);
-        dir.catalog.look(without, now + GONE);
-        assert_eq!(dir.catalog.next(now + GONE), CatalogAction::At(now + 2 * GONE));
-        assert!(matches!(dir.catalog.next(now + 2 * GONE), CatalogAction::Load(..)));
+        assert_eq!(dir.catalog.next(now), CatalogAction::WaitUntil(now + REMOVAL_DELAY));
+        dir.catalog.look(whole, now + REMOVAL_DELAY / 2);
+        dir.catalog.look(without, now + REMOVAL_DELAY);
+        assert_eq!(
+            dir.catalog.next(now + REMOVAL_DELAY),
+            CatalogAction::WaitUntil(now + 2 * REMOVAL_DELAY)
+        );
+        assert!(matches!(dir.catalog.next(now + 2 * REMOVAL_DELAY), CatalogAction::Load(..)));
     }
 
     #[test]
@@ -453,9 +456,12 @@ mod tests {
             dir.now += Duration::from_millis(after);
             folder.stamps.insert(path.clone(), FileStamp::of_test(content));
             dir.catalog.look(folder.clone(), dir.now);
-            assert_eq!(dir.catalog.next(dir.now), CatalogAction::At(dir.now + SETTLED));
+            assert_eq!(
+                dir.catalog.next(dir.now),
+                CatalogAction::WaitUntil(dir.now + DEBOUNCE_DELAY)
+            );
         }
-        let CatalogAction::Load(load, stamp) = dir.catalog.next(dir.now + SETTLED) else {
+        let CatalogAction::Load(load, stamp) = dir.catalog.next(dir.now + DEBOUNCE_DELAY) else {
             panic!("settled")
         };
         assert_eq!(load, file);
@@ -464,7 +470,7 @@ mod tests {
         dir.catalog.look(folder, dir.now);
         let found = Build { version: "a@2.0.0".into(), digest: FileDigest([1; 32]) };
         let now = dir.now;
-        assert_eq!(dir.catalog.loaded(&file, stamp, Ok(found), now), LoadOutcome::None);
+        assert_eq!(dir.catalog.loaded(&file, stamp, Ok(found), now), LoadOutcome::Unchanged);
         assert_eq!(dir.offered(), "a@1.0.0");
     }
 }

@@ -16,27 +16,27 @@ use ordain_util::text::cut;
 
 /// Niceness of a process that compiles while handlers run. A handler thread on the same core gets about thirty times
 /// as much processor time.
-const NICE: i32 = 15;
+const LOW_PRIORITY_NICENESS: i32 = 15;
 
 /// Factor from the limit of processor time to the limit of elapsed time, for machines whose processors are busy.
-const PATIENCE: u32 = 10;
+const ELAPSED_TIME_FACTOR: u32 = 10;
 /// Interval at which the host checks whether the process has ended.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum size of a reason that the host reads, in bytes.
-const SAID: u64 = 16 << 10;
+const REASON_LIMIT_BYTES: u64 = 16 << 10;
 /// The exit code for a failure that may be temporary.
-const PASSING: u8 = 75;
+const TEMPORARY_FAILURE_CODE: u8 = 75;
 
 /// The hidden command with which the host starts itself to compile.
-pub const COMMAND: &str = "compile-handler";
+pub const COMPILE_COMMAND: &str = "compile-handler";
 
 /// The priority of a compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompilePriority {
     /// Full speed: no handler runs yet.
-    Fast,
+    Normal,
     /// Low priority, on one core at most: handlers are running.
-    Polite,
+    Low,
 }
 
 /// Compiles a component into a cache. Returns the reason if that fails.
@@ -58,7 +58,7 @@ pub(super) fn compile_beside(
     let status = std::thread::scope(|scope| {
         // The child may never read its input. This thread ends when the child ends.
         std::thread::Builder::new().spawn_scoped(scope, give)?;
-        ended(&mut child, limits.timeout * PATIENCE)
+        ended(&mut child, limits.timeout * ELAPSED_TIME_FACTOR)
     });
     let status = status.map_err(failed)?;
     if status.success() {
@@ -67,9 +67,9 @@ pub(super) fn compile_beside(
     let mut said = String::new();
     if let Some(output) = child.stdout.take() {
         // The output may end within a character.
-        let _ = output.take(SAID).read_to_string(&mut said);
+        let _ = output.take(REASON_LIMIT_BYTES).read_to_string(&mut said);
     }
-    if status.code() == Some(i32::from(PASSING)) {
+    if status.code() == Some(i32::from(TEMPORARY_FAILURE_CODE)) {
         return Err(LoadFailure::for_now(said));
     }
     if !said.trim().is_empty() {
@@ -92,7 +92,7 @@ fn ended(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
             let words = "the compiler did not end within ten times `plugins.compile_timeout` and was killed";
             return Err(io::Error::other(words));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -101,14 +101,14 @@ fn start(cache: &Path, limits: CompileLimits, manner: CompilePriority) -> io::Re
     let this = Path::new("/proc/self/exe");
     let this = if this.exists() { this.to_owned() } else { std::env::current_exe()? };
     let mut command = Command::new(this);
-    command.arg(COMMAND).arg(cache);
+    command.arg(COMPILE_COMMAND).arg(cache);
     command.args(["--seconds", &limits.timeout.as_secs().max(1).to_string()]);
     command.args(["--memory", &limits.memory.to_string()]);
     // The child needs nothing from the host's environment.
     command.env_clear();
     // Memory that the allocator only reserves must not count against the limit.
     command.env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
-    if manner == CompilePriority::Polite {
+    if manner == CompilePriority::Low {
         command.env("RAYON_NUM_THREADS", "1").arg("--polite");
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
@@ -143,14 +143,14 @@ fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> 
 pub fn compile(cache: &Path, limits: CompileLimits, is_polite: bool) -> ExitCode {
     if is_polite {
         // If the system does not allow that, the compilation runs at normal priority.
-        let _ = nice(NICE);
+        let _ = nice(LOW_PRIORITY_NICENESS);
     }
     let Err(LoadFailure { reason, may_pass }) = try_compile(cache, limits) else {
         return ExitCode::SUCCESS;
     };
     // Only the host reads this output; if the host is gone, the reason is not needed.
-    let _ = io::stdout().write_all(cut(reason, SAID as usize / 2).as_bytes());
-    if may_pass { PASSING.into() } else { ExitCode::FAILURE }
+    let _ = io::stdout().write_all(cut(reason, REASON_LIMIT_BYTES as usize / 2).as_bytes());
+    if may_pass { TEMPORARY_FAILURE_CODE.into() } else { ExitCode::FAILURE }
 }
 
 fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure> {

@@ -18,7 +18,7 @@ pub(super) use ticker::TickerGuard;
 
 /// Longest time that a guest runs before the worker switches to another turn. A shorter tick costs more switches; a
 /// longer one makes other turns wait.
-pub(super) const TICK: Duration = Duration::from_millis(5);
+pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Maximum number of suspended instances of a worker. Each holds its memory; a worker at the limit starts no new turn
 /// until one of them ends.
@@ -49,15 +49,15 @@ const MAX_TABLES: u32 = 16;
 const MAX_TABLE_ELEMENTS: usize = 1 << 16;
 
 /// Native stack size for a guest, and for the host functions that it calls, in bytes.
-const GUEST_STACK: usize = 1 << 20;
-const HOST_STACK: usize = 1 << 20;
+const GUEST_STACK_BYTES: usize = 1 << 20;
+const HOST_STACK_BYTES: usize = 1 << 20;
 
 /// Memory of an ended instance, in bytes, that is cleared and kept for the next instance instead of being returned to
 /// the system page by page. On a system that cannot list the touched pages, clearing covers all of it, so the limit
 /// is lower there.
-const KEEP_RESIDENT: usize = 16 << 20;
-const KEEP_RESIDENT_BLIND: usize = 256 << 10;
-const KEEP_TABLE_RESIDENT: usize = 64 << 10;
+const KEEP_RESIDENT_BYTES: usize = 16 << 20;
+const KEEP_RESIDENT_UNSCANNED_BYTES: usize = 256 << 10;
+const KEEP_TABLE_RESIDENT_BYTES: usize = 64 << 10;
 
 /// Builds an engine that only compiles into a cache. Other engines with the same configuration load its results.
 pub(super) fn compiler(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
@@ -140,8 +140,8 @@ fn config(cache: Option<Cache>) -> Config {
     let mut config = Config::new();
     config
         .epoch_interruption(true)
-        .max_wasm_stack(GUEST_STACK)
-        .async_stack_size(GUEST_STACK + HOST_STACK)
+        .max_wasm_stack(GUEST_STACK_BYTES)
+        .async_stack_size(GUEST_STACK_BYTES + HOST_STACK_BYTES)
         .memory_init_cow(true)
         .cache(cache);
     config
@@ -163,8 +163,12 @@ fn pool(workers: usize) -> PoolingAllocationConfig {
         .max_tables_per_component(MAX_TABLES)
         .max_tables_per_module(MAX_TABLES)
         .table_elements(MAX_TABLE_ELEMENTS)
-        .linear_memory_keep_resident(if scan { KEEP_RESIDENT } else { KEEP_RESIDENT_BLIND })
-        .table_keep_resident(KEEP_TABLE_RESIDENT)
+        .linear_memory_keep_resident(if scan {
+            KEEP_RESIDENT_BYTES
+        } else {
+            KEEP_RESIDENT_UNSCANNED_BYTES
+        })
+        .table_keep_resident(KEEP_TABLE_RESIDENT_BYTES)
         .pagemap_scan(Enabled::Auto);
     pool
 }

@@ -12,17 +12,17 @@ use super::settings::{DisplaySize, HandlerLimits};
 use ordain_util::text::cut;
 
 /// Maximum number of guest functions that a trap's message names.
-const FRAMES: usize = 3;
+const FRAME_LIMIT: usize = 3;
 
 /// Maximum size of a handler's own reason, in bytes. The reason is stored with the key and shown in lists.
-const REASON_SIZE: usize = 4 << 10;
+const REASON_LIMIT_BYTES: usize = 4 << 10;
 
 /// The text by which the library reports that a guest returned more than one lift may copy. The error has no type of
 /// its own; a test checks that the library still uses this text.
-const LIFT_EXHAUSTED: &str = "fuel allocated for hostcalls has been exhausted";
+const LIFT_EXHAUSTED_TEXT: &str = "fuel allocated for hostcalls has been exhausted";
 
 /// The beginning of a Rust panic's text.
-const PANIC: &str = "panicked at ";
+const PANIC_PREFIX: &str = "panicked at ";
 
 /// A limit of the host that a guest exceeded.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -97,7 +97,7 @@ pub(super) fn classify(
         return failure(FailureKind::Trap, format!("trap: {what}{}", place(error)));
     }
     let cause = error.root_cause().to_string();
-    if cause.contains(LIFT_EXHAUSTED) {
+    if cause.contains(LIFT_EXHAUSTED_TEXT) {
         let words = format!(
             "the handler gave the host more than {} at once, which is beyond `plugins.state_size` ({}) \
              and `plugins.messages_size` ({}) together",
@@ -112,12 +112,12 @@ pub(super) fn classify(
 
 /// Cuts a handler's reason to the size that is stored.
 pub(super) fn reason(words: String) -> String {
-    cut(words, REASON_SIZE)
+    cut(words, REASON_LIMIT_BYTES)
 }
 
 /// Returns the message for an uncaught error.
 fn uncaught(last_words: &str) -> String {
-    let Some(at) = last_words.rfind(PANIC) else {
+    let Some(at) = last_words.rfind(PANIC_PREFIX) else {
         return format!("uncaught error: {}", last_words.trim());
     };
     // A Rust panic: `panicked at PLACE:`, the message on its own lines, and a note on backtraces.
@@ -142,7 +142,7 @@ fn place(error: &wasmtime::Error) -> String {
         backtrace.frames().iter().filter_map(wasmtime::FrameInfo::func_name).collect();
     // A recursion counts as one place.
     names.dedup();
-    for (depth, name) in names.into_iter().take(FRAMES).enumerate() {
+    for (depth, name) in names.into_iter().take(FRAME_LIMIT).enumerate() {
         let joint = if depth == 0 { " in " } else { ", called by " };
         let _ = write!(place, "{joint}`{:#}`", rustc_demangle::demangle(name));
     }

@@ -12,7 +12,7 @@ use ordain_core::{FileDigest, VersionName};
 
 use ordain_config::ResourceName;
 
-const EXTENSION: &str = ".wasm";
+const FILE_EXTENSION: &str = ".wasm";
 
 /// The contents of a plugins folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -115,7 +115,7 @@ impl HandlerFile {
     /// another extension.
     pub fn from_path(path: &Path) -> Option<Result<Self, String>> {
         let file = path.file_name()?.to_string_lossy();
-        let stem = file.strip_suffix(EXTENSION)?;
+        let stem = file.strip_suffix(FILE_EXTENSION)?;
         if stem.starts_with('.') {
             return None;
         }
@@ -139,7 +139,7 @@ impl HandlerFile {
     pub fn version(&self, digest: FileDigest) -> VersionName {
         match &self.semver {
             Some(_) => Arc::from(self.to_string()),
-            None => Arc::from(format!("{self}+{digest:.DIGITS$}")),
+            None => Arc::from(format!("{self}+{digest:.DIGEST_DIGITS$}")),
         }
     }
 }
@@ -155,7 +155,7 @@ impl fmt::Display for HandlerFile {
 }
 
 /// Digits of a digest in a version's name: two builds of a handler do not collide in 48 bits.
-const DIGITS: usize = 12;
+const DIGEST_DIGITS: usize = 12;
 
 fn parse_version(text: &str) -> Result<semver::Version, String> {
     semver::Version::parse(text).map_err(|error| {

@@ -28,7 +28,7 @@ use random::EventRandom;
 use time::{ClockView, EventClock};
 
 /// The interface through which a handler writes to the log.
-pub(super) const LOGGING: &str = "ordain:handler/logging@0.1.0";
+pub(super) const LOGGING_INTERFACE: &str = "ordain:handler/logging@0.1.0";
 
 /// Maximum number of component handles (streams, pollables) that a guest may hold at one time. Each costs the host a
 /// few hundred bytes, and a handler needs only a few.
@@ -130,7 +130,7 @@ pub(super) fn link(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
                (level, message): (wire::LogLevel, WasmStr)| {
         log_message(&store, level, &message)
     };
-    linker.instance(LOGGING)?.func_wrap("log", log)
+    linker.instance(LOGGING_INTERFACE)?.func_wrap("log", log)
 }
 
 fn log_message(

@@ -12,7 +12,7 @@ use ordain_util::histogram::Histogram;
 
 /// Maximum number of versions that no longer execute events and whose times are still exported. The number is large
 /// enough that a reader of metrics once a minute sees each version, even when the versions change every few seconds.
-const FORMER: usize = 16;
+const RETIRED_VERSIONS_LIMIT: usize = 16;
 
 /// The engine, the state of the folder, and the version that executes each stream's events.
 pub struct HandlerRegistry {
@@ -231,7 +231,7 @@ impl HandlerRegistry {
         for gone in go {
             former.push((gone.file().name.clone(), gone.version().to_string(), gone.times()));
         }
-        let beyond = former.len().saturating_sub(FORMER);
+        let beyond = former.len().saturating_sub(RETIRED_VERSIONS_LIMIT);
         former.drain(..beyond);
     }
 

@@ -27,7 +27,7 @@ mod wire;
 
 pub use caller::InlineExecutor;
 pub use catalog::{Catalog, CatalogAction, FileFault, LoadOutcome, OfferedVersion};
-pub use compile::{COMMAND, CompilePriority, compile};
+pub use compile::{COMPILE_COMMAND, CompilePriority, compile};
 pub use engine::{EngineError, HandlerEngine};
 pub use folder::{FileStamp, HandlerFile, MisnamedFile, PluginFolder};
 pub use handler::{ActiveVersion, Handler};

@@ -13,32 +13,32 @@ use wasmtime::component::types::{self, ComponentItem};
 use super::compile::{CompilePriority, LoadFailure, compile_beside, compiled};
 use super::engine::HandlerEngine;
 use super::folder::HandlerFile;
-use super::guest::LOGGING;
+use super::guest::LOGGING_INTERFACE;
 use super::handler::Handler;
 use super::instance::{HandlerInstance, block_on};
 use super::wire;
 use ordain_util::text::cut;
 
 /// The interface through which the host calls a handler.
-const HANDLER: &str = "ordain:handler/handler@0.1.0";
-const HANDLE: &str = "handle";
+const HANDLER_INTERFACE: &str = "ordain:handler/handler@0.1.0";
+const HANDLE_FUNCTION: &str = "handle";
 /// The interface that migrates the state of an older version.
-const MIGRATION: &str = "ordain:handler/migration@0.1.0";
+const MIGRATION_INTERFACE: &str = "ordain:handler/migration@0.1.0";
 /// An interface with types only, which the host need not implement.
-const TYPES: &str = "ordain:handler/types@0.1.0";
+const TYPES_INTERFACE: &str = "ordain:handler/types@0.1.0";
 
 /// The packages of WASI 0.2 that a handler may import.
-const WASI: [&str; 6] =
+const WASI_PACKAGES: [&str; 6] =
     ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io", "wasi:random", "wasi:sockets"];
-const WASI_VERSION: &str = "0.2.";
+const WASI_VERSION_PREFIX: &str = "0.2.";
 
 /// Maximum size of a handler's file, in bytes; the largest measured component (Python) has 19 MB.
-const MAX_FILE: u64 = 256 << 20;
+const FILE_LIMIT_BYTES: u64 = 256 << 20;
 
-const MAGIC: &[u8] = b"\0asm";
+const WASM_MAGIC: &[u8] = b"\0asm";
 /// Version and layer of a core module, and of a component.
-const MODULE: &[u8] = &[1, 0, 0, 0];
-const COMPONENT: &[u8] = &[0x0d, 0, 1, 0];
+const MODULE_HEADER: &[u8] = &[1, 0, 0, 0];
+const COMPONENT_HEADER: &[u8] = &[0x0d, 0, 1, 0];
 
 /// The reason why a file cannot be loaded as a handler.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub struct LoadError {
 }
 
 /// Maximum size of a reason, in bytes: a file can make a reason as long as itself.
-const REASON: usize = 4 << 10;
+const REASON_LIMIT_BYTES: usize = 4 << 10;
 
 impl HandlerEngine {
     /// Reads, checks and compiles a handler, and starts one instance of it. Compiling a large component takes several
@@ -101,11 +101,13 @@ impl HandlerEngine {
         let pre = self.linker().instantiate_pre(&component).map_err(|error| {
             format!("imports something that Ordain does not provide: {error:#}")
         })?;
-        let (_, interface) = component.get_export(None, HANDLER).ok_or_else(no_handler)?;
-        let (_, handle) = component.get_export(Some(&interface), HANDLE).ok_or_else(no_handler)?;
+        let (_, interface) =
+            component.get_export(None, HANDLER_INTERFACE).ok_or_else(no_handler)?;
+        let (_, handle) =
+            component.get_export(Some(&interface), HANDLE_FUNCTION).ok_or_else(no_handler)?;
         let digest = FileDigest(sha2::Sha256::digest(&bytes).into());
         let build = Build { version: file.version(digest), digest };
-        let migrates = ty.get_export(self.wasm(), MIGRATION).is_some();
+        let migrates = ty.get_export(self.wasm(), MIGRATION_INTERFACE).is_some();
         let handler = Arc::new(Handler::new(file.clone(), build, pre, handle, migrates));
         let _running = self.running();
         block_on(HandlerInstance::trial(self, &handler))
@@ -120,7 +122,7 @@ fn named(
     loaded: Result<Arc<Handler>, LoadFailure>,
 ) -> Result<Arc<Handler>, LoadError> {
     loaded.map_err(|LoadFailure { reason, may_pass }| {
-        let reason = cut(reason, REASON);
+        let reason = cut(reason, REASON_LIMIT_BYTES);
         LoadError { path: file.path.clone(), reason, may_pass }
     })
 }
@@ -132,15 +134,15 @@ fn read(path: &Path) -> Result<Vec<u8>, LoadFailure> {
     options.read(true);
     // Opening a pipe without this flag might block for ever.
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NONBLOCK);
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NONBLOCK_FLAG);
     let file = options.open(path).map_err(unreadable)?;
     if !file.metadata().map_err(unreadable)?.is_file() {
         return Err("is no regular file".to_owned().into());
     }
     let mut bytes = Vec::new();
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE {
-        let most = MAX_FILE >> 20;
+    file.take(FILE_LIMIT_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_LIMIT_BYTES {
+        let most = FILE_LIMIT_BYTES >> 20;
         return Err(format!("is larger than {most} MiB, the limit for a handler's file").into());
     }
     Ok(bytes)
@@ -148,23 +150,23 @@ fn read(path: &Path) -> Result<Vec<u8>, LoadFailure> {
 
 /// Opens a pipe without waiting for its other end.
 #[cfg(unix)]
-const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+const NONBLOCK_FLAG: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 fn check_header(bytes: &[u8]) -> Result<(), String> {
-    const RIGHT: &str = "a handler is a WebAssembly component, as `cargo build --target \
+    const EXPECTED_FILE: &str = "a handler is a WebAssembly component, as `cargo build --target \
                          wasm32-wasip2` makes";
     let what = match bytes {
         [] => "is empty",
-        _ if !bytes.starts_with(MAGIC) => "is no WebAssembly",
-        _ if bytes[MAGIC.len()..].starts_with(COMPONENT) => return Ok(()),
-        _ if bytes[MAGIC.len()..].starts_with(MODULE) => {
+        _ if !bytes.starts_with(WASM_MAGIC) => "is no WebAssembly",
+        _ if bytes[WASM_MAGIC.len()..].starts_with(COMPONENT_HEADER) => return Ok(()),
+        _ if bytes[WASM_MAGIC.len()..].starts_with(MODULE_HEADER) => {
             return Err(format!(
-                "is a core module, not a component; {RIGHT}, or `wasm-tools component new`"
+                "is a core module, not a component; {EXPECTED_FILE}, or `wasm-tools component new`"
             ));
         }
         _ => "is WebAssembly of an unknown version, or truncated",
     };
-    Err(format!("{what}; {RIGHT}"))
+    Err(format!("{what}; {EXPECTED_FILE}"))
 }
 
 fn check_imports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), String> {
@@ -172,42 +174,46 @@ fn check_imports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), St
         None => Ok(()),
         Some((name, _)) => Err(format!(
             "imports `{name}`, which Ordain does not provide; a handler may import WASI 0.2 ({}) \
-             and `{LOGGING}`",
-            WASI.join(", "),
+             and `{LOGGING_INTERFACE}`",
+            WASI_PACKAGES.join(", "),
         )),
     }
 }
 
 fn is_given(import: &str) -> bool {
-    if import == LOGGING || import == TYPES {
+    if import == LOGGING_INTERFACE || import == TYPES_INTERFACE {
         return true;
     }
     let Some((interface, version)) = import.split_once('@') else { return false };
     let package = interface.split('/').next().unwrap_or_default();
-    WASI.contains(&package) && version.starts_with(WASI_VERSION)
+    WASI_PACKAGES.contains(&package) && version.starts_with(WASI_VERSION_PREFIX)
 }
 
 fn check_exports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), String> {
-    let Some(interface) = ty.get_export(engine.wasm(), HANDLER) else {
+    let Some(interface) = ty.get_export(engine.wasm(), HANDLER_INTERFACE) else {
         let names: Vec<_> =
             ty.exports(engine.wasm()).map(|(name, _)| format!("`{name}`")).collect();
         let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
         return Err(format!(
-            "does not export `{HANDLER}`; it exports {has}; in Rust: `ordain_sdk::handler!(handle);`"
+            "does not export `{HANDLER_INTERFACE}`; it exports {has}; in Rust: `ordain_sdk::handler!(handle);`"
         ));
     };
     let ComponentItem::ComponentInstance(interface) = interface.ty else {
         return Err(no_handler());
     };
-    let Some(handle) = interface.get_export(engine.wasm(), HANDLE) else {
+    let Some(handle) = interface.get_export(engine.wasm(), HANDLE_FUNCTION) else {
         return Err(no_handler());
     };
     let ComponentItem::ComponentFunc(handle) = handle.ty else { return Err(no_handler()) };
-    handle
-        .typecheck::<wire::HandleArgs<'_>, (wire::HandleReply,)>(&ty.instance_type())
-        .map_err(|error| format!("exports `{HANDLER}` with a wrong type of `{HANDLE}`: {error:#}"))
+    handle.typecheck::<wire::HandleArgs<'_>, (wire::HandleReply,)>(&ty.instance_type()).map_err(
+        |error| {
+            format!(
+                "exports `{HANDLER_INTERFACE}` with a wrong type of `{HANDLE_FUNCTION}`: {error:#}"
+            )
+        },
+    )
 }
 
 fn no_handler() -> String {
-    format!("exports `{HANDLER}` without a function `{HANDLE}`")
+    format!("exports `{HANDLER_INTERFACE}` without a function `{HANDLE_FUNCTION}`")
 }

@@ -13,7 +13,7 @@ use ordain_config::{ConfigError, InstanceMode, LoadedConfig};
 use ordain_util::text::clean;
 
 /// A load that takes longer than this is logged.
-const WORTH_TELLING: Duration = Duration::from_secs(1);
+const SLOW_LOAD_THRESHOLD: Duration = Duration::from_secs(1);
 
 /// The reason why the handlers of a configuration cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -119,9 +119,9 @@ impl RegistryState {
 fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
     tracing::info!(file = %clean(&file.path.display().to_string()), "loading handler");
     let began = Instant::now();
-    let handler = engine.load_beside(file, CompilePriority::Fast)?;
+    let handler = engine.load_beside(file, CompilePriority::Normal)?;
     let took = began.elapsed();
-    if took > WORTH_TELLING {
+    if took > SLOW_LOAD_THRESHOLD {
         tracing::info!(handler = &**handler.version(), ?took, "handler compiled");
     }
     warn_of_migrate(&handler);

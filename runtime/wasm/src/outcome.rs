@@ -13,8 +13,8 @@ use super::wire::{HandleReply, MessageReply, OutcomeReply, RefusalReply, StateCh
 use ordain_config::RoutingKeyTemplate;
 
 /// Headers that continue a trace: the first identifies the parent span, the second accompanies it.
-const TRACE_PARENT: &str = "traceparent";
-const TRACE_STATE: &str = "tracestate";
+const TRACE_PARENT_HEADER: &str = "traceparent";
+const TRACE_STATE_HEADER: &str = "tracestate";
 
 /// The result of an event that did not fail.
 pub(super) enum AcceptedReply {
@@ -89,7 +89,7 @@ fn accept_messages(
         message::check(reply).map_err(|what| wrong(None, what))?;
         let key = reply.key.as_deref().unwrap_or(event.key());
         if let Some(size) = stream.routing_key_too_long(&reply.sink, key, &reply.kind) {
-            let limit = RoutingKeyTemplate::LIMIT;
+            let limit = RoutingKeyTemplate::LIMIT_BYTES;
             let what = format!("a routing key of {size} bytes; AMQP allows {limit}");
             return Err(wrong(None, what));
         }
@@ -113,9 +113,10 @@ fn accept_messages(
 fn pack(reply: &MessageReply, event: &Event) -> Message {
     let mut headers: Vec<(&str, &str)> =
         reply.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACE_PARENT)) {
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACE_PARENT_HEADER)) {
         headers.extend(event.headers().filter(|(name, _)| {
-            name.eq_ignore_ascii_case(TRACE_PARENT) || name.eq_ignore_ascii_case(TRACE_STATE)
+            name.eq_ignore_ascii_case(TRACE_PARENT_HEADER)
+                || name.eq_ignore_ascii_case(TRACE_STATE_HEADER)
         }));
     }
     Message::new(&MessageParts {

@@ -98,13 +98,13 @@ impl Default for HandlerLimits {
 
 /// Bytes that one lift may copy from a guest for each message, beyond the limits of state and messages: the host's
 /// own records for messages and headers.
-const LIFT_OVERHEAD_PER_MESSAGE: usize = 1 << 10;
+const LIFT_OVERHEAD_BYTES: usize = 1 << 10;
 
 impl HandlerLimits {
     /// Returns the number of bytes that one lift may copy from a guest. The limit prevents a list of a million
     /// elements that share one place in the guest's memory from being copied a million times.
     pub(super) fn lift(&self) -> usize {
-        self.state_size + self.messages_size + self.messages * LIFT_OVERHEAD_PER_MESSAGE
+        self.state_size + self.messages_size + self.messages * LIFT_OVERHEAD_BYTES
     }
 }
 

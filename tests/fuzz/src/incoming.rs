@@ -186,7 +186,7 @@ pub fn text(bytes: &[u8]) {
     drop(redis::leases::read_lease(field, row));
     if let Some(decided) = versions::decode(text) {
         assert!(versions::is_version(&decided.build.version));
-        assert!(decided.generation < ordain_core::Rollout::END);
+        assert!(decided.generation < ordain_core::Rollout::NUMBER_END);
     }
     drop(RedisAddress::parse(text));
     drop(broker_url::parse(text));

@@ -61,7 +61,7 @@ fn describe_input(input: &Input) -> String {
             let data = String::from_utf8_lossy(event.data());
             format!("{delivery}: {:?} #{:?} {:.20}{end}", event.key(), event.sequence(), data)
         }
-        Input::Offered(event) => {
+        Input::ArrivedEarly(event) => {
             format!("offered: {:?} #{:?}", event.key(), event.sequence())
         }
         Input::Loaded { token, loaded: Ok(Some(loaded)) } => {

@@ -106,7 +106,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     // The store has lost entries that it had acknowledged.
     let went = second.with(|origin| origin.before = Some(OutboxPosition { commit: 1, part: 1 }));
     let last = OutboxPosition { commit: 1, part: 0 };
-    let less = || refused(AssignGroupReply::WentBack(Some(last)));
+    let less = || refused(AssignGroupReply::RolledBack(Some(last)));
     assert_eq!(went.give(store, 2, &[message(&a, "5")]).await, less());
     assert_eq!(went.send(store, Vec::new()).await, less());
     let right = went.with(|origin| origin.before = Some(OutboxPosition { commit: 1, part: 0 }));
@@ -116,7 +116,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
         Giver::exchange(store, 3).with(|origin| origin.before = Some(OutboxPosition::default()));
     assert_eq!(
         never.give(store, 3, &[message(&a, "6")]).await,
-        refused(AssignGroupReply::WentBack(None))
+        refused(AssignGroupReply::RolledBack(None))
     );
 
     // One call may have assigned a commit that is lost now, and a commit that is not.
@@ -278,12 +278,12 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
         second.lot(vec![part(2, 0, &[message(&a, "twice")])]),
         producer.lot(vec![part(0, 0, &[message(&a, "4"), message(&a, "4")])]),
     ];
-    let expected = AssignReply::Lots(
+    let expected = AssignReply::Groups(
         vec![
             AssignGroupReply::Done(vec![New(2), New(2)]),
             AssignGroupReply::Fenced,
             AssignGroupReply::Done(vec![Known(1), New(3)]),
-            AssignGroupReply::WentBack(None),
+            AssignGroupReply::RolledBack(None),
             AssignGroupReply::Fenced,
             AssignGroupReply::Done(vec![New(4), Known(4)]),
         ],
@@ -350,7 +350,7 @@ pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
 
 /// A message that a producer publishes again is recognised by its id or by its own number.
 pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
-    use AssignItemReply::{Behind, Conflict, Known, New};
+    use AssignItemReply::{AfterConflict, Conflict, Known, New};
     let store = fixture.store();
     let [a, b] = keys(store);
     let producer = Giver::producer(store);
@@ -365,7 +365,7 @@ pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
 
     let own = |data, sequence| event(&a, data, Some(sequence), "own", false);
     let items = [own("7", 7), message(&a, "8"), own("7", 7), own("x", 7), message(&b, "2")];
-    let expected = [New(7), New(8), Known(7), Conflict(7), Behind];
+    let expected = [New(7), New(8), Known(7), Conflict(7), AfterConflict];
     assert_eq!(producer.done(store, 0, &items).await, expected);
     assert_eq!(producer.done(store, 0, &[own("x", 3)]).await, [Conflict(3)]);
     // A message behind a conflict has no number yet.

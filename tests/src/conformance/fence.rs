@@ -45,9 +45,9 @@ pub async fn another_claim_of_the_epoch_is_rewound(fixture: &mut impl Fixture) {
     let batch = owner.batch(vec![absent("a")]);
     let real = owner.claim;
     owner.claim = Claim { random: real.random ^ 1, ..real };
-    assert!(matches!(owner.send(store, &batch).await, CommitReply::Rewound { .. }));
+    assert!(matches!(owner.send(store, &batch).await, CommitReply::RolledBack { .. }));
     owner.claim = Claim { epoch: real.epoch + 1, ..real };
-    assert!(matches!(owner.send(store, &batch).await, CommitReply::Rewound { .. }));
+    assert!(matches!(owner.send(store, &batch).await, CommitReply::RolledBack { .. }));
     owner.claim = real;
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
 
@@ -57,7 +57,7 @@ pub async fn another_claim_of_the_epoch_is_rewound(fixture: &mut impl Fixture) {
         numbers: owner.numbers.clone(),
     };
     let reply = unclaimed.send(store, &batch).await;
-    assert!(matches!(reply, CommitReply::Rewound { .. }), "{reply:?}");
+    assert!(matches!(reply, CommitReply::RolledBack { .. }), "{reply:?}");
 }
 
 /// The store accepts only the last number and the next one.
@@ -70,7 +70,7 @@ pub async fn numbers_have_no_holes(fixture: &mut impl Fixture) {
     for number in [0, 1, 4, u64::MAX] {
         let bad = Arc::new(Batch { number, ..(*good).clone() });
         let reply = owner.send(store, &bad).await;
-        assert!(matches!(reply, CommitReply::Rewound { .. }), "{number}: {reply:?}");
+        assert!(matches!(reply, CommitReply::RolledBack { .. }), "{number}: {reply:?}");
     }
     let CommitReply::Applied(applied) = owner.send(store, &good).await else {
         panic!("the right number applies")
@@ -139,7 +139,7 @@ pub async fn shards_have_fences_of_their_own(fixture: &mut impl Fixture) {
     let batch =
         Batch { shard: beyond, number: 1, writes: Vec::new(), letters: Vec::new(), forward: false };
     let reply = owner.send(store, &Arc::new(batch)).await;
-    assert!(matches!(reply, CommitReply::Rewound { .. }), "{reply:?}");
+    assert!(matches!(reply, CommitReply::RolledBack { .. }), "{reply:?}");
     let again = Owner::claim(store, "s", 0).await;
     assert!(again.numbers.iter().all(|number| *number == 1));
 }

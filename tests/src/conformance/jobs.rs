@@ -127,7 +127,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         generation: 1,
         spilled: SpillExtent { count: 0, first: 3, last: u64::MAX },
         version: Some(Arc::new(Rollout {
-            generation: Rollout::END - 1,
+            generation: Rollout::NUMBER_END - 1,
             build: Build { version: "orders@1.2.3-rc.1".into(), digest: FileDigest([0xa5; 32]) },
         })),
         trouble: Some(Box::new(FailureInfo {

@@ -23,7 +23,7 @@ async fn beat(
 
 async fn given(store: &dyn Store, partition: &Partition, to: InstanceId) -> u64 {
     match store.lease(partition, to).await.expect("an answer") {
-        LeaseReply::Given(epoch) => epoch,
+        LeaseReply::Granted(epoch) => epoch,
         other => panic!("not given: {other:?}"),
     }
 }
@@ -41,7 +41,7 @@ pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
         beat(store, id, "an instance", 0).await;
     }
     let first = given(store, &partition, one).await;
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::HeldBy(one));
     let claimed = store.claim(&partition, first).await.expect("a claim");
     assert_eq!(claimed.claim.epoch, first);
     // An instance may repeat its request, because the reply may be lost.
@@ -62,7 +62,7 @@ pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
 pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = some();
-    assert_eq!(store.lease(&partition, one).await.expect("an answer"), LeaseReply::Unheard);
+    assert_eq!(store.lease(&partition, one).await.expect("an answer"), LeaseReply::NotMember);
     beat(store, one, "one", 0).await;
     let late = given(store, &partition, one).await;
     store.forget(one).await.expect("forgotten");
@@ -149,12 +149,12 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     fixture.pass(lease - 10_000).await;
     let store = fixture.store();
     let seen = beat(store, other, "other", 0).await.expect("the table is new").generation;
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::HeldBy(one));
     // A heartbeat in time.
     assert!(beat(store, one, "one", seen).await.is_none());
     fixture.pass(lease - 10_000).await;
     let store = fixture.store();
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::HeldBy(one));
     assert!(beat(store, other, "other", seen).await.is_none());
     fixture.pass(10_001).await;
     let store = fixture.store();
@@ -182,7 +182,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     fixture.pass(60 * LEASE.as_millis() as u64).await;
     let store = fixture.store();
     beat(store, other, "other", seen).await;
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::HeldBy(one));
     beat(store, one, "one", seen).await;
     assert_eq!(store.table().await.expect("a table").members.len(), 2);
 
@@ -192,7 +192,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     fixture.pass(2_500).await;
     beat(fixture.store(), other, "other", seen).await;
     let store = fixture.store();
-    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::Held(one));
+    assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::HeldBy(one));
     beat(store, one, "one", seen).await;
     assert_eq!(store.table().await.expect("a table").members.len(), 2);
 

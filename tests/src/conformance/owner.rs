@@ -106,7 +106,7 @@ pub async fn lease(store: &dyn Store, partition: &Partition) -> Result<u64, Stor
     let leased = store.lease(partition, id).await?;
     store.forget(id).await?;
     match leased {
-        LeaseReply::Given(epoch) => Ok(epoch),
+        LeaseReply::Granted(epoch) => Ok(epoch),
         other => panic!("not given: {other:?}"),
     }
 }

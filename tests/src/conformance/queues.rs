@@ -31,7 +31,7 @@ impl Queue {
     async fn put(&self, store: &dyn Store, all: &[&str]) -> QueueRun {
         let items: Vec<Arc<Event>> = all.iter().map(|data| message("key-0", data)).collect();
         let reply = self.giver.send(store, vec![part(0, 0, &items)]).await;
-        let AssignReply::Lots(_, runs) = reply else { panic!("not put: {reply:?}") };
+        let AssignReply::Groups(_, runs) = reply else { panic!("not put: {reply:?}") };
         let [(0, run)] = runs[..] else { panic!("one run was expected: {runs:?}") };
         assert_eq!(run.last + 1 - run.first, all.len() as u64);
         run
@@ -45,7 +45,7 @@ impl Queue {
     ) -> Option<Vec<(QueuePosition, String)>> {
         let read = store.queued(&self.partition, self.giver.shard, after, 1_000, BYTES).await;
         match read {
-            Err(StoreError::WentBack) => None,
+            Err(StoreError::RolledBack) => None,
             page => {
                 let entries = page.expect("a read").entries.into_iter();
                 Some(entries.map(|(at, it)| (at, data(&it.expect("an event")))).collect())
@@ -56,7 +56,7 @@ impl Queue {
     /// Removes all entries through a place. Returns false if the place is not in the history of the store.
     async fn remove(&self, store: &dyn Store, through: QueuePosition) -> bool {
         match self.remove_after(store, 0, through).await {
-            Err(StoreError::WentBack) => false,
+            Err(StoreError::RolledBack) => false,
             removal => {
                 assert_eq!(removal.expect("an answer"), DequeueResult::Done);
                 true
@@ -138,10 +138,10 @@ pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixt
     fixture.go_back().await;
     let store = fixture.store();
     let removal = queue.remove_after(store, last, through).await;
-    assert_eq!(removal.expect("an answer"), DequeueResult::LacksCommit);
+    assert_eq!(removal.expect("an answer"), DequeueResult::MissingCommit);
     let other = QueuePosition { history: through.history ^ 1, ..through };
     let refused = queue.remove_after(store, last, other).await;
-    assert!(matches!(refused, Err(StoreError::WentBack)), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::RolledBack)), "{refused:?}");
     assert_eq!(queue.read(store, QueuePosition::default()).await.expect("all").len(), 2);
     // The owner repeats the commit.
     owner.numbers[shard as usize] -= 1;

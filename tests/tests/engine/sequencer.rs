@@ -331,20 +331,20 @@ fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
     rig.deliver(0, 1);
     rig.remember()?;
-    rig.input(0, Input::SourceAway(true));
-    rig.input(0, Input::Offered(event(4)));
+    rig.input(0, Input::SourceUnavailable(true));
+    rig.input(0, Input::ArrivedEarly(event(4)));
     rig.pass(0, 60_000);
     assert_eq!(rig.asked.len(), 2, "the number of rounds is unchanged: {:?}", rig.asked);
-    rig.input(60_000, Input::SourceAway(false));
+    rig.input(60_000, Input::SourceUnavailable(false));
     for sequence in 2..=3 {
         rig.deliver(60_500, sequence);
     }
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (4, 3));
     // An event that is missing afterwards gets its full time again.
-    rig.input(61_000, Input::SourceAway(true));
-    rig.input(61_000, Input::Offered(event(6)));
+    rig.input(61_000, Input::SourceUnavailable(true));
+    rig.input(61_000, Input::ArrivedEarly(event(6)));
     rig.pass(61_000, 70_000);
-    rig.input(70_000, Input::SourceAway(false));
+    rig.input(70_000, Input::SourceUnavailable(false));
     rig.pass(70_000, 70_900);
     assert_eq!(rig.sequencer.stats().settled, 4);
     rig.pass(70_900, 72_000);

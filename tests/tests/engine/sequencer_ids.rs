@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use ordain_config::{CHECKPOINT_EVENTS, LoadedConfig, PartitionParams};
+use ordain_config::{CHECKPOINT_INTERVAL_EVENTS, LoadedConfig, PartitionParams};
 use ordain_core::{
     AcceptedId, AppliedCommit, Batch, CommitReply, Effect, Event, EventParts, FileDigest,
     HandlerOutcome, Input, KeyRecord, KeySnapshot as LoadedJob, Rollout, Sequencer,
@@ -16,7 +16,7 @@ const MINUTE: u64 = 60_000;
 /// The store's clock at time 0 of the sequencer.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
 /// Ids that never expire: the default prefetch of a file, and the events since its checkpoint.
-const FLOOR: u64 = 4_000 + CHECKPOINT_EVENTS as u64;
+const FLOOR: u64 = 4_000 + CHECKPOINT_INTERVAL_EVENTS as u64;
 
 /// A sequencer with one key, and the stored record of the key.
 struct Rig {

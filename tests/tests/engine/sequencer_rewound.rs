@@ -59,7 +59,7 @@ fn lost_commits_outside_of_memory_end_ownership() {
     }
     rig.stored.truncate(2);
     rig.deliver(21);
-    let Some(StopReason::Rewound { shard: 0, detail }) = rig.stopped else {
+    let Some(StopReason::RolledBack { shard: 0, detail }) = rig.stopped else {
         panic!("{:?}", rig.stopped)
     };
     assert!(detail.contains("commits 3 to 20 are lost"), "{detail}");
@@ -87,7 +87,9 @@ fn commit_refused_during_recovery_ends_ownership() {
     rig.stored.truncate(3);
     rig.refuses = true;
     rig.deliver(6);
-    let Some(StopReason::Rewound { detail, .. }) = rig.stopped else { panic!("{:?}", rig.stopped) };
+    let Some(StopReason::RolledBack { detail, .. }) = rig.stopped else {
+        panic!("{:?}", rig.stopped)
+    };
     assert!(detail.contains("commit 4 cannot be made again"), "{detail}");
 }
 
@@ -104,7 +106,7 @@ fn commits_in_recovery_stay_in_memory() {
         (1..=3).for_each(|sequence| rig.deliver(sequence));
         rig.stored.clear();
         rig.commits = Some(VecDeque::new());
-        rig.tell(Input::StoreMayHaveGoneBack);
+        rig.tell(Input::StoreMayHaveRolledBack);
         assert_eq!(rig.numbers(), [1, 2, 3, 4]);
         rig.answer_commit();
         if rig.stopped.is_some() {
@@ -197,7 +199,7 @@ fn loss_is_noticed_without_new_events() {
     for sequence in 1..=5 {
         rig.deliver(sequence);
     }
-    rig.tell(Input::StoreMayHaveGoneBack);
+    rig.tell(Input::StoreMayHaveRolledBack);
     assert_eq!(rig.numbers()[5..], [6]);
     assert_eq!(
         (rig.stored.len(), rig.sequencer.stats().rewound),
@@ -206,7 +208,7 @@ fn loss_is_noticed_without_new_events() {
     );
     rig.stored.truncate(2);
     rig.silent = 1;
-    rig.tell(Input::StoreMayHaveGoneBack);
+    rig.tell(Input::StoreMayHaveRolledBack);
     assert_eq!(rig.numbers()[6..], [7, 7, 3, 4, 5, 6, 7]);
     assert_eq!((rig.stored.len(), rig.sequencer.stats().rewound), (7, 4));
     rig.deliver(6);
@@ -219,7 +221,7 @@ fn loss_of_the_newest_commit_is_noticed() {
         let mut rig = rig_with_a_spilled_event(still);
         rig.stored.truncate(1);
         rig.wait();
-        rig.tell(Input::StoreMayHaveGoneBack);
+        rig.tell(Input::StoreMayHaveRolledBack);
         assert_eq!(rig.numbers(), [1, 2, 3, 2, 3]);
         assert_eq!(rig.sequencer.stats().rewound, u64::from(!still));
         rig.deliver(2);
@@ -234,7 +236,7 @@ fn empty_commit_finds_a_loss_that_ends_ownership() {
             let mut rig = Rig::new(keep_bytes);
             rig.deliver(1);
             rig.stored.truncate(1 - lost);
-            rig.tell(Input::StoreMayHaveGoneBack);
+            rig.tell(Input::StoreMayHaveRolledBack);
             assert_eq!(
                 rig.sent.last().map(|batch| (batch.number, batch.writes.len())),
                 Some((2, 0))
@@ -254,7 +256,7 @@ fn store_is_in_doubt_until_each_shard_has_answered() {
     let mut rig = Rig::new(0);
     rig.deliver(1);
     rig.unheard = true;
-    rig.tell(Input::StoreMayHaveGoneBack);
+    rig.tell(Input::StoreMayHaveRolledBack);
     assert!(rig.sequencer.in_doubt(), "no shard has answered");
     rig.unheard = false;
     (0..10).for_each(|_| rig.wait());
@@ -290,7 +292,7 @@ fn letter_based_on_an_old_read_is_decided_again() {
     }
     rig.stored.truncate(1);
     // Another key takes the place of this one. This key is then loaded from the old record.
-    rig.tell(Input::Look("b".into()));
+    rig.tell(Input::Reload("b".into()));
     rig.deliver(7);
     let letter = &rig.sent[5].letters[0];
     assert_eq!((letter.id.sequence, letter.cause), (7, Cause::FarAhead));

@@ -10,7 +10,7 @@ use ordain_core::{
     SourceAnswers, SpillExtent, WriteRefusal,
 };
 use ordain_store::codec::{
-    AssignedChunk, FenceRecord, KeyCounter, KeyRecordView, OUTBOX_TIME, OriginRecord,
+    AssignedChunk, FenceRecord, KeyCounter, KeyRecordView, OUTBOX_TIME_FORMAT, OriginRecord,
     RecordDecodeError, decode_fence, decode_given, decode_letter, decode_outbox, decode_queued,
     decode_retained, decode_taken_id, encode_fence, encode_given, encode_job, encode_letter,
     encode_outbox_letters, encode_outbox_write, encode_retained, encode_taken_id, letter_time,
@@ -73,7 +73,7 @@ prop_compose! {
         (attempts, rounds, generation) in any::<(u32, u32, u32)>(),
         (count, first, last) in (any::<u64>(), 0..SEQUENCE_END, 0..SEQUENCE_END),
         status in status(),
-        version in option::of((".{0,20}", 1..Rollout::END, any::<[u8; 32]>())),
+        version in option::of((".{0,20}", 1..Rollout::NUMBER_END, any::<[u8; 32]>())),
         trouble in option::of(trouble()),
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),
@@ -304,7 +304,7 @@ proptest! {
     ) {
         let mut bytes = Vec::new();
         if let Some(time) = time {
-            bytes.push(OUTBOX_TIME);
+            bytes.push(OUTBOX_TIME_FORMAT);
             bytes.extend_from_slice(&time.to_le_bytes());
         }
         let mut expected = Vec::new();

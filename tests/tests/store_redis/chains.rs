@@ -71,7 +71,7 @@ async fn damaged_records_are_named() {
             // The request repeats the first commit, so that the store reads blocks as well.
             let found = store.assign(assign(1, 0)).await;
             match found {
-                Ok(AssignReply::Lots(..) | AssignReply::Full) => {}
+                Ok(AssignReply::Groups(..) | AssignReply::Full) => {}
                 Err(StoreError::Corrupt(words)) => {
                     // The store detects a record that names other blocks by the absence of these blocks.
                     let place = format!(" of {log} is no ");
@@ -86,6 +86,6 @@ async fn damaged_records_are_named() {
         own.put_field(&log, field.as_bytes(), right);
     }
     let found = store.assign(assign(2, 0)).await.expect("an answer");
-    let AssignReply::Lots(replies, _) = found else { panic!("{found:?}") };
+    let AssignReply::Groups(replies, _) = found else { panic!("{found:?}") };
     assert!(matches!(&replies[..], [AssignGroupReply::Done(_)]), "{replies:?}");
 }

@@ -107,7 +107,7 @@ async fn lost_tail_is_detected() {
     let other = other.expect("a key of another shard");
     let batch = owner.batch(vec![step("a", 5)]);
     let reply = until_answered(&*store, &owner, &batch).await;
-    let CommitReply::Rewound { found, last } = reply else { panic!("{reply:?}") };
+    let CommitReply::RolledBack { found, last } = reply else { panic!("{reply:?}") };
     assert_eq!((&*found, last), ("the store's last commit is number 1", Some(1)));
     assert_eq!(next_of(&*store, "a").await, 2);
     owner.write(&*store, step(&other, 1)).await;

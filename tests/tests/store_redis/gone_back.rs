@@ -13,7 +13,7 @@ async fn rewound(own: &Own, owner: &mut Owner, sequence: u64) -> (String, Option
     let before = own.digest();
     let batch = owner.batch(vec![step("a", sequence)]);
     let reply = until_answered(&own.store, owner, &batch).await;
-    let CommitReply::Rewound { found, last } = reply else { panic!("{reply:?}") };
+    let CommitReply::RolledBack { found, last } = reply else { panic!("{reply:?}") };
     assert_eq!(own.digest(), before, "nothing is written");
     (found, last)
 }

@@ -303,7 +303,7 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     let Err(StoreError::Corrupt(words)) = asked else { panic!("{asked:?}") };
     assert!(words.contains(&leases) && words.contains("remove it"), "{words}");
     own.command(&["DEL", &leases]);
-    assert!(matches!(store.lease(&partition, id).await, Ok(LeaseReply::Given(_))));
+    assert!(matches!(store.lease(&partition, id).await, Ok(LeaseReply::Granted(_))));
 }
 
 /// The lives of a key have different incarnations; otherwise their messages would have the same ids.

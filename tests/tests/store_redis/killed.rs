@@ -41,7 +41,7 @@ async fn server_without_persistence_is_detected() {
     own.server.restart().expect("a server that comes back");
     let batch = owner.batch(vec![step("a", 2)]);
     let reply = until_answered(&own.store, &owner, &batch).await;
-    let CommitReply::Rewound { found, last } = reply else { panic!("{reply:?}") };
+    let CommitReply::RolledBack { found, last } = reply else { panic!("{reply:?}") };
     assert_eq!((&*found, last), ("the shard has no claim", None));
     assert_eq!(own.command(&["EXISTS", &own.name(0, "store")]).int(), Some(0));
 }

@@ -98,7 +98,7 @@ async fn claim_is_higher_after_any_loss() {
                 rig.proxy.lose_requests(1, step_of_it);
             }
             let leased = through.lease(&owner.partition, id).await.expect("a lease");
-            let LeaseReply::Given(epoch) = leased else { panic!("the partition has no owner") };
+            let LeaseReply::Granted(epoch) = leased else { panic!("the partition has no owner") };
             let claimed = through.claim(&owner.partition, epoch).await.expect("a claim");
             direct.forget(id).await.expect("forgotten");
             let partition = owner.partition.clone();

@@ -132,7 +132,8 @@ async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     store.beat(HeartbeatRequest { id: InstanceId::random(), ..beat }).await.expect("a beat");
     tokio::time::sleep(lease).await;
     store.beat(HeartbeatRequest { lease: Duration::from_mins(1), ..beat }).await.expect("a beat");
-    let LeaseReply::Given(epoch) = store.lease(&owner.partition, id).await.expect("a lease") else {
+    let LeaseReply::Granted(epoch) = store.lease(&owner.partition, id).await.expect("a lease")
+    else {
         panic!("the partition has no owner")
     };
     store.release(&owner.partition, id, epoch).await.expect("given back");
@@ -212,7 +213,7 @@ async fn revoked_right_is_waited_for() {
         server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
         for _ in 0..2 {
             let reply = owner.send(&store, &batch).await;
-            assert!(!matches!(reply, CommitReply::Rewound { .. }), "{right}: {reply:?}");
+            assert!(!matches!(reply, CommitReply::RolledBack { .. }), "{right}: {reply:?}");
         }
         server.command(&["ACL", "SETUSER", "shop", &format!("+{right}")]).expect("a rule");
         assert_eq!(until_applied(&store, &owner, &batch).await.refused, [], "{right}");

@@ -10,7 +10,7 @@ use ordain_store::ListPage;
 use ordain_util::text::{clean, count, quoted};
 
 /// Maximum number of dead letters of a key that are counted.
-const LETTERS: usize = 500;
+const LETTER_COUNT_LIMIT: usize = 500;
 
 /// Explains the record of a key.
 pub(super) async fn explain(
@@ -53,7 +53,8 @@ pub(super) async fn letters(
     stream: &str,
     name: &str,
 ) -> Result<Option<String>, CommandError> {
-    let letters: ListPage<LetterRow> = look.letters(stream, Some(name), None, LETTERS).await?;
+    let letters: ListPage<LetterRow> =
+        look.letters(stream, Some(name), None, LETTER_COUNT_LIMIT).await?;
     if letters.rows.is_empty() {
         return Ok(None);
     }

@@ -108,8 +108,8 @@ pub(super) fn text(raw: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Size limit of a part of an event that an error shows, in bytes.
-pub(super) const SHOWN: usize = 60;
+pub(super) const EXCERPT_LIMIT: usize = 60;
 
 pub(super) fn shown(raw: &str) -> &str {
-    if raw.len() <= SHOWN { raw } else { "a longer value" }
+    if raw.len() <= EXCERPT_LIMIT { raw } else { "a longer value" }
 }

@@ -14,9 +14,9 @@ use super::super::envelope::EventEnvelope;
 use super::{DecodeError, DecodeResult, EventDecoder, EventRejection, unreadable};
 
 /// Prefix of the headers that are attributes.
-const PREFIX: &str = "ce-";
+const ATTRIBUTE_PREFIX: &str = "ce-";
 /// The header that every event in binary mode has.
-const SPECVERSION: &str = "ce-specversion";
+const SPECVERSION_HEADER: &str = "ce-specversion";
 
 /// The form in which a body holds events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub fn form_of(headers: &HeaderMap) -> Option<ContentMode> {
     match kind.as_str() {
         "application/cloudevents+json" => Some(ContentMode::Structured),
         "application/cloudevents-batch+json" => Some(ContentMode::Batch),
-        _ if headers.contains_key(SPECVERSION) => Some(ContentMode::Binary),
+        _ if headers.contains_key(SPECVERSION_HEADER) => Some(ContentMode::Binary),
         "application/x-ndjson" | "application/ndjson" | "application/jsonl" => {
             Some(ContentMode::Lines)
         }
@@ -87,7 +87,7 @@ impl EventDecoder {
 fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
     let mut attributes = Vec::new();
     for (header, value) in headers {
-        let name = match header.as_str().strip_prefix(PREFIX) {
+        let name = match header.as_str().strip_prefix(ATTRIBUTE_PREFIX) {
             Some(name) => name,
             None if header == CONTENT_TYPE => "datacontenttype",
             None => continue,
@@ -102,7 +102,7 @@ fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
         };
         if attributes.len() > HEADERS_LIMIT {
             return unreadable(format!(
-                "more than {HEADERS_LIMIT} headers that begin with {PREFIX}"
+                "more than {HEADERS_LIMIT} headers that begin with {ATTRIBUTE_PREFIX}"
             ));
         }
         // A text can always be serialized.

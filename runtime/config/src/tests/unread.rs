@@ -10,28 +10,33 @@ use std::path::{Path, PathBuf};
 use crate::{ReferenceRow, reference};
 
 /// Files that name every setting but do not use any.
-const NO_USE: [&str; 2] = ["config/src/check.rs", "config/src/explain.rs"];
+const FILES_WITHOUT_USE: [&str; 2] = ["config/src/check.rs", "config/src/explain.rs"];
 
 /// The settings of the sequencer. The sequencer must read each of them.
-const CORE: &str = "core/src/settings.rs";
+const CORE_SETTINGS_FILE: &str = "core/src/settings.rs";
 
 #[test]
 fn every_setting_is_read() {
     let mut names = BTreeSet::new();
     collect(reference(), &mut names);
     assert!(names.len() > 60, "{names:?}");
-    assert_eq!(unread(&names, &code("", &NO_USE)), [""; 0], "settings that no code reads");
+    assert_eq!(
+        unread(&names, &code("", &FILES_WITHOUT_USE)),
+        [""; 0],
+        "settings that no code reads"
+    );
 }
 
 #[test]
 fn every_setting_of_the_sequencer_is_read_by_it() {
-    let text = fs::read_to_string(runtime().join(CORE)).expect("the settings of the sequencer");
+    let text = fs::read_to_string(runtime().join(CORE_SETTINGS_FILE))
+        .expect("the settings of the sequencer");
     let fields = text.lines().filter_map(|line| line.trim().strip_prefix("pub "));
     let fields = fields.filter_map(|field| field.split_once(": "));
     let fields = fields.filter(|(name, _)| !name.contains(' '));
     let names: BTreeSet<&str> = fields.map(|(name, _)| name).collect();
     assert!(names.contains("id_ttl") && names.len() > 30, "{names:?}");
-    let core = code("core", &[CORE]);
+    let core = code("core", &[CORE_SETTINGS_FILE]);
     assert_eq!(unread(&names, &core), [""; 0], "settings that the sequencer does not read");
 }
 

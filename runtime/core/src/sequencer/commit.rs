@@ -20,7 +20,7 @@ use again::CommitHistory;
 
 /// The delay before a batch without a reply is sent again: short enough for a lost reply, long
 /// enough for a store that is down.
-const RESEND: BackoffBounds = BackoffBounds { min: 50, max: 5_000 };
+const RESEND_BACKOFF: BackoffBounds = BackoffBounds { min: 50, max: 5_000 };
 
 #[derive(Debug, Default)]
 pub(super) struct ShardState {
@@ -199,11 +199,11 @@ impl Sequencer {
         match reply {
             CommitReply::Applied(applied) => self.sent(shard, applied),
             CommitReply::Unknown => {
-                state.resend_at = Some(self.now + self.jitter.delay(RESEND, state.tries));
+                state.resend_at = Some(self.now + self.jitter.delay(RESEND_BACKOFF, state.tries));
                 state.tries = state.tries.saturating_add(1);
             }
             CommitReply::Fenced => self.stop(StopReason::Fenced),
-            CommitReply::Rewound { found, last } => self.rewound(shard, &found, last),
+            CommitReply::RolledBack { found, last } => self.rewound(shard, &found, last),
         }
     }
 

@@ -7,11 +7,11 @@ use crate::event::{Key, shard_of};
 /// The delay until the next pass over the due index, in ms, if a due key found no lane, or if a due
 /// key left memory during the pass. The delay prevents lanes that come and go from causing a busy
 /// loop.
-const DUE_PAUSE: u64 = 1_000;
+const SCAN_RETRY_DELAY_MS: u64 = 1_000;
 /// The same delay after the end of the source, when the caller waits for everything to settle.
-const DUE_PAUSE_AT_END: u64 = 20;
+const SCAN_RETRY_DELAY_AT_END_MS: u64 = 20;
 /// The maximum number of entries in one read of the due index.
-const DUE_PAGE: usize = 256;
+const SCAN_PAGE_LIMIT: usize = 256;
 
 /// The current pass over the due index.
 #[derive(Debug)]
@@ -56,9 +56,9 @@ impl Sequencer {
             self.due.clean = true;
             self.due.in_pass = true;
         }
-        let limit = DUE_PAGE.min(self.room());
+        let limit = SCAN_PAGE_LIMIT.min(self.room());
         if limit == 0 {
-            self.due.at = self.now + DUE_PAUSE;
+            self.due.at = self.now + SCAN_RETRY_DELAY_MS;
             return;
         }
         self.due.reading = true;
@@ -93,7 +93,7 @@ impl Sequencer {
         self.due.at =
             self.now + next_in.filter(|wait| *wait > 0).map_or(poll, |wait| wait.min(poll));
         if !self.due.clean {
-            let pause = if self.ended { DUE_PAUSE_AT_END } else { DUE_PAUSE };
+            let pause = if self.ended { SCAN_RETRY_DELAY_AT_END_MS } else { SCAN_RETRY_DELAY_MS };
             self.due.soon(self.now + pause);
         }
     }

@@ -32,7 +32,7 @@ enum GapState {
     /// The job is loaded again, because another owner may have passed the gap.
     Reloading,
     /// The round queries this source.
-    Asking(usize),
+    Querying(usize),
     /// All rounds are over. The lane acts when everything before the gap has been executed.
     Exhausted,
     /// The gap waits for ever.
@@ -59,7 +59,7 @@ impl LaneGap {
 
     /// Returns whether an answer is outstanding.
     pub(super) fn asks(&self) -> bool {
-        matches!(self.stage, GapState::Reloading | GapState::Asking(_))
+        matches!(self.stage, GapState::Reloading | GapState::Querying(_))
     }
 
     pub(super) fn reloading(&self) -> bool {
@@ -183,7 +183,7 @@ impl Sequencer {
             return;
         }
         let at = lane.done;
-        let stage = GapState::Asking(0);
+        let stage = GapState::Querying(0);
         let since = self.now;
         let again = false;
         let unasked = false;

@@ -30,7 +30,7 @@ pub(super) enum SpillCopy {
 }
 
 /// The initial capacity for a key's events.
-const FEW: usize = 4;
+const INITIAL_CAPACITY: usize = 4;
 
 /// The held events of one key: first the executed events (until they are durable), then the events
 /// to execute.
@@ -118,7 +118,7 @@ impl HeldQueue {
         self.copies += u32::from(held.copy != SpillCopy::None);
         self.ran += u32::from(held.sequence < done);
         if self.queue.capacity() == 0 {
-            self.queue = VecDeque::with_capacity(FEW);
+            self.queue = VecDeque::with_capacity(INITIAL_CAPACITY);
         }
         self.queue.insert(position, held);
         position + 1 < self.queue.len()

@@ -20,10 +20,10 @@ pub(super) struct IdWindow {
 }
 
 /// The approximate memory of one id in both tables, in bytes.
-const ID_MEMORY: usize = 48;
+const ID_BYTES: usize = 48;
 
 /// Ids beyond `id_window` that the sequencer tolerates, so that it removes old ids in batches.
-const ID_SLACK: usize = 256;
+const ID_SLACK_LIMIT: usize = 256;
 
 /// The maximum number of ids that one write forgets by age: the store removes an entry per id.
 const OLD_IDS_LIMIT: usize = 1_000;
@@ -80,7 +80,7 @@ impl IdWindow {
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.order.len() * ID_MEMORY
+        self.order.len() * ID_BYTES
     }
 }
 
@@ -106,7 +106,7 @@ impl Sequencer {
         let window = self.settings.id_window;
         let lane = &mut self.lanes[index];
         let Some(ids) = &mut lane.ids else { return };
-        if ids.order.len() > window + ID_SLACK {
+        if ids.order.len() > window + ID_SLACK_LIMIT {
             lane.job.ids_from = ids.trim(window, lane.job.next);
         }
         if known_from > lane.job.ids_from {

@@ -30,7 +30,7 @@ const _: () = assert!(size_of::<Lane>() <= 400);
 
 /// The approximate time, in ms, until this instance learns of the decision under which a job was
 /// executed.
-const NEWS: u64 = 1_000;
+const ROLLOUT_PROPAGATION_DELAY_MS: u64 = 1_000;
 
 /// An event that waits for its lane to decide about it.
 #[derive(Debug)]
@@ -427,7 +427,9 @@ impl Lane {
                 Some(gap) if gap.at == self.done => gap.until(now),
                 // The delay prevents lanes that come and go from causing a busy loop over the due
                 // index.
-                _ if self.rare.newer.is_some() => Some(now.saturating_add(NEWS)),
+                _ if self.rare.newer.is_some() => {
+                    Some(now.saturating_add(ROLLOUT_PROPAGATION_DELAY_MS))
+                }
                 _ => Some(now),
             };
         }

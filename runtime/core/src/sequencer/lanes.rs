@@ -24,12 +24,12 @@ pub(super) struct LaneTable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaneList {
     /// Lanes whose state is durable: they may leave memory.
-    Leaving = 0,
+    Evictable = 0,
     /// Lanes that hold events that they cannot run: they could leave memory after a spill.
     Blocked = 1,
 }
 
-const NIL: u32 = u32::MAX;
+const NO_LINK: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
 struct ListEnds {
@@ -50,13 +50,13 @@ struct ListLink {
 
 impl Default for ListLink {
     fn default() -> Self {
-        Self { hash: 0, list: None, before: NIL, after: NIL }
+        Self { hash: 0, list: None, before: NO_LINK, after: NO_LINK }
     }
 }
 
 impl LaneTable {
     pub(super) fn new() -> Self {
-        let ends = ListEnds { first: NIL, last: NIL, count: 0 };
+        let ends = ListEnds { first: NO_LINK, last: NO_LINK, count: 0 };
         Self {
             slab: Slab::new(),
             links: Vec::new(),
@@ -112,7 +112,7 @@ impl LaneTable {
 
     pub(super) fn first(&self, list: LaneList) -> Option<u32> {
         let first = self.ends[list as usize].first;
-        (first != NIL).then_some(first)
+        (first != NO_LINK).then_some(first)
     }
 
     /// Moves the lane to the end of a list, as the most recently used, or removes it from its list.
@@ -126,12 +126,12 @@ impl LaneTable {
             let ends = &mut self.ends[old as usize];
             ends.count -= 1;
             match link.before {
-                NIL => ends.first = link.after,
+                NO_LINK => ends.first = link.after,
                 before => self.links[before as usize].after = link.after,
             }
             let ends = &mut self.ends[old as usize];
             match link.after {
-                NIL => ends.last = link.before,
+                NO_LINK => ends.last = link.before,
                 after => self.links[after as usize].before = link.before,
             }
         }
@@ -141,7 +141,7 @@ impl LaneTable {
             ends.count += 1;
             link = ListLink { list, before: ends.last, ..link };
             match std::mem::replace(&mut ends.last, index) {
-                NIL => ends.first = index,
+                NO_LINK => ends.first = index,
                 before => self.links[before as usize].after = index,
             }
         }

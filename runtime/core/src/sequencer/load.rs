@@ -19,7 +19,7 @@ impl Sequencer {
     /// durable lane; the caller must have checked that there is room.
     pub(super) fn make_lane(&mut self, key: Key, shard: u32) -> u32 {
         if self.lanes.len() >= self.settings.max_lanes
-            && let Some(oldest) = self.lanes.first(LaneList::Leaving)
+            && let Some(oldest) = self.lanes.first(LaneList::Evictable)
         {
             self.leave(oldest);
         }

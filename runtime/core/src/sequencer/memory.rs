@@ -11,7 +11,7 @@ use super::Sequencer;
 use super::lanes::LaneList;
 
 /// The duration, in ms, after which a turn is slow and others no longer wait for it.
-const SOON: u64 = 50;
+const SLOW_TURN_TIMEOUT_MS: u64 = 50;
 
 impl Sequencer {
     /// Returns whether a requested [`Run`](crate::Effect::Run) may start now. With full memory, it
@@ -34,13 +34,15 @@ impl Sequencer {
 
     /// Returns whether the last turn that started beyond the budget may still end soon.
     pub(super) fn extra_runs(&self) -> bool {
-        self.extra.is_some_and(|(_, at)| self.now < at.saturating_add(SOON))
+        self.extra.is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
     /// Returns the time when the next such turn may start although the last has not ended.
     pub(super) fn extra_timeout(&self) -> Option<u64> {
         let waits = !self.ready.is_empty() || self.full();
-        self.extra.filter(|_| waits && self.extra_runs()).map(|(_, at)| at.saturating_add(SOON))
+        self.extra
+            .filter(|_| waits && self.extra_runs())
+            .map(|(_, at)| at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
     /// Returns whether memory reaches the budget.
@@ -75,7 +77,7 @@ impl Sequencer {
             }
         }
         while self.filling()
-            && let Some(index) = self.lanes.first(LaneList::Leaving)
+            && let Some(index) = self.lanes.first(LaneList::Evictable)
         {
             self.leave(index);
         }

@@ -49,7 +49,7 @@ pub(super) struct ColdFields {
     pub(super) timer: Option<u64>,
 }
 
-const NONE: ColdFields = ColdFields {
+const EMPTY: ColdFields = ColdFields {
     repeats: Vec::new(),
     checks: Vec::new(),
     rest: SpillExtent { count: 0, first: 0, last: 0 },
@@ -68,7 +68,7 @@ const NONE: ColdFields = ColdFields {
     timer: None,
 };
 
-static SHARED: ColdFields = NONE;
+static SHARED_EMPTY: ColdFields = EMPTY;
 
 impl ColdState {
     /// Returns whether the cold state is allocated.
@@ -83,7 +83,7 @@ impl ColdState {
 
     /// Returns the cold state, and allocates it if necessary.
     pub(super) fn make(&mut self) -> &mut ColdFields {
-        self.0.get_or_insert_with(|| Box::new(NONE))
+        self.0.get_or_insert_with(|| Box::new(EMPTY))
     }
 
     pub(super) fn take_checks(&mut self) -> Vec<SpillCheck> {
@@ -150,7 +150,7 @@ impl Deref for ColdState {
     type Target = ColdFields;
 
     fn deref(&self) -> &ColdFields {
-        self.0.as_deref().unwrap_or(&SHARED)
+        self.0.as_deref().unwrap_or(&SHARED_EMPTY)
     }
 }
 

@@ -55,7 +55,7 @@ impl Sequencer {
         match self.settings.retry.on_exhausted {
             ExhaustedPolicy::Skip => self.skip_failed(index, failure, version),
             ExhaustedPolicy::Park | ExhaustedPolicy::Wait => {
-                self.park(index, trouble(failure, version))
+                self.park(index, trouble(failure, version));
             }
         }
     }

@@ -98,7 +98,7 @@ impl Sequencer {
         lane.restless = restless;
 
         let list = if lane.durable() {
-            Some(LaneList::Leaving)
+            Some(LaneList::Evictable)
         } else if !lane.spill_all && lane.blocked() && lane.can_spill(&self.settings) {
             Some(LaneList::Blocked)
         } else {

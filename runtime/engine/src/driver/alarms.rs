@@ -13,14 +13,15 @@ use ordain_util::text::{clean, cut, quoted};
 
 /// Lines per interval; further ones are only counted. A handler that fails for every key must not fill a disk with
 /// its log.
-const LINES: u32 = 20;
+const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum size of an error in a line, in bytes; the store has the whole error.
-const ERROR: usize = 512;
+const ERROR_BYTES: usize = 512;
 
 /// The throttle of the whole process, which has one log.
-static THROTTLE: Mutex<LogThrottle> = Mutex::new(LogThrottle::with_lines(LINES, WARN_INTERVAL));
+static THROTTLE: Mutex<LogThrottle> =
+    Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
 /// Returns the batch if there is something to log once it is committed.
 pub(super) fn of(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
@@ -122,7 +123,7 @@ fn dead(stream: &str, letter: &DeadLetter) {
 }
 
 fn short(error: &str) -> String {
-    cut(clean(error).into_owned(), ERROR)
+    cut(clean(error).into_owned(), ERROR_BYTES)
 }
 
 /// Returns whether one more line may be written. The first suppressed line starts a task that logs the

@@ -13,7 +13,7 @@ pub enum DriverError {
         "the store went back in time in shard {shard}: {detail}. Was it restored from a backup, \
          or written by another copy? Start again to continue from its present state"
     )]
-    Rewound {
+    StoreRolledBack {
         /// The shard.
         shard: u32,
         /// The expected and the found number.
@@ -28,7 +28,7 @@ pub enum DriverError {
          allows, and `overflow = \"pause\"` lets no other event in: fix the cause (`ordain keys why`) \
          or raise spill_limit, then run again"
     )]
-    Full {
+    KeyFull {
         /// The key.
         key: String,
         /// The event.

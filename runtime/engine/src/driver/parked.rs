@@ -15,15 +15,15 @@ use ordain_store::{KeyFilter, Mark, Partition, Store, insist_on};
 use ordain_util::backoff::Backoff;
 
 /// Keys in one page.
-const PAGE: usize = 256;
+const KEY_PAGE_LIMIT: usize = 256;
 /// Key records that are read in one step, and the pause after a step as a multiple of its duration. The pause leaves
 /// the store to others.
-const LOOKS: usize = 1_000;
-const PACE: u32 = 3;
+const KEY_RECORDS_PER_STEP: usize = 1_000;
+const PAUSE_FACTOR: u32 = 3;
 /// Limits the searches of this process to one at a time.
-static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
+static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
 /// Maximum number of keys that wait for room in the sequencer.
-pub(super) const WAITING: usize = PAGE;
+pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
 /// Delays before the next pass: long enough for the commits of the last keys, and doubled each time, because a pass
 /// reads all keys of the stream.
 const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
@@ -31,7 +31,7 @@ const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_D
 const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
 /// Maximum number of passes. One pass finds the keys and the next finds none; a key that is still parked after half a
 /// minute cannot be read or written.
-const PASSES: u32 = 16;
+const PASS_LIMIT: u32 = 16;
 
 /// The stream of keys that the sequencer must check.
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
@@ -90,7 +90,7 @@ impl ParkedSearchTask {
         tracing::debug!(stream, version, "looking for keys that another version has parked");
         let mut first = 0;
         let mut backoff = PASS_BACKOFF;
-        for pass in 1..=PASSES {
+        for pass in 1..=PASS_LIMIT {
             let began = Instant::now();
             let Some(found) = self.pass().await else { return };
             first = first.max(found);
@@ -111,7 +111,7 @@ impl ParkedSearchTask {
                 let mark = [Mark { name: name.clone(), value }];
                 return insist_on("write of a mark", || self.store.put_marks(&mark)).await;
             }
-            if pass < PASSES {
+            if pass < PASS_LIMIT {
                 let delay = backoff.next_delay().max(began.elapsed()).min(MAX_PASS_DELAY);
                 tokio::time::sleep(delay).await;
             } else {
@@ -129,12 +129,16 @@ impl ParkedSearchTask {
     /// Sends the keys that the store shows, and returns their number; `None` if the receiver is gone.
     async fn pass(&self) -> Option<usize> {
         let status = Some(KeyStatus::Parked);
-        let mut filter =
-            KeyFilter { status, limit: PAGE, looks: Some(LOOKS), ..KeyFilter::default() };
+        let mut filter = KeyFilter {
+            status,
+            limit: KEY_PAGE_LIMIT,
+            looks: Some(KEY_RECORDS_PER_STEP),
+            ..KeyFilter::default()
+        };
         let mut found = 0;
         loop {
             // The search of each partition reads the keys of the whole stream.
-            let turn = ONE_AT_A_TIME.acquire().await.ok()?;
+            let turn = SEARCH_PERMIT.acquire().await.ok()?;
             let began = Instant::now();
             let page = insist_on("listing of parked keys", || {
                 self.store.keys(&self.partition.stream, &filter)
@@ -153,7 +157,7 @@ impl ParkedSearchTask {
             if filter.cursor.is_none() {
                 return Some(found);
             }
-            tokio::time::sleep((took * PACE).min(MAX_PASS_DELAY)).await;
+            tokio::time::sleep((took * PAUSE_FACTOR).min(MAX_PASS_DELAY)).await;
             drop(turn);
             if self.pages.is_closed() {
                 return None;

@@ -22,14 +22,14 @@ use crate::sink::CommittedBatch;
 use ordain_store::{StoreError, insist_on};
 
 /// Turns that the driver submits to the workers together.
-const BUNCH: usize = 128;
+const TURN_BATCH_LIMIT: usize = 128;
 /// Maximum number of concurrent loads. While both are in progress, more keys collect for the next load.
-const LOADS: usize = 2;
+const LOAD_LIMIT: usize = 2;
 /// Maximum number of concurrent reads of spilled events. The size of their results is not known in advance.
-const READS: usize = 4;
+const SPILL_READ_LIMIT: usize = 4;
 
 /// Maximum number of shards that the text of a log line names. The record of the line names all.
-const SHARDS_NAMED: usize = 16;
+const LOGGED_SHARD_LIMIT: usize = 16;
 
 /// A request to the store whose answer is outstanding.
 pub(super) type StoreFuture = Pin<Box<dyn Future<Output = StoreReply> + Send>>;
@@ -40,17 +40,17 @@ pub(super) type CheckpointResult = Result<bool, StoreError>;
 /// An answer of the store.
 pub(super) enum StoreReply {
     /// The answer to a single request.
-    One(Input),
+    Input(Input),
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
     /// The answer to a load of several jobs, and the requests for which the load had no room.
-    Loads(Vec<Input>, Vec<(AttemptToken, Key)>),
+    Loaded(Vec<Input>, Vec<(AttemptToken, Key)>),
     /// The answer to a read of spilled events.
-    Page(Input),
+    SpillRead(Input),
     /// The answer to a checkpoint.
-    Saved(CheckpointResult),
+    Checkpoint(CheckpointResult),
     /// The answer to a repeated mark of the published messages.
-    MarkedAgain,
+    OutboxMarkRepeated,
 }
 
 /// A request to read spilled events of a key.
@@ -76,7 +76,7 @@ impl Driver {
             && !self.taken.is_saving()
             && let Some(save) = self.checkpoint()
         {
-            self.ask(async move { StoreReply::Saved(save.await) });
+            self.ask(async move { StoreReply::Checkpoint(save.await) });
         }
         self.check()
     }
@@ -127,7 +127,7 @@ impl Driver {
         self.ask(async move {
             let mark = || store.outbox_done(&partition, claim, shard, through, &[]);
             insist_on("mark of published messages", mark).await;
-            StoreReply::MarkedAgain
+            StoreReply::OutboxMarkRepeated
         });
     }
 
@@ -139,7 +139,7 @@ impl Driver {
         match effect {
             Effect::Run(turn) => {
                 self.bunch.push(turn);
-                if self.bunch.len() >= BUNCH {
+                if self.bunch.len() >= TURN_BATCH_LIMIT {
                     self.turns.submit(std::mem::take(&mut self.bunch));
                 }
             }
@@ -160,8 +160,8 @@ impl Driver {
             }
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
             Effect::Stop(StopReason::Fenced) => self.failed = Some(DriverError::Fenced),
-            Effect::Stop(StopReason::Rewound { shard, detail }) => {
-                self.failed = Some(DriverError::Rewound { shard, detail });
+            Effect::Stop(StopReason::RolledBack { shard, detail }) => {
+                self.failed = Some(DriverError::StoreRolledBack { shard, detail });
             }
         }
     }
@@ -173,13 +173,13 @@ impl Driver {
             self.turns.submit(std::mem::take(&mut self.bunch));
         }
         let may_read = self.sequencer.may_read();
-        if may_read && !self.loads.is_empty() && self.loading < LOADS {
+        if may_read && !self.loads.is_empty() && self.loading < LOAD_LIMIT {
             self.loading += 1;
             let loads = std::mem::take(&mut self.loads);
             self.load(loads);
         }
         while may_read
-            && self.reading < READS
+            && self.reading < SPILL_READ_LIMIT
             && let Some(page) = self.pages.pop_front()
         {
             self.reading += 1;
@@ -196,7 +196,7 @@ impl Driver {
             let loaded = insist_on("load", || store.load(&partition, &keys, bytes)).await;
             let rest = tokens.split_off(loaded.len()).into_iter().zip(keys.split_off(loaded.len()));
             let input = |(token, loaded)| Input::Loaded { token, loaded };
-            StoreReply::Loads(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
+            StoreReply::Loaded(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
         });
     }
 
@@ -214,7 +214,7 @@ impl Driver {
                 (Some(batch), CommitReply::Applied(applied)) => {
                     alarms::tell(&partition.stream, &batch, applied);
                 }
-                (_, CommitReply::Rewound { found, .. }) => tracing::error!(
+                (_, CommitReply::RolledBack { found, .. }) => tracing::error!(
                     stream = &*partition.stream,
                     partition = partition.number,
                     shard,
@@ -245,7 +245,7 @@ impl Driver {
             let read = || store.read_spill(&partition, &key, from, limit, bytes);
             let read = insist_on("read of spilled events", read).await;
             let read = read.inspect_err(|words| alarms::unread(&partition.stream, &key, words));
-            StoreReply::Page(Input::SpillRead { token, read })
+            StoreReply::SpillRead(Input::SpillRead { token, read })
         });
     }
 
@@ -273,7 +273,7 @@ impl Driver {
     }
 
     fn answer(&mut self, input: impl Future<Output = Input> + Send + 'static) {
-        self.ask(async move { StoreReply::One(input.await) });
+        self.ask(async move { StoreReply::Input(input.await) });
     }
 
     fn ask(&mut self, answer: impl Future<Output = StoreReply> + Send + 'static) {
@@ -288,10 +288,10 @@ impl Driver {
 
 /// Returns the first of the shards with their lost commits, as text.
 fn list_ranges(shards: &[LostCommits]) -> String {
-    let named = shards.iter().take(SHARDS_NAMED);
+    let named = shards.iter().take(LOGGED_SHARD_LIMIT);
     let mut ranges: Vec<String> = named.map(LostCommits::to_string).collect();
-    if shards.len() > SHARDS_NAMED {
-        ranges.push(format!("and {} more", shards.len() - SHARDS_NAMED));
+    if shards.len() > LOGGED_SHARD_LIMIT {
+        ranges.push(format!("and {} more", shards.len() - LOGGED_SHARD_LIMIT));
     }
     ranges.join(", ")
 }

@@ -12,9 +12,9 @@ use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO
 
 /// Producers' times further in the past are left out of [`CommitHistograms::publish_to_commit`]: they belong to old events that
 /// are read again, or are not times at all. One of them would outweigh a million others in the sum.
-const OLDEST: Duration = Duration::from_hours(30 * 24);
+const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
 /// Times further in the future are left out as well; other future times count as now, because clocks differ.
-const AHEAD: Duration = Duration::from_mins(1);
+const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
 
 /// Figures that a driver writes and others read.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl PartitionMetrics {
         for at in settled.iter().flatten() {
             let at = Duration::from_millis(*at);
             let since = now.saturating_sub(at);
-            if since <= OLDEST && at <= now + AHEAD {
+            if since <= EVENT_AGE_LIMIT && at <= now + CLOCK_SKEW_LIMIT {
                 times.publish_to_commit.add(since.as_secs_f64(), 1);
             }
         }

@@ -7,12 +7,12 @@ use ordain_core::DeliveryNumber;
 use tokio::sync::watch;
 
 use ordain_cloudevents::{AckProgress, FilePosition, ReadFingerprint};
-use ordain_config::CHECKPOINT_EVENTS;
+use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
 use ordain_store::checkpoint::Checkpoint;
 
 /// Longest time between two checkpoints while there are new acknowledgements.
-const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged one on.
 pub(super) struct DeliveryTracker {
@@ -62,7 +62,7 @@ impl DeliveryTracker {
             unsaved: 0,
             saving: None,
             lost: false,
-            limit: prefetch + CHECKPOINT_EVENTS,
+            limit: prefetch + CHECKPOINT_INTERVAL_EVENTS,
             saved_at: Instant::now(),
         }
     }
@@ -128,20 +128,20 @@ impl DeliveryTracker {
 
     /// Returns the latest time of the next checkpoint.
     pub(super) fn save_at(&self) -> Option<Instant> {
-        (self.is_unsaved() && self.saving.is_none()).then(|| self.saved_at + CHECKPOINT_EVERY)
+        (self.is_unsaved() && self.saving.is_none()).then(|| self.saved_at + CHECKPOINT_INTERVAL)
     }
 
     /// Returns whether a checkpoint is due now.
     pub(super) fn is_due(&self) -> bool {
         // At half of the limit, so that deliveries continue while the checkpoint is written.
         let at = self.save_at();
-        at.is_some_and(|at| self.unsaved >= CHECKPOINT_EVENTS / 2 || at <= Instant::now())
+        at.is_some_and(|at| self.unsaved >= CHECKPOINT_INTERVAL_EVENTS / 2 || at <= Instant::now())
     }
 
     /// Makes the next checkpoint due at once.
     pub(super) fn save_soon(&mut self) {
         let now = Instant::now();
-        self.saved_at = now.checked_sub(CHECKPOINT_EVERY).unwrap_or(now);
+        self.saved_at = now.checked_sub(CHECKPOINT_INTERVAL).unwrap_or(now);
     }
 
     /// Returns the checkpoint of all acknowledged deliveries in its stored form. `commits` returns the last durable
@@ -246,7 +246,7 @@ mod tests {
             }
             taken.delivered - before
         };
-        let repeats = 10 + CHECKPOINT_EVENTS as u64;
+        let repeats = 10 + CHECKPOINT_INTERVAL_EVENTS as u64;
         assert_eq!(take_all(&mut taken), repeats);
         taken.read(Some(ReadFingerprint::new(b"", &TailFingerprint::new(10 * repeats, b""))));
         taken.acknowledge(repeats);

@@ -20,7 +20,7 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait;
 
 /// Interval between two heartbeats, which is also the delay until returned partitions are claimed.
-const EVERY: Duration = Duration::from_millis(250);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -233,7 +233,7 @@ impl HeartbeatTask {
             let is_on = self.until.borrow().is_none_or(|until| Instant::now() < until);
             if is_on {
                 tokio::select! {
-                    () = sleep(EVERY) => {}
+                    () = sleep(HEARTBEAT_INTERVAL) => {}
                     () = self.soon.notified() => {}
                     Ok(()) = self.about.changed() => {}
                 }
@@ -245,7 +245,7 @@ impl HeartbeatTask {
                         "heartbeat not written; other instances may take over the partitions of this one"
                     );
                 }
-                sleep(EVERY).await;
+                sleep(HEARTBEAT_INTERVAL).await;
             }
         }
     }

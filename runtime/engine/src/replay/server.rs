@@ -16,21 +16,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 
-use super::{FOUND_BYTES, ReplayAnswer};
+use super::{ANSWER_BYTES, ReplayAnswer};
 use crate::https;
 use ordain_cloudevents::{EventDecoder, HEADERS_SIZE_LIMIT, decode_http};
 use ordain_config::{ReplayServer, ResourceName};
 
 /// Requests of one query at one time.
-const TOGETHER: usize = 4;
+const QUERY_CONCURRENCY: usize = 4;
 /// Number of consecutive failures after which the rest of a query waits for the next round.
-const FAILURES: usize = 4;
+const FAILURE_LIMIT: usize = 4;
 /// Queries of a partition at one time.
-const QUESTIONS: usize = 64;
+const QUERY_LIMIT: usize = 64;
 /// Time limit of a query, including its wait for other queries; longer if one answer may take longer.
-const QUESTION: Duration = Duration::from_secs(30);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The reason for a query that ended early.
-const BUSY: &str = "the server is overloaded";
+const OVERLOADED_REASON: &str = "the server is overloaded";
 /// Characters that are escaped in a path: all but the unreserved ones of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -86,7 +86,7 @@ impl ReplayClient {
             agent,
             host,
             all,
-            questions: Semaphore::new(QUESTIONS),
+            questions: Semaphore::new(QUERY_LIMIT),
             stream: stream.shared(),
             config: config.clone(),
             decoder,
@@ -100,7 +100,7 @@ impl ReplayClient {
         key: &Key,
         missing: &[RangeInclusive<u64>],
     ) -> ReplayAnswer {
-        let time = 2 * Duration::from_millis(self.config.timeout.0).max(QUESTION / 2);
+        let time = 2 * Duration::from_millis(self.config.timeout.0).max(QUERY_TIMEOUT / 2);
         let since = Instant::now();
         let deadline = since + time;
         match timeout_at(deadline, self.questions.acquire()).await {
@@ -114,7 +114,7 @@ impl ReplayClient {
     fn not_asked(&self, since: Instant, missing: &[RangeInclusive<u64>]) -> ReplayAnswer {
         let first = missing.first().map_or(0, |range| *range.start());
         let until = if self.has_answered_since(since) { first } else { u64::MAX };
-        ReplayAnswer { until, ..ReplayAnswer::failed(BUSY) }
+        ReplayAnswer { until, ..ReplayAnswer::failed(OVERLOADED_REASON) }
     }
 
     async fn ask_until(
@@ -134,32 +134,33 @@ impl ReplayClient {
             let key = key.clone();
             async move { (sequence, server.request(key, sequence).await) }
         });
-        let mut answers = stream::iter(requests).buffered(TOGETHER);
+        let mut answers = stream::iter(requests).buffered(QUERY_CONCURRENCY);
         loop {
             // The permits of an answer last until the answer is processed.
             let (sequence, (answer, permits)) = match timeout_at(deadline, answers.next()).await {
                 Ok(Some(answer)) => answer,
                 Ok(None) => break,
                 Err(_) => {
-                    found.failed = Some(BUSY.into());
+                    found.failed = Some(OVERLOADED_REASON.into());
                     found.until = until.unwrap_or(self.not_asked(since, missing).until);
                     break;
                 }
             };
             let behind = sequence.saturating_add(1);
             until = Some(behind);
-            failures = if matches!(answer, Err(FetchError::Away(_))) { failures + 1 } else { 0 };
+            failures =
+                if matches!(answer, Err(FetchError::Unavailable(_))) { failures + 1 } else { 0 };
             match answer {
                 Ok(Some(event)) => {
                     bytes += event.memory();
                     found.events.push((sequence, Arc::new(event)));
                 }
                 Ok(None) => {}
-                Err(FetchError::Away(words) | FetchError::Strange(words)) => {
+                Err(FetchError::Unavailable(words) | FetchError::InvalidAnswer(words)) => {
                     found.failed = Some(words.into());
                 }
             }
-            if failures >= FAILURES && sequence < last(missing) {
+            if failures >= FAILURE_LIMIT && sequence < last(missing) {
                 if !self.has_answered_since(since) {
                     // The request below must not wait for the permits held here.
                     drop((permits, answers));
@@ -171,7 +172,7 @@ impl ReplayClient {
                 found.until = if self.has_answered_since(since) { behind } else { u64::MAX };
                 break;
             }
-            if bytes >= FOUND_BYTES {
+            if bytes >= ANSWER_BYTES {
                 found.until = behind;
                 break;
             }
@@ -198,16 +199,16 @@ impl ReplayClient {
         // The permits belong to the request, even if its result is no longer needed.
         let asked =
             tokio::task::spawn_blocking(move || (server.call(&key, sequence), Some(permits)));
-        let panicked = |error: JoinError| (Err(FetchError::Away(error.to_string())), None);
+        let panicked = |error: JoinError| (Err(FetchError::Unavailable(error.to_string())), None);
         let (answer, permits) = asked.await.unwrap_or_else(panicked);
-        if !matches!(answer, Err(FetchError::Away(_))) {
+        if !matches!(answer, Err(FetchError::Unavailable(_))) {
             *self.host.answered() = Some(Instant::now());
         }
         (answer, permits)
     }
 
     fn call(&self, key: &str, sequence: u64) -> FetchResult {
-        let strange = |words: String| Err(FetchError::Strange(words));
+        let strange = |words: String| Err(FetchError::InvalidAnswer(words));
         if matches!(key, "." | "..") {
             return strange(
                 "the key is `.` or `..`, which cannot be part of a URL's path".to_owned(),
@@ -218,11 +219,12 @@ impl ReplayClient {
             request = request.header("authorization", authorization.expose());
         }
         request = request.header("accept", "application/cloudevents+json, */*;q=0.5");
-        let mut answer = request.call().map_err(|error| FetchError::Away(error.to_string()))?;
+        let mut answer =
+            request.call().map_err(|error| FetchError::Unavailable(error.to_string()))?;
         match answer.status().as_u16() {
             200 => {}
             404 | 410 => return Ok(None),
-            429 | 500.. => return Err(FetchError::Away(answer.status().to_string())),
+            429 | 500.. => return Err(FetchError::Unavailable(answer.status().to_string())),
             _ => return strange(answer.status().to_string()),
         }
         // Without a length or chunks, a truncated body looks like a complete one.
@@ -231,9 +233,11 @@ impl ReplayClient {
         }
         let limit = self.decoder.event_size;
         let body = answer.body_mut().with_config().limit(limit as u64 + 1).read_to_vec();
-        let body = body.map_err(|error| FetchError::Away(error.to_string()))?;
-        let event = decode_http(&self.decoder, answer.headers(), &body.into())
-            .map_err(|error| FetchError::Strange(format!("the answer is not an event: {error}")))?;
+        let body = body.map_err(|error| FetchError::Unavailable(error.to_string()))?;
+        let event =
+            decode_http(&self.decoder, answer.headers(), &body.into()).map_err(|error| {
+                FetchError::InvalidAnswer(format!("the answer is not an event: {error}"))
+            })?;
         if event.key() != key || event.sequence() != Some(sequence) {
             let number =
                 event.sequence().map_or("none".to_owned(), |sequence| sequence.to_string());
@@ -260,9 +264,9 @@ type RequestPermits = [OwnedSemaphorePermit; 2];
 /// The reason why a request brought no event, and another attempt may.
 enum FetchError {
     /// There was no answer, or the server cannot answer now.
-    Away(String),
+    Unavailable(String),
     /// The answer is not an event, or another event.
-    Strange(String),
+    InvalidAnswer(String),
 }
 
 /// Returns whether the headers show where the body ends.

@@ -15,9 +15,9 @@ use ordain_store::Store;
 use ordain_util::log_throttle::LogThrottle;
 
 /// How long a start waits for a broker that does not answer, if the process can do nothing without it.
-pub(super) const START: Duration = Duration::from_secs(30);
+pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay between two attempts.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings that the broker is unavailable.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -69,11 +69,13 @@ async fn wait_for<T>(
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
     loop {
         let reason = match work().await {
-            Err(BrokerError::Away(reason)) if until.is_none_or(|until| Instant::now() < until) => {
+            Err(BrokerError::Unavailable(reason))
+                if until.is_none_or(|until| Instant::now() < until) =>
+            {
                 reason
             }
-            Err(BrokerError::Away(reason)) => {
-                return Err(BrokerError::Away(format!(
+            Err(BrokerError::Unavailable(reason)) => {
+                return Err(BrokerError::Unavailable(format!(
                     "{reason}. The broker stayed unavailable: is RabbitMQ running there (`broker.url`)?"
                 )));
             }
@@ -82,6 +84,6 @@ async fn wait_for<T>(
         if throttle.allow() {
             tracing::warn!("broker unavailable: {reason}; waiting for it");
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }

@@ -15,13 +15,13 @@ use ordain_wasm::HandlerRegistry;
 pub enum RunPhase {
     /// Compiles the handlers.
     #[default]
-    LoadsHandlers,
+    LoadingHandlers,
     /// Opens the store.
-    OpensStore,
+    OpeningStore,
     /// Claims the first partitions.
-    Claims,
+    ClaimingPartitions,
     /// Drives partitions; the process has owned its whole share.
-    Drives,
+    Running,
 }
 
 /// The state of a run.
@@ -85,14 +85,14 @@ impl RunStatus {
     pub fn loaded(&self, handlers: &Arc<HandlerRegistry>) {
         let mut seen = self.seen();
         seen.handlers = Some(Arc::clone(handlers));
-        seen.phase = RunPhase::OpensStore;
+        seen.phase = RunPhase::OpeningStore;
     }
 
     /// Records that the store is open.
     pub fn opened(&self, store: &Arc<dyn Store>) {
         let mut seen = self.seen();
         seen.store = Some(Arc::clone(store));
-        seen.phase = RunPhase::Claims;
+        seen.phase = RunPhase::ClaimingPartitions;
     }
 
     /// Returns the figures of a partition, which stay the same for all its drivers.
@@ -114,7 +114,7 @@ impl RunStatus {
         seen.has = has;
         seen.share = share;
         if has == share {
-            seen.phase = RunPhase::Drives;
+            seen.phase = RunPhase::Running;
         }
     }
 

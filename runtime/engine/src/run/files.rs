@@ -14,7 +14,7 @@ use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, 
 use ordain_store::{Partition, Store, StoreError};
 
 /// Commits whose messages are read from the outbox at one time.
-const PAGE: usize = 1_024;
+const OUTBOX_PAGE_COMMITS: usize = 1_024;
 
 /// The identity of a file under any name: device and inode.
 type FileIdentity = (u64, u64);
@@ -72,7 +72,7 @@ fn check(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::File(file) = sink else { continue };
         let place = match &file.path {
-            FileOrStdio::Standard => None,
+            FileOrStdio::Stdio => None,
             FileOrStdio::File(path) => {
                 let place = FileSinkPath { loaded, setting: format!("sinks.{name}.path"), path };
                 place.check(&read, &mut checked.written)?;
@@ -88,7 +88,7 @@ fn source_paths(loaded: &LoadedConfig) -> impl Iterator<Item = (&str, &Path)> {
     loaded.config.streams.iter().filter_map(|(name, stream)| match &stream.source {
         SourceConfig::File(source) => match &source.path {
             FileOrStdio::File(path) => Some((&**name, &**path)),
-            FileOrStdio::Standard => None,
+            FileOrStdio::Stdio => None,
         },
         _ => None,
     })
@@ -207,7 +207,8 @@ async fn unpublished(config: &Config, store: &dyn Store) -> Result<HashSet<Strin
             for shard in 0..store.shards() {
                 let mut after = 0;
                 loop {
-                    let entries = store.outbox(&partition, shard, after, PAGE).await?;
+                    let entries =
+                        store.outbox(&partition, shard, after, OUTBOX_PAGE_COMMITS).await?;
                     let Some(last) = entries.last() else { break };
                     after = last.number;
                     for entry in entries {

@@ -26,13 +26,13 @@ use ordain_util::shutdown::asked_to_stop;
 use ordain_util::wait;
 
 /// Delay before a lease that was refused is requested again.
-const AGAIN: Duration = Duration::from_secs(1);
+const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Interval between two reports of this instance's work.
-const REPORT: Duration = Duration::from_secs(2);
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between two checks whether all partitions rest.
-const REST: Duration = Duration::from_millis(20);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long `run --once` waits for a partition beyond the lease of its holder, which may have died.
-const BEYOND: Duration = Duration::from_secs(2);
+const HOLDER_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
 /// A running request for a partition.
 type PartitionFuture<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, RunError>)> + 'a>>;
@@ -113,9 +113,9 @@ impl<'a> PartitionManager<'a> {
     ) -> Result<usize, RunError> {
         let all = all(self.starting.loaded);
         let mut reach = self.watch_reach();
-        let mut report = interval(REPORT);
+        let mut report = interval(REPORT_INTERVAL);
         report.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut rest = interval(REST);
+        let mut rest = interval(IDLE_CHECK_INTERVAL);
         rest.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.rebalance(&all)?;
@@ -209,13 +209,13 @@ impl<'a> PartitionManager<'a> {
         let mut share = self.share.clone();
         share.retain(|partition| !self.ended.contains(partition));
         for (partition, mine) in &self.mine {
-            if !share.contains(partition) && mine.tenure.stage() == OwnershipPhase::Held {
+            if !share.contains(partition) && mine.tenure.stage() == OwnershipPhase::Owned {
                 tracing::info!(
                     stream = &*partition.stream,
                     partition = partition.number,
                     "handing the partition over to another instance"
                 );
-                mine.tenure.set(OwnershipPhase::Leaving);
+                mine.tenure.set(OwnershipPhase::Draining);
             }
         }
         for partition in &share {
@@ -238,14 +238,14 @@ impl<'a> PartitionManager<'a> {
                     .is_some_and(|released| lease.epoch <= released.epoch);
             if lease.holder == Some(id) && !is_known {
                 let mine = OwnedPartition { tenure: self.heart.tenure(), is_driven: false };
-                mine.tenure.set(OwnershipPhase::Over);
+                mine.tenure.set(OwnershipPhase::Lost);
                 self.mine.insert(partition.clone(), mine);
                 self.give_back(partition.clone(), lease.epoch);
             }
         }
         let is_driven = |partition: &&Partition| {
             let mine = self.mine.get(*partition);
-            mine.is_some_and(|mine| mine.is_driven && mine.tenure.stage() == OwnershipPhase::Held)
+            mine.is_some_and(|mine| mine.is_driven && mine.tenure.stage() == OwnershipPhase::Owned)
         };
         self.figures.drives(share.iter().filter(is_driven).count(), share.len());
         Ok(())
@@ -265,7 +265,7 @@ impl<'a> PartitionManager<'a> {
         let InstanceInfo { name, alone, .. } = InstanceInfo::decode(&member.about);
         let Partition { stream, number } = partition;
         let lease = Duration::from_millis(self.starting.loaded.config.runtime.lease.0);
-        let patience = member.lasts.map_or(lease, |lasts| lease.max(lasts)) + BEYOND;
+        let patience = member.lasts.map_or(lease, |lasts| lease.max(lasts)) + HOLDER_GRACE_PERIOD;
         // If two instances need all partitions, only the one with the higher id gives up.
         let gives_up = !alone || holder < self.heart.id();
         if gives_up && self.started.elapsed() > patience {
@@ -281,7 +281,7 @@ impl<'a> PartitionManager<'a> {
                 "waiting for the process {name} to release the partition"
             );
         }
-        self.again.insert(partition.clone(), Instant::now() + AGAIN);
+        self.again.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
         Ok(())
     }
 
@@ -299,10 +299,10 @@ impl<'a> PartitionManager<'a> {
 
     fn leased(&mut self, partition: Partition, leased: LeaseReply) {
         let Some(mine) = self.mine.get(&partition) else { return };
-        let LeaseReply::Given(epoch) = leased else {
-            mine.tenure.set(OwnershipPhase::Over);
+        let LeaseReply::Granted(epoch) = leased else {
+            mine.tenure.set(OwnershipPhase::Lost);
             self.mine.remove(&partition);
-            self.again.insert(partition, Instant::now() + AGAIN);
+            self.again.insert(partition, Instant::now() + LEASE_RETRY_DELAY);
             return;
         };
         self.heart.leased(&mine.tenure, &partition, epoch);
@@ -315,7 +315,7 @@ impl<'a> PartitionManager<'a> {
             let parts = tokio::select! {
                 parts = starting.bring_up(&partition, epoch, Arc::clone(&tenure), &progress) => parts,
                 // Another instance owns the partition, or is about to.
-                _ = stages.past(OwnershipPhase::Held) => Ok(None),
+                _ = stages.past(OwnershipPhase::Owned) => Ok(None),
             };
             (partition, parts.map(|parts| parts.map(Box::new)))
         }));
@@ -327,7 +327,7 @@ impl<'a> PartitionManager<'a> {
             mine.is_driven = true;
             self.drivers.spawn(async move { (partition, Driver::run(*parts).await) });
         } else {
-            mine.tenure.set(OwnershipPhase::Over);
+            mine.tenure.set(OwnershipPhase::Lost);
             if let Some(epoch) = mine.tenure.epoch() {
                 self.give_back(partition, epoch);
             }
@@ -343,7 +343,7 @@ impl<'a> PartitionManager<'a> {
         self.figures.of(&partition).over();
         let Some(mine) = self.mine.get_mut(&partition) else { return Ok(()) };
         mine.is_driven = false;
-        mine.tenure.set(OwnershipPhase::Over);
+        mine.tenure.set(OwnershipPhase::Lost);
         let epoch = mine.tenure.epoch();
         match result {
             Ok(stats) if self.starting.once || self.is_ending => {
@@ -358,7 +358,7 @@ impl<'a> PartitionManager<'a> {
                     partition = partition.number,
                     "another process has taken the partition over; uncommitted work is dropped"
                 );
-                self.again.insert(partition.clone(), Instant::now() + AGAIN);
+                self.again.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
             }
             Err(source) => {
                 return Err(RunError::Driver { stream: Arc::clone(&partition.stream), source });
@@ -389,9 +389,9 @@ impl<'a> PartitionManager<'a> {
         self.coming = FuturesUnordered::new();
         self.mine.retain(|_, mine| {
             mine.tenure.set(if mine.is_driven {
-                OwnershipPhase::Leaving
+                OwnershipPhase::Draining
             } else {
-                OwnershipPhase::Over
+                OwnershipPhase::Lost
             });
             mine.is_driven
         });

@@ -10,10 +10,10 @@ use ordain_store::{KeyFilter, Store, StoreError};
 use ordain_util::text::count;
 
 /// Keys in a page while held events are counted.
-const PAGE: usize = 1_000;
+const KEY_PAGE_LIMIT: usize = 1_000;
 
 /// Maximum number of streams that are named for each blocked status.
-const STREAMS: usize = 10;
+const STREAM_LIMIT: usize = 10;
 
 /// The result of a run.
 #[derive(Debug, Clone, Default)]
@@ -29,12 +29,12 @@ pub struct RunReport {
 pub struct HeldTotals {
     /// Number of events of all keys that are held in the store.
     pub events: u64,
-    /// Number of keys by index in [`STANDING`] and by stream.
+    /// Number of keys by index in [`BLOCKED_STATUSES`] and by stream.
     keys: BTreeMap<(usize, Arc<str>), u64>,
 }
 
 /// Statuses of blocked keys: the status, its name in commands, and its text in the report.
-const STANDING: [(KeyStatus, &str, &str); 3] = [
+const BLOCKED_STATUSES: [(KeyStatus, &str, &str); 3] = [
     (KeyStatus::Waiting, "waiting", "waiting for an event"),
     (KeyStatus::Retrying, "retrying", "waiting to retry"),
     (KeyStatus::Parked, "parked", "parked"),
@@ -45,13 +45,13 @@ impl HeldTotals {
     pub(super) async fn count(store: &dyn Store) -> Result<Self, StoreError> {
         let mut held = Self::default();
         for stream in store.streams().await? {
-            let mut filter = KeyFilter { limit: PAGE, ..KeyFilter::default() };
+            let mut filter = KeyFilter { limit: KEY_PAGE_LIMIT, ..KeyFilter::default() };
             loop {
                 let page = store.keys(&stream, &filter).await?;
                 for job in page.rows.into_iter().filter_map(|row| row.job.ok()) {
                     held.events += job.spilled.count;
                     if let Some(way) =
-                        STANDING.iter().position(|(status, ..)| *status == job.status)
+                        BLOCKED_STATUSES.iter().position(|(status, ..)| *status == job.status)
                     {
                         *held.keys.entry((way, Arc::clone(&stream))).or_default() += 1;
                     }
@@ -98,7 +98,7 @@ impl RunReport {
             "dead_total": stats.dead_total(),
             "held": held.as_ref().map(|held| {
                 let mut json = serde_json::json!({ "events": held.events });
-                for (way, (_, name, _)) in STANDING.iter().enumerate() {
+                for (way, (_, name, _)) in BLOCKED_STATUSES.iter().enumerate() {
                     let keys: u64 = held.streams(way).map(|(_, keys)| keys).sum();
                     json[format!("{name}_keys")] = keys.into();
                 }
@@ -128,18 +128,18 @@ impl RunReport {
         let Some(held) = held else { return text };
         line("held in the store", held.events);
         let config = config.option();
-        for (way, (_, status, what)) in STANDING.iter().enumerate() {
+        for (way, (_, status, what)) in BLOCKED_STATUSES.iter().enumerate() {
             let all = held.streams(way).count();
-            for (stream, keys) in held.streams(way).take(STREAMS) {
+            for (stream, keys) in held.streams(way).take(STREAM_LIMIT) {
                 let keys = count(keys, "key");
                 text += &format!(
                     "  {keys} {what}: see `ordain keys list {stream} --status {status}{config}`\n"
                 );
             }
-            if all > STREAMS {
+            if all > STREAM_LIMIT {
                 text += &format!(
                     "  and keys {what} in {}\n",
-                    count((all - STREAMS) as u64, "more stream")
+                    count((all - STREAM_LIMIT) as u64, "more stream")
                 );
             }
         }

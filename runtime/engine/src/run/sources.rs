@@ -24,10 +24,10 @@ use ordain_util::probe::TailFingerprint;
 
 /// Divisor of a partition's memory for deliveries that the broker has sent and the driver has not taken; the rest is
 /// for events, states and outcomes.
-const AHEAD: usize = 4;
+const PREFETCH_MEMORY_DIVISOR: usize = 4;
 
 /// Delay before a checkpoint that the store did not accept is written again.
-const AGAIN: Duration = Duration::from_millis(500);
+const CHECKPOINT_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A running source.
 pub(super) struct StartedSource {
@@ -156,7 +156,7 @@ impl PartitionFactory<'_> {
             partition: settings.partition,
             stream: name.shared(),
             prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
-            memory: settings.memory_budget / AHEAD,
+            memory: settings.memory_budget / PREFETCH_MEMORY_DIVISOR,
             last_window: Arc::clone(
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
@@ -248,7 +248,7 @@ impl PartitionFactory<'_> {
             };
             // Under another claim the checkpoint is not needed.
             while !put().await? && !target.tenure.is_over() {
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(CHECKPOINT_RETRY_DELAY).await;
             }
         }
         let options = FileOptions {

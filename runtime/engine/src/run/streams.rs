@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::sources::StartedSource;
 use super::starting::PartitionFactory;
-use crate::completion::{Completion, INBOX};
+use crate::completion::{COMPLETION_LIMIT, Completion};
 use crate::driver::{DriverConfig, PartitionMetrics};
 use crate::replay;
 use crate::run::RunError;
@@ -29,7 +29,7 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::StreamContext;
 
 /// Commits whose messages are read and published together.
-const PAGE: usize = 64;
+const OUTBOX_PAGE_COMMITS: usize = 64;
 /// Time between two warnings that a partition waits.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -127,7 +127,7 @@ impl PartitionFactory<'_> {
             Err(StoreError::InUse(_)) => return Ok(None),
             claimed => claimed?,
         };
-        let (complete, completions) = mpsc::channel(INBOX);
+        let (complete, completions) = mpsc::channel(COMPLETION_LIMIT);
         let target = Arc::new(PartitionHandle {
             partition: partition.clone(),
             claim: claimed.claim,
@@ -158,14 +158,15 @@ impl PartitionFactory<'_> {
             let mut after = 0;
             loop {
                 let partition = &target.partition;
-                let mut entries = self.store.outbox(partition, shard, after, PAGE).await?;
+                let mut entries =
+                    self.store.outbox(partition, shard, after, OUTBOX_PAGE_COMMITS).await?;
                 entries.retain(|entry| entry.number <= *last);
                 let Some(newest) = entries.last() else { break };
                 after = newest.number;
                 let (taken, mut answer) = oneshot::channel();
                 let left = OutboxBacklog { target: Arc::clone(target), shard, entries, taken };
                 let mut asking = pin!(async {
-                    self.questions.send(PublisherCommand::LeftOver(left)).await.ok()?;
+                    self.questions.send(PublisherCommand::PublishBacklog(left)).await.ok()?;
                     (&mut answer).await.ok()
                 });
                 messages += loop {
@@ -191,7 +192,7 @@ impl PartitionFactory<'_> {
             );
         }
         let (tell, left) = oneshot::channel();
-        let question = PublisherCommand::Left(Arc::clone(target), tell);
+        let question = PublisherCommand::TakeSentBacklog(Arc::clone(target), tell);
         let asked = self.questions.send(question).await;
         Ok(if asked.is_ok() { left.await.ok() } else { None })
     }

@@ -32,11 +32,11 @@ use ordain_wasm::{
 };
 
 /// Interval between two scans of the folder, in addition to notifications: not every file system sends them.
-const LOOK: Duration = Duration::from_secs(2);
+const FOLDER_SCAN_INTERVAL: Duration = Duration::from_secs(2);
 /// Delay before the next request to a store that did not answer.
-const AGAIN: Duration = Duration::from_millis(500);
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Delay between a notification and the scan, which collects changes that belong together.
-const TOGETHER: Duration = Duration::from_millis(50);
+const DEBOUNCE_DELAY: Duration = Duration::from_millis(50);
 /// Time between two warnings that the folder cannot be read, or that no version can be decided on.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
@@ -92,7 +92,7 @@ impl<'a> RolloutController<'a> {
     pub(super) async fn run(mut self, once: bool) -> RunError {
         let (tell, mut changes) = mpsc::channel(1);
         let _watcher = self.watch(tell);
-        let mut look = interval(LOOK);
+        let mut look = interval(FOLDER_SCAN_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut loading: Option<(HandlerFile, FileStamp, PendingLoad)> = None;
         // The scan runs on another thread, because the file system may not respond.
@@ -109,8 +109,8 @@ impl<'a> RolloutController<'a> {
                     loading = Some((file, stamp, load));
                     None
                 }
-                CatalogAction::At(at) => Some(at),
-                CatalogAction::Load(..) | CatalogAction::Nothing => None,
+                CatalogAction::WaitUntil(at) => Some(at),
+                CatalogAction::Load(..) | CatalogAction::WaitForChange => None,
             };
             let handlers = Arc::clone(self.handlers);
             tokio::select! {
@@ -145,13 +145,13 @@ impl<'a> RolloutController<'a> {
             };
             if seen.missing.get_or_insert_with(Instant::now).elapsed() > patience {
                 let stream = Arc::clone(stream);
-                return Some(RunError::Missing { stream, reason: missing.reason });
+                return Some(RunError::VersionMissing { stream, reason: missing.reason });
             }
         }
         None
     }
 
-    /// Watches the folder for changes. If that fails, only the interval of `LOOK` applies.
+    /// Watches the folder for changes. If that fails, only the interval of `FOLDER_SCAN_INTERVAL` applies.
     fn watch(&self, tell: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
         // A single waiting notification is enough.
@@ -183,7 +183,7 @@ impl<'a> RolloutController<'a> {
         let dir = self.loaded.config.plugins.dir.clone();
         tokio::task::spawn_blocking(move || {
             // Changes that belong together are scanned together.
-            std::thread::sleep(TOGETHER);
+            std::thread::sleep(DEBOUNCE_DELAY);
             PluginFolder::scan(&dir)
         })
     }
@@ -230,7 +230,7 @@ impl<'a> RolloutController<'a> {
         let file = file.clone();
         let load = move || {
             // The receiver may be gone.
-            let _ = tell.send(engine.load_beside(&file, CompilePriority::Polite));
+            let _ = tell.send(engine.load_beside(&file, CompilePriority::Low));
         };
         // Without a thread the sender is dropped, and the file is loaded again later.
         let _ = std::thread::Builder::new().name("ordain-loader".to_owned()).spawn(load);
@@ -257,7 +257,7 @@ impl<'a> RolloutController<'a> {
                 self.handlers.keep(handler);
                 self.membership.offer(self.handlers.offers());
             }
-            (LoadOutcome::Refused(reason), _) => tracing::error!(
+            (LoadOutcome::Unusable(reason), _) => tracing::error!(
                 path = %clean(&file.path.display().to_string()),
                 reason = %clean(&reason),
                 "handler version unusable; running versions continue"
@@ -279,7 +279,7 @@ impl<'a> RolloutController<'a> {
     /// store went back in time and lost it.
     async fn look_for_newer(&mut self) {
         let Ok(table) = self.store.table().await else {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(STORE_RETRY_DELAY).await;
             return self.handlers.needed.notify_one();
         };
         for (stream, _) in self.handlers.streams() {
@@ -332,7 +332,7 @@ impl<'a> RolloutController<'a> {
                 may_go_back: seen.had == decided && !may_come(),
                 newest: seen.newest,
             };
-            if seen.newest + 1 >= Rollout::END && self.decision_throttle.allow() {
+            if seen.newest + 1 >= Rollout::NUMBER_END && self.decision_throttle.allow() {
                 tracing::error!(
                     stream = &**stream,
                     generation = seen.newest,
@@ -350,7 +350,7 @@ impl<'a> RolloutController<'a> {
                         if self.decision_throttle.allow() {
                             tracing::warn!(%error, "decision on a handler version not written; retrying");
                         }
-                        again = Some(Instant::now() + AGAIN);
+                        again = Some(Instant::now() + STORE_RETRY_DELAY);
                     }
                 }
             }

@@ -44,7 +44,7 @@ pub enum PublisherError {
          process has in memory. The next start numbers messages after the ones that the shard has, so some numbers \
          are assigned twice: check the receivers for numbers that two messages of the last minutes share"
     )]
-    WentBack {
+    StoreRolledBack {
         /// The stream.
         stream: String,
         /// The destination of the messages.

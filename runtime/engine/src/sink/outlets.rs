@@ -20,7 +20,7 @@ use ordain_util::log_throttle::LogThrottle;
 /// Size of encoded lines above which they are written, in bytes.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// Delay between attempts to write to a failing sink.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Time between two errors of a sink in the log.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -265,7 +265,7 @@ async fn insist(
             );
         }
         tries = tries.saturating_add(1);
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
     Ok(())
 }

@@ -26,9 +26,9 @@ use ordain_store::Ownership;
 use ordain_store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, insist_on};
 
 /// Maximum number of batches that are published together, with one sync of the files and one write to the store.
-const GROUP: usize = 64;
+const BATCH_GROUP_LIMIT: usize = 64;
 /// Maximum number of confirms that are processed together.
-const CONFIRMED: usize = 256;
+const CONFIRM_GROUP_LIMIT: usize = 256;
 /// The publisher's data of a partition.
 pub struct PartitionHandle {
     /// The partition.
@@ -70,7 +70,7 @@ impl PartitionHandle {
     /// in time.
     pub fn store_may_have_gone_back(&self) {
         // A driver whose channel is full is active and detects the loss itself.
-        let _ = self.completions.try_send(Completion::Input(Input::StoreMayHaveGoneBack));
+        let _ = self.completions.try_send(Completion::Input(Input::StoreMayHaveRolledBack));
     }
 
     /// Records that a commit is durable.
@@ -117,9 +117,9 @@ pub(crate) struct OutboxBacklog {
 /// A request to the publisher.
 pub(crate) enum PublisherCommand {
     /// A request to publish left-over messages.
-    LeftOver(OutboxBacklog),
+    PublishBacklog(OutboxBacklog),
     /// A request for the left-over messages of a partition that are not done, for the partition's driver.
-    Left(Arc<PartitionHandle>, oneshot::Sender<Vec<Input>>),
+    TakeSentBacklog(Arc<PartitionHandle>, oneshot::Sender<Vec<Input>>),
 }
 
 /// A task that publishes the messages of all partitions.
@@ -174,7 +174,7 @@ impl OutboxPublisher {
         mut committed: mpsc::Receiver<CommittedBatch>,
         mut questions: mpsc::Receiver<PublisherCommand>,
     ) -> Result<(), PublisherError> {
-        let mut group = Vec::with_capacity(GROUP);
+        let mut group = Vec::with_capacity(BATCH_GROUP_LIMIT);
         let mut is_open = true;
         // Runs of partitions with another owner are not waited for.
         while is_open || self.runs.are_any(|run| !run.target.tenure.is_over()) {
@@ -186,7 +186,7 @@ impl OutboxPublisher {
                 let _ = left.taken.send(messages);
             }
             tokio::select! {
-                taken = committed.recv_many(&mut group, GROUP), if is_open => {
+                taken = committed.recv_many(&mut group, BATCH_GROUP_LIMIT), if is_open => {
                     is_open = taken > 0;
                     self.publish(&mut group).await?;
                 }
@@ -202,14 +202,11 @@ impl OutboxPublisher {
 
     fn answer(&mut self, question: PublisherCommand) {
         match question {
-            PublisherCommand::LeftOver(left) => self.aside.push_back(left),
-            PublisherCommand::Left(target, answer) => {
+            PublisherCommand::PublishBacklog(left) => self.aside.push_back(left),
+            PublisherCommand::TakeSentBacklog(target, answer) => {
                 let of = self.left.extract_if(.., |left| Arc::ptr_eq(&left.target, &target));
-                let input = |SentBacklog { shard, through, messages, bytes, .. }| Input::LeftOver {
-                    shard,
-                    through,
-                    messages,
-                    bytes,
+                let input = |SentBacklog { shard, through, messages, bytes, .. }| {
+                    Input::OutboxBacklog { shard, through, messages, bytes }
                 };
                 // The requester may have given the partition up.
                 let _ = answer.send(of.map(input).collect());
@@ -252,7 +249,7 @@ impl OutboxPublisher {
     /// Waits for confirms of the tasks, and records them.
     async fn news(&mut self) -> Result<(), PublisherError> {
         tokio::select! {
-            _ = self.published.recv_many(&mut self.confirmed, CONFIRMED),
+            _ = self.published.recv_many(&mut self.confirmed, CONFIRM_GROUP_LIMIT),
                 if !self.tasks.is_empty() =>
             {
                 for (run, count) in self.confirmed.drain(..) {

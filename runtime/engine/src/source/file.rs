@@ -12,14 +12,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::lines::{LineSplitter, NextLine};
 use ordain_cloudevents::{
-    BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD, SourceHandle,
+    BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES, SourceHandle,
 };
 use ordain_cloudevents::{DecodeError, EventDecoder};
 use ordain_store::checkpoint::read_again;
-use ordain_util::probe::{PROBE, TailFingerprint};
+use ordain_util::probe::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Interval at which a followed file is checked for more data.
-const FOLLOW: Duration = Duration::from_millis(200);
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The settings of a file source.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl FileOptions {
 /// Starts a reader on a thread of its own, because reading and decoding block. The reader ends at the end of the
 /// input, or when the receiver of its deliveries is dropped.
 pub fn start(options: FileOptions) -> io::Result<SourceHandle> {
-    let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
+    let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
     std::thread::Builder::new().name("source".into()).spawn(move || {
         if let Err(error) = open(&options).and_then(|lines| read(lines, &options, &deliver)) {
@@ -74,7 +74,7 @@ fn open(options: &FileOptions) -> io::Result<SourceSplitter> {
         return Ok(LineSplitter::new(Box::new(io::stdin()), limit));
     };
     let position = options.position;
-    let head = TailFingerprint::read(file, position.offset.min(PROBE as u64))?;
+    let head = TailFingerprint::read(file, position.offset.min(TAIL_LIMIT_BYTES as u64))?;
     let tail = TailFingerprint::read(file, position.offset)?;
     let mut input = file.try_clone()?;
     input.seek(SeekFrom::Start(position.offset))?;
@@ -104,7 +104,7 @@ fn read(
             if before && replaced {
                 return Err(end_of_replaced(&mut lines, options, deliver));
             }
-            std::thread::sleep(FOLLOW);
+            std::thread::sleep(FOLLOW_INTERVAL);
         } else {
             // The receiver is gone when the process is ending; the batch does not matter then.
             let _ = deliver.blocking_send(batch);

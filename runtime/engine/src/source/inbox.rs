@@ -23,7 +23,7 @@ use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum number of offered events that wait for the sequencer.
-const AHEAD: usize = 64;
+const OFFER_LIMIT: usize = 64;
 /// Delays between two attempts to reach an unavailable broker.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 /// Time between two warnings that events are not published.
@@ -52,7 +52,7 @@ impl Inbox {
         offers: usize,
         producer: impl Fn() -> ExchangeProducer,
     ) -> Self {
-        let (offer, offered) = mpsc::channel(AHEAD);
+        let (offer, offered) = mpsc::channel(OFFER_LIMIT);
         let is_away = Arc::<AtomicBool>::default();
         let relay = |queue, offers| {
             let relay = IngressRelay {
@@ -165,7 +165,7 @@ impl IngressRelay {
                     None if refused == 0 => continue,
                     None => self.producer.refusal(refused),
                     Some(BrokerError::Refused(reason)) => reason,
-                    Some(BrokerError::Away(reason)) => {
+                    Some(BrokerError::Unavailable(reason)) => {
                         failed = Some(reason);
                         break;
                     }

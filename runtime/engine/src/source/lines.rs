@@ -3,21 +3,21 @@
 use std::io::{self, Read};
 
 use ordain_cloudevents::{FilePosition, ReadFingerprint};
-use ordain_util::probe::{PROBE, TailFingerprint};
+use ordain_util::probe::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Size of one read, in bytes.
-const CHUNK: usize = 1 << 18;
+const READ_BYTES: usize = 1 << 18;
 
 /// A splitter of an input into lines.
 pub(super) struct LineSplitter<R> {
     input: R,
     buffer: Vec<u8>,
-    /// Start of the part of `buffer` that is not returned yet. Up to [`PROBE`] bytes before it are kept.
+    /// Start of the part of `buffer` that is not returned yet. Up to [`TAIL_LIMIT_BYTES`] bytes before it are kept.
     start: usize,
     end: usize,
     /// From here to `end`, the buffer matches the input without a gap.
     joined: usize,
-    /// The first bytes of the input, at most [`PROBE`].
+    /// The first bytes of the input, at most [`TAIL_LIMIT_BYTES`].
     head: Vec<u8>,
     /// The part of the buffer before this index contains no further line end.
     searched: usize,
@@ -40,14 +40,14 @@ pub(super) enum NextLine<'a> {
 impl<R: Read> LineSplitter<R> {
     /// Splits an input from its beginning.
     pub(super) fn new(input: R, limit: usize) -> Self {
-        let buffer = vec![0; PROBE + CHUNK.max(2 * limit)];
+        let buffer = vec![0; TAIL_LIMIT_BYTES + READ_BYTES.max(2 * limit)];
         Self {
             input,
             buffer,
             start: 0,
             end: 0,
             joined: 0,
-            head: Vec::with_capacity(PROBE),
+            head: Vec::with_capacity(TAIL_LIMIT_BYTES),
             searched: 0,
             limit,
             position: FilePosition::default(),
@@ -75,7 +75,7 @@ impl<R: Read> LineSplitter<R> {
         lines
     }
 
-    /// Returns the first bytes that were read, at most [`PROBE`].
+    /// Returns the first bytes that were read, at most [`TAIL_LIMIT_BYTES`].
     pub(super) fn head(&self) -> &[u8] {
         &self.head
     }
@@ -143,7 +143,7 @@ impl<R: Read> LineSplitter<R> {
 
     /// Reads more data. Returns `false` if there is none now.
     fn fill(&mut self) -> io::Result<bool> {
-        let gone = self.start.saturating_sub(PROBE);
+        let gone = self.start.saturating_sub(TAIL_LIMIT_BYTES);
         if gone > 0 {
             self.buffer.copy_within(gone..self.end, 0);
             self.start -= gone;
@@ -163,7 +163,7 @@ impl<R: Read> LineSplitter<R> {
             match self.input.read(&mut self.buffer[self.end..]) {
                 Ok(0) => return Ok(false),
                 Ok(read) => {
-                    let first = read.min(PROBE - self.head.len());
+                    let first = read.min(TAIL_LIMIT_BYTES - self.head.len());
                     self.head.extend_from_slice(&self.buffer[self.end..self.end + first]);
                     self.end += read;
                     return Ok(true);
@@ -212,10 +212,13 @@ mod tests {
 
     #[test]
     fn line_beyond_the_limit_is_cut_and_the_next_one_is_whole() {
-        let mut text = vec![b'x'; 3 * CHUNK + 17];
+        let mut text = vec![b'x'; 3 * READ_BYTES + 17];
         text.extend_from_slice(b"\nnext\n");
         let lines = read(&text, 8, true);
-        assert_eq!(lines[0], (b"xxxxxxxx".to_vec(), 3 * CHUNK as u64 + 17, 3 * CHUNK as u64 + 18));
+        assert_eq!(
+            lines[0],
+            (b"xxxxxxxx".to_vec(), 3 * READ_BYTES as u64 + 17, 3 * READ_BYTES as u64 + 18)
+        );
         assert_eq!(lines[1].0, b"next");
     }
 
@@ -223,7 +226,19 @@ mod tests {
     fn head_and_tail_match_the_input() {
         let mut text = Vec::new();
         // Lines of all lengths, including lines beyond the limit and the buffer, and no line end at the end.
-        for length in [0, 1, 7, PROBE, 40_000, 3 * CHUNK, 5, PROBE + 1, CHUNK, 2 * CHUNK, 3] {
+        for length in [
+            0,
+            1,
+            7,
+            TAIL_LIMIT_BYTES,
+            40_000,
+            3 * READ_BYTES,
+            5,
+            TAIL_LIMIT_BYTES + 1,
+            READ_BYTES,
+            2 * READ_BYTES,
+            3,
+        ] {
             text.extend((0..length).map(|at| b'a' + (at % 23) as u8));
             text.extend_from_slice(b"\n");
         }
@@ -239,7 +254,7 @@ mod tests {
             let tail = lines.tail();
             assert!(has(&tail) && tail.end() >= position.offset, "{position:?}");
             assert_eq!(lines.print().end(), position.offset);
-            assert_eq!(lines.head(), &text[..PROBE.min(tail.end() as usize)]);
+            assert_eq!(lines.head(), &text[..TAIL_LIMIT_BYTES.min(tail.end() as usize)]);
         }
         assert_eq!(lines.tail(), TailFingerprint::new(text.len() as u64, &text));
     }

@@ -26,7 +26,8 @@ use super::feed::QueueNotifier;
 use crate::incident::{self, EventsLost};
 use crate::sink::PartitionHandle;
 use ordain_cloudevents::{
-    AckProgress, BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD, SourceHandle,
+    AckProgress, BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
+    SourceHandle,
 };
 use ordain_store::{Claim, DequeueResult, Partition, Store, StoreError, insist_on};
 use ordain_util::backoff::Backoff;
@@ -36,19 +37,19 @@ use ordain_util::log_throttle::LogThrottle;
 /// Delay between two polls for entries of other processes. The delay grows while the polls find nothing.
 const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 /// Time between two polls if only this process writes to the queue.
-const ALONE_POLL_INTERVAL: Duration = Duration::from_secs(5);
+const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Number of acknowledged events at which the reader removes them; a quarter of the queue's limit if that is less.
-const REMOVE: u64 = 512;
+const REMOVAL_THRESHOLD_EVENTS: u64 = 512;
 /// Time after which the reader removes acknowledged events, even if there are only a few.
-const REMOVE_AFTER: Duration = Duration::from_millis(100);
+const REMOVAL_DELAY: Duration = Duration::from_millis(100);
 /// Time between two counts of the waiting events.
-const COUNT: Duration = Duration::from_secs(2);
+const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 /// Time between two warnings that the store is unavailable, and between two that it went back in time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// Time limit of the last removal, when the reader ends.
-const LAST: Duration = Duration::from_secs(2);
+const LAST_REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before the next read of an unavailable store.
-const AGAIN: Duration = Duration::from_millis(500);
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The options of a queue reader.
 #[derive(Clone)]
@@ -79,7 +80,7 @@ pub struct QueueOptions {
 
 /// Starts a reader. The reader ends when the receiver of its deliveries closes.
 pub fn read_queue(options: QueueOptions) -> SourceHandle {
-    let (deliver, deliveries) = mpsc::channel(READ_AHEAD);
+    let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = watch::channel(AckProgress::default());
     let is_fed_from_here = options.is_fed_from_here;
@@ -191,7 +192,7 @@ impl QueueReader {
                     Ok(()) => self.acknowledge(),
                     Err(_) => break,
                 },
-                () = tokio::time::sleep(REMOVE_AFTER), if self.undone > 0 => {}
+                () = tokio::time::sleep(REMOVAL_DELAY), if self.undone > 0 => {}
                 () = deliver.closed() => break,
             }
         }
@@ -200,7 +201,7 @@ impl QueueReader {
         while self.acknowledged.changed().await.is_ok() {}
         self.acknowledge();
         // The next owner reads entries again that are not removed, and recognises their events.
-        let _ = timeout(LAST, self.remove(true)).await;
+        let _ = timeout(LAST_REMOVAL_TIMEOUT, self.remove(true)).await;
         Ok(())
     }
 
@@ -228,7 +229,7 @@ impl QueueReader {
     }
 
     fn pause(&self) -> Duration {
-        if self.options.others { self.poll.delay() } else { ALONE_POLL_INTERVAL }
+        if self.options.others { self.poll.delay() } else { EXCLUSIVE_POLL_INTERVAL }
     }
 
     /// Removes finished entries, reads the next entries, and counts the waiting events if the read returned none. Also
@@ -273,7 +274,7 @@ impl QueueReader {
             let stream = &*self.options.partition.stream;
             tracing::warn!(stream, "queue cannot be read: {reason}; retrying");
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(STORE_RETRY_DELAY).await;
     }
 
     /// Reads the next entries of the shards that may have unread entries. Shards without more entries are not read
@@ -299,7 +300,7 @@ impl QueueReader {
         for (shard, found) in shards.into_iter().zip(found) {
             let page = match found {
                 Ok(page) => page,
-                Err(StoreError::WentBack) => {
+                Err(StoreError::RolledBack) => {
                     self.restart(shard);
                     continue;
                 }
@@ -420,8 +421,8 @@ impl QueueReader {
 
     /// Removes acknowledged entries if enough of them are due, or if `all` is set.
     async fn remove(&mut self, all: bool) {
-        let enough = (self.options.limit / 4).clamp(1, REMOVE) as usize;
-        let is_due = self.undone >= enough || self.since.elapsed() >= REMOVE_AFTER;
+        let enough = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
+        let is_due = self.undone >= enough || self.since.elapsed() >= REMOVAL_DELAY;
         if self.undone == 0 || !(all || is_due && self.not_before <= Instant::now()) {
             return;
         }
@@ -433,7 +434,7 @@ impl QueueReader {
             let commit = target.as_ref().map_or(0, |target| target.last_commit(shard));
             let removal = insist_on("removal of finished entries", || async {
                 match store.dequeue(partition, *claim, shard, commit, through).await {
-                    Err(StoreError::WentBack) => Ok(None),
+                    Err(StoreError::RolledBack) => Ok(None),
                     removal => removal.map(Some),
                 }
             });
@@ -448,17 +449,17 @@ impl QueueReader {
                     continue;
                 }
                 // The driver repeats the commit, and the reader retries this removal.
-                Some(DequeueResult::LacksCommit) => self.tell_driver(),
+                Some(DequeueResult::MissingCommit) => self.tell_driver(),
                 None => self.restart(shard),
             }
-            self.not_before = Instant::now() + REMOVE_AFTER;
+            self.not_before = Instant::now() + REMOVAL_DELAY;
             self.undone += 1;
         }
     }
 
-    /// Updates the gauge of waiting events, at most once every [`COUNT`].
+    /// Updates the gauge of waiting events, at most once every [`COUNT_INTERVAL`].
     async fn count(&mut self) {
-        if self.counted.is_some_and(|at| at.elapsed() < COUNT) {
+        if self.counted.is_some_and(|at| at.elapsed() < COUNT_INTERVAL) {
             return;
         }
         self.counted = Some(Instant::now());

@@ -9,8 +9,8 @@ use ordain_core::Event;
 use ordain_amqp::SequencedEvent;
 
 /// Limits for unconfirmed events: number, and size in bytes. Events beyond the limits wait in the store.
-const ROOM: usize = 1_024;
-const ROOM_BYTES: usize = 16 << 20;
+const EVENT_LIMIT: usize = 1_024;
+const EVENT_BYTES_LIMIT: usize = 16 << 20;
 
 /// Unconfirmed events in the order of their reading.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl UnconfirmedEvents {
 
     /// Returns whether more events may be read.
     pub(super) fn has_room(&self) -> bool {
-        self.count < ROOM && self.bytes < ROOM_BYTES && self.events.len() < self.most
+        self.count < EVENT_LIMIT && self.bytes < EVENT_BYTES_LIMIT && self.events.len() < self.most
     }
 
     /// Returns whether some events were refused and must be retried.
@@ -165,7 +165,7 @@ mod tests {
         // Without that limit, confirmed events take no room.
         let mut unconfirmed = UnconfirmedEvents::new(usize::MAX);
         for _ in 0..3 {
-            unconfirmed.extend((1..ROOM as u64).map(|key| event(&key.to_string(), 1)));
+            unconfirmed.extend((1..EVENT_LIMIT as u64).map(|key| event(&key.to_string(), 1)));
             let (places, _) = unconfirmed.to_publish(false);
             let taken: Vec<bool> = places.iter().map(|at| *at > 0).collect();
             unconfirmed.confirm(&places, &taken);

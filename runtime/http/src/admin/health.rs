@@ -15,9 +15,9 @@ use ordain_store::Store;
 
 /// Interval between two health checks of the store, so that an unavailable store is noticed while the process is
 /// idle.
-const EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a response of the store; above it, the store counts as unavailable.
-const PATIENCE: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time since which the store is unavailable, if it is.
 #[derive(Default)]
@@ -28,10 +28,10 @@ impl StoreHealth {
         let since = Timestamp::now();
         // The existence of the mark does not matter.
         let mut asking = pin!(store.mark("admin/health"));
-        let answer = if let Ok(answer) = timeout(PATIENCE, &mut asking).await {
+        let answer = if let Ok(answer) = timeout(RESPONSE_TIMEOUT, &mut asking).await {
             answer
         } else {
-            self.is_away(since, &format!("no answer within {PATIENCE:?}"));
+            self.is_away(since, &format!("no answer within {RESPONSE_TIMEOUT:?}"));
             asking.await
         };
         match answer {
@@ -65,7 +65,7 @@ pub(super) async fn watch(app: &AdminState) {
         if let Some(store) = app.figures.store() {
             app.health.ask(&*store).await;
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -76,10 +76,10 @@ pub(super) async fn ready(
 ) -> Result<&'static str, ProblemDetails> {
     let reason = match app.figures.phase() {
         _ if *app.shutdown.borrow() => "the process is shutting down".to_owned(),
-        RunPhase::LoadsHandlers => "the process is loading its handlers".to_owned(),
-        RunPhase::OpensStore => "the process is opening its store".to_owned(),
-        RunPhase::Claims => "the process is claiming its partitions".to_owned(),
-        RunPhase::Drives => match *app.health.lock() {
+        RunPhase::LoadingHandlers => "the process is loading its handlers".to_owned(),
+        RunPhase::OpeningStore => "the process is opening its store".to_owned(),
+        RunPhase::ClaimingPartitions => "the process is claiming its partitions".to_owned(),
+        RunPhase::Running => match *app.health.lock() {
             None => match app.figures.share() {
                 (has, share) if has < share => {
                     format!("the process owns {has} of the {share} partitions of its share")

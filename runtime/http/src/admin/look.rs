@@ -21,7 +21,7 @@ use ordain_core::LetterId;
 use ordain_store::{KeyFilter, ListPage, Store};
 
 /// Rows of a page: the default and the maximum.
-const ROWS: usize = 100;
+const DEFAULT_ROWS: usize = 100;
 const MAX_ROWS: usize = 1_000;
 
 type PageResult = Result<Response, ProblemDetails>;
@@ -91,7 +91,7 @@ fn body(json: Body) -> Response {
 }
 
 fn rows(limit: Option<usize>) -> Result<usize, ProblemDetails> {
-    match limit.unwrap_or(ROWS) {
+    match limit.unwrap_or(DEFAULT_ROWS) {
         rows @ 1..=MAX_ROWS => Ok(rows),
         other => {
             Err(ProblemDetails::bad(format!("limit is {other}; it must be from 1 to {MAX_ROWS}")))

@@ -22,7 +22,7 @@ use ordain_engine::driver::{CommitHistograms, PartitionMetrics};
 use ordain_util::histogram::Histogram;
 
 /// The media type for callers that accept `OpenMetrics`; other callers get the format of Prometheus.
-const OPEN_METRICS: &str = "application/openmetrics-text";
+const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
 
 /// All metrics at one moment.
 struct MetricsSnapshot {
@@ -47,14 +47,14 @@ pub(super) async fn metrics(
     headers: HeaderMap,
 ) -> Result<Response, ProblemDetails> {
     let accepted = headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
-    let open = accepted.is_some_and(|accepted| accepted.contains(OPEN_METRICS));
+    let open = accepted.is_some_and(|accepted| accepted.contains(OPEN_METRICS_TYPE));
     let snapshot = MetricsSnapshot::of(&app);
     let mut registry = Registry::with_prefix("ordain");
     registry.register_collector(Box::new(snapshot));
     let mut body = String::new();
     text::encode(&mut body, &registry).map_err(|Error| ProblemDetails::no_metrics())?;
     let form = if open {
-        format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8")
+        format!("{OPEN_METRICS_TYPE}; version=1.0.0; charset=utf-8")
     } else {
         body = classic(&body);
         "text/plain; version=0.0.4; charset=utf-8".to_owned()

@@ -12,10 +12,10 @@ use super::AdminState;
 use ordain_store::{KeyFilter, Store, StoreError};
 
 /// Keys in a page of the count.
-const PAGE: usize = 500;
+const PAGE_KEYS: usize = 500;
 /// Shortest delay between two counts, and the delay as a multiple of the last count's duration.
-const PAUSE: Duration = Duration::from_secs(2);
-const PAUSE_TIMES: u32 = 50;
+const MIN_COUNT_DELAY: Duration = Duration::from_secs(2);
+const COUNT_DELAY_FACTOR: u32 = 50;
 
 /// The result of the last count.
 #[derive(Default)]
@@ -45,7 +45,7 @@ pub(super) async fn count(app: &AdminState) {
                 Err(error) => tracing::debug!(%error, "parked keys not counted"),
             }
         }
-        tokio::time::sleep(PAUSE.max(began.elapsed() * PAUSE_TIMES)).await;
+        tokio::time::sleep(MIN_COUNT_DELAY.max(began.elapsed() * COUNT_DELAY_FACTOR)).await;
     }
 }
 
@@ -53,7 +53,7 @@ async fn count_all(store: &dyn Store) -> Result<BTreeMap<Arc<str>, u64>, StoreEr
     let mut counts = BTreeMap::new();
     for stream in store.streams().await? {
         let mut filter =
-            KeyFilter { status: Some(KeyStatus::Parked), limit: PAGE, ..KeyFilter::default() };
+            KeyFilter { status: Some(KeyStatus::Parked), limit: PAGE_KEYS, ..KeyFilter::default() };
         let count: &mut u64 = counts.entry(Arc::clone(&stream)).or_default();
         loop {
             let page = store.keys(&stream, &filter).await?;

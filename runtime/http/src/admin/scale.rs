@@ -11,7 +11,7 @@ use super::AdminState;
 use crate::view;
 
 /// Shortest delay between two reads: instances report their work every two seconds.
-const PAUSE: Duration = Duration::from_secs(2);
+const READ_DELAY: Duration = Duration::from_secs(2);
 
 /// The result of the last read.
 #[derive(Default)]
@@ -41,6 +41,6 @@ pub(super) async fn watch(app: &AdminState) {
                 Err(error) => tracing::debug!(%error, "instances not read"),
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(READ_DELAY).await;
     }
 }

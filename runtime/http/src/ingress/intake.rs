@@ -18,10 +18,10 @@ use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
 /// How long after a full queue the intake checks for room before it writes a request.
-const CROWDED: Duration = Duration::from_mins(1);
+const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Maximum number of queue entries in one read of their keys.
-const PAGE: usize = 1_024;
+const PAGE_ENTRIES: usize = 1_024;
 /// Approximate maximum size of these entries, in bytes.
 const PAGE_BYTES: usize = 4 << 20;
 
@@ -222,14 +222,15 @@ impl Intake {
             let known = known.entry(shard).or_default();
             while known.through != ends.last {
                 let after = known.through;
-                let page = match store.queued(partition, shard, after, PAGE, PAGE_BYTES).await {
-                    Err(StoreError::WentBack) => {
-                        // Other entries may have the numbers now that this intake has read.
-                        *known = WaitingKeys::default();
-                        continue;
-                    }
-                    page => page?,
-                };
+                let page =
+                    match store.queued(partition, shard, after, PAGE_ENTRIES, PAGE_BYTES).await {
+                        Err(StoreError::RolledBack) => {
+                            // Other entries may have the numbers now that this intake has read.
+                            *known = WaitingKeys::default();
+                            continue;
+                        }
+                        page => page?,
+                    };
                 known.forget_before(page.first);
                 if page.entries.is_empty() {
                     break;
@@ -256,7 +257,7 @@ impl Intake {
             .passage
             .rules
             .queue
-            .filter(|_| full_at.is_some_and(|at| at.elapsed() < CROWDED));
+            .filter(|_| full_at.is_some_and(|at| at.elapsed() < ROOM_CHECK_PERIOD));
         let Some(limit) = limit else { return Ok(()) };
         let store = &self.queue.store;
         let places =

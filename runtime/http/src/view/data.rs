@@ -14,7 +14,7 @@ use ordain_cloudevents::compact;
 
 /// Maximum depth of nested arrays and objects: JSON readers have limits of 100 and more, and a row adds a few levels
 /// of its own.
-const NESTING: usize = 90;
+const NESTING_LIMIT: usize = 90;
 
 /// Bytes of an event or a state: a part of a JSON text.
 #[derive(Debug, Clone, Serialize)]
@@ -67,7 +67,7 @@ impl JsonData {
 /// Returns whether every reader accepts a JSON text.
 fn is_fit(json: &str) -> bool {
     let mut reader = serde_json::Deserializer::from_str(json);
-    NestingCheck { levels: NESTING }.deserialize(&mut reader).is_ok()
+    NestingCheck { levels: NESTING_LIMIT }.deserialize(&mut reader).is_ok()
 }
 
 /// A visitor that reads JSON to its end, keeps nothing, and fails above a number of nested arrays and objects.
@@ -168,8 +168,8 @@ mod tests {
     #[test]
     fn deeply_nested_json_is_text() {
         let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
-        assert_eq!(shown(nested(NESTING).as_bytes()), nested(NESTING));
-        for levels in [NESTING + 1, 100_000] {
+        assert_eq!(shown(nested(NESTING_LIMIT).as_bytes()), nested(NESTING_LIMIT));
+        for levels in [NESTING_LIMIT + 1, 100_000] {
             assert_eq!(
                 shown(nested(levels).as_bytes()),
                 format!("{{\"text\":\"{}\"}}", nested(levels))

@@ -134,7 +134,7 @@ pub fn look_into(
 }
 
 fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Build, FileFault> {
-    let handler = engine.load_beside(file, CompilePriority::Fast);
+    let handler = engine.load_beside(file, CompilePriority::Normal);
     handler.map(|handler| handler.build().clone()).map_err(|error| FileFault::from(&error))
 }
 

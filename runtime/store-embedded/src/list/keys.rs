@@ -17,10 +17,10 @@ use ordain_store::{KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError,
 
 /// The maximum number of jobs examined for a page, so that a search for a rare status takes only
 /// about 20 ms.
-const PAGE_SCAN: usize = 10_000;
+const PAGE_SCAN_LIMIT: usize = 10_000;
 
 /// The prefix of the cursors.
-const CURSOR: &str = "k1:";
+const CURSOR_PREFIX: &str = "k1:";
 
 #[async_trait]
 impl KeyListing for EmbeddedStore {
@@ -84,13 +84,14 @@ fn keys(
     let from = match &filter.cursor {
         None => prefix.clone(),
         Some(cursor) => {
-            let last = cursor.strip_prefix(CURSOR).filter(|last| last.starts_with(&filter.prefix));
+            let last =
+                cursor.strip_prefix(CURSOR_PREFIX).filter(|last| last.starts_with(&filter.prefix));
             let last = last.ok_or_else(|| StoreError::Cursor(cursor.clone()))?;
             after(places::job(stream, last))
         }
     };
     let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
-    let most = filter.looks.unwrap_or(PAGE_SCAN);
+    let most = filter.looks.unwrap_or(PAGE_SCAN_LIMIT);
     let mut rows = Vec::new();
     for (count, entry) in snapshot.range(&shared.tables.jobs, from..).enumerate() {
         let (place, stored) = entry.into_inner().map_err(|error| read_error(&error))?;
@@ -106,7 +107,7 @@ fn keys(
             rows.push(row);
         }
         if rows.len() >= limit || count >= most {
-            return Ok(ListPage { rows, cursor: Some(format!("{CURSOR}{key}")) });
+            return Ok(ListPage { rows, cursor: Some(format!("{CURSOR_PREFIX}{key}")) });
         }
     }
     Ok(ListPage { rows, cursor: None })
@@ -127,7 +128,7 @@ fn read_key(
         Ok(StateLocation::None) => None,
         Ok(StateLocation::Inline(state)) => Some(Bytes::copy_from_slice(state)),
         // For an unreadable job, at least a separate state is shown.
-        Ok(StateLocation::Beside(_)) | Err(_) => {
+        Ok(StateLocation::Separate(_)) | Err(_) => {
             let state = snapshot.get(&tables.states, &place);
             state.map_err(|error| read_error(&error))?.map(detach)
         }

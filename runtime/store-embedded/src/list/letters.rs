@@ -15,7 +15,7 @@ use ordain_store::{
 };
 
 /// The prefix of the cursors.
-const CURSOR: &str = "d1:";
+const CURSOR_PREFIX: &str = "d1:";
 
 #[async_trait]
 impl LetterListing for EmbeddedStore {
@@ -102,12 +102,12 @@ fn kept_letter(shared: &SharedStore, place: &[u8], value: Bytes, now: u64) -> Op
 
 /// Writes a cursor that points behind a letter.
 pub fn write_cursor(id: &LetterId) -> String {
-    format!("{CURSOR}{}:{}:{}", id.sequence, id.tag, id.key)
+    format!("{CURSOR_PREFIX}{}:{}:{}", id.sequence, id.tag, id.key)
 }
 
 /// Parses a cursor of [`write_cursor`]; `None` if it is not valid.
 pub fn read_cursor(cursor: &str) -> Option<LetterId> {
-    let mut parts = cursor.strip_prefix(CURSOR)?.splitn(3, ':');
+    let mut parts = cursor.strip_prefix(CURSOR_PREFIX)?.splitn(3, ':');
     let sequence = parts.next()?.parse().ok()?;
     let tag = parts.next()?.parse().ok()?;
     Some(LetterId { key: parts.next()?.into(), sequence, tag })

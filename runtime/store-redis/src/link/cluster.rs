@@ -8,15 +8,15 @@ use redis::cluster_async::ClusterConnection;
 use redis::{RedisResult, Value, cmd};
 
 use super::super::value::{array, number};
-use super::connect::{ANSWER, CONNECT, info, not_yet, wrong};
+use super::connect::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, info, not_yet, wrong};
 use ordain_store::RedisAddress;
 
 /// The number of redirections and refused tries of one call before the caller gets the error.
-const TRIES: u32 = 6;
+const TRIES_LIMIT: u32 = 6;
 /// The minimum and maximum delay between such tries, in ms.
-const WAIT: (u64, u64) = (20, 500);
+const RETRY_DELAYS_MS: (u64, u64) = (20, 500);
 /// The number of slots of a Cluster (Redis Cluster specification).
-const SLOTS: u64 = 16_384;
+const SLOT_COUNT: u64 = 16_384;
 
 /// Connects to all masters, after `node` has confirmed that all slots are assigned.
 pub(super) async fn connect(
@@ -32,11 +32,11 @@ pub(super) async fn connect(
     check_slots(node).await?;
     let nodes = address.hosts.iter().map(|(host, port)| info(address, host, *port, true));
     let mut client = ClusterClient::builder(nodes)
-        .retries(TRIES)
-        .min_retry_wait(WAIT.0)
-        .max_retry_wait(WAIT.1)
-        .connection_timeout(CONNECT)
-        .response_timeout(ANSWER)
+        .retries(TRIES_LIMIT)
+        .min_retry_wait(RETRY_DELAYS_MS.0)
+        .max_retry_wait(RETRY_DELAYS_MS.1)
+        .connection_timeout(CONNECT_TIMEOUT)
+        .response_timeout(RESPONSE_TIMEOUT)
         .max_connection_attempts(NonZeroUsize::MIN);
     if let Some(user) = &address.user {
         client = client.username(user);
@@ -58,11 +58,11 @@ async fn check_slots(node: &mut MultiplexedConnection) -> RedisResult<()> {
             Some(number(range.get(1)?)?.saturating_sub(number(range.first()?)?) + 1)
         })
         .sum();
-    if assigned >= SLOTS {
+    if assigned >= SLOT_COUNT {
         return Ok(());
     }
     Err(not_yet(format!(
-        "only {assigned} of the {SLOTS} slots of this Cluster have a node: `redis-cli --cluster \
+        "only {assigned} of the {SLOT_COUNT} slots of this Cluster have a node: `redis-cli --cluster \
          create` creates a Cluster, and `redis-cli --cluster fix` reassigns slots that have lost \
          their node"
     )))

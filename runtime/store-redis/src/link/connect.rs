@@ -14,10 +14,10 @@ use ordain_store::RedisAddress;
 
 /// The timeout for a connection with TLS and login: longer than the repetition of a few lost
 /// packets takes.
-pub(super) const CONNECT: Duration = Duration::from_secs(3);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The timeout for an answer: longer than a commit of some MiB takes with a slow network and a slow
 /// disk. After it the connection counts as broken.
-pub(super) const ANSWER: Duration = Duration::from_secs(10);
+pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to the first host that answers; otherwise returns the error of the last host.
 pub(super) async fn any(address: &RedisAddress) -> RedisResult<MultiplexedConnection> {
@@ -62,8 +62,8 @@ pub(super) async fn open(
     login: bool,
 ) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT))
-        .set_response_timeout(Some(ANSWER));
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
+        .set_response_timeout(Some(RESPONSE_TIMEOUT));
     let client = Client::open(info(address, host, port, login))?;
     client.get_multiplexed_async_connection_with_config(&config).await
 }

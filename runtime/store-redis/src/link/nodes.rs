@@ -20,9 +20,9 @@ use ordain_util::wait::shortened;
 
 /// The time that a part of the Cluster may be silent, and between two attempts to reconnect: longer
 /// than a failover of the Cluster takes with common settings.
-const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The timeout for a new connection to all nodes.
-const ATTEMPT: Duration = Duration::from_secs(10);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connection to all masters of a Cluster.
 pub(super) struct ClusterNodes {
@@ -83,16 +83,16 @@ impl ClusterNodes {
         self.count(&tag);
         let since = *self.silent().entry(tag).or_insert_with(Instant::now);
         self.any_silent.store(true, Ordering::Relaxed);
-        if since.elapsed() < shortened(SILENCE) {
+        if since.elapsed() < shortened(SILENCE_TIMEOUT) {
             return;
         }
         // Another call is reconnecting; this call does not wait for it.
         let Ok(mut attempted) = self.attempted.try_lock() else { return };
-        if attempted.is_some_and(|at| at.elapsed() < shortened(SILENCE)) {
+        if attempted.is_some_and(|at| at.elapsed() < shortened(SILENCE_TIMEOUT)) {
             return;
         }
         *attempted = Some(Instant::now());
-        match timeout(ATTEMPT, self.connect()).await {
+        match timeout(RECONNECT_TIMEOUT, self.connect()).await {
             Ok(Ok(connection)) => {
                 tracing::warn!(
                     "a part of the Cluster at {} did not answer for {} s: reconnected to the Cluster",

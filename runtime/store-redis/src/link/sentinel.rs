@@ -27,7 +27,7 @@ impl fmt::Display for MasterAddress {
 
 /// The time to wait for other Sentinels once a Sentinel has answered. The host of a Sentinel often
 /// fails together with the master.
-const OTHERS: Duration = Duration::from_millis(300);
+const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Returns the addresses of the most recently elected master with this name, from all Sentinels
 /// that answer. A Sentinel that is separated from the others does not learn of an election. There
@@ -46,7 +46,7 @@ pub(super) async fn newest(address: &RedisAddress, name: &str) -> RedisResult<Ve
         };
         match answer {
             Some(Ok((epoch, place))) => {
-                until.get_or_insert_with(|| Instant::now() + OTHERS);
+                until.get_or_insert_with(|| Instant::now() + OTHER_SENTINELS_TIMEOUT);
                 if epoch > newest {
                     places.clear();
                 }

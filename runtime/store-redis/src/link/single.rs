@@ -13,7 +13,7 @@ use ordain_util::wait::shortened;
 
 /// The interval between two queries of the Sentinels while the connection to a master works. A
 /// replaced master accepts writes that are lost when it joins the new master.
-const ASK: Duration = Duration::from_secs(5);
+const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The connection to one server at a time.
 pub(super) struct SingleServer {
@@ -37,7 +37,7 @@ struct CurrentConnection {
 /// owner is dropped.
 pub(super) async fn follow(single: Weak<SingleServer>) {
     loop {
-        tokio::time::sleep(shortened(ASK)).await;
+        tokio::time::sleep(shortened(SENTINEL_POLL_INTERVAL)).await;
         let Some(single) = single.upgrade() else { return };
         single.follow().await;
     }

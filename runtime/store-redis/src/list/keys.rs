@@ -11,7 +11,7 @@ use ordain_core::Key;
 use redis::cmd;
 
 use super::super::names::RedisKeyKind;
-use super::super::record::{RedisRecord, STATE_IS_MISSING, StatePlacement};
+use super::super::record::{MISSING_STATE_MESSAGE, RedisRecord, StatePlacement};
 use super::super::value::{array, bytes, number, parts, strange, text};
 use super::super::{RedisStore, commit};
 use ordain_store::{
@@ -19,13 +19,13 @@ use ordain_store::{
 };
 
 /// The maximum number of fields examined for a page, so that a search for a rare status ends.
-const PAGE_SCAN: usize = 20_000;
+const PAGE_SCAN_LIMIT: usize = 20_000;
 /// The maximum number of fields examined in one call, which blocks the server for about a
 /// millisecond.
-const SCAN: usize = 500;
+const CALL_SCAN_LIMIT: usize = 500;
 
 /// The prefix of the cursors.
-const CURSOR: &str = "k1:";
+const CURSOR_PREFIX: &str = "k1:";
 
 /// The start of a page: the shard, the server's cursor in the shard, and the key of that cursor's
 /// result after which to start.
@@ -39,7 +39,7 @@ pub struct KeyCursor {
 impl KeyCursor {
     /// Parses a cursor of a store with this number of shards; `None` if it is not valid.
     pub fn parse(cursor: &str, shards: u32) -> Option<Self> {
-        let mut parts = cursor.strip_prefix(CURSOR)?.splitn(3, ':');
+        let mut parts = cursor.strip_prefix(CURSOR_PREFIX)?.splitn(3, ':');
         let shard = parts.next()?.parse().ok().filter(|shard| *shard < shards)?;
         let scan = parts.next()?.parse().ok()?;
         let after = parts.next()?;
@@ -50,7 +50,7 @@ impl KeyCursor {
     /// Returns the text form for callers.
     pub fn text(&self) -> String {
         let after = self.after.as_ref().map(|key| format!("={key}")).unwrap_or_default();
-        format!("{CURSOR}{}:{}:{after}", self.shard, self.scan)
+        format!("{CURSOR_PREFIX}{}:{}:{after}", self.shard, self.scan)
     }
 }
 
@@ -85,12 +85,12 @@ impl KeyListing for RedisStore {
                 .ok_or_else(|| StoreError::Cursor(cursor.clone()))?,
         };
         let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
-        let most = filter.looks.unwrap_or(PAGE_SCAN);
+        let most = filter.looks.unwrap_or(PAGE_SCAN_LIMIT);
         let mut rows = Vec::new();
         let mut scanned = 0;
         let mut count = limit;
         while at.shard < self.shards {
-            count = count.clamp(1, SCAN);
+            count = count.clamp(1, CALL_SCAN_LIMIT);
             let (next, found) = scan(self, stream, &at, filter, count).await?;
             scanned += count;
             let before = rows.len();
@@ -135,8 +135,8 @@ impl KeyListing for RedisStore {
         let [record, beside, ..]: [_; 4] = parts(found, script.name)?;
         let record = bytes(record).unwrap_or_default();
         let state = match RedisRecord::parse(&record).map(|record| record.state) {
-            Ok(Some(StatePlacement::Here(state))) => Some(record.slice_ref(state)),
-            Ok(Some(StatePlacement::Beside)) => bytes(beside),
+            Ok(Some(StatePlacement::Inline(state))) => Some(record.slice_ref(state)),
+            Ok(Some(StatePlacement::Separate)) => bytes(beside),
             Ok(None) | Err(_) => None,
         };
         let size = state.as_ref().map_or(0, |state| state.len() as u64);
@@ -214,8 +214,8 @@ fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<Stored
     let (job, due_at) = match RedisRecord::parse(record) {
         Err(error) => (Err(error.to_string()), None),
         Ok(record) if record.expired(now) => return None,
-        Ok(RedisRecord { state: Some(StatePlacement::Beside), .. }) if state_size == 0 => {
-            (Err(STATE_IS_MISSING.to_owned()), None)
+        Ok(RedisRecord { state: Some(StatePlacement::Separate), .. }) if state_size == 0 => {
+            (Err(MISSING_STATE_MESSAGE.to_owned()), None)
         }
         Ok(record) => (Ok(record.job.to_job()), record.due_at),
     };

@@ -18,7 +18,7 @@ use ordain_store::{
 };
 
 /// The prefix of the cursors.
-const CURSOR: &str = "d1:";
+const CURSOR_PREFIX: &str = "d1:";
 
 /// A range of letter places.
 pub(in super::super) struct LetterRange {
@@ -202,12 +202,12 @@ fn after_all(prefix: &[u8]) -> Vec<u8> {
 /// continues behind it.
 pub fn write_cursor(place: &[u8]) -> String {
     let digits = place.iter().map(|byte| format!("{byte:02x}"));
-    CURSOR.chars().map(String::from).chain(digits).collect()
+    CURSOR_PREFIX.chars().map(String::from).chain(digits).collect()
 }
 
 /// Parses a cursor of [`write_cursor`]; `None` if it is not valid.
 pub fn read_cursor(cursor: &str) -> Option<Vec<u8>> {
-    let digits = cursor.strip_prefix(CURSOR)?.as_bytes().chunks(2);
+    let digits = cursor.strip_prefix(CURSOR_PREFIX)?.as_bytes().chunks(2);
     let byte = |two: &[u8]| match two {
         [high, low] => {
             let digit = |byte: u8| char::from(byte).to_digit(16);

@@ -15,7 +15,7 @@ pub const FENCE_FORMAT: u8 = 3;
 pub const FENCE_NUMBER_AT: usize = 1 + 16;
 /// The offset of the reply to that commit, which extends to the end. It begins with the commit's
 /// time.
-pub const FENCE_ANSWER_AT: usize = FENCE_NUMBER_AT + 8;
+pub const FENCE_REPLY_AT: usize = FENCE_NUMBER_AT + 8;
 
 /// The bytes that open a refusal in the reply: the reason why a write was refused.
 pub mod refused {
@@ -54,14 +54,14 @@ pub enum FenceVerdict {
 impl FenceVerdict {
     /// Returns the reply of a shard without a claim.
     pub fn unclaimed() -> CommitReply {
-        CommitReply::Rewound { found: "the shard has no claim".to_owned(), last: None }
+        CommitReply::RolledBack { found: "the shard has no claim".to_owned(), last: None }
     }
 }
 
 impl FenceRecord {
     /// Decides whether a commit under a claim may be applied.
     pub fn judge(&self, claim: Claim, number: u64) -> FenceVerdict {
-        let rewound = |found| FenceVerdict::Answer(CommitReply::Rewound { found, last: None });
+        let rewound = |found| FenceVerdict::Answer(CommitReply::RolledBack { found, last: None });
         let ours = claim.epoch;
         let theirs = self.claim.epoch;
         if theirs > ours {
@@ -82,7 +82,7 @@ impl FenceRecord {
             return FenceVerdict::Apply;
         }
         let found = format!("the store's last commit is number {}", self.number);
-        FenceVerdict::Answer(CommitReply::Rewound { found, last: Some(self.number) })
+        FenceVerdict::Answer(CommitReply::RolledBack { found, last: Some(self.number) })
     }
 }
 

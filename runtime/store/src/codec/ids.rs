@@ -5,7 +5,7 @@ use ordain_core::{AcceptedId, IdStretch, IdTimes};
 use super::wire::{RecordDecodeError, RecordReader, put_varint};
 
 /// The number of bytes that [`encode_taken_id`] appends.
-pub const TAKEN_ID_SIZE: usize = 12;
+pub const ACCEPTED_ID_BYTES: usize = 12;
 
 /// Appends an id without its sequence, which the store keeps in the key of the entry.
 pub fn encode_taken_id(id: &AcceptedId, out: &mut Vec<u8>) {
@@ -16,7 +16,7 @@ pub fn encode_taken_id(id: &AcceptedId, out: &mut Vec<u8>) {
 /// Decodes the output of [`encode_taken_id`].
 pub fn decode_taken_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, RecordDecodeError> {
     let bad = RecordDecodeError::Part { record: "taken id", part: "length" };
-    let bytes: &[u8; TAKEN_ID_SIZE] = bytes.try_into().map_err(|_| bad)?;
+    let bytes: &[u8; ACCEPTED_ID_BYTES] = bytes.try_into().map_err(|_| bad)?;
     let (id, content) = bytes.split_at(8);
     Ok(AcceptedId {
         sequence,

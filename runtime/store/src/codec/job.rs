@@ -17,7 +17,7 @@ use super::ids::{check_id_times, decode_id_times, encode_id_times};
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 
 /// The format byte of a record.
-pub const JOB_FORMAT: u8 = 5;
+pub const KEY_RECORD_FORMAT: u8 = 5;
 
 /// The offset of [`KeyRecord::partition`], four bytes.
 pub const PARTITION_AT: usize = 2;
@@ -28,17 +28,17 @@ pub const NEXT_AT: usize = 10;
 /// The offset of the incarnation, eight bytes.
 pub const INCARNATION_AT: usize = 18;
 /// The offset of the trouble's time, eight bytes.
-pub const SINCE_AT: usize = 26;
+pub const FAILURE_TIME_AT: usize = 26;
 /// The offset of [`KeyRecord::version_generation`], eight bytes.
-pub const GENERATION_AT: usize = 34;
+pub const ROLLOUT_AT: usize = 34;
 /// The offset of the time that zeros in [`KeyRecord::gaps`] and [`KeyRecord::id_times`] refer to, eight bytes.
-pub const GAPS_AT: usize = 42;
+pub const NEW_TIME_AT: usize = 42;
 /// The offset of the numbers with variable width: attempts, rounds, generation, count, first and
 /// last of [`KeyRecord::spilled`], [`KeyRecord::ids_from`].
-pub const NUMBERS_AT: usize = 50;
+pub const VARINTS_AT: usize = 50;
 
 /// All statuses, in the order of their stored numbers.
-const STATUS: [KeyStatus; 5] = [
+const STATUSES: [KeyStatus; 5] = [
     KeyStatus::Active,
     KeyStatus::Waiting,
     KeyStatus::Retrying,
@@ -83,16 +83,16 @@ pub struct KeyRecordView<'a> {
 impl<'a> KeyRecordView<'a> {
     /// Parses a whole record.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
-        let mut reader = RecordReader::new("job", bytes, JOB_FORMAT)?;
+        let mut reader = RecordReader::new("job", bytes, KEY_RECORD_FORMAT)?;
         let status = reader.u8("status")?;
-        let status = *STATUS.get(usize::from(status)).ok_or_else(|| reader.bad("status"))?;
+        let status = *STATUSES.get(usize::from(status)).ok_or_else(|| reader.bad("status"))?;
         let partition = reader.u32("partition")?;
         let takeovers = reader.u32("takeovers")?;
         let next = reader.u64("next")?;
         let incarnation = reader.u64("incarnation")?;
         let since = reader.u64("since")?;
         let version_generation = reader.u64("generation of the version")?;
-        if version_generation >= Rollout::END {
+        if version_generation >= Rollout::NUMBER_END {
             return Err(reader.bad("generation of the version"));
         }
         let new_times = reader.u64("time of gaps")?;
@@ -180,18 +180,18 @@ impl<'a> KeyRecordView<'a> {
 /// Appends the record of a job, with `now` instead of zero times.
 pub fn encode_job(job: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
-    let mut fixed = [0; NUMBERS_AT];
-    fixed[0] = JOB_FORMAT;
+    let mut fixed = [0; VARINTS_AT];
+    fixed[0] = KEY_RECORD_FORMAT;
     fixed[1] = job.status as u8;
     fixed[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&job.partition.to_le_bytes());
     fixed[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&job.takeovers.to_le_bytes());
     fixed[NEXT_AT..INCARNATION_AT].copy_from_slice(&job.next.to_le_bytes());
-    fixed[INCARNATION_AT..SINCE_AT].copy_from_slice(&or_now(job.incarnation).to_le_bytes());
+    fixed[INCARNATION_AT..FAILURE_TIME_AT].copy_from_slice(&or_now(job.incarnation).to_le_bytes());
     let since = job.trouble.as_ref().map_or(0, |trouble| or_now(trouble.since));
-    fixed[SINCE_AT..GENERATION_AT].copy_from_slice(&since.to_le_bytes());
-    fixed[GENERATION_AT..GAPS_AT].copy_from_slice(&job.version_generation().to_le_bytes());
+    fixed[FAILURE_TIME_AT..ROLLOUT_AT].copy_from_slice(&since.to_le_bytes());
+    fixed[ROLLOUT_AT..NEW_TIME_AT].copy_from_slice(&job.version_generation().to_le_bytes());
     let new_times = if job.has_new_times() { now } else { 0 };
-    fixed[GAPS_AT..].copy_from_slice(&new_times.to_le_bytes());
+    fixed[NEW_TIME_AT..].copy_from_slice(&new_times.to_le_bytes());
     out.extend_from_slice(&fixed);
     for number in [job.attempts, job.rounds, job.generation] {
         put_varint(u64::from(number), out);
@@ -285,7 +285,7 @@ mod tests {
     /// The numbers are stored: reordering an enum must not change them.
     #[test]
     fn stored_numbers_do_not_change() {
-        for (number, status) in STATUS.into_iter().enumerate() {
+        for (number, status) in STATUSES.into_iter().enumerate() {
             assert_eq!(status as usize, number);
         }
         let causes: Vec<&str> = (1..=18).filter_map(cause_of).map(Cause::name).collect();

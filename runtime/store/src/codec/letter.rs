@@ -9,7 +9,7 @@ use super::job::{cause_number, cause_of};
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 use crate::StoredLetter;
 
-const FORMAT: u8 = 1;
+const LETTER_FORMAT: u8 = 1;
 
 /// The offset of the time at which the letter was put, eight bytes.
 pub const LETTER_TIME_AT: usize = 1;
@@ -17,13 +17,13 @@ pub const LETTER_TIME_AT: usize = 1;
 /// sequence (variable width), the tag (eight bytes) and the cause.
 pub const LETTER_KEY_AT: usize = 9;
 
-const NOTHING: u8 = 0;
-const EVENT: u8 = 1;
-const RAW: u8 = 2;
+const CONTENT_NOTHING: u8 = 0;
+const CONTENT_EVENT: u8 = 1;
+const CONTENT_RAW: u8 = 2;
 
 /// Appends the record of a letter that is put at `at`.
 pub fn encode_letter(letter: &DeadLetter, at: u64, out: &mut Vec<u8>) {
-    out.push(FORMAT);
+    out.push(LETTER_FORMAT);
     out.extend_from_slice(&at.to_le_bytes());
     put_bytes(letter.id.key.as_bytes(), out);
     put_varint(letter.id.sequence, out);
@@ -33,13 +33,13 @@ pub fn encode_letter(letter: &DeadLetter, at: u64, out: &mut Vec<u8>) {
     put_option(letter.origin.as_deref(), out);
     put_option(letter.version.as_deref(), out);
     match &letter.content {
-        LetterContent::Nothing => out.push(NOTHING),
+        LetterContent::Nothing => out.push(CONTENT_NOTHING),
         LetterContent::Event(event) => {
-            out.push(EVENT);
+            out.push(CONTENT_EVENT);
             event.encode(out);
         }
         LetterContent::Raw(bytes) => {
-            out.push(RAW);
+            out.push(CONTENT_RAW);
             out.extend_from_slice(bytes);
         }
     }
@@ -47,7 +47,7 @@ pub fn encode_letter(letter: &DeadLetter, at: u64, out: &mut Vec<u8>) {
 
 /// Decodes a record; the content shares the bytes.
 pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, RecordDecodeError> {
-    let mut reader = RecordReader::new("dead letter", bytes, FORMAT)?;
+    let mut reader = RecordReader::new("dead letter", bytes, LETTER_FORMAT)?;
     let at = reader.u64("time")?;
     let id = LetterId {
         key: reader.text("key")?.into(),
@@ -62,15 +62,15 @@ pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, RecordDecodeError> {
     let content = reader.u8("content")?;
     let rest = bytes.slice_ref(reader.rest());
     let content = match content {
-        NOTHING => {
+        CONTENT_NOTHING => {
             reader.end()?;
             LetterContent::Nothing
         }
-        EVENT => {
+        CONTENT_EVENT => {
             let event = Event::decode(rest).map_err(|cause| reader.content(cause))?;
             LetterContent::Event(Arc::new(event))
         }
-        RAW => LetterContent::Raw(rest),
+        CONTENT_RAW => LetterContent::Raw(rest),
         _ => return Err(reader.bad("content")),
     };
     Ok(StoredLetter { letter: DeadLetter { id, cause, error, origin, version, content }, at })
@@ -78,6 +78,6 @@ pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, RecordDecodeError> {
 
 /// Returns the time at which a letter was put, without decoding the rest.
 pub fn letter_time(bytes: &[u8]) -> Option<u64> {
-    let mut reader = RecordReader::new("dead letter", bytes, FORMAT).ok()?;
+    let mut reader = RecordReader::new("dead letter", bytes, LETTER_FORMAT).ok()?;
     reader.u64("time").ok()
 }

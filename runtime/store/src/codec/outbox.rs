@@ -10,12 +10,12 @@ use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_varint};
 use crate::{OutboxEntry, OutboxMessage};
 
 /// The format byte of a write's chunk.
-const FORMAT: u8 = 1;
+const OUTBOX_WRITE_FORMAT: u8 = 1;
 /// The format byte of the letters' chunk.
-pub const OUTBOX_LETTERS: u8 = 2;
+pub const OUTBOX_LETTERS_FORMAT: u8 = 2;
 /// The format byte of the commit's time, which is the incarnation of the following chunks that have
 /// none. A script that commits writes it, because the script does not decode the writes.
-pub const OUTBOX_TIME: u8 = 3;
+pub const OUTBOX_TIME_FORMAT: u8 = 3;
 
 /// Appends the chunk of one write. A write without messages has no chunk.
 pub fn encode_outbox_write(
@@ -27,7 +27,7 @@ pub fn encode_outbox_write(
     if messages.is_empty() {
         return;
     }
-    out.push(FORMAT);
+    out.push(OUTBOX_WRITE_FORMAT);
     out.extend_from_slice(&incarnation.to_le_bytes());
     put_bytes(key.as_bytes(), out);
     put_varint(messages.len() as u64, out);
@@ -51,7 +51,7 @@ pub fn encode_outbox_letters<'a>(
     if letters.peek().is_none() {
         return;
     }
-    out.push(OUTBOX_LETTERS);
+    out.push(OUTBOX_LETTERS_FORMAT);
     let mut record = Vec::new();
     for letter in letters {
         record.clear();
@@ -67,8 +67,8 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, RecordDe
     let mut time = 0;
     let mut rest = &bytes[..];
     while !rest.is_empty() {
-        if rest[0] == OUTBOX_LETTERS {
-            let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_LETTERS)?;
+        if rest[0] == OUTBOX_LETTERS_FORMAT {
+            let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_LETTERS_FORMAT)?;
             // The last chunk extends to the end.
             while !reader.is_empty() {
                 let record = bytes.slice_ref(reader.bytes("letter")?);
@@ -76,13 +76,13 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, RecordDe
             }
             break;
         }
-        if rest[0] == OUTBOX_TIME {
-            let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_TIME)?;
+        if rest[0] == OUTBOX_TIME_FORMAT {
+            let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_TIME_FORMAT)?;
             time = reader.u64("time")?;
             rest = reader.rest();
             continue;
         }
-        let mut reader = RecordReader::new("outbox entry", rest, FORMAT)?;
+        let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_WRITE_FORMAT)?;
         let incarnation = match reader.u64("incarnation")? {
             0 if time == 0 => return Err(reader.bad("incarnation")),
             0 => time,

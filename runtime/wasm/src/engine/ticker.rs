@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use super::TICK;
+use super::TICK_INTERVAL;
 
 pub(super) struct Ticker {
     shared: Arc<TickerShared>,
@@ -79,7 +79,7 @@ fn run(shared: &TickerShared, engine: &wasmtime::Engine) {
             return;
         }
         drop(state);
-        std::thread::sleep(TICK);
+        std::thread::sleep(TICK_INTERVAL);
         engine.increment_epoch();
     }
 }

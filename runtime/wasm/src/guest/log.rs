@@ -13,10 +13,10 @@ use super::EventIdentity;
 use ordain_util::text::clean;
 
 /// Cost of a line in addition to its text, in bytes, so that empty lines are limited too.
-const LINE_COST: usize = 16;
+const LINE_OVERHEAD_BYTES: usize = 16;
 
 /// Size of the end of standard error that is kept for a failure's message, in bytes.
-const LAST_WORDS: usize = 4 << 10;
+const STDERR_TAIL_BYTES: usize = 4 << 10;
 
 /// The output of an event, shared by a store and its two streams, which always run on one thread.
 pub(super) struct EventLog {
@@ -147,13 +147,13 @@ impl LogState {
     }
 
     fn end_line(&mut self, limit: usize) {
-        self.used += LINE_COST;
+        self.used += LINE_OVERHEAD_BYTES;
         self.exceeded |= self.used > limit;
     }
 
     fn remember(&mut self, bytes: &[u8]) {
-        let bytes = &bytes[bytes.len().saturating_sub(LAST_WORDS)..];
-        let surplus = (self.last_words.len() + bytes.len()).saturating_sub(LAST_WORDS);
+        let bytes = &bytes[bytes.len().saturating_sub(STDERR_TAIL_BYTES)..];
+        let surplus = (self.last_words.len() + bytes.len()).saturating_sub(STDERR_TAIL_BYTES);
         self.last_words.drain(..surplus);
         self.last_words.extend_from_slice(bytes);
     }

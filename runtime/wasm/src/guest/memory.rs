@@ -7,7 +7,7 @@ use super::super::failure::LimitExceeded;
 use super::super::settings::DisplaySize;
 
 /// Size of a table's element, which is a pointer in the host, in bytes.
-const TABLE_ELEMENT: usize = size_of::<usize>();
+const TABLE_ELEMENT_BYTES: usize = size_of::<usize>();
 
 pub(super) struct MemoryBudget {
     limit: usize,
@@ -72,7 +72,7 @@ impl ResourceLimiter for MemoryBudget {
         desired: usize,
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let bytes = desired.saturating_sub(current).saturating_mul(TABLE_ELEMENT);
+        let bytes = desired.saturating_sub(current).saturating_mul(TABLE_ELEMENT_BYTES);
         if maximum.is_some_and(|maximum| desired > maximum) {
             // The maximum is the guest's own or the pool's; growth beyond the memory limit is reported as such.
             return self.check(bytes).map(|_| false);

@@ -14,7 +14,7 @@ use super::super::log_line::LogOrigin;
 use super::log::EventLog;
 
 /// Maximum size of one write of a guest, in bytes; a guest queries it before each write.
-const WRITE_SIZE: usize = 4 << 10;
+const WRITE_LIMIT_BYTES: usize = 4 << 10;
 
 /// An output stream of a guest. It is always ready; output above the limit is dropped.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ impl OutputStream for GuestOutput {
     }
 
     fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(WRITE_SIZE)
+        Ok(WRITE_LIMIT_BYTES)
     }
 }
 

@@ -10,7 +10,7 @@ use super::super::settings::DisplaySize;
 use super::EventIdentity;
 
 /// Maximum number of random bytes in one request: they are generated in the host's memory.
-const MAX_REQUEST: u64 = 1 << 20;
+const REQUEST_LIMIT_BYTES: u64 = 1 << 20;
 
 /// A generator that is seeded on first use, because most handlers never use randomness.
 #[derive(Default)]
@@ -31,10 +31,10 @@ impl EventRandom {
     }
 
     fn bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
-        if len > MAX_REQUEST {
+        if len > REQUEST_LIMIT_BYTES {
             let words = format!(
                 "the handler requested {len} random bytes at once; at most {} are allowed",
-                DisplaySize(MAX_REQUEST as usize),
+                DisplaySize(REQUEST_LIMIT_BYTES as usize),
             );
             return Err(LimitExceeded { limit: None, words }.into());
         }

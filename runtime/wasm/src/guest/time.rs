@@ -14,7 +14,7 @@ use wasmtime_wasi::p2::bindings::clocks::monotonic_clock;
 use wasmtime_wasi::p2::bindings::clocks::wall_clock::{self, Datetime};
 use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 
-use super::super::engine::TICK;
+use super::super::engine::TICK_INTERVAL;
 use super::super::failure::TimeoutExceeded;
 
 /// Step of the monotonic clock, in ns. Each reading advances the clock by one step, so that a loop that waits for the
@@ -66,7 +66,7 @@ impl EventClock {
     pub(super) fn tick(&self) -> Result<(), TimeoutExceeded> {
         let mut state = self.state();
         // If this event has not paused yet, it began within this tick.
-        let slice = state.resumed.take().map_or(TICK, |since| since.elapsed());
+        let slice = state.resumed.take().map_or(TICK_INTERVAL, |since| since.elapsed());
         state.ran += slice;
         if state.ran > self.timeout { Err(TimeoutExceeded::running(self.timeout)) } else { Ok(()) }
     }

@@ -9,9 +9,9 @@ use ordain_cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
 use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 
 /// Size of the fixed parts of an envelope (names, punctuation, numbers), in bytes.
-const ENVELOPE: usize = 1 << 10;
+const ENVELOPE_OVERHEAD_BYTES: usize = 1 << 10;
 /// Largest factor by which escaping enlarges a byte outside the data; headers may be escaped twice.
-const ESCAPED: usize = 12;
+const MAX_ESCAPE_FACTOR: usize = 12;
 
 /// Returns an error if a message is invalid; does not check the size of the whole message.
 pub(super) fn check(message: &MessageReply) -> Result<(), String> {
@@ -56,7 +56,7 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
 pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> {
     let data = message.data().len();
     let rest = message.memory() - data;
-    if ENVELOPE + rest * ESCAPED + data.div_ceil(3) * 4 <= limit {
+    if ENVELOPE_OVERHEAD_BYTES + rest * MAX_ESCAPE_FACTOR + data.div_ceil(3) * 4 <= limit {
         return Ok(());
     }
     let emitted =

@@ -12,10 +12,10 @@ use super::{ResultCallback, TurnResults};
 
 /// Events that a worker takes in one batch: enough to make the cost of taking them negligible, few enough that other
 /// queues do not wait long.
-const BUNCH_EVENTS: usize = 128;
+const BATCH_EVENTS_LIMIT: usize = 128;
 /// Limit for results that have been delivered but not taken, in bytes. Above it no turn of the queue starts: the
 /// receiver counts their memory only when it takes them.
-const UNREAD_BYTES: usize = 4 << 20;
+const UNREAD_LIMIT_BYTES: usize = 4 << 20;
 
 /// A source of turns.
 pub(super) struct TurnQueue {
@@ -81,7 +81,8 @@ impl TurnQueue {
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed) || self.unread.load(Ordering::Relaxed) >= UNREAD_BYTES
+        self.paused.load(Ordering::Relaxed)
+            || self.unread.load(Ordering::Relaxed) >= UNREAD_LIMIT_BYTES
     }
 
     /// Counts results that are about to be delivered.
@@ -106,7 +107,7 @@ pub(super) struct TurnBatch {
 /// The reason why a worker woke up.
 pub(super) enum WakeReason {
     /// Turns are ready.
-    Bunch(TurnBatch),
+    Batch(TurnBatch),
     /// A handler went out of use.
     Retired,
     /// The pool is closing.
@@ -190,7 +191,7 @@ impl TurnScheduler {
     /// Counts results of a queue as taken, and wakes the workers if the queue may start turns again.
     pub(super) fn taken(&self, attachment: &TurnQueue, bytes: usize) {
         let before = attachment.unread.fetch_sub(bytes, Ordering::Relaxed);
-        if before >= UNREAD_BYTES && before - bytes < UNREAD_BYTES {
+        if before >= UNREAD_LIMIT_BYTES && before - bytes < UNREAD_LIMIT_BYTES {
             self.wake_all();
         }
     }
@@ -239,7 +240,7 @@ impl TurnScheduler {
                 return WakeReason::Closed;
             }
             if let Some(bunch) = self.take(&mut state, |_| true) {
-                return WakeReason::Bunch(bunch);
+                return WakeReason::Batch(bunch);
             }
             if self.retired() != retired {
                 return WakeReason::Retired;
@@ -288,7 +289,7 @@ fn bunch(waiting: &mut VecDeque<Turn>, workers: usize) -> VecDeque<Turn> {
     let share = waiting.len().div_ceil(workers);
     let mut events = 0;
     let few = |turn: &&Turn| {
-        let fits = events < BUNCH_EVENTS;
+        let fits = events < BATCH_EVENTS_LIMIT;
         events += turn.events.len();
         fits
     };

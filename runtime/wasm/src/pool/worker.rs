@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ordain_core::{Turn, TurnResult};
 
-use super::super::engine::{HandlerEngine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK};
+use super::super::engine::{HandlerEngine, MAX_SUSPENDED, MAX_SUSPENDED_OF_STREAM, TICK_INTERVAL};
 use super::super::handler::Handler;
 use super::super::stream::StreamContext;
 use super::super::turn::{self, FinishedTurn, TurnContext};
@@ -23,7 +23,7 @@ use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
 /// Size of the results that are delivered together, in bytes. The receiver counts their memory, and must learn of
 /// them soon.
-const RESULT_BYTES: usize = 1 << 20;
+const RESULT_BATCH_BYTES: usize = 1 << 20;
 
 pub(super) struct Worker {
     queues: Arc<TurnScheduler>,
@@ -58,7 +58,7 @@ impl Worker {
         let engine = Arc::clone(&self.engine);
         loop {
             match self.queues.wait(self.retired) {
-                WakeReason::Bunch(bunch) => {
+                WakeReason::Batch(bunch) => {
                     let _running = engine.running();
                     self.execute(bunch);
                     self.work_until_idle();
@@ -78,7 +78,7 @@ impl Worker {
                 && let Some(bunch) = self.queues.try_take(|stream| self.has_room(stream))
             {
                 self.execute(bunch);
-                if !self.slow.is_empty() && begun.elapsed() >= TICK {
+                if !self.slow.is_empty() && begun.elapsed() >= TICK_INTERVAL {
                     break;
                 }
             }
@@ -122,7 +122,7 @@ impl Worker {
                     bytes += turn.bytes;
                     self.measure(&turn.done, ran);
                     ended.push(self.end(&handler, turn));
-                    if bytes > RESULT_BYTES {
+                    if bytes > RESULT_BATCH_BYTES {
                         self.hand_back(&attachment, &mut ended, &mut bytes);
                         began = Instant::now();
                     }

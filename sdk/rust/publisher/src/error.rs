@@ -39,7 +39,7 @@ impl From<StoreError> for Error {
         let words = error.to_string();
         match error {
             StoreError::Unusable(_) => Self::Configuration(words),
-            StoreError::Unavailable(_) | StoreError::InUse(_) | StoreError::WentBack => {
+            StoreError::Unavailable(_) | StoreError::InUse(_) | StoreError::RolledBack => {
                 Self::Away(words)
             }
             StoreError::Failed(_) | StoreError::Corrupt(_) | StoreError::Cursor(_) => {
@@ -54,7 +54,7 @@ impl From<BrokerError> for Error {
         let words = error.to_string();
         match error {
             BrokerError::Refused(_) => Self::Configuration(words),
-            BrokerError::Away(_) => Self::Away(words),
+            BrokerError::Unavailable(_) => Self::Away(words),
         }
     }
 }

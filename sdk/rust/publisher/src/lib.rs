@@ -111,7 +111,7 @@ impl Publisher {
 async fn store(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, StoreError> {
     match &loaded.config.store {
         StoreConfig::Redis(redis) => {
-            Ok(Arc::new(RedisStore::open(redis.options(Some(publish::PATIENCE))).await?))
+            Ok(Arc::new(RedisStore::open(redis.options(Some(publish::RETRY_TIMEOUT))).await?))
         }
         StoreConfig::Embedded(_) => Err(StoreError::Unusable(format!(
             "{} has an embedded store, which belongs to one process: to publish from a program, set [store] \

@@ -9,7 +9,7 @@ impl FaultySequencer {
     pub(super) fn change_input(&mut self, fault: BoundaryFault, mut input: Input) -> Option<Input> {
         use BoundaryFault as Fault;
         match (fault, &mut input) {
-            (Fault::ForgetLeftOvers, Input::LeftOver { .. })
+            (Fault::ForgetLeftOvers, Input::OutboxBacklog { .. })
             | (Fault::RunWithoutVersion, Input::VersionChanged(None)) => return None,
             (Fault::KeepRefusedResults, Input::Committed { reply, .. }) => keep_refused(reply),
             (Fault::TakeUnknownForApplied, Input::Committed { reply, .. }) => take_unknown(reply),

@@ -172,5 +172,5 @@ fn check(fence: &Fence, claim: Claim, number: u64) -> Option<CommitReply> {
 }
 
 fn rewound(found: &str, last: Option<u64>) -> CommitReply {
-    CommitReply::Rewound { found: found.to_owned(), last }
+    CommitReply::RolledBack { found: found.to_owned(), last }
 }

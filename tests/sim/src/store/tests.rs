@@ -64,9 +64,9 @@ fn commits_of_other_claims_are_refused() {
     let one = batch(1, vec![write(WriteCondition::Absent, 2)]);
     assert_eq!(store.commit(0, old, &one, 0).0, CommitReply::Fenced);
     let strange = Claim { random: 77, ..new };
-    assert!(matches!(store.commit(0, strange, &one, 0).0, CommitReply::Rewound { .. }));
+    assert!(matches!(store.commit(0, strange, &one, 0).0, CommitReply::RolledBack { .. }));
     let three = batch(3, vec![]);
-    assert!(matches!(store.commit(0, new, &three, 0).0, CommitReply::Rewound { .. }));
+    assert!(matches!(store.commit(0, new, &three, 0).0, CommitReply::RolledBack { .. }));
     assert!(matches!(store.commit(0, new, &one, 0).0, CommitReply::Applied(_)));
 }
 

@@ -47,7 +47,7 @@ impl World {
             }
             // The owner connects again sooner or later, if no commit comes before.
             let wait = self.rng.pick(&[0, 20, 500, 10_000]);
-            self.plan_at(wait, What::Tell(id, Input::StoreMayHaveGoneBack));
+            self.plan_at(wait, What::Tell(id, Input::StoreMayHaveRolledBack));
         }
     }
 

@@ -170,7 +170,7 @@ impl World {
             self.plan_at(0, What::Tell(id, Input::SourceReset));
             if self.plan.windows {
                 let window = self.rng.between(1, self.plan.settings.prefetch as u64);
-                self.plan_at(0, What::Tell(id, Input::Window(window as usize)));
+                self.plan_at(0, What::Tell(id, Input::Prefetch(window as usize)));
             }
         }
     }

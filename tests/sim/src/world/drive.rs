@@ -125,7 +125,7 @@ impl World {
             && self.sources[partition].is_away(&owner.connection, self.now);
         if away != owner.connection.away {
             owner.connection.away = away;
-            self.tell(id, owner, now, Input::SourceAway(away));
+            self.tell(id, owner, now, Input::SourceUnavailable(away));
         }
         let most = if owner.drains_until.is_some() { 0 } else { self.rng.pick(&[1, 7, 1_000]) };
         while most > 0 && self.plan.disturb.offers.is_some() && owner.sequencer.credit() > 0 {
@@ -133,7 +133,7 @@ impl World {
             let Some(item) = source.offer(&mut owner.connection, self.now) else { break };
             if let Item::Event(event) = item {
                 self.checker.shown(&event);
-                self.tell(id, owner, now, Input::Offered(event));
+                self.tell(id, owner, now, Input::ArrivedEarly(event));
             }
         }
         for _ in 0..most {

@@ -126,7 +126,8 @@ impl World {
                     continue;
                 }
                 let messages = posts.len();
-                let left = Input::LeftOver { shard, through: number, messages, bytes: messages };
+                let left =
+                    Input::OutboxBacklog { shard, through: number, messages, bytes: messages };
                 sequencer.handle(clock + self.now, left);
                 published_at.insert(shard, self.now + wait);
                 self.plan_at(wait, What::Publish { owner: id, shard, number, posts });

@@ -199,7 +199,7 @@ fn reply() -> impl Strategy<Value = CommitReply> {
         4 => Just(CommitReply::Unknown),
         1 => Just(CommitReply::Fenced),
         1 => (text(), proptest::option::of(sequence()))
-            .prop_map(|(found, last)| CommitReply::Rewound { found, last }),
+            .prop_map(|(found, last)| CommitReply::RolledBack { found, last }),
     ]
 }
 
@@ -210,7 +210,7 @@ fn input() -> impl Strategy<Value = Input> {
         1 => text().prop_map(|text| Input::Unreadable { delivery: 0, letter: letter(&text) }),
         1 => Just(Input::SourceReset),
         1 => Just(Input::SourceEnded),
-        1 => Just(Input::StoreMayHaveGoneBack),
+        1 => Just(Input::StoreMayHaveRolledBack),
         8 => (token(), loaded()).prop_map(|(token, loaded)| Input::Loaded { token, loaded }),
         10 => turn_done(),
         10 => (0..3u32, 0..9u64, reply())
@@ -218,7 +218,7 @@ fn input() -> impl Strategy<Value = Input> {
         5 => (token(), spilled(), any::<bool>())
             .prop_map(|(token, events, end)| Input::SpillRead { token, read: Ok((events, end)) }),
         1 => (token(), text()).prop_map(|(token, why)| Input::SpillRead { token, read: Err(why) }),
-        1 => any::<bool>().prop_map(Input::SourceAway),
+        1 => any::<bool>().prop_map(Input::SourceUnavailable),
         5 => (token(), found(), prop_oneof![Just(u64::MAX), 0..9u64], any::<bool>())
             .prop_map(|(token, found, until, again)| {
                 let failed = again.then(|| "again".into());
@@ -227,7 +227,7 @@ fn input() -> impl Strategy<Value = Input> {
         3 => (vec((any::<u64>(), key()), 0..4), proptest::option::of(any::<u64>()))
             .prop_map(|(entries, next_in)| Input::DueRead { entries, next_in }),
         1 => (0..3u32, 0..9u64, 0..9usize, 0..999usize).prop_map(|(shard, through, messages, bytes)| {
-            Input::LeftOver { shard, through, messages, bytes }
+            Input::OutboxBacklog { shard, through, messages, bytes }
         }),
         3 => (0..3u32, 0..9u64)
             .prop_map(|(shard, through)| Input::Published { shard, through }),

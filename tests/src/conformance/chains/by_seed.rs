@@ -176,7 +176,8 @@ impl Model {
         let mut all = Vec::new();
         let mut stops = false;
         for event in events {
-            let assigned = if stops { AssignItemReply::Behind } else { self.publish_one(event) };
+            let assigned =
+                if stops { AssignItemReply::AfterConflict } else { self.publish_one(event) };
             stops |= matches!(assigned, AssignItemReply::Conflict(_));
             all.push(assigned);
         }

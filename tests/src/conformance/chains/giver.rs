@@ -125,7 +125,7 @@ pub(in crate::conformance) fn part(commit: u64, part: u32, items: &[Arc<Event>])
 }
 
 pub(in crate::conformance) fn done(reply: AssignReply) -> Vec<AssignItemReply> {
-    let AssignReply::Lots(mut replies, _) = reply else { panic!("not done: {reply:?}") };
+    let AssignReply::Groups(mut replies, _) = reply else { panic!("not done: {reply:?}") };
     match replies.pop() {
         Some(AssignGroupReply::Done(assigned)) if replies.is_empty() => assigned,
         other => panic!("not done: {other:?}"),
@@ -134,7 +134,7 @@ pub(in crate::conformance) fn done(reply: AssignReply) -> Vec<AssignItemReply> {
 
 /// Returns the reply to one lot that was refused.
 pub(in crate::conformance) fn refused(reply: AssignGroupReply) -> AssignReply {
-    AssignReply::Lots(vec![reply], Vec::new())
+    AssignReply::Groups(vec![reply], Vec::new())
 }
 
 pub(in crate::conformance) fn data(event: &Event) -> String {

@@ -253,7 +253,7 @@ impl Rig {
             return CommitReply::Unknown;
         }
         if number != last + 1 {
-            return CommitReply::Rewound { found: "less".to_owned(), last: Some(last) };
+            return CommitReply::RolledBack { found: "less".to_owned(), last: Some(last) };
         }
         let time = if self.still { 1_000 } else { 1_000 + self.now };
         let mut applied = AppliedCommit { time, ..AppliedCommit::default() };

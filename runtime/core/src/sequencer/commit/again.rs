@@ -205,7 +205,7 @@ impl Sequencer {
         let state = &self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
         let detail = format!("this owner's last commit was number {newest}, but {found}");
-        self.stop(StopReason::Rewound { shard, detail });
+        self.stop(StopReason::RolledBack { shard, detail });
     }
 
     /// Handles the reply to a recovered commit: the store has the commit again, or still.

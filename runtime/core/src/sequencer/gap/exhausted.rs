@@ -7,7 +7,7 @@ use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::ExhaustedPolicy;
 
 /// The interval between two checks whether an unavailable source is back, in ms.
-const AWAY_LOOK: u64 = 1_000;
+const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the sources that failed and may still have them.
 fn never_came(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> String {
@@ -38,7 +38,7 @@ impl Sequencer {
             return;
         }
         if self.now < self.away_until {
-            let look = self.now.saturating_add(AWAY_LOOK).min(self.away_until);
+            let look = self.now.saturating_add(SOURCE_CHECK_INTERVAL_MS).min(self.away_until);
             lane.rare.make().gap = Some(LaneGap { stage: GapState::Clock(look), ..gap });
             return;
         }

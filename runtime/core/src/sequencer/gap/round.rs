@@ -14,7 +14,7 @@ use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 
 /// The maximum number of sequences in one request; later rounds request the others.
-const ASKED_TOGETHER: u64 = 4_096;
+const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
     /// Starts a round, because the clock of the gap has expired.
@@ -99,7 +99,7 @@ impl Sequencer {
             gap.stage = GapState::Clock(self.now);
             return;
         }
-        gap.stage = GapState::Asking(source);
+        gap.stage = GapState::Querying(source);
         let round = gap.round;
         let rare = lane.rare.make();
         match (round, source) {
@@ -123,7 +123,7 @@ impl Sequencer {
         }
         let mut ranges = Vec::new();
         let mut next = gap.at;
-        let mut room = ASKED_TOGETHER;
+        let mut room = SEQUENCES_PER_REQUEST_LIMIT;
         let mut present = |first: u64, last: u64| {
             if first > next && room > 0 {
                 let end = (first - 1).min(next + (room - 1));
@@ -169,7 +169,7 @@ impl Sequencer {
         gap.again |= failed.is_some();
         gap.unasked |= until <= gap.at;
         let LaneGap { at, stage, tail, since, .. } = *gap;
-        let GapState::Asking(source) = stage else { return };
+        let GapState::Querying(source) = stage else { return };
         let more = source + 1 < self.settings.gap.sources.len();
         let sequenced = self.settings.ordering == OrderingMode::Sequenced;
         let fits = |(sequence, event): &(u64, Arc<Event>)| {

@@ -26,17 +26,17 @@ use ordain_store::{
 use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum number of runs that the task gives to the store together.
-const GROUP: usize = 64;
+const BATCH_GROUP_LIMIT: usize = 64;
 /// Delay before a write to a full queue is retried; shorter if a reader in this process removes entries.
-const FULL: Duration = Duration::from_millis(50);
+const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Delay before a call is retried after an error of the store.
-const AGAIN: Duration = Duration::from_millis(500);
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two checks that the store has not gone back in time.
-const LOOK: Duration = Duration::from_secs(1);
+const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// About how many bytes of given messages stay in memory for each destination: some seconds of a fast stream.
-const KEEP_BYTES: usize = 16 << 20;
+const HISTORY_BYTES: usize = 16 << 20;
 /// How long this process may take to learn that it lost a partition, after the store has reported another owner.
-const FENCED: Duration = Duration::from_secs(30);
+const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two warnings, and how long a queue must be full before the first one.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -94,12 +94,12 @@ impl SequenceAssigner {
         mut input: UnboundedReceiver<DestinationBatch>,
         published: UnboundedSender<PublishedCount>,
     ) -> Result<(), PublisherError> {
-        let mut group = Vec::with_capacity(GROUP);
-        let mut look = tokio::time::interval(LOOK);
+        let mut group = Vec::with_capacity(BATCH_GROUP_LIMIT);
+        let mut look = tokio::time::interval(ROLLBACK_CHECK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                taken = input.recv_many(&mut group, GROUP) => {
+                taken = input.recv_many(&mut group, BATCH_GROUP_LIMIT) => {
                     if taken == 0 {
                         return Ok(());
                     }
@@ -162,7 +162,7 @@ impl SequenceAssigner {
         let mut given: Vec<OutboxCursor> = given.into_iter().flatten().collect();
         self.given.extend(given.iter_mut().filter_map(OutboxCursor::take_given));
         let histories = self.given.values_mut().map(|given| &mut given.history);
-        PublishHistory::limit_bytes(histories, KEEP_BYTES);
+        PublishHistory::limit_bytes(histories, HISTORY_BYTES);
         Ok(given)
     }
 
@@ -216,7 +216,7 @@ impl SequenceAssigner {
             let stream = Arc::clone(&strands[first].target.partition.stream);
             let to = &self.passage.to;
             match self.store.assign(Arc::clone(&assign)).await {
-                Ok(AssignReply::Lots(replies, _)) => {
+                Ok(AssignReply::Groups(replies, _)) => {
                     started = Instant::now();
                     self.tell(&assign);
                     let mut is_on = false;
@@ -224,7 +224,7 @@ impl SequenceAssigner {
                         is_on |= self.take(&mut strands[*at], lot, reply).await?;
                     }
                     if !is_on {
-                        tokio::time::sleep(FULL).await;
+                        tokio::time::sleep(FULL_QUEUE_RETRY_DELAY).await;
                     }
                 }
                 Ok(AssignReply::Full) => {
@@ -244,7 +244,7 @@ impl SequenceAssigner {
                             "the store cannot number messages: they wait; retrying"
                         );
                     }
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(STORE_RETRY_DELAY).await;
                 }
             }
         }
@@ -287,15 +287,15 @@ impl SequenceAssigner {
             }
             // Another process has the partition now. This process is about to learn that it lost the partition.
             AssignGroupReply::Fenced => {
-                if strand.fence().elapsed() >= FENCED {
+                if strand.fence().elapsed() >= FENCE_TIMEOUT {
                     return Err(PublisherError::Fenced { stream, to, shard });
                 }
                 Ok(false)
             }
-            AssignGroupReply::WentBack(last) => {
+            AssignGroupReply::RolledBack(last) => {
                 // The belt must not give messages again whose commits the store will not have again. The next owner
                 // creates these messages anew, in other commits.
-                match timeout(FENCED, strand.target.has_all_commits()).await {
+                match timeout(FENCE_TIMEOUT, strand.target.has_all_commits()).await {
                     Ok(true) => {}
                     Err(_) if strand.target.is_driven() => {
                         tracing::warn!(
@@ -310,13 +310,13 @@ impl SequenceAssigner {
                     // The driver has ended, or it starts after messages that wait for this strand. Under the end of
                     // the tenure, the publisher does not mark messages as published that were not given.
                     Ok(false) | Err(_) => {
-                        strand.target.tenure.set(OwnershipPhase::Over);
+                        strand.target.tenure.set(OwnershipPhase::Lost);
                         strand.give_up();
                         return Ok(true);
                     }
                 }
                 let Some(messages) = strand.went_back(last) else {
-                    return Err(PublisherError::WentBack { stream, to, shard });
+                    return Err(PublisherError::StoreRolledBack { stream, to, shard });
                 };
                 tracing::warn!(
                     stream,
@@ -330,7 +330,7 @@ impl SequenceAssigner {
         }
     }
 
-    /// Waits until the queues may have room, for at most [`FULL`].
+    /// Waits until the queues may have room, for at most [`FULL_QUEUE_RETRY_DELAY`].
     async fn room(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.to else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
@@ -339,7 +339,7 @@ impl SequenceAssigner {
             .map(|number| self.feeds.of(&Partition { stream: Arc::clone(stream), number }))
             .collect();
         let room = select_all(feeds.iter().map(|feed| Box::pin(feed.room())));
-        let _ = timeout(FULL, room).await;
+        let _ = timeout(FULL_QUEUE_RETRY_DELAY, room).await;
     }
 
     /// Notifies the readers in this process that more messages wait. Reports no places: if the store loses messages,

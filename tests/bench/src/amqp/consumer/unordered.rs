@@ -29,7 +29,7 @@ use super::Progress;
 use crate::amqp::case::broker as broker_of;
 
 /// Number of bunches of results that may wait, as in the host.
-const INBOX: usize = ordain_engine::completion::INBOX;
+const INBOX: usize = ordain_engine::completion::COMPLETION_LIMIT;
 
 /// Runs all partitions until the end.
 pub(super) async fn run(

@@ -58,7 +58,7 @@ impl Checker {
         let Some(batch) = watch.commits.remove(&shard) else { return };
         let applied = match reply {
             CommitReply::Applied(applied) => applied,
-            CommitReply::Rewound { last: Some(last), .. } => {
+            CommitReply::RolledBack { last: Some(last), .. } => {
                 watch.numbers[shard as usize] = *last;
                 // The owner's lanes count these events as settled until they start again.
                 watch.all_reached(&batch);
