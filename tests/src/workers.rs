@@ -94,14 +94,14 @@ impl Workers {
     #[track_caller]
     pub fn failure(&self, data: impl AsRef<[u8]>) -> FailedAttempt {
         let done = self.command(data);
-        done.failure.unwrap_or_else(|| panic!("the event has not failed: {:?}", done.verdicts))
+        done.failure.unwrap_or_else(|| panic!("the event has not failed: {:?}", done.outcomes))
     }
 
     /// Executes one event that emits one message. Returns the message.
     #[track_caller]
     pub fn report(&self, data: &str) -> String {
         let done = self.command(data);
-        let [HandlerOutcome::Effect { messages, .. }] = done.verdicts.as_slice() else {
+        let [HandlerOutcome::Effect { messages, .. }] = done.outcomes.as_slice() else {
             panic!("the event has no effect: {done:?}")
         };
         text(&messages[0])

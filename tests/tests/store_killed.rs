@@ -56,11 +56,11 @@ fn writes(number: u64) -> Vec<KeyWrite> {
     }
     let mut own = absent(&format!("own-{number}"));
     own.spill = vec![(9, event(&own.key, 9, "held"))];
-    own.job.spilled.add(9);
+    own.record.spilled.add(9);
     let data = vec![7; (number * 77_777 % 300_000) as usize];
     let message =
         Message::new(&MessageParts { sink: "out", data: &data, ..MessageParts::default() });
-    own.messages = vec![EmittedMessage { sequence: 1, index: 0, event: 0, message }];
+    own.messages = vec![EmittedMessage { sequence: 1, index: 0, id_digest: 0, message }];
     own.due_in = Some(60_000);
     writes.push(own);
     writes
@@ -119,12 +119,12 @@ async fn check(folder: &Path, answered: u64, checked: u64) -> u64 {
     assert!(held >= answered, "{answered} commits were answered, and the store has {held}");
     for key in ["left", "right"] {
         let loaded = owner.load(&store, key).await.expect("a job");
-        assert_eq!(loaded.job.next, held + 1, "{key}");
+        assert_eq!(loaded.record.next, held + 1, "{key}");
         assert_eq!(loaded.state.as_deref().and_then(|state| state.first()), Some(&(held as u8)));
     }
     for number in checked + 1..=held {
         let key = format!("own-{number}");
-        assert_eq!(owner.load(&store, &key).await.expect("a job").job.next, 2);
+        assert_eq!(owner.load(&store, &key).await.expect("a job").record.next, 2);
         assert_eq!(owner.spilled(&store, &key, 0).await, [9]);
     }
     assert_eq!(owner.load(&store, &format!("own-{}", held + 1)).await, None);

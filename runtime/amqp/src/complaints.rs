@@ -7,7 +7,7 @@ use super::flight::ConfirmResult;
 use super::held::KeyRetryQueue;
 use super::link::Exchange;
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::text::clean;
+use ordain_util::text::escape_invisible;
 
 /// Time between two warnings of one kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
@@ -16,10 +16,10 @@ const WARN_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct PublishWarnings {
     exchange: Exchange,
-    away: LogThrottle,
-    not_taken: LogThrottle,
-    refused_again: LogThrottle,
-    silence: LogThrottle,
+    unavailable: LogThrottle,
+    not_accepted: LogThrottle,
+    retry_refused: LogThrottle,
+    no_confirm: LogThrottle,
 }
 
 impl PublishWarnings {
@@ -27,16 +27,16 @@ impl PublishWarnings {
         let throttle = || LogThrottle::new(WARN_INTERVAL);
         Self {
             exchange,
-            away: throttle(),
-            not_taken: throttle(),
-            refused_again: throttle(),
-            silence: throttle(),
+            unavailable: throttle(),
+            not_accepted: throttle(),
+            retry_refused: throttle(),
+            no_confirm: throttle(),
         }
     }
 
     /// Warns that nothing is published for now.
-    pub(super) fn away(&mut self, messages: usize, reason: &str) {
-        if self.away.allow() {
+    pub(super) fn unavailable(&mut self, messages: usize, reason: &str) {
+        if self.unavailable.allow() {
             tracing::error!(
                 sink = self.exchange.sink,
                 messages,
@@ -46,13 +46,13 @@ impl PublishWarnings {
     }
 
     /// Warns that the broker returned or refused a message.
-    pub(super) fn not_taken(
+    pub(super) fn not_accepted(
         &mut self,
         outgoing: &AmqpMessage,
         fate: ConfirmResult,
         held: &KeyRetryQueue,
     ) {
-        if !self.not_taken.allow() {
+        if !self.not_accepted.allow() {
             return;
         }
         let exchange = &self.exchange.name;
@@ -75,13 +75,13 @@ impl PublishWarnings {
     }
 
     /// Warns that the broker closed the channel because of a retried message.
-    pub(super) fn refused_again(
+    pub(super) fn retry_refused(
         &mut self,
         outgoing: &AmqpMessage,
         reason: &str,
         held: &KeyRetryQueue,
     ) {
-        if self.refused_again.allow() {
+        if self.retry_refused.allow() {
             self.refused(outgoing, reason, held);
         }
     }
@@ -92,15 +92,15 @@ impl PublishWarnings {
         tracing::error!(
             sink = self.exchange.sink,
             held = held.len() + 1,
-            id = &*clean(&id),
+            id = &*escape_invisible(&id),
             bytes = outgoing.body.bytes().len(),
             "message refused by the broker: {reason}; it is kept and published again, and other keys continue"
         );
     }
 
     /// Warns that the broker neither confirms nor refuses a message, although it confirms later ones.
-    pub(super) fn silence(&mut self, outgoing: &AmqpMessage, held: &KeyRetryQueue) {
-        if self.silence.allow() {
+    pub(super) fn no_confirm(&mut self, outgoing: &AmqpMessage, held: &KeyRetryQueue) {
+        if self.no_confirm.allow() {
             tracing::error!(
                 sink = self.exchange.sink,
                 held = held.len() + 1,

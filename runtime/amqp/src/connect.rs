@@ -10,7 +10,7 @@ use lapin::{Connection, ConnectionBuilder, ConnectionProperties, ErrorKind, runt
 use tokio::time::timeout;
 
 use ordain_config::{ConfigError, LoadedConfig};
-use ordain_util::text::{clean, cut};
+use ordain_util::text::{escape_invisible, truncated};
 
 /// Time limit for a connection with its TLS handshake and login: longer than the delay of a few lost packets.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ impl BrokerEndpoint {
             .heartbeat
             .map_or(loaded.config.runtime.lease.0 / HEARTBEATS_PER_LEASE, |heartbeat| heartbeat.0);
         let broker = Self::new(config.url.0.expose(), Duration::from_millis(heartbeat));
-        let broker = broker.map_err(|words| loaded.error("broker.url", words))?;
+        let broker = broker.map_err(|words| loaded.setting_error("broker.url", words))?;
         Ok(Some(Arc::new(broker)))
     }
 
@@ -92,7 +92,10 @@ impl BrokerEndpoint {
             _ => error.to_string(),
         };
         let user = &self.uri.authority.userinfo.username;
-        let words = format!("{self} (user {user:?}): {}", clean(&cut(words, ERROR_TEXT_LIMIT)));
+        let words = format!(
+            "{self} (user {user:?}): {}",
+            escape_invisible(&truncated(words, ERROR_TEXT_LIMIT))
+        );
         let refused = match error.kind() {
             ErrorKind::ProtocolError(error) => {
                 matches!(
@@ -110,7 +113,7 @@ impl BrokerEndpoint {
 
 /// Returns whether the broker may have closed a channel or connection because of a message: `false` if the exchange
 /// does not exist or an operator closed the connection.
-pub(super) fn is_of_a_message(error: &lapin::Error) -> bool {
+pub(super) fn is_caused_by_message(error: &lapin::Error) -> bool {
     use AMQPHardError::{FRAMEERROR, INTERNALERROR, NOTIMPLEMENTED, SYNTAXERROR};
     use AMQPSoftError::{ACCESSREFUSED, CONTENTTOOLARGE, PRECONDITIONFAILED};
 

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
 use super::subscription::{Subscription, SubscriptionEnd};
-use super::watch::{ConsumerProgress, watch};
+use super::watch::{ConsumerProgress, monitor_queue};
 use super::window::AdaptivePrefetch;
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
@@ -45,7 +45,7 @@ pub fn start(options: ConsumerOptions) -> SourceHandle {
     });
     let acknowledge = Some(acknowledge);
     let ended = Some(ended);
-    SourceHandle { deliveries, failure, acknowledge, ended, is_fed_from_here: false }
+    SourceHandle { deliveries, failure, acknowledge, task: ended, is_fed_locally: false }
 }
 
 async fn run(
@@ -60,21 +60,22 @@ async fn run(
     let is_fifo = options.decoder.ordering == OrderingMode::Fifo;
     let memory = if is_fifo { usize::MAX } else { options.memory };
     let mut window =
-        AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_window));
+        AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_prefetch));
     loop {
         tokio::select! {
-            () = options.tenure.on() => {}
+            () = options.ownership.wait_active() => {}
             () = deliver.closed() => return Ok(()),
         }
-        if options.tenure.is_over() {
+        if options.ownership.is_lost() {
             return Ok(());
         }
         generation += 1;
         let flow = ConsumerProgress::default();
         let since = Instant::now();
         let session = async {
-            let subscribed = subscribe(options, &queue, window.now(), generation > 1);
-            let (connection, channel, consumer) = in_time(&queue, subscribed).await?;
+            let subscribed = subscribe(options, &queue, window.current(), generation > 1);
+            let (connection, channel, consumer) =
+                with_subscribe_timeout(&queue, subscribed).await?;
             if std::mem::take(&mut lost) {
                 tracing::info!(stream = &*options.stream, queue, "queue consumed again");
             }
@@ -82,11 +83,11 @@ async fn run(
                 Subscription::new(options, &queue, generation, &channel, &flow, &mut window);
             let ended = tokio::select! {
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => ended,
-                error = watch(options, &connection, &queue, &flow) => Err(error),
-                () = options.tenure.off() => Ok(SubscriptionEnd::Suspended),
+                error = monitor_queue(options, &connection, &queue, &flow) => Err(error),
+                () = options.ownership.wait_inactive() => Ok(SubscriptionEnd::Suspended),
             };
             options.lag.set(None);
-            farewell(&connection, &channel).await;
+            close(&connection, &channel).await;
             ended
         };
         let error = match session.await {
@@ -108,7 +109,7 @@ async fn run(
             );
         }
         // A subscription that is lost at once without a delivery may fail the same way again.
-        if flow.taken() > 0 || since.elapsed() > MAX_RETRY_DELAY {
+        if flow.received() > 0 || since.elapsed() > MAX_RETRY_DELAY {
             backoff.reset();
         }
         tokio::select! {
@@ -120,7 +121,7 @@ async fn run(
 
 /// Limits the time of a subscription's steps: a queue without a leader, as after a crash of the broker, never
 /// responds.
-async fn in_time<T>(
+async fn with_subscribe_timeout<T>(
     queue: &str,
     work: impl Future<Output = Result<T, BrokerError>>,
 ) -> Result<T, BrokerError> {
@@ -162,7 +163,7 @@ async fn subscribe(
 }
 
 /// Closes the channel and the connection, which returns unacknowledged deliveries to the queue.
-async fn farewell(connection: &Connection, channel: &Channel) {
+async fn close(connection: &Connection, channel: &Channel) {
     let ended = tokio::time::timeout(CLOSE_TIMEOUT, async {
         channel.close(200, "done".into()).await?;
         connection.close(200, "done".into()).await

@@ -27,11 +27,11 @@ pub struct ConsumerOptions {
     /// another order, and that order determines the sequences of its events.
     pub memory: usize,
     /// The window to which a consumer of the stream in this process changed last.
-    pub last_window: LastPrefetch,
+    pub last_prefetch: LastPrefetch,
     /// The decoder from deliveries to events.
     pub decoder: DeliveryDecoder,
     /// The tenure in which the queue is consumed. While it is suspended, the consumer returns the queue.
-    pub tenure: Arc<Ownership>,
+    pub ownership: Arc<Ownership>,
     /// The gauge of the number of messages that wait in the queue.
     pub lag: Arc<BacklogGauge>,
 }

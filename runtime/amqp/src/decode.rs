@@ -39,7 +39,7 @@ struct DeliveryRejection(Cause, String);
 
 type DeliveryResult<T> = Result<T, DeliveryRejection>;
 
-fn refuse<T>(cause: Cause, message: impl Into<String>) -> DeliveryResult<T> {
+fn reject<T>(cause: Cause, message: impl Into<String>) -> DeliveryResult<T> {
     Err(DeliveryRejection(cause, message.into()))
 }
 
@@ -115,7 +115,7 @@ impl DeliveryDecoder {
     fn event(&self, delivery: &Delivery, headers: &EventHeaders<'_>) -> DeliveryResult<Event> {
         let properties = &delivery.properties;
         let key = self.key(delivery, headers)?;
-        let others = self.others(delivery, headers, &key)?;
+        let others = self.other_headers(delivery, headers, &key)?;
         let others: Vec<(&str, &str)> =
             others.iter().map(|(name, value)| (*name, &**value)).collect();
         let sequence = Self::sequence(headers)?;
@@ -127,18 +127,18 @@ impl DeliveryDecoder {
             (None, None, OrderingMode::Fifo) => {
                 let message = "there is no id, by which a fifo stream detects repeats: set the property \
                                message_id";
-                return refuse(Cause::NoId, message);
+                return reject(Cause::NoId, message);
             }
         };
         let kind = attribute("type", headers.kind, properties.kind().as_ref())?;
         let content_type =
             attribute("datacontenttype", headers.content_type, properties.content_type().as_ref())?;
-        let end = match named(END_HEADER, headers.end, CE_END_HEADER, headers.ce_end) {
+        let end = match first_present(END_HEADER, headers.end, CE_END_HEADER, headers.ce_end) {
             None => false,
             Some((name, value)) => as_bool(value).map_or_else(
                 || {
-                    let message = format!("{name} must be true or false, found {}", shown(value));
-                    refuse(Cause::Unreadable, message)
+                    let message = format!("{name} must be true or false, found {}", excerpt(value));
+                    reject(Cause::Unreadable, message)
                 },
                 Ok,
             )?,
@@ -173,34 +173,38 @@ impl DeliveryDecoder {
         match key {
             Some(key) if key.len() > KEY_SIZE_LIMIT => {
                 let size = key.len();
-                refuse(
+                reject(
                     Cause::Unreadable,
                     format!("the key has {size} bytes; {KEY_SIZE_LIMIT} are allowed"),
                 )
             }
             Some(key) if !key.is_empty() => utf8(&place, key),
-            _ => refuse(Cause::NoKey, format!("there is no key: {place} must name it")),
+            _ => reject(Cause::NoKey, format!("there is no key: {place} must name it")),
         }
     }
 
     /// Returns the producer's sequence.
     fn sequence(headers: &EventHeaders<'_>) -> DeliveryResult<Option<u64>> {
-        let found =
-            named(SEQUENCE_HEADER, headers.sequence, CE_SEQUENCE_HEADER, headers.ce_sequence);
+        let found = first_present(
+            SEQUENCE_HEADER,
+            headers.sequence,
+            CE_SEQUENCE_HEADER,
+            headers.ce_sequence,
+        );
         let Some((name, value)) = found else { return Ok(None) };
         match as_integer(value) {
             Some(number) if number < SEQUENCE_END => Ok(Some(number)),
             _ => {
-                let found = shown(value);
+                let found = excerpt(value);
                 let message =
                     format!("{name} must be a whole number below {SEQUENCE_END}, found {found}");
-                refuse(Cause::NoSequence, message)
+                reject(Cause::NoSequence, message)
             }
         }
     }
 
     /// Returns all other headers. A value that is not a text becomes JSON.
-    fn others<'a>(
+    fn other_headers<'a>(
         &self,
         delivery: &Delivery,
         headers: &EventHeaders<'a>,
@@ -217,14 +221,14 @@ impl DeliveryDecoder {
             if let Some(bytes) = not_utf8(name) {
                 let message =
                     format!("the name of a header must be UTF-8, found the bytes {bytes}");
-                return refuse(Cause::Unreadable, message);
+                return reject(Cause::Unreadable, message);
             }
             size += name.len() + value.len();
             others.push((*name, value));
         }
         if others.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
             let count = others.len();
-            return refuse(
+            return reject(
                 Cause::Unreadable,
                 format!(
                     "{count} headers with {size} bytes; {HEADERS_LIMIT} with {HEADERS_SIZE_LIMIT} \
@@ -236,19 +240,19 @@ impl DeliveryDecoder {
         let limit = self.event_size;
         if whole > limit {
             let message = format!("{whole} bytes; runtime.event_size allows {limit}");
-            return refuse(Cause::Unreadable, message);
+            return reject(Cause::Unreadable, message);
         }
         Ok(others)
     }
 }
 
 /// Returns the part of a value that an error repeats.
-fn shown(value: &AMQPValue) -> String {
+fn excerpt(value: &AMQPValue) -> String {
     json(value, 60)
 }
 
 /// Returns the first of two headers that is present, with its name.
-fn named<'a>(
+fn first_present<'a>(
     own: &'static str,
     value: Option<&'a AMQPValue>,
     of_cloudevents: &'static str,
@@ -266,9 +270,9 @@ fn attribute<'a>(
     let text = match (header, property) {
         (Some(value), _) => {
             let Some(text) = as_text(value) else {
-                let found = shown(value);
+                let found = excerpt(value);
                 let message = format!("cloudEvents:{name} must be a text, found {found}");
-                return refuse(Cause::Unreadable, message);
+                return reject(Cause::Unreadable, message);
             };
             text
         }
@@ -277,7 +281,7 @@ fn attribute<'a>(
     };
     if text.len() > ATTRIBUTE_LIMIT {
         let size = text.len();
-        return refuse(
+        return reject(
             Cause::Unreadable,
             format!("the {name} has {size} bytes; {ATTRIBUTE_LIMIT} are allowed"),
         );
@@ -290,7 +294,7 @@ fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     match not_utf8(&text) {
         None => Ok(text),
         Some(bytes) => {
-            refuse(Cause::Unreadable, format!("{place} must be UTF-8, found the bytes {bytes}"))
+            reject(Cause::Unreadable, format!("{place} must be UTF-8, found the bytes {bytes}"))
         }
     }
 }
@@ -302,8 +306,8 @@ fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Op
         let ms = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
         return ms.map(Some).map_or_else(
             || {
-                let found = shown(value);
-                refuse(
+                let found = excerpt(value);
+                reject(
                     Cause::Unreadable,
                     format!(
                         "cloudEvents:time must be as in RFC 3339, from 1970 on, such as \

@@ -20,7 +20,7 @@ use super::header::{ATTRIBUTE_PREFIXES, END_HEADER, KEY_HEADER, SEQUENCE_HEADER,
 use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of};
 use ordain_config::{KeyLocation, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
-use ordain_util::text::cut;
+use ordain_util::text::truncated;
 
 /// The header with the stream that emitted the message.
 const SOURCE_HEADER: &str = "cloudEvents:source";
@@ -49,7 +49,7 @@ pub(super) struct AmqpMessage {
 impl AmqpMessage {
     /// Returns whether the broker returned this message, which the routing key and the id identify. The broker may
     /// have changed the other properties, as RabbitMQ's timestamp plugin does.
-    pub(super) fn is(&self, returned: &Delivery) -> bool {
+    pub(super) fn matches_return(&self, returned: &Delivery) -> bool {
         self.routing_key == returned.routing_key && self.id() == id(&returned.properties)
     }
 
@@ -59,7 +59,7 @@ impl AmqpMessage {
     }
 
     /// Returns the stream and key, within which messages are ordered.
-    pub(super) fn of(&self) -> (Vec<u8>, Vec<u8>) {
+    pub(super) fn ordering_key(&self) -> (Vec<u8>, Vec<u8>) {
         let header = |name| header(&self.properties, name).to_vec();
         (header(SOURCE_HEADER), header(KEY_HEADER))
     }
@@ -114,7 +114,7 @@ pub(super) fn message(
     envelope.attribute("type", inner.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", inner.content_type(), BasicProperties::with_content_type);
     if let Some(sequence) = sequence {
-        envelope.headers.insert(SEQUENCE_HEADER.into(), text(&sequence.to_string()));
+        envelope.headers.insert(SEQUENCE_HEADER.into(), long_string(&sequence.to_string()));
     }
     if inner.end() {
         envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
@@ -150,10 +150,12 @@ pub(super) fn letter(
         BasicProperties::with_content_type,
     );
     for (name, value) in &attributes.reason {
-        envelope.headers.insert((*name).into(), text(&cut(value.to_string(), REASON_LIMIT)));
+        envelope
+            .headers
+            .insert((*name).into(), long_string(&truncated(value.to_string(), REASON_LIMIT)));
     }
     if let Some(sequence) = sequence.or_else(|| event.and_then(Event::sequence)) {
-        envelope.headers.insert(SEQUENCE_HEADER.into(), text(&sequence.to_string()));
+        envelope.headers.insert(SEQUENCE_HEADER.into(), long_string(&sequence.to_string()));
     }
     AmqpMessage {
         routing_key: routing_key(template, stream, &letter.id.key, attributes.kind),
@@ -173,7 +175,7 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
     envelope.attribute("type", event.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", event.content_type(), BasicProperties::with_content_type);
     if let Some(sequence) = sequence {
-        envelope.headers.insert(SEQUENCE_HEADER.into(), text(&sequence.to_string()));
+        envelope.headers.insert(SEQUENCE_HEADER.into(), long_string(&sequence.to_string()));
     }
     if let Some(time) = event.time_ms().and_then(|ms| i64::try_from(ms).ok()) {
         envelope.headers.insert(TIME_MS_HEADER.into(), AMQPValue::LongLongInt(time));
@@ -182,7 +184,7 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
         envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
     }
     if let KeyLocation::Header(name) = key {
-        envelope.headers.insert(name.as_str().into(), text(event.key()));
+        envelope.headers.insert(name.as_str().into(), long_string(event.key()));
     }
     let mut routing_key = event.key().to_owned();
     routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
@@ -221,15 +223,15 @@ impl PropertiesBuilder {
             headers: FieldTable::default(),
         };
         for (name, value) in headers {
-            let is_taken = is_read(name) || taken.contains(&name);
+            let is_taken = is_reserved(name) || taken.contains(&name);
             let mut name =
                 if is_taken { format!("{RENAMED_PREFIX}{name}") } else { name.to_owned() };
             name.truncate(name.floor_char_boundary(NAME_LIMIT));
-            envelope.headers.insert(name.into(), text(value));
+            envelope.headers.insert(name.into(), long_string(value));
         }
-        envelope.headers.insert(KEY_HEADER.into(), text(key));
+        envelope.headers.insert(KEY_HEADER.into(), long_string(key));
         if !source.is_empty() {
-            envelope.headers.insert(SOURCE_HEADER.into(), text(source));
+            envelope.headers.insert(SOURCE_HEADER.into(), long_string(source));
         }
         envelope
     }
@@ -247,7 +249,7 @@ impl PropertiesBuilder {
             self.properties = set(std::mem::take(&mut self.properties), value);
         } else {
             let name = ShortString::from(format!("cloudEvents:{name}"));
-            self.headers.insert(name, text(value));
+            self.headers.insert(name, long_string(value));
         }
     }
 
@@ -257,12 +259,12 @@ impl PropertiesBuilder {
 }
 
 /// Returns whether RabbitMQ or the decoder reads a header of this name.
-fn is_read(name: &str) -> bool {
+fn is_reserved(name: &str) -> bool {
     [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER].contains(&name)
         || ROUTING_HEADERS.contains(&name)
         || ATTRIBUTE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-fn text(text: &str) -> AMQPValue {
+fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }

@@ -27,7 +27,7 @@ pub(super) struct PendingPublish {
     /// The message.
     pub(super) outgoing: AmqpMessage,
     /// The tenure in which the message may be published.
-    pub(super) tenure: Arc<Ownership>,
+    pub(super) ownership: Arc<Ownership>,
 }
 
 /// The broker's result for a message.
@@ -60,20 +60,20 @@ pub(super) struct UnmatchedReturn;
 #[derive(Debug, Default)]
 pub(super) struct ResolvedConfirms {
     /// Messages whose result is known, in order.
-    pub(super) settled: Vec<(PendingPublish, ConfirmResult)>,
+    pub(super) resolved: Vec<(PendingPublish, ConfirmResult)>,
     /// Messages that are given up, in order.
-    pub(super) silent: Vec<PendingPublish>,
+    pub(super) overdue: Vec<PendingPublish>,
 }
 
 struct UnconfirmedPublish<'a> {
     item: PendingPublish,
     /// The future confirm; `None` after it has arrived.
     confirm: Option<ConfirmFuture<'a>>,
-    fate: ConfirmResult,
+    result: ConfirmResult,
     /// The confirm had arrived at the last check.
     seen: bool,
     /// The time when a later message was first seen confirmed before this one.
-    overtaken: Option<Instant>,
+    overtaken_at: Option<Instant>,
 }
 
 /// The sent messages whose result is not known yet.
@@ -84,13 +84,13 @@ pub(super) struct ConfirmTracker<'a> {
     /// Number of confirmed messages at the front.
     confirmed: usize,
     /// Number of messages at the last check; the next check is due when as many are confirmed.
-    after: usize,
+    next_check_at: usize,
     /// The time of the last confirm, or of the last message that was sent while no other was unconfirmed.
-    heard: Instant,
+    last_confirm_at: Instant,
     /// Confirms of messages that were given up. Such a confirm may still arrive and carry another message.
-    late: Vec<ConfirmFuture<'a>>,
+    late_confirms: Vec<ConfirmFuture<'a>>,
     /// The broker returned a message that was not sent.
-    strange: bool,
+    has_unmatched_return: bool,
 }
 
 /// Maximum number of messages that are given up before the channel is replaced: every check polls all of their
@@ -103,10 +103,10 @@ impl<'a> ConfirmTracker<'a> {
             sent: VecDeque::new(),
             bytes: 0,
             confirmed: 0,
-            after: 0,
-            heard: Instant::now(),
-            late: Vec::new(),
-            strange: false,
+            next_check_at: 0,
+            last_confirm_at: Instant::now(),
+            late_confirms: Vec::new(),
+            has_unmatched_return: false,
         }
     }
 
@@ -123,24 +123,24 @@ impl<'a> ConfirmTracker<'a> {
     }
 
     /// Returns the number of messages whose confirm has not been seen, including those that were given up.
-    pub(super) fn open(&self) -> usize {
-        self.sent.iter().filter(|sent| sent.confirm.is_some()).count() + self.late.len()
+    pub(super) fn unconfirmed_count(&self) -> usize {
+        self.sent.iter().filter(|sent| sent.confirm.is_some()).count() + self.late_confirms.len()
     }
 
     /// Returns whether no confirm has arrived for longer than `patience`.
-    pub(super) fn is_silent(&self, patience: Duration) -> bool {
-        !self.sent.is_empty() && self.heard.elapsed() > patience
+    pub(super) fn timed_out(&self, patience: Duration) -> bool {
+        !self.sent.is_empty() && self.last_confirm_at.elapsed() > patience
     }
 
     /// Returns whether too many messages were given up to keep the channel.
-    pub(super) fn is_worn(&self) -> bool {
-        self.late.len() > LATE_CONFIRM_LIMIT
+    pub(super) fn has_too_many_late(&self) -> bool {
+        self.late_confirms.len() > LATE_CONFIRM_LIMIT
     }
 
     /// Resets the timers, because a cause other than a message delays the confirms.
-    pub(super) fn excuse(&mut self) {
-        self.heard = Instant::now();
-        self.sent.iter_mut().for_each(|sent| sent.overtaken = None);
+    pub(super) fn reset_timers(&mut self) {
+        self.last_confirm_at = Instant::now();
+        self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
     }
 
     /// Sends a message behind those before it. The message is passed to the library at once, but not awaited, so that
@@ -148,7 +148,7 @@ impl<'a> ConfirmTracker<'a> {
     pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
-            self.heard = Instant::now();
+            self.last_confirm_at = Instant::now();
         }
         let ready = confirm.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         if let Poll::Ready(ready) = ready {
@@ -157,9 +157,9 @@ impl<'a> ConfirmTracker<'a> {
         self.sent.push_back(UnconfirmedPublish {
             item,
             confirm: Some(confirm),
-            fate: ConfirmResult::Acked,
+            result: ConfirmResult::Acked,
             seen: false,
-            overtaken: None,
+            overtaken_at: None,
         });
     }
 
@@ -193,34 +193,34 @@ impl<'a> ConfirmTracker<'a> {
             }
         };
         self.sent[at].confirm = None;
-        self.heard = Instant::now();
-        if self.sent[at].fate != ConfirmResult::Returned {
-            self.sent[at].fate = ConfirmResult::of(&confirmation);
+        self.last_confirm_at = Instant::now();
+        if self.sent[at].result != ConfirmResult::Returned {
+            self.sent[at].result = ConfirmResult::of(&confirmation);
         }
         if let Some(returned) = confirmation.take_message() {
-            self.came_back(&returned.delivery);
+            self.record_return(&returned.delivery);
         }
         Poll::Ready(Ok(()))
     }
 
-    fn came_back(&mut self, returned: &Delivery) {
+    fn record_return(&mut self, returned: &Delivery) {
         let mut sent = self.sent.iter_mut();
-        match sent
-            .find(|sent| sent.fate != ConfirmResult::Returned && sent.item.outgoing.is(returned))
-        {
-            Some(sent) => sent.fate = ConfirmResult::Returned,
-            None => self.strange = true,
+        match sent.find(|sent| {
+            sent.result != ConfirmResult::Returned && sent.item.outgoing.matches_return(returned)
+        }) {
+            Some(sent) => sent.result = ConfirmResult::Returned,
+            None => self.has_unmatched_return = true,
         }
     }
 
     /// Polls the confirms of all messages.
-    fn look_ahead(&mut self) -> Result<(), UnmatchedReturn> {
+    fn poll_all(&mut self) -> Result<(), UnmatchedReturn> {
         let mut cx = Context::from_waker(Waker::noop());
         for at in self.confirmed..self.sent.len() {
             let _ = self.poll_one(at, &mut cx);
         }
         let mut told = Vec::new();
-        self.late.retain_mut(|confirm| match confirm.as_mut().poll(&mut cx) {
+        self.late_confirms.retain_mut(|confirm| match confirm.as_mut().poll(&mut cx) {
             Poll::Ready(confirmation) => {
                 told.extend(confirmation.ok().and_then(Confirmation::take_message));
                 false
@@ -228,19 +228,19 @@ impl<'a> ConfirmTracker<'a> {
             Poll::Pending => true,
         });
         for returned in told {
-            self.came_back(&returned.delivery);
+            self.record_return(&returned.delivery);
         }
-        if self.strange { Err(UnmatchedReturn) } else { Ok(()) }
+        if self.has_unmatched_return { Err(UnmatchedReturn) } else { Ok(()) }
     }
 
     /// Removes and returns the messages whose result is known, if a check is due. Fails as [`look`](Self::look) does.
-    pub(super) fn settled(
+    pub(super) fn take_resolved(
         &mut self,
     ) -> Result<Vec<(PendingPublish, ConfirmResult)>, UnmatchedReturn> {
-        if self.confirmed < self.after {
+        if self.confirmed < self.next_check_at {
             return Ok(Vec::new());
         }
-        Ok(self.look(Duration::MAX)?.settled)
+        Ok(self.resolve(Duration::MAX)?.resolved)
     }
 
     /// Removes and returns the messages whose result is known, and gives up the messages that later ones overtook
@@ -253,37 +253,40 @@ impl<'a> ConfirmTracker<'a> {
     ///
     /// Fails if the broker returned a message that was not sent. No result can be relied on then, and nothing is
     /// removed.
-    pub(super) fn look(&mut self, patience: Duration) -> Result<ResolvedConfirms, UnmatchedReturn> {
-        self.look_ahead()?;
+    pub(super) fn resolve(
+        &mut self,
+        patience: Duration,
+    ) -> Result<ResolvedConfirms, UnmatchedReturn> {
+        self.poll_all()?;
         let last = self.sent.iter().rposition(|sent| sent.confirm.is_none()).unwrap_or(0);
         let is_all = self.sent.iter().all(|sent| sent.confirm.is_none());
         // Messages that were sent after the last check do not count.
-        let mut before = self.sent.iter().take(self.after);
+        let mut before = self.sent.iter().take(self.next_check_at);
         let is_known =
-            is_all || !before.any(|sent| !sent.seen && sent.fate == ConfirmResult::Returned);
+            is_all || !before.any(|sent| !sent.seen && sent.result == ConfirmResult::Returned);
         let mut found = ResolvedConfirms::default();
         let sent = std::mem::take(&mut self.sent);
         for (at, mut sent) in sent.into_iter().enumerate() {
             let is_open = sent.confirm.is_some();
             if is_open && at < last {
-                sent.overtaken.get_or_insert_with(Instant::now);
+                sent.overtaken_at.get_or_insert_with(Instant::now);
             }
-            let is_late = is_open && sent.overtaken.is_some_and(|at| at.elapsed() >= patience);
+            let is_late = is_open && sent.overtaken_at.is_some_and(|at| at.elapsed() >= patience);
             if (sent.seen || is_all) && is_known {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
-                found.settled.push((sent.item, sent.fate));
+                found.resolved.push((sent.item, sent.result));
             // A returned message stays: its confirm may carry another message.
-            } else if is_late && sent.fate != ConfirmResult::Returned {
+            } else if is_late && sent.result != ConfirmResult::Returned {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
-                self.late.extend(sent.confirm);
-                found.silent.push(sent.item);
+                self.late_confirms.extend(sent.confirm);
+                found.overdue.push(sent.item);
             } else {
                 sent.seen = !is_open;
                 self.sent.push_back(sent);
             }
         }
         self.confirmed = self.sent.iter().take_while(|sent| sent.confirm.is_none()).count();
-        self.after = self.sent.len();
+        self.next_check_at = self.sent.len();
         Ok(found)
     }
 
@@ -314,7 +317,7 @@ mod tests {
         let properties = BasicProperties::default().with_message_id(order.to_string().into());
         let outgoing =
             AmqpMessage { routing_key: "key".into(), properties, body: MessageBody::Nothing };
-        PendingPublish { run: 0, order, outgoing, tenure: Arc::new(Ownership::sole()) }
+        PendingPublish { run: 0, order, outgoing, ownership: Arc::new(Ownership::permanent()) }
     }
 
     fn returned(item: &PendingPublish) -> BasicReturnMessage {
@@ -406,15 +409,15 @@ mod tests {
                 if rng.random_bool(0.3) && !flight.is_empty() {
                     let polled = flight.poll_confirmed(&mut Context::from_waker(Waker::noop()));
                     if polled.is_ready() {
-                        let Ok(settled) = flight.settled() else { break };
+                        let Ok(settled) = flight.take_resolved() else { break };
                         told.extend(settled.iter().map(|(item, fate)| (item.order, *fate)));
                     }
                 }
                 if seed % 2 == 1 && (truth.len() == 60 || rng.random_bool(0.1)) {
                     let patience = Duration::from_secs(if rng.random_bool(0.3) { 0 } else { 9 });
-                    let Ok(found) = flight.look(patience) else { break };
-                    told.extend(found.settled.iter().map(|(item, fate)| (item.order, *fate)));
-                    given_up.extend(found.silent.iter().map(|item| item.order));
+                    let Ok(found) = flight.resolve(patience) else { break };
+                    told.extend(found.resolved.iter().map(|(item, fate)| (item.order, *fate)));
+                    given_up.extend(found.overdue.iter().map(|item| item.order));
                     // The broker confirms the silent messages, perhaps after they were given up.
                     if rng.random_bool(0.3) || truth.len() == 60 {
                         lock().unconfirmed.append(&mut silent);
@@ -426,7 +429,7 @@ mod tests {
             let comes_late = |order: &u64| truth[*order as usize] == ConfirmResult::Returned;
             let may_be_strange = given_up.iter().any(comes_late);
             told.sort_unstable_by_key(|(order, _)| *order);
-            if flight.strange {
+            if flight.has_unmatched_return {
                 assert!(may_be_strange, "seed {seed}");
                 assert!(
                     told.iter().all(|(order, fate)| truth[*order as usize] == *fate),
@@ -452,19 +455,19 @@ mod tests {
         flight.send(item(2), ready(Confirmation::Ack(None)));
         let polled = flight.poll_confirmed(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_ready());
-        let mut settled = flight.settled().expect("nothing strange");
-        settled.extend(flight.look(Duration::MAX).expect("nothing strange").settled);
+        let mut settled = flight.take_resolved().expect("nothing strange");
+        settled.extend(flight.resolve(Duration::MAX).expect("nothing strange").resolved);
         let settled: Vec<_> = settled.iter().map(|(item, fate)| (item.order, *fate)).collect();
         assert_eq!(settled, [(0, ConfirmResult::Nacked), (2, ConfirmResult::Acked)]);
-        assert_eq!(flight.open(), 1);
-        let found = flight.look(Duration::ZERO).expect("nothing strange");
-        assert_eq!(found.silent.iter().map(|item| item.order).collect::<Vec<_>>(), [1]);
-        assert!(flight.is_empty() && flight.open() == 1);
+        assert_eq!(flight.unconfirmed_count(), 1);
+        let found = flight.resolve(Duration::ZERO).expect("nothing strange");
+        assert_eq!(found.overdue.iter().map(|item| item.order).collect::<Vec<_>>(), [1]);
+        assert!(flight.is_empty() && flight.unconfirmed_count() == 1);
 
         let mut flight = ConfirmTracker::new();
         flight.send(item(0), ready(Confirmation::Ack(None)));
         flight.send(item(1), Box::pin(std::future::pending()));
-        assert!(flight.look(Duration::MAX).expect("nothing strange").settled.is_empty());
+        assert!(flight.resolve(Duration::MAX).expect("nothing strange").resolved.is_empty());
         assert_eq!(flight.into_items().0, Some(1));
     }
 }

@@ -34,8 +34,8 @@ struct KeyBacklog {
     /// The messages by their order in the sink.
     items: BTreeMap<u64, PendingPublish>,
     /// The order of the message that is being retried.
-    tried: Option<u64>,
-    again: RetryMode,
+    retrying: Option<u64>,
+    mode: RetryMode,
     retry_at: Instant,
     backoff: Backoff,
 }
@@ -51,12 +51,12 @@ impl KeyRetryQueue {
     }
 
     /// Returns a message that may be published now; keeps a message that must wait behind another.
-    pub(super) fn pass(&mut self, item: PendingPublish) -> Option<PendingPublish> {
+    pub(super) fn admit(&mut self, item: PendingPublish) -> Option<PendingPublish> {
         if self.0.is_empty() {
             return Some(item);
         }
-        match self.0.get_mut(&item.outgoing.of()) {
-            Some(line) if line.tried != Some(item.order) => {
+        match self.0.get_mut(&item.outgoing.ordering_key()) {
+            Some(line) if line.retrying != Some(item.order) => {
                 line.items.insert(item.order, item);
                 None
             }
@@ -66,18 +66,18 @@ impl KeyRetryQueue {
 
     /// Keeps a message that the broker did not accept, and schedules its retry.
     pub(super) fn hold(&mut self, item: PendingPublish, again: RetryMode, now: Instant) {
-        let line = self.0.entry(item.outgoing.of()).or_insert_with(|| KeyBacklog {
+        let line = self.0.entry(item.outgoing.ordering_key()).or_insert_with(|| KeyBacklog {
             items: BTreeMap::new(),
-            tried: Some(item.order),
-            again,
+            retrying: Some(item.order),
+            mode: again,
             retry_at: now,
             backoff: RETRY_BACKOFF,
         });
         // The retry of another message may still be running; otherwise the first message is next.
         let is_first = line.items.first_key_value().is_none_or(|(first, _)| item.order < *first);
-        if line.tried.map_or(is_first, |tried| tried == item.order) {
-            line.tried = None;
-            line.again = again;
+        if line.retrying.map_or(is_first, |tried| tried == item.order) {
+            line.retrying = None;
+            line.mode = again;
             let delay = match again {
                 RetryMode::Pipelined => line.backoff.next_delay(),
                 RetryMode::Isolated => {
@@ -97,8 +97,8 @@ impl KeyRetryQueue {
     ) -> impl DoubleEndedIterator<Item = PendingPublish> {
         let mut items = BTreeMap::new();
         if !self.0.is_empty() {
-            let of = taken.outgoing.of();
-            if self.0.get(&of).is_some_and(|line| line.tried == Some(taken.order)) {
+            let of = taken.outgoing.ordering_key();
+            if self.0.get(&of).is_some_and(|line| line.retrying == Some(taken.order)) {
                 items = self.0.remove(&of).map(|line| line.items).unwrap_or_default();
             }
         }
@@ -107,20 +107,20 @@ impl KeyRetryQueue {
 
     /// Removes the messages that another process publishes now. A message that is being retried is not among the held
     /// ones.
-    pub(super) fn take_over(&mut self) -> Vec<PendingPublish> {
+    pub(super) fn remove_disowned(&mut self) -> Vec<PendingPublish> {
         let mut over = Vec::new();
         self.0.retain(|_, line| {
             over.extend(
-                line.items.extract_if(.., |_, item| item.tenure.is_over()).map(|(_, item)| item),
+                line.items.extract_if(.., |_, item| item.ownership.is_lost()).map(|(_, item)| item),
             );
-            line.tried.is_some() || !line.items.is_empty()
+            line.retrying.is_some() || !line.items.is_empty()
         });
         over
     }
 
     /// Makes all isolated retries due: the cause of the refusals may be gone for all of them.
-    pub(super) fn hurry(&mut self, now: Instant) {
-        for line in self.0.values_mut().filter(|line| line.again == RetryMode::Isolated) {
+    pub(super) fn retry_isolated_now(&mut self, now: Instant) {
+        for line in self.0.values_mut().filter(|line| line.mode == RetryMode::Isolated) {
             line.retry_at = now;
         }
     }
@@ -132,19 +132,19 @@ impl KeyRetryQueue {
         alone: usize,
         now: Instant,
     ) -> (Vec<PendingPublish>, Vec<PendingPublish>) {
-        let is_due = |line: &&mut KeyBacklog| line.tried.is_none() && line.retry_at <= now;
+        let is_due = |line: &&mut KeyBacklog| line.retrying.is_none() && line.retry_at <= now;
         let mut lines: Vec<&mut KeyBacklog> = self.0.values_mut().filter(is_due).collect();
         lines.sort_unstable_by_key(|line| line.retry_at);
         let mut due = Vec::new();
         let mut due_alone = Vec::new();
         for line in lines {
-            let to = match line.again {
+            let to = match line.mode {
                 RetryMode::Pipelined => &mut due,
                 RetryMode::Isolated if due_alone.len() < alone => &mut due_alone,
                 RetryMode::Isolated => continue,
             };
             if let Some((order, item)) = line.items.pop_first() {
-                line.tried = Some(order);
+                line.retrying = Some(order);
                 to.push(item);
             }
         }
@@ -172,7 +172,12 @@ mod tests {
         let properties = BasicProperties::default().with_headers(headers);
         let outgoing =
             AmqpMessage { routing_key: "key".into(), properties, body: MessageBody::Nothing };
-        PendingPublish { run: key as u64, order, outgoing, tenure: Arc::new(Ownership::sole()) }
+        PendingPublish {
+            run: key as u64,
+            order,
+            outgoing,
+            ownership: Arc::new(Ownership::permanent()),
+        }
     }
 
     /// All messages are accepted in the end, and each key keeps its order, whatever is refused, returned or not
@@ -200,7 +205,7 @@ mod tests {
                 // Messages of one key that are in flight together lose their order if one is refused.
                 let busy: BTreeSet<u64> = on_the_way.iter().map(|item| item.run).collect();
                 if waiting.front().is_some_and(|item| !busy.contains(&item.run)) {
-                    on_the_way.extend(waiting.pop_front().and_then(|item| held.pass(item)));
+                    on_the_way.extend(waiting.pop_front().and_then(|item| held.admit(item)));
                 } else if !on_the_way.is_empty() {
                     let item = on_the_way.swap_remove(rng.random_range(0..on_the_way.len()));
                     match rng.random_range(0..4) {

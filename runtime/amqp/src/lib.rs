@@ -41,6 +41,6 @@ pub use consumer_options::ConsumerOptions;
 pub use decode::DeliveryDecoder;
 pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
-pub use reach::watch_reach;
+pub use reach::watch_broker_health;
 pub use topology::Topology;
 pub use window::LastPrefetch;

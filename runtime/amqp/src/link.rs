@@ -9,7 +9,7 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Connection, Event as ConnectionEvent, ExchangeKind};
 use tokio::time::timeout;
 
-use super::connect::{BrokerEndpoint, BrokerError, is_of_a_message};
+use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message};
 use super::encode::AmqpMessage;
 use super::flight::{ConfirmFuture, ConfirmResult, PendingPublish};
 
@@ -68,7 +68,7 @@ impl Exchange {
     async fn connection(&self) -> Result<Connection, BrokerError> {
         let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
         let events = Box::pin(connection.events_listener());
-        tokio::spawn(tell_of_blocks(self.sink.clone(), events));
+        tokio::spawn(log_blocked_connection(self.sink.clone(), events));
         Ok(connection)
     }
 
@@ -109,7 +109,7 @@ impl Exchange {
     }
 
     /// Publishes a message on a connection of its own, and waits up to `patience` for the broker's answer.
-    pub(super) async fn publish_alone(
+    pub(super) async fn publish_isolated(
         self,
         item: PendingPublish,
         patience: Duration,
@@ -124,7 +124,7 @@ impl Exchange {
             Ok(Err(error)) => return (item, away(error.to_string())),
             Err(_) => return (item, away(format!("{} does not answer", self.broker))),
         };
-        if !item.tenure.is_on() {
+        if !item.ownership.is_active() {
             // Connecting may have taken longer than the lease.
             return (item, IsolatedAnswer::NotOwner);
         }
@@ -136,7 +136,11 @@ impl Exchange {
             Err(_) => IsolatedAnswer::TimedOut,
             Ok(Err(error)) => {
                 let reason = self.broker.error(&error).to_string();
-                if is_of_a_message(&error) { IsolatedAnswer::Refused(reason) } else { away(reason) }
+                if is_caused_by_message(&error) {
+                    IsolatedAnswer::Refused(reason)
+                } else {
+                    away(reason)
+                }
             }
             Ok(Ok(confirmation)) => {
                 let fate = ConfirmResult::of(&confirmation);
@@ -150,7 +154,7 @@ impl Exchange {
 }
 
 /// Logs when the broker blocks the connection, and when it unblocks it.
-async fn tell_of_blocks(
+async fn log_blocked_connection(
     sink: String,
     mut events: impl futures_util::Stream<Item = ConnectionEvent> + Unpin,
 ) {

@@ -31,9 +31,9 @@ pub struct ExchangeProducer {
     key: KeyLocation,
     /// `true` if the events of a key must not overtake each other: the broker may refuse one event and accept the
     /// next.
-    in_order: bool,
+    keeps_key_order: bool,
     /// How long the producer retries while the broker is unavailable or accepts nothing.
-    patience: Duration,
+    retry_timeout: Duration,
     link: Option<(Connection, Channel)>,
 }
 
@@ -49,7 +49,14 @@ impl ExchangeProducer {
         let broker = Arc::clone(broker);
         let exchange = exchange.to_owned();
         let key = key.clone();
-        Self { broker, exchange, key, in_order, patience, link: None }
+        Self {
+            broker,
+            exchange,
+            key,
+            keeps_key_order: in_order,
+            retry_timeout: patience,
+            link: None,
+        }
     }
 
     /// Returns whether an event's key is its routing key.
@@ -61,7 +68,7 @@ impl ExchangeProducer {
     /// not accept are published again, until no event has been accepted for `patience`.
     pub async fn publish(&mut self, events: &[SequencedEvent]) -> Result<(), BrokerError> {
         let mut left = events.to_vec();
-        let mut until = Instant::now() + self.patience;
+        let mut until = Instant::now() + self.retry_timeout;
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let before = left.len();
@@ -70,12 +77,12 @@ impl ExchangeProducer {
             left.retain(|_| !taken.next().unwrap_or(false));
             let reason = match failed {
                 None if left.is_empty() => return Ok(()),
-                None => self.refusal(left.len()),
+                None => self.refusal_reason(left.len()),
                 Some(BrokerError::Unavailable(reason)) => reason,
                 Some(refused) => return Err(refused),
             };
             if left.len() < before {
-                until = Instant::now() + self.patience;
+                until = Instant::now() + self.retry_timeout;
             }
             if Instant::now() >= until {
                 return Err(BrokerError::Unavailable(reason));
@@ -99,7 +106,7 @@ impl ExchangeProducer {
         let mut taken = vec![false; events.len()];
         let mut failed = None;
         let mut stopped = HashSet::new();
-        for mut wave in waves(events, self.in_order) {
+        for mut wave in waves(events, self.keeps_key_order) {
             wave.retain(|at| !stopped.contains(events[*at].0.key()));
             let encode = |at: &usize| encode::event(&events[*at].0, events[*at].1, &self.key);
             let messages: Vec<_> = wave.iter().map(encode).collect();
@@ -120,7 +127,7 @@ impl ExchangeProducer {
     }
 
     /// Returns the reason for a number of messages that the broker refused.
-    pub fn refusal(&self, messages: usize) -> String {
+    pub fn refusal_reason(&self, messages: usize) -> String {
         format!("{} has refused {messages} messages", self.broker)
     }
 
@@ -182,7 +189,7 @@ impl ExchangeProducer {
     }
 
     /// Checks that the broker is reachable.
-    pub async fn reach(&mut self) -> Result<(), BrokerError> {
+    pub async fn check_connection(&mut self) -> Result<(), BrokerError> {
         self.channel().await.map(drop)
     }
 

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::complaints::PublishWarnings;
-use super::connect::{BrokerEndpoint, BrokerError, is_of_a_message};
+use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message};
 use super::encode::{self, AmqpMessage};
 use super::flight::{ConfirmResult, ConfirmTracker, PendingPublish, UnmatchedReturn};
 use super::held::{KeyRetryQueue, RetryMode};
@@ -59,7 +59,7 @@ pub type PublishedCount = (u64, usize);
 #[derive(Debug)]
 struct ExchangeBatch {
     run: u64,
-    tenure: Arc<Ownership>,
+    ownership: Arc<Ownership>,
     messages: Vec<AmqpMessage>,
 }
 
@@ -68,10 +68,10 @@ struct ExchangeBatch {
 pub struct ExchangeSink {
     routing_key: RoutingKeyTemplate,
     /// Messages of the run that is being collected.
-    gathered: Vec<AmqpMessage>,
+    collected: Vec<AmqpMessage>,
     /// The channel to the task. It needs no limit of its own: its messages come from the outbox, which has one.
     input: UnboundedSender<ExchangeBatch>,
-    start: Option<(ExchangePublisher, Connection, UnboundedReceiver<ExchangeBatch>)>,
+    unstarted: Option<(ExchangePublisher, Connection, UnboundedReceiver<ExchangeBatch>)>,
 }
 
 impl ExchangeSink {
@@ -88,24 +88,24 @@ impl ExchangeSink {
         };
         let connection = exchange.open().await?;
         let outlet = ExchangePublisher {
-            complaints: PublishWarnings::new(exchange.clone()),
+            warnings: PublishWarnings::new(exchange.clone()),
             exchange,
-            waiting: VecDeque::new(),
-            held: KeyRetryQueue::default(),
-            alone: JoinSet::new(),
-            order: 0,
-            window: CONFIRM_LIMIT,
+            unsent: VecDeque::new(),
+            retry_queue: KeyRetryQueue::default(),
+            isolated_retries: JoinSet::new(),
+            next_order: 0,
+            confirm_limit: CONFIRM_LIMIT,
             backoff: CONNECT_BACKOFF,
-            refused: false,
-            patience: shortened(CONFIRM_TIMEOUT),
+            was_last_refused: false,
+            confirm_timeout: shortened(CONFIRM_TIMEOUT),
         };
         let (input, taken) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
         Ok(Self {
             routing_key,
-            gathered: Vec::new(),
+            collected: Vec::new(),
             input,
-            start: Some((outlet, connection, taken)),
+            unstarted: Some((outlet, connection, taken)),
         })
     }
 
@@ -115,27 +115,27 @@ impl ExchangeSink {
         &mut self,
         published: UnboundedSender<PublishedCount>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let (outlet, connection, taken) = self.start.take()?;
+        let (outlet, connection, taken) = self.unstarted.take()?;
         Some(outlet.run(connection, taken, published))
     }
 
     /// Adds a message, with its sequence if it has one.
-    pub fn put(&mut self, stream: &str, message: &OutboxMessage, sequence: Option<u64>) {
-        self.gathered.push(encode::message(stream, message, sequence, &self.routing_key));
+    pub fn add_message(&mut self, stream: &str, message: &OutboxMessage, sequence: Option<u64>) {
+        self.collected.push(encode::message(stream, message, sequence, &self.routing_key));
     }
 
     /// Adds a dead letter, with its sequence if it has one.
-    pub fn put_letter(&mut self, stream: &str, letter: &DeadLetter, sequence: Option<u64>) {
-        self.gathered.push(encode::letter(stream, letter, sequence, &self.routing_key));
+    pub fn add_letter(&mut self, stream: &str, letter: &DeadLetter, sequence: Option<u64>) {
+        self.collected.push(encode::letter(stream, letter, sequence, &self.routing_key));
     }
 
     /// Sends the added messages to the task, as the messages of a run.
     pub fn send(&mut self, run: u64, tenure: &Arc<Ownership>) {
-        if !self.gathered.is_empty() {
+        if !self.collected.is_empty() {
             let tenure = Arc::clone(tenure);
-            let messages = std::mem::take(&mut self.gathered);
+            let messages = std::mem::take(&mut self.collected);
             // The send fails only if the task has panicked, which the task's owner notices.
-            let _ = self.input.send(ExchangeBatch { run, tenure, messages });
+            let _ = self.input.send(ExchangeBatch { run, ownership: tenure, messages });
         }
     }
 }
@@ -144,23 +144,23 @@ impl ExchangeSink {
 #[derive(Debug)]
 struct ExchangePublisher {
     exchange: Exchange,
-    complaints: PublishWarnings,
+    warnings: PublishWarnings,
     /// Messages that are not sent yet, in order.
-    waiting: VecDeque<PendingPublish>,
-    held: KeyRetryQueue,
+    unsent: VecDeque<PendingPublish>,
+    retry_queue: KeyRetryQueue,
     /// The isolated retries that are running.
-    alone: JoinSet<(PendingPublish, IsolatedAnswer)>,
+    isolated_retries: JoinSet<(PendingPublish, IsolatedAnswer)>,
     /// The order of the next message.
-    order: u64,
+    next_order: u64,
     /// Maximum number of unconfirmed messages now. After the broker has closed the channel because of one of several
     /// messages it is 1, which identifies the message; each accepted message raises it by one.
-    window: usize,
+    confirm_limit: usize,
     /// The delay before the next connection.
     backoff: Backoff,
     /// The last message that was sent alone was refused.
-    refused: bool,
+    was_last_refused: bool,
     /// Time limit for the next confirm.
-    patience: Duration,
+    confirm_timeout: Duration,
 }
 
 /// The reason why a channel is no longer used.
@@ -197,46 +197,46 @@ impl ExchangePublisher {
         let mut connection = Some(connection);
         loop {
             while let Ok(batch) = input.try_recv() {
-                self.take(batch);
+                self.enqueue(batch);
             }
-            self.drop_over(&published);
+            self.drop_disowned(&published);
             let link =
                 timeout(shortened(CONFIRM_TIMEOUT), self.exchange.connect(connection.take())).await;
             let silent = format!("{} does not answer", self.exchange.broker);
             let link = match link.unwrap_or(Err(BrokerError::Unavailable(silent))) {
                 Ok(link) => link,
                 Err(error) => {
-                    self.pause(&error.to_string()).await;
+                    self.wait_before_reconnect(&error.to_string()).await;
                     continue;
                 }
             };
             let mut flight = ConfirmTracker::new();
             let ended = self.publish(&link, &mut flight, &mut input, &published).await;
-            let open = flight.open();
+            let open = flight.unconfirmed_count();
             let (first, items) = flight.into_items();
             for item in items.rev() {
-                self.waiting.push_front(item);
+                self.unsent.push_front(item);
             }
             match ended {
                 Ok(()) => return,
                 Err(ChannelEnd::Failed(error)) => {
                     let reason = self.exchange.broker.error(&error).to_string();
                     connection = Some(link.connection);
-                    if is_of_a_message(&error) {
-                        self.refused(first.filter(|_| open == 1), &reason).await;
+                    if is_caused_by_message(&error) {
+                        self.handle_closed_channel(first.filter(|_| open == 1), &reason).await;
                     } else {
-                        self.pause(&reason).await;
+                        self.wait_before_reconnect(&reason).await;
                     }
                 }
                 // Dropping the link closes the connection in the remaining cases.
-                Err(ChannelEnd::TimedOut) => self.silence(first),
+                Err(ChannelEnd::TimedOut) => self.handle_confirm_timeout(first),
                 Err(ChannelEnd::TooManyLateConfirms) => {}
                 Err(ChannelEnd::UnmatchedReturn) => {
                     let broker = &self.exchange.broker;
                     let reason = format!(
                         "{broker} returned a message that was not published on this channel"
                     );
-                    self.pause(&reason).await;
+                    self.wait_before_reconnect(&reason).await;
                 }
             }
         }
@@ -253,32 +253,32 @@ impl ExchangePublisher {
         let mut look = interval(CHECK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            if flight.is_empty() || self.waiting.len() >= SEND_GROUP_SIZE {
-                self.hand_over(&link.channel, flight, published);
+            if flight.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE {
+                self.send_unsent(&link.channel, flight, published);
             }
             tokio::select! {
                 confirmed = flight.confirmed(), if !flight.is_empty() => {
                     confirmed?;
-                    self.settle_sent(flight.settled()?, published);
+                    self.apply_confirms(flight.take_resolved()?, published);
                 }
                 batch = input.recv() => match batch {
-                    Some(batch) => self.take(batch),
+                    Some(batch) => self.enqueue(batch),
                     None => return Ok(()),
                 },
-                Some(answered) = self.alone.join_next() => match answered {
-                    Ok((item, answer)) => self.answered(item, answer, published),
+                Some(answered) = self.isolated_retries.join_next() => match answered {
+                    Ok((item, answer)) => self.handle_isolated_answer(item, answer, published),
                     Err(panic) => resume_unwind(panic.into_panic()),
                 },
                 _ = look.tick(), if !self.is_empty() || !flight.is_empty() => {
-                    self.look(link, flight, published)?;
-                    self.hand_over(&link.channel, flight, published);
+                    self.check_overdue(link, flight, published)?;
+                    self.send_unsent(&link.channel, flight, published);
                 }
             }
         }
     }
 
     /// Handles overdue confirms, and starts due retries.
-    fn look(
+    fn check_overdue(
         &mut self,
         link: &ConfirmChannel,
         flight: &mut ConfirmTracker<'_>,
@@ -286,94 +286,102 @@ impl ExchangePublisher {
     ) -> Result<(), ChannelEnd> {
         let is_blocked = link.connection.status().blocked();
         if is_blocked {
-            flight.excuse();
+            flight.reset_timers();
         }
-        let found = flight.look(shortened(CONFIRM_TIMEOUT))?;
-        self.settle_sent(found.settled, published);
+        let found = flight.resolve(shortened(CONFIRM_TIMEOUT))?;
+        self.apply_confirms(found.resolved, published);
         // A queue without a leader neither accepts nor refuses messages.
-        self.hold_silent(found.silent);
-        if flight.is_silent(self.patience) {
+        self.hold_overdue(found.overdue);
+        if flight.timed_out(self.confirm_timeout) {
             return Err(ChannelEnd::TimedOut);
         }
-        if flight.is_worn() {
+        if flight.has_too_many_late() {
             return Err(ChannelEnd::TooManyLateConfirms);
         }
-        self.try_again(is_blocked);
+        self.start_due_retries(is_blocked);
         Ok(())
     }
 
-    fn take(&mut self, ExchangeBatch { run, tenure, messages }: ExchangeBatch) {
+    fn enqueue(&mut self, ExchangeBatch { run, ownership: tenure, messages }: ExchangeBatch) {
         for outgoing in messages {
             let tenure = Arc::clone(&tenure);
-            self.waiting.push_back(PendingPublish { run, order: self.order, outgoing, tenure });
-            self.order += 1;
+            self.unsent.push_back(PendingPublish {
+                run,
+                order: self.next_order,
+                outgoing,
+                ownership: tenure,
+            });
+            self.next_order += 1;
         }
     }
 
     /// Drops the messages that the partition's new owner publishes.
-    fn drop_over(&mut self, published: &UnboundedSender<PublishedCount>) {
-        let mut over = self.held.take_over();
+    fn drop_disowned(&mut self, published: &UnboundedSender<PublishedCount>) {
+        let mut over = self.retry_queue.remove_disowned();
         let (gone, waiting): (Vec<PendingPublish>, _) =
-            self.waiting.drain(..).partition(|item| item.tenure.is_over());
-        self.waiting = VecDeque::from_iter::<Vec<PendingPublish>>(waiting);
+            self.unsent.drain(..).partition(|item| item.ownership.is_lost());
+        self.unsent = VecDeque::from_iter::<Vec<PendingPublish>>(waiting);
         over.extend(gone);
-        self.settle(over.into_iter().map(|item| (item, ConfirmResult::Acked)).collect(), published);
+        self.apply_results(
+            over.into_iter().map(|item| (item, ConfirmResult::Acked)).collect(),
+            published,
+        );
     }
 
     fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.held.is_empty()
+        self.unsent.is_empty() && self.retry_queue.is_empty()
     }
 
     /// Sends waiting messages until the limit of unconfirmed messages is reached.
-    fn hand_over<'a>(
+    fn send_unsent<'a>(
         &mut self,
         channel: &'a Channel,
         flight: &mut ConfirmTracker<'a>,
         published: &UnboundedSender<PublishedCount>,
     ) {
         let mut on = None;
-        while flight.len() < self.window && flight.bytes() < CONFIRM_LIMIT_BYTES {
-            let Some(item) = self.waiting.pop_front() else { break };
-            if on.as_ref().is_some_and(|on| Arc::ptr_eq(on, &item.tenure)) {
+        while flight.len() < self.confirm_limit && flight.bytes() < CONFIRM_LIMIT_BYTES {
+            let Some(item) = self.unsent.pop_front() else { break };
+            if on.as_ref().is_some_and(|on| Arc::ptr_eq(on, &item.ownership)) {
                 // The same tenure was active a moment ago.
-            } else if item.tenure.is_on() {
-                on = Some(Arc::clone(&item.tenure));
+            } else if item.ownership.is_active() {
+                on = Some(Arc::clone(&item.ownership));
             } else {
-                if item.tenure.is_over() {
+                if item.ownership.is_lost() {
                     // The partition's new owner publishes this message.
-                    self.settle(vec![(item, ConfirmResult::Acked)], published);
+                    self.apply_results(vec![(item, ConfirmResult::Acked)], published);
                     continue;
                 }
                 // All tenures are suspended together.
-                self.waiting.push_front(item);
+                self.unsent.push_front(item);
                 break;
             }
-            let Some(item) = self.held.pass(item) else { continue };
+            let Some(item) = self.retry_queue.admit(item) else { continue };
             let confirm = self.exchange.publish(channel, &item.outgoing);
             flight.send(item, confirm);
         }
     }
 
     /// Settles sent messages. Each accepted message raises the number that may be unconfirmed.
-    fn settle_sent(
+    fn apply_confirms(
         &mut self,
         settled: Vec<(PendingPublish, ConfirmResult)>,
         published: &UnboundedSender<PublishedCount>,
     ) {
         let taken = settled.iter().filter(|(_, fate)| *fate == ConfirmResult::Acked).count();
         if taken > 0 {
-            self.refused = false;
+            self.was_last_refused = false;
             self.backoff.reset();
-            self.window = (self.window + taken).min(CONFIRM_LIMIT);
+            self.confirm_limit = (self.confirm_limit + taken).min(CONFIRM_LIMIT);
         }
-        if self.window == CONFIRM_LIMIT {
-            self.patience = shortened(CONFIRM_TIMEOUT);
+        if self.confirm_limit == CONFIRM_LIMIT {
+            self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
         }
-        self.settle(settled, published);
+        self.apply_results(settled, published);
     }
 
     /// Reports accepted messages, and holds the others for a retry.
-    fn settle(
+    fn apply_results(
         &mut self,
         settled: Vec<(PendingPublish, ConfirmResult)>,
         published: &UnboundedSender<PublishedCount>,
@@ -381,12 +389,12 @@ impl ExchangePublisher {
         let mut done: Vec<PublishedCount> = Vec::new();
         for (item, fate) in settled {
             if fate != ConfirmResult::Acked {
-                self.complaints.not_taken(&item.outgoing, fate, &self.held);
-                self.held.hold(item, RetryMode::Pipelined, Instant::now());
+                self.warnings.not_accepted(&item.outgoing, fate, &self.retry_queue);
+                self.retry_queue.hold(item, RetryMode::Pipelined, Instant::now());
                 continue;
             }
-            for next in self.held.release(&item).rev() {
-                self.waiting.push_front(next);
+            for next in self.retry_queue.release(&item).rev() {
+                self.unsent.push_front(next);
             }
             match done.last_mut() {
                 Some((run, count)) if *run == item.run => *count += 1,
@@ -399,27 +407,28 @@ impl ExchangePublisher {
         }
     }
 
-    fn try_again(&mut self, is_blocked: bool) {
-        let alone = if is_blocked { 0 } else { ISOLATED_RETRY_LIMIT - self.alone.len() };
-        let (due, due_alone) = self.held.due(alone, Instant::now());
+    fn start_due_retries(&mut self, is_blocked: bool) {
+        let alone = if is_blocked { 0 } else { ISOLATED_RETRY_LIMIT - self.isolated_retries.len() };
+        let (due, due_alone) = self.retry_queue.due(alone, Instant::now());
         for item in due.into_iter().rev() {
-            self.waiting.push_front(item);
+            self.unsent.push_front(item);
         }
         for item in due_alone {
-            if item.tenure.is_over() {
-                self.waiting.push_front(item);
+            if item.ownership.is_lost() {
+                self.unsent.push_front(item);
                 continue;
             }
-            if !item.tenure.is_on() {
-                self.held.hold(item, RetryMode::Isolated, Instant::now());
+            if !item.ownership.is_active() {
+                self.retry_queue.hold(item, RetryMode::Isolated, Instant::now());
                 continue;
             }
-            self.alone.spawn(self.exchange.clone().publish_alone(item, shortened(CONFIRM_TIMEOUT)));
+            self.isolated_retries
+                .spawn(self.exchange.clone().publish_isolated(item, shortened(CONFIRM_TIMEOUT)));
         }
     }
 
     /// Handles the result of an isolated retry.
-    fn answered(
+    fn handle_isolated_answer(
         &mut self,
         item: PendingPublish,
         answer: IsolatedAnswer,
@@ -428,56 +437,56 @@ impl ExchangePublisher {
         match answer {
             IsolatedAnswer::Confirm(fate) => {
                 if fate == ConfirmResult::Acked {
-                    self.held.hurry(Instant::now());
+                    self.retry_queue.retry_isolated_now(Instant::now());
                     // The broker was slow, or it has recovered.
-                    self.patience = shortened(CONFIRM_TIMEOUT);
+                    self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
                 }
-                return self.settle(vec![(item, fate)], published);
+                return self.apply_results(vec![(item, fate)], published);
             }
             IsolatedAnswer::Refused(reason) => {
-                self.complaints.refused_again(&item.outgoing, &reason, &self.held);
+                self.warnings.retry_refused(&item.outgoing, &reason, &self.retry_queue);
             }
-            IsolatedAnswer::TimedOut => self.complaints.silence(&item.outgoing, &self.held),
+            IsolatedAnswer::TimedOut => self.warnings.no_confirm(&item.outgoing, &self.retry_queue),
             IsolatedAnswer::Unavailable(reason) => {
-                self.complaints.away(self.held.len() + 1, &reason);
+                self.warnings.unavailable(self.retry_queue.len() + 1, &reason);
             }
             IsolatedAnswer::NotOwner => {}
         }
-        self.held.hold(item, RetryMode::Isolated, Instant::now());
+        self.retry_queue.hold(item, RetryMode::Isolated, Instant::now());
     }
 
-    fn hold_silent(&mut self, silent: Vec<PendingPublish>) {
+    fn hold_overdue(&mut self, silent: Vec<PendingPublish>) {
         for item in silent {
-            self.complaints.silence(&item.outgoing, &self.held);
-            self.held.hold(item, RetryMode::Isolated, Instant::now());
+            self.warnings.no_confirm(&item.outgoing, &self.retry_queue);
+            self.retry_queue.hold(item, RetryMode::Isolated, Instant::now());
         }
     }
 
     /// Handles a channel without confirms. The first unconfirmed message may be the cause: a queue without a leader,
     /// when it gets its first message, blocks the channel for everything behind that message.
-    fn silence(&mut self, first: Option<usize>) {
-        self.window = 1;
-        self.patience = SUSPECT_CONFIRM_TIMEOUT;
-        let first = first.and_then(|first| self.waiting.remove(first));
-        self.hold_silent(first.into_iter().collect());
+    fn handle_confirm_timeout(&mut self, first: Option<usize>) {
+        self.confirm_limit = 1;
+        self.confirm_timeout = SUSPECT_CONFIRM_TIMEOUT;
+        let first = first.and_then(|first| self.unsent.remove(first));
+        self.hold_overdue(first.into_iter().collect());
     }
 
     /// Handles a channel that the broker closed because of one of the unconfirmed messages. If there was only one,
     /// that message is held and the others continue.
-    async fn refused(&mut self, only: Option<usize>, reason: &str) {
-        self.window = 1;
-        let Some(item) = only.and_then(|only| self.waiting.remove(only)) else { return };
-        self.complaints.refused(&item.outgoing, reason, &self.held);
-        self.held.hold(item, RetryMode::Isolated, Instant::now());
-        if std::mem::replace(&mut self.refused, true) {
+    async fn handle_closed_channel(&mut self, only: Option<usize>, reason: &str) {
+        self.confirm_limit = 1;
+        let Some(item) = only.and_then(|only| self.unsent.remove(only)) else { return };
+        self.warnings.refused(&item.outgoing, reason, &self.retry_queue);
+        self.retry_queue.hold(item, RetryMode::Isolated, Instant::now());
+        if std::mem::replace(&mut self.was_last_refused, true) {
             // All waiting messages may be refused.
             tokio::time::sleep(self.backoff.next_delay()).await;
         }
     }
 
-    async fn pause(&mut self, reason: &str) {
-        let messages = self.waiting.len() + self.held.len() + self.alone.len();
-        self.complaints.away(messages, reason);
+    async fn wait_before_reconnect(&mut self, reason: &str) {
+        let messages = self.unsent.len() + self.retry_queue.len() + self.isolated_retries.len();
+        self.warnings.unavailable(messages, reason);
         tokio::time::sleep(self.backoff.next_delay()).await;
     }
 }

@@ -15,7 +15,10 @@ use super::connect::BrokerEndpoint;
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts a task that checks the broker four times per lease, until the receiver is dropped.
-pub fn watch_reach(broker: &Arc<BrokerEndpoint>, lease: Duration) -> watch::Receiver<BrokerHealth> {
+pub fn watch_broker_health(
+    broker: &Arc<BrokerEndpoint>,
+    lease: Duration,
+) -> watch::Receiver<BrokerHealth> {
     let (tell, told) = watch::channel(BrokerHealth::Reached);
     let broker = Arc::clone(broker);
     tokio::spawn(async move {
@@ -25,7 +28,7 @@ pub fn watch_reach(broker: &Arc<BrokerEndpoint>, lease: Duration) -> watch::Rece
         let mut reached_at = Instant::now();
         let mut since = None;
         while !tell.is_closed() {
-            let answers = timeout(patience, answers(&broker, &mut connection)).await;
+            let answers = timeout(patience, responds(&broker, &mut connection)).await;
             let reach = if answers == Ok(true) {
                 reached_at = Instant::now();
                 // Wait until other processes can have reconnected: otherwise the first one would take over all
@@ -50,7 +53,7 @@ pub fn watch_reach(broker: &Arc<BrokerEndpoint>, lease: Duration) -> watch::Rece
 }
 
 /// Returns whether the broker responds, on the previous connection if there is one.
-async fn answers(broker: &BrokerEndpoint, connection: &mut Option<Connection>) -> bool {
+async fn responds(broker: &BrokerEndpoint, connection: &mut Option<Connection>) -> bool {
     if connection.is_none() {
         *connection = broker.connect("ordain watch").await.ok();
     }

@@ -11,7 +11,7 @@ use tokio::sync::watch as latest;
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
-use super::unreadable::event;
+use super::unreadable::decode_or_letter;
 use super::watch::ConsumerProgress;
 use super::weight::weight;
 use super::window::AdaptivePrefetch;
@@ -35,19 +35,19 @@ pub(super) enum SubscriptionEnd {
 pub(super) struct Subscription<'a> {
     options: &'a ConsumerOptions,
     queue: &'a str,
-    generation: u64,
+    epoch: u64,
     channel: &'a Channel,
-    flow: &'a ConsumerProgress,
-    window: &'a mut AdaptivePrefetch,
+    progress: &'a ConsumerProgress,
+    prefetch: &'a mut AdaptivePrefetch,
     /// Number of deliveries that have arrived.
-    taken: u64,
+    received: u64,
     /// Number of acknowledged deliveries.
-    done: u64,
+    acknowledged_count: u64,
     /// Deliveries that the receiver has not taken, and the size of each in bytes.
-    held: VecDeque<(DecodedDelivery, usize)>,
-    bytes: usize,
+    unsent: VecDeque<(DecodedDelivery, usize)>,
+    unsent_bytes: usize,
     /// The window, until the receiver has been notified of it.
-    untold: Option<usize>,
+    unreported_prefetch: Option<usize>,
 }
 
 impl<'a> Subscription<'a> {
@@ -60,20 +60,20 @@ impl<'a> Subscription<'a> {
         flow: &'a ConsumerProgress,
         window: &'a mut AdaptivePrefetch,
     ) -> Self {
-        window.begin();
-        let untold = Some(window.now().into());
+        window.start_subscription();
+        let untold = Some(window.current().into());
         Self {
             options,
             queue,
-            generation,
+            epoch: generation,
             channel,
-            flow,
-            window,
-            taken: 0,
-            done: 0,
-            held: VecDeque::new(),
-            bytes: 0,
-            untold,
+            progress: flow,
+            prefetch: window,
+            received: 0,
+            acknowledged_count: 0,
+            unsent: VecDeque::new(),
+            unsent_bytes: 0,
+            unreported_prefetch: untold,
         }
     }
 
@@ -88,22 +88,22 @@ impl<'a> Subscription<'a> {
         let failed = |error| self.options.broker.error(&error);
         let mut batches = consumer.ready_chunks(BATCH_EVENTS);
         loop {
-            let may_come = self.taken - self.done < self.window.now().into();
-            self.flow.set(self.taken, self.held.is_empty() && may_come);
+            let may_come = self.received - self.acknowledged_count < self.prefetch.current().into();
+            self.progress.set(self.received, self.unsent.is_empty() && may_come);
             tokio::select! {
                 biased;
                 changed = acknowledged.changed() => {
-                    let through = through(&acknowledged.borrow_and_update(), self.generation);
-                    if through > self.done {
-                        self.done = through;
+                    let through = acknowledged_through(&acknowledged.borrow_and_update(), self.epoch);
+                    if through > self.acknowledged_count {
+                        self.acknowledged_count = through;
                         acknowledge(self.channel, through).await.map_err(failed)?;
                     }
                     if changed.is_err() {
                         return Ok(SubscriptionEnd::Done);
                     }
                 }
-                room = deliver.reserve(), if !self.held.is_empty() => match room {
-                    Ok(room) => room.send(self.batch()),
+                room = deliver.reserve(), if !self.unsent.is_empty() => match room {
+                    Ok(room) => room.send(self.next_batch()),
                     Err(_) => return Ok(SubscriptionEnd::Done),
                 },
                 batch = batches.next() => {
@@ -114,12 +114,12 @@ impl<'a> Subscription<'a> {
                         ));
                     };
                     for delivery in batch {
-                        self.hold(&delivery.map_err(failed)?)?;
+                        self.buffer(&delivery.map_err(failed)?)?;
                     }
                     // Each subscription must acknowledge something before the window changes, however sizes
                     // alternate.
-                    let changes = self.done > 0 && self.window.change();
-                    if changes || self.window.overflows(self.bytes) {
+                    let changes = self.acknowledged_count > 0 && self.prefetch.adjust();
+                    if changes || self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
                         return Ok(SubscriptionEnd::Resized);
                     }
                 }
@@ -127,43 +127,44 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    fn hold(&mut self, delivery: &Delivery) -> Result<(), BrokerError> {
-        self.taken += 1;
-        if delivery.delivery_tag != self.taken {
-            let number = self.taken;
+    fn buffer(&mut self, delivery: &Delivery) -> Result<(), BrokerError> {
+        self.received += 1;
+        if delivery.delivery_tag != self.received {
+            let number = self.received;
             let tag = delivery.delivery_tag;
             let words = format!("the broker numbered delivery {number} as {tag}");
             return Err(BrokerError::Unavailable(words));
         }
         let headers = delivery.properties.headers().as_ref().map_or(0, weight);
         let bytes = delivery.data.len() + headers;
-        self.window.note(bytes, delivery.redelivered);
-        self.held.push_back((event(&self.options.decoder, self.queue, delivery), bytes));
-        self.bytes += bytes;
+        self.prefetch.record(bytes, delivery.redelivered);
+        self.unsent
+            .push_back((decode_or_letter(&self.options.decoder, self.queue, delivery), bytes));
+        self.unsent_bytes += bytes;
         Ok(())
     }
 
     /// Removes the next batch from the deliveries that wait for the receiver.
-    fn batch(&mut self) -> DeliveryBatch {
-        let mut items = Vec::with_capacity(self.held.len().min(BATCH_EVENTS));
+    fn next_batch(&mut self) -> DeliveryBatch {
+        let mut items = Vec::with_capacity(self.unsent.len().min(BATCH_EVENTS));
         let mut size = 0;
         while items.len() < BATCH_EVENTS && size < BATCH_BYTES {
-            let Some((item, bytes)) = self.held.pop_front() else { break };
+            let Some((item, bytes)) = self.unsent.pop_front() else { break };
             items.push((item, FilePosition::default()));
             size += bytes;
         }
-        self.bytes -= size;
+        self.unsent_bytes -= size;
         DeliveryBatch {
-            generation: self.generation,
+            subscription_epoch: self.epoch,
             items,
-            window: self.untold.take(),
+            window: self.unreported_prefetch.take(),
             ..DeliveryBatch::default()
         }
     }
 }
 
-fn through(acknowledged: &AckProgress, generation: u64) -> u64 {
-    if acknowledged.generation == generation { acknowledged.through } else { 0 }
+fn acknowledged_through(acknowledged: &AckProgress, generation: u64) -> u64 {
+    if acknowledged.subscription_epoch == generation { acknowledged.through } else { 0 }
 }
 
 async fn acknowledge(channel: &Channel, through: u64) -> lapin::Result<()> {

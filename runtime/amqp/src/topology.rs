@@ -61,31 +61,31 @@ impl Topology {
     ) -> Result<(), BrokerError> {
         if !self.declare || known {
             for partition in 0..self.partitions {
-                self.look_for(broker, connection, partition).await?;
+                self.check_queue(broker, connection, partition).await?;
             }
         }
         if !self.declare {
-            return self.look_for_exchange(broker, connection).await;
+            return self.check_exchange(broker, connection).await;
         }
-        let is_limited = is_limited(broker, &self.queue).await?;
+        let is_limited = has_default_delivery_limit(broker, &self.queue).await?;
         let failed = |error| broker.error(&error);
         let channel = connection.create_channel().await.map_err(failed)?;
         self.declare_dropped(&channel).await.map_err(failed)?;
         for partition in 0..self.partitions {
             self.declare_queue(&channel, partition, is_limited).await.map_err(|error| {
-                explained(broker.error(&error), &self.queue(partition), "queue")
+                with_advice(broker.error(&error), &self.queue(partition), "queue")
             })?;
         }
         if let Some(exchange) = &self.exchange {
             self.declare_exchange(&channel, exchange)
                 .await
-                .map_err(|error| explained(broker.error(&error), exchange, "exchange"))?;
+                .map_err(|error| with_advice(broker.error(&error), exchange, "exchange"))?;
         }
         channel.close(200, "done".into()).await.map_err(failed)
     }
 
     /// Checks that a partition's queue exists. The error names the queue.
-    async fn look_for(
+    async fn check_queue(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
@@ -105,7 +105,7 @@ impl Topology {
         }
     }
 
-    async fn look_for_exchange(
+    async fn check_exchange(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
@@ -116,7 +116,7 @@ impl Topology {
         let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
         let found = channel.exchange_declare(
             exchange.as_str().into(),
-            self.kind(),
+            self.exchange_kind(),
             options,
             FieldTable::default(),
         );
@@ -129,7 +129,7 @@ impl Topology {
         }
     }
 
-    fn kind(&self) -> ExchangeKind {
+    fn exchange_kind(&self) -> ExchangeKind {
         if self.partitions == 1 {
             ExchangeKind::Fanout
         } else {
@@ -137,20 +137,20 @@ impl Topology {
         }
     }
 
-    fn dropped(&self) -> String {
+    fn dropped_name(&self) -> String {
         format!("{}.dropped", self.queue)
     }
 
     /// Declares the exchange and queue for messages that the broker drops.
     async fn declare_dropped(&self, channel: &Channel) -> lapin::Result<()> {
-        let name = self.dropped();
+        let name = self.dropped_name();
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let kind = ExchangeKind::Fanout;
         let nothing = FieldTable::default;
         channel.exchange_declare(name.as_str().into(), kind, durable, nothing()).await?;
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), text("quorum"));
+        arguments.insert("x-queue-type".into(), long_string("quorum"));
         channel.queue_declare(name.as_str().into(), durable, arguments).await?;
         let options = QueueBindOptions::default();
         let queue = name.as_str().into();
@@ -166,9 +166,9 @@ impl Topology {
     ) -> lapin::Result<()> {
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), text("quorum"));
+        arguments.insert("x-queue-type".into(), long_string("quorum"));
         arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
-        arguments.insert("x-dead-letter-exchange".into(), text(&self.dropped()));
+        arguments.insert("x-dead-letter-exchange".into(), long_string(&self.dropped_name()));
         if is_limited {
             arguments.insert(DELIVERY_LIMIT_ARGUMENT.into(), AMQPValue::LongInt(-1));
         }
@@ -180,7 +180,7 @@ impl Topology {
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
-        channel.exchange_declare(exchange.into(), self.kind(), durable, nothing()).await?;
+        channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, nothing()).await?;
         for partition in 0..self.partitions {
             let queue = self.queue(partition);
             let options = QueueBindOptions::default();
@@ -197,12 +197,12 @@ impl Topology {
     }
 }
 
-fn text(text: &str) -> AMQPValue {
+fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
 /// Adds advice to a refusal: for a queue or exchange that exists in another form, and for a missing plugin.
-fn explained(error: BrokerError, name: &str, what: &str) -> BrokerError {
+fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     let BrokerError::Refused(words) = error else { return error };
     let advice = if words.contains("inequivalent") && words.contains(DELIVERY_LIMIT_ARGUMENT) {
         "it was declared before RabbitMQ 4.0, and has a delivery limit since: consume its messages, \
@@ -221,7 +221,10 @@ fn explained(error: BrokerError, name: &str, what: &str) -> BrokerError {
 /// Returns whether a queue has a delivery limit unless it is declared without one, which is so from RabbitMQ 4.0 on.
 /// Earlier versions lose the messages of a queue that is declared without one. This client has no access to the
 /// broker's version, so the function declares an exchange of a type that only exists from 4.0 on.
-async fn is_limited(broker: &BrokerEndpoint, queue: &str) -> Result<bool, BrokerError> {
+async fn has_default_delivery_limit(
+    broker: &BrokerEndpoint,
+    queue: &str,
+) -> Result<bool, BrokerError> {
     let connection = broker.connect("ordain: which version").await?;
     let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
     let options = ExchangeDeclareOptions { auto_delete: true, ..ExchangeDeclareOptions::default() };

@@ -11,15 +11,15 @@ use super::decode::{DeliveryDecoder, QUEUE_HEADERS};
 use super::value::table;
 
 /// Decodes a delivery into an event, or into a dead letter whose origin is this queue.
-pub(super) fn event(
+pub(super) fn decode_or_letter(
     decoder: &DeliveryDecoder,
     queue: &str,
     delivery: &Delivery,
 ) -> Result<Event, Box<DeadLetter>> {
     decoder.decode(delivery).map_err(|error| {
         // A body above the event limit is cut to its beginning, as a line of a file is.
-        let (body, rest) = beginning(&delivery.data, decoder.event_size);
-        let raw: Bytes = whole(delivery, body).into();
+        let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
+        let raw: Bytes = message_json(delivery, body).into();
         let tag = if rest.is_empty() { digest(&raw) } else { digest(&raw) ^ digest(rest) };
         Box::new(DeadLetter {
             id: LetterId {
@@ -37,13 +37,13 @@ pub(super) fn event(
 }
 
 /// Splits a body after at most `limit` bytes, at a character boundary if it is text.
-fn beginning(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
+fn split_at_limit(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
     let limit = std::str::from_utf8(body).map_or(limit, |text| text.floor_char_boundary(limit));
     body.split_at(limit.min(body.len()))
 }
 
 /// Encodes a message with its properties, its headers and the kept part of its body as JSON.
-fn whole(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
+fn message_json(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
     let properties = &delivery.properties;
     let text =
         |property: &Option<lapin::types::ShortString>| property.as_ref().map(ToString::to_string);

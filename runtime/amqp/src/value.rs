@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use lapin::types::{AMQPValue, FieldTable};
 use serde_json::Value;
 
-use ordain_util::text::cut;
+use ordain_util::text::truncated;
 
 /// First character of a short text that was not UTF-8; its bytes follow in hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
@@ -67,7 +67,7 @@ fn number(value: &AMQPValue) -> Option<i128> {
 /// Returns a value as JSON, cut to `limit` bytes.
 pub(super) fn json(value: &AMQPValue, limit: usize) -> String {
     let text = to_json(value).to_string();
-    if text.len() <= limit { text } else { cut(text, limit) + "…" }
+    if text.len() <= limit { text } else { truncated(text, limit) + "…" }
 }
 
 /// Returns a table as a JSON object.

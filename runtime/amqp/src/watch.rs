@@ -23,25 +23,25 @@ const SILENT_CHECK_LIMIT: u32 = 3;
 /// The consumer's progress, as the monitor needs it.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerProgress {
-    taken: AtomicU64,
+    received: AtomicU64,
     has_room: AtomicBool,
 }
 
 impl ConsumerProgress {
     /// Records how many deliveries have arrived, and whether the broker may send more.
     pub(super) fn set(&self, taken: u64, has_room: bool) {
-        self.taken.store(taken, Relaxed);
+        self.received.store(taken, Relaxed);
         self.has_room.store(has_room, Relaxed);
     }
 
     /// Returns how many deliveries have arrived.
-    pub(super) fn taken(&self) -> u64 {
-        self.taken.load(Relaxed)
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Relaxed)
     }
 }
 
 /// Monitors the queue until it disappears, does not respond, or delivers nothing. Returns the reason.
-pub(super) async fn watch(
+pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,
     queue: &str,
@@ -55,7 +55,7 @@ pub(super) async fn watch(
     let mut before = None;
     let mut silent = 0;
     loop {
-        let ready = match timeout(shortened(CHECK_TIMEOUT), ready(&channel, queue)).await {
+        let ready = match timeout(shortened(CHECK_TIMEOUT), ready_messages(&channel, queue)).await {
             Ok(Ok(ready)) => ready,
             Ok(Err(error)) => return broker.error(&error),
             Err(_) => {
@@ -63,7 +63,7 @@ pub(super) async fn watch(
             }
         };
         lag.set(Some(ready.into()));
-        let taken = flow.taken();
+        let taken = flow.received();
         let stands = before == Some(taken) && flow.has_room.load(Relaxed) && ready > 0;
         before = Some(taken);
         silent = if stands { silent + 1 } else { 0 };
@@ -78,7 +78,7 @@ pub(super) async fn watch(
 }
 
 /// Returns the number of messages that wait in the queue for delivery.
-async fn ready(channel: &Channel, queue: &str) -> lapin::Result<u32> {
+async fn ready_messages(channel: &Channel, queue: &str) -> lapin::Result<u32> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
     Ok(found.message_count())

@@ -7,13 +7,13 @@ const HEADER_BYTES: usize = 64;
 
 /// Returns the approximate size of a table in memory, in bytes.
 pub(super) fn weight(table: &FieldTable) -> usize {
-    table.inner().iter().map(|(name, value)| name.as_str().len() + weight_of(value)).sum()
+    table.inner().iter().map(|(name, value)| name.as_str().len() + value_weight(value)).sum()
 }
 
-fn weight_of(value: &AMQPValue) -> usize {
+fn value_weight(value: &AMQPValue) -> usize {
     HEADER_BYTES
         + match value {
-            AMQPValue::FieldArray(values) => values.as_slice().iter().map(weight_of).sum(),
+            AMQPValue::FieldArray(values) => values.as_slice().iter().map(value_weight).sum(),
             AMQPValue::FieldTable(values) => weight(values),
             AMQPValue::LongString(bytes) => bytes.as_bytes().len(),
             AMQPValue::ByteArray(bytes) => bytes.len(),

@@ -28,16 +28,16 @@ pub type LastPrefetch = Arc<AtomicU16>;
 #[derive(Debug)]
 pub(super) struct AdaptivePrefetch {
     last: LastPrefetch,
-    most: u16,
+    max: u16,
     bytes: u64,
-    now: u16,
+    current: u16,
     /// A message has arrived that was not redelivered.
-    fresh: bool,
+    has_new: bool,
     /// The number of deliveries in this sample, and their size in bytes.
     sample: (u64, u64),
     /// Size of the largest delivery of this subscription, in bytes.
     largest: u64,
-    shrunk: Option<Instant>,
+    shrunk_at: Option<Instant>,
 }
 
 impl AdaptivePrefetch {
@@ -46,27 +46,36 @@ impl AdaptivePrefetch {
     pub(super) fn new(most: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let now = match last.load(Relaxed) {
-            0 => fitting(most, bytes, LARGEST_MESSAGE_BYTES),
+            0 => messages_that_fit(most, bytes, LARGEST_MESSAGE_BYTES),
             last => last.min(most),
         };
-        Self { last, most, bytes, now, fresh: false, sample: (0, 0), largest: 0, shrunk: None }
+        Self {
+            last,
+            max: most,
+            bytes,
+            current: now,
+            has_new: false,
+            sample: (0, 0),
+            largest: 0,
+            shrunk_at: None,
+        }
     }
 
     /// Returns the maximum number of unacknowledged deliveries.
-    pub(super) fn now(&self) -> u16 {
-        self.now
+    pub(super) fn current(&self) -> u16 {
+        self.current
     }
 
     /// Starts a subscription, which first receives redelivered messages.
-    pub(super) fn begin(&mut self) {
-        self.fresh = false;
+    pub(super) fn start_subscription(&mut self) {
+        self.has_new = false;
         self.sample = (0, 0);
         self.largest = 0;
     }
 
     /// Records the size of a delivery, and whether it is a redelivery.
-    pub(super) fn note(&mut self, bytes: usize, again: bool) {
-        self.fresh |= !again;
+    pub(super) fn record(&mut self, bytes: usize, again: bool) {
+        self.has_new |= !again;
         self.sample.0 += 1;
         self.sample.1 += bytes as u64;
         self.largest = self.largest.max(bytes as u64);
@@ -74,19 +83,19 @@ impl AdaptivePrefetch {
 
     /// Changes the window if recent sizes call for at least twice or at most half of it. Returns whether the window
     /// changed.
-    pub(super) fn change(&mut self) -> bool {
+    pub(super) fn adjust(&mut self) -> bool {
         // A window smaller than the sample decides when it is full.
-        if !self.fresh || self.sample.0 < SAMPLE_DELIVERIES.min(self.now.into()) {
+        if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {
             return false;
         }
         let (deliveries, bytes) = std::mem::take(&mut self.sample);
-        let fitting = fitting(self.most, self.bytes, bytes / deliveries);
-        if fitting <= self.now / 2 {
+        let fitting = messages_that_fit(self.max, self.bytes, bytes / deliveries);
+        if fitting <= self.current / 2 {
             self.shrink();
             return true;
         }
-        let calm = self.shrunk.is_none_or(|at| at.elapsed() >= GROWTH_DELAY);
-        let grows = calm && fitting / 2 >= self.now;
+        let calm = self.shrunk_at.is_none_or(|at| at.elapsed() >= GROWTH_DELAY);
+        let grows = calm && fitting / 2 >= self.current;
         if grows {
             self.set(fitting);
         }
@@ -95,8 +104,8 @@ impl AdaptivePrefetch {
 
     /// Reduces the window if the deliveries that the receiver has not taken exceed the memory limit. Returns whether
     /// the window changed.
-    pub(super) fn overflows(&mut self, held: usize) -> bool {
-        let overflows = held as u64 > self.bytes && self.now > 1;
+    pub(super) fn shrink_if_over_limit(&mut self, held: usize) -> bool {
+        let overflows = held as u64 > self.bytes && self.current > 1;
         if overflows {
             self.shrink();
         }
@@ -106,18 +115,18 @@ impl AdaptivePrefetch {
     /// Sets the window as if every message were as large as the largest of this subscription. A window that is still
     /// too large would have to change again before all redeliveries have arrived, which would disturb their order.
     fn shrink(&mut self) {
-        self.set(fitting(self.most, self.bytes, self.largest).min(self.now / 2));
-        self.shrunk = Some(Instant::now());
+        self.set(messages_that_fit(self.max, self.bytes, self.largest).min(self.current / 2));
+        self.shrunk_at = Some(Instant::now());
     }
 
     fn set(&mut self, now: u16) {
-        self.now = now;
+        self.current = now;
         self.last.store(now, Relaxed);
     }
 }
 
 /// Returns how many messages of a size fit into a number of bytes.
-fn fitting(most: u16, bytes: u64, size: u64) -> u16 {
+fn messages_that_fit(most: u16, bytes: u64, size: u64) -> u16 {
     u16::try_from(bytes / size.max(1)).unwrap_or(u16::MAX).clamp(1, most)
 }
 
@@ -130,10 +139,10 @@ mod tests {
     fn feed(window: &mut AdaptivePrefetch, deliveries: usize, size: usize) -> Vec<u16> {
         let mut changes = Vec::new();
         for _ in 0..deliveries {
-            window.note(size, false);
-            if window.change() {
-                changes.push(window.now());
-                window.begin();
+            window.record(size, false);
+            if window.adjust() {
+                changes.push(window.current());
+                window.start_subscription();
             }
         }
         changes
@@ -142,7 +151,7 @@ mod tests {
     #[test]
     fn window_is_as_large_as_configured_and_as_memory_allows() {
         let mut window = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
-        assert_eq!(window.now(), 8);
+        assert_eq!(window.current(), 8);
         assert_eq!(feed(&mut window, 1_024, 256), [4_000]);
         assert!(feed(&mut window, 1_024, 20_000).is_empty(), "the messages fit");
         assert_eq!(feed(&mut window, 1_024, MIB / 2), [256]);
@@ -156,46 +165,46 @@ mod tests {
         let mut window = AdaptivePrefetch::new(4_000, 4 * MIB, LastPrefetch::default());
         assert_eq!(feed(&mut window, 200, 100), [4_000]);
         for number in 0..128 {
-            window.note(if number % 4 == 0 { 300_000 } else { 100 }, false);
+            window.record(if number % 4 == 0 { 300_000 } else { 100 }, false);
         }
-        assert!(window.change());
-        assert_eq!(window.now(), 13);
+        assert!(window.adjust());
+        assert_eq!(window.current(), 13);
     }
 
     #[test]
     fn window_always_allows_one_message() {
         let mut window = AdaptivePrefetch::new(10, 1_000, LastPrefetch::default());
-        assert_eq!(window.now(), 1);
+        assert_eq!(window.current(), 1);
         assert!(feed(&mut window, 10, MIB).is_empty());
-        assert!(!window.overflows(MIB));
+        assert!(!window.shrink_if_over_limit(MIB));
         assert_eq!(feed(&mut window, 3, 200), [5], "the sample ends after one message");
-        assert_eq!(AdaptivePrefetch::new(1, 1_000, LastPrefetch::default()).now(), 1);
+        assert_eq!(AdaptivePrefetch::new(1, 1_000, LastPrefetch::default()).current(), 1);
     }
 
     #[test]
     fn window_is_unchanged_during_redeliveries() {
         let mut window = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
         for _ in 0..1_000 {
-            window.note(100, true);
-            assert!(!window.change());
+            window.record(100, true);
+            assert!(!window.adjust());
         }
-        window.note(100, false);
-        assert!(window.change());
-        assert_eq!(window.now(), 4_000);
+        window.record(100, false);
+        assert!(window.adjust());
+        assert_eq!(window.current(), 4_000);
     }
 
     #[test]
     fn exceeding_the_memory_limit_reduces_the_window_at_once() {
         let mut window = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
         assert_eq!(feed(&mut window, 8, 100), [4_000]);
-        assert!(!window.overflows(128 * MIB));
-        window.note(MIB / 32, false);
-        assert!(window.overflows(129 * MIB));
-        assert_eq!(window.now(), 2_000, "at most half");
-        window.note(16 * MIB, true);
-        window.note(1, true);
-        assert!(window.overflows(160 * MIB));
-        assert_eq!(window.now(), 8);
+        assert!(!window.shrink_if_over_limit(128 * MIB));
+        window.record(MIB / 32, false);
+        assert!(window.shrink_if_over_limit(129 * MIB));
+        assert_eq!(window.current(), 2_000, "at most half");
+        window.record(16 * MIB, true);
+        window.record(1, true);
+        assert!(window.shrink_if_over_limit(160 * MIB));
+        assert_eq!(window.current(), 8);
     }
 
     #[test]
@@ -203,19 +212,19 @@ mod tests {
         let last = LastPrefetch::default();
         let mut first = AdaptivePrefetch::new(4_000, 128 * MIB, Arc::clone(&last));
         let mut second = AdaptivePrefetch::new(4_000, 128 * MIB, Arc::clone(&last));
-        assert_eq!((first.now(), second.now()), (8, 8));
+        assert_eq!((first.current(), second.current()), (8, 8));
         assert_eq!(feed(&mut first, 1_024, 256), [4_000]);
-        assert_eq!(AdaptivePrefetch::new(4_000, 128 * MIB, Arc::clone(&last)).now(), 4_000);
-        assert_eq!(AdaptivePrefetch::new(1_000, 128 * MIB, Arc::clone(&last)).now(), 1_000);
+        assert_eq!(AdaptivePrefetch::new(4_000, 128 * MIB, Arc::clone(&last)).current(), 4_000);
+        assert_eq!(AdaptivePrefetch::new(1_000, 128 * MIB, Arc::clone(&last)).current(), 1_000);
         assert_eq!(feed(&mut second, 1_024, MIB), [128]);
-        assert_eq!(AdaptivePrefetch::new(4_000, 128 * MIB, last).now(), 128);
+        assert_eq!(AdaptivePrefetch::new(4_000, 128 * MIB, last).current(), 128);
     }
 
     #[test]
     fn window_without_memory_limit_is_the_configured_one() {
         let mut window = AdaptivePrefetch::new(4_000, usize::MAX, LastPrefetch::default());
-        assert_eq!(window.now(), 4_000);
+        assert_eq!(window.current(), 4_000);
         assert!(feed(&mut window, 1_000, 100 * MIB).is_empty());
-        assert!(!window.overflows(4_000 * MIB));
+        assert!(!window.shrink_if_over_limit(4_000 * MIB));
     }
 }

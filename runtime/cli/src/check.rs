@@ -12,7 +12,7 @@ use ordain_config::{StoreConfig, explain};
 use ordain_engine::run::check_files;
 use ordain_http::view::{StreamRow, StreamVersion};
 use ordain_wasm::{CompilePriority, HandlerSetupError, MisnamedFile};
-use ordain_wasm::{folder, handlers};
+use ordain_wasm::{load_handlers, scan_folder};
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
@@ -41,12 +41,12 @@ impl CheckArgs {
             return Ok(ExitCode::SUCCESS);
         }
         let loaded = self.config.load()?;
-        loaded.unsupported()?;
+        loaded.check_supported()?;
         check_files(&loaded)?;
-        let handlers = handlers(&loaded)?;
+        let handlers = load_handlers(&loaded)?;
         // `run` ignores unusable files; a check reports them.
-        let folder = folder(&loaded)?;
-        if let Some(MisnamedFile { path, reason }) = folder.refused.first() {
+        let folder = scan_folder(&loaded)?;
+        if let Some(MisnamedFile { path, reason }) = folder.misnamed.first() {
             return Err(CommandError::Config(anyhow::anyhow!("{}: {reason}", path.display())));
         }
         let used: BTreeSet<&str> =
@@ -54,12 +54,12 @@ impl CheckArgs {
         for file in used.iter().filter_map(|name| folder.handlers.get(*name)).flatten() {
             handlers
                 .engine
-                .load_beside(file, CompilePriority::Normal)
+                .load_in_child(file, CompilePriority::Normal)
                 .map_err(HandlerSetupError::from)?;
         }
         let streams = loaded.config.streams.iter();
         let streams = streams.map(|(name, stream)| {
-            let build = handlers.offered(&stream.handler);
+            let build = handlers.offered_build(&stream.handler);
             (name, stream, StreamVersion { build, ..StreamVersion::default() })
         });
         let store = match &loaded.config.store {

@@ -16,9 +16,9 @@ use ordain_engine::run::RunError;
 use ordain_generate::{GenerateArgs, generate};
 use ordain_http::ListenError;
 use ordain_store::{Store, StoreError};
-use ordain_util::text::say;
+use ordain_util::text::print_lossy;
 use ordain_util::wait::{shorten, shortened};
-use ordain_wasm::{COMPILE_COMMAND, CompileLimits, HandlerSetupError, LoadError, compile};
+use ordain_wasm::{COMPILE_COMMAND, CompileLimits, HandlerSetupError, LoadError, run_compiler};
 
 /// Runs WebAssembly handlers over streams of events: in order within a key, in parallel across
 /// keys, each event taking effect exactly once.
@@ -115,8 +115,8 @@ impl FileArg {
 const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens the store to read it.
-pub(crate) async fn open_any(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
-    loaded.unsupported()?;
+pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, CommandError> {
+    loaded.check_supported()?;
     open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT))).await.map_err(|error| match error {
         StoreError::InUse(words) => CommandError::Unavailable(anyhow::anyhow!(
             "{words}. Or ask the process that uses the store: --admin URL, with the URL from its log"
@@ -126,11 +126,11 @@ pub(crate) async fn open_any(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, Co
 }
 
 /// Opens the store to read a stream that is configured or has data in the store.
-pub(crate) async fn open(
+pub(crate) async fn open_stream(
     loaded: &LoadedConfig,
     stream: &str,
 ) -> Result<Arc<dyn Store>, CommandError> {
-    let store = open_any(loaded).await?;
+    let store = open_to_read(loaded).await?;
     let known = known_streams(loaded, &*store).await?;
     if known.iter().any(|known| known == stream) {
         return Ok(store);
@@ -138,7 +138,11 @@ pub(crate) async fn open(
     Err(CommandError::Failed(anyhow::anyhow!(
         "stream {stream:?} does not exist, neither in {} nor in its store; existing streams: {}",
         loaded.file.display(),
-        known.iter().map(|known| ordain_util::text::clean(known)).collect::<Vec<_>>().join(", ")
+        known
+            .iter()
+            .map(|known| ordain_util::text::escape_invisible(known))
+            .collect::<Vec<_>>()
+            .join(", ")
     )))
 }
 
@@ -162,7 +166,7 @@ impl OrdainCli {
     /// Runs the command.
     pub(crate) fn run(self) -> ExitCode {
         if let Err(error) = logs::start(self.log_format, &self.log) {
-            say(&format!("error: {error}"));
+            print_lossy(&format!("error: {error}"));
             return ExitCode::from(2);
         }
         shorten(self.wait_divisor);
@@ -179,7 +183,7 @@ impl OrdainCli {
             OrdainCommand::Instances(args) => args.run(),
             OrdainCommand::Compile(CompileArgs { cache, seconds, memory, polite }) => {
                 let timeout = Duration::from_secs(seconds);
-                Ok(compile(&cache, CompileLimits { timeout, memory }, polite))
+                Ok(run_compiler(&cache, CompileLimits { timeout, memory }, polite))
             }
         };
         let (error, code) = match result {
@@ -192,7 +196,7 @@ impl OrdainCli {
             // The reader of the output closed it, as `head` does.
             return ExitCode::SUCCESS;
         }
-        logs::last_words(self.log_format, &format!("{error:#}"));
+        logs::log_final_error(self.log_format, &format!("{error:#}"));
         ExitCode::from(code)
     }
 }
@@ -226,10 +230,10 @@ impl From<HandlerSetupError> for CommandError {
     fn from(error: HandlerSetupError) -> Self {
         match error {
             HandlerSetupError::Config(_)
-            | HandlerSetupError::Handler(LoadError { may_pass: false, .. }) => {
+            | HandlerSetupError::Handler(LoadError { is_temporary: false, .. }) => {
                 Self::Config(error.into())
             }
-            HandlerSetupError::Handler(LoadError { may_pass: true, .. }) => {
+            HandlerSetupError::Handler(LoadError { is_temporary: true, .. }) => {
                 Self::Unavailable(error.into())
             }
             HandlerSetupError::Engine(_) => Self::Failed(error.into()),

@@ -9,7 +9,7 @@ use crate::cli::{CommandError, EXIT_FAILED};
 use crate::show::{self, JsonRow};
 use ordain_core::LetterId;
 use ordain_http::view::{self, LetterRow};
-use ordain_util::text::say;
+use ordain_util::text::print_lossy;
 
 /// Rows that are read in one request.
 const PAGE_ROWS: usize = 200;
@@ -61,20 +61,20 @@ impl DeadCommand {
         runtime.block_on(async {
             match self {
                 Self::List(args) => list(args).await,
-                Self::Show(args) => one(args).await,
+                Self::Show(args) => show_letter(args).await,
             }
         })
     }
 }
 
 async fn list(args: DeadListArgs) -> Result<ExitCode, CommandError> {
-    let look = args.look.begin(&args.stream).await?;
+    let look = args.look.open_target(&args.stream).await?;
     if args.json {
-        print(&args, &look, JsonRow::line).await?;
+        print_rows(&args, &look, JsonRow::line).await?;
         return Ok(ExitCode::SUCCESS);
     }
     show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
-    if print(&args, &look, line).await? {
+    if print_rows(&args, &look, line).await? {
         show::text(&format!(
             "more than {} dead letters exist: use --limit or --key\n",
             args.limit
@@ -84,7 +84,7 @@ async fn list(args: DeadListArgs) -> Result<ExitCode, CommandError> {
 }
 
 /// Prints the rows up to the limit. Returns whether there are more.
-async fn print<F: RowForm<LetterRow>>(
+async fn print_rows<F: RowForm<LetterRow>>(
     args: &DeadListArgs,
     look: &InspectTarget,
     line: impl Fn(&F) -> String,
@@ -118,15 +118,15 @@ fn line(row: &LetterRow) -> String {
     )
 }
 
-async fn one(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
-    let look = args.look.begin(&args.stream).await?;
+async fn show_letter(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
+    let look = args.look.open_target(&args.stream).await?;
     if LetterId::parse(&args.key, &args.id).is_none() {
-        say(&view::no_letter_id(&args.id));
+        print_lossy(&view::no_letter_id(&args.id));
         return Ok(ExitCode::from(2));
     }
     let letter: Option<JsonRow> = look.letter(&args.stream, &args.key, &args.id).await?;
     let Some(letter) = letter else {
-        say(&format!(
+        print_lossy(&format!(
             "stream {} has no dead letter {} of key {:?}: find it with `ordain dead list {}`, and use \
              --key",
             args.stream, args.id, args.key, args.stream

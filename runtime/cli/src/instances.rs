@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::look::{InspectArgs, RowForm};
-use crate::cli::{CommandError, open_any};
+use crate::cli::{CommandError, open_to_read};
 use crate::show::{self, JsonRow};
 use ordain_http::view::{
     BoundedRows, InstanceOverview, InstanceRow, InstancesPage, PartitionRow, RowText,
@@ -43,7 +43,7 @@ impl InstancesArgs {
         let loaded = self.look.load()?;
         let runtime = tokio::runtime::Runtime::new()?;
         let table = runtime.block_on(async {
-            let store = open_any(&loaded).await?;
+            let store = open_to_read(&loaded).await?;
             Ok::<_, CommandError>(store.table().await?)
         })?;
         Ok(InstanceOverview::of(&loaded, &table).rows().into_iter().map(F::from).collect())

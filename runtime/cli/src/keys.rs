@@ -49,7 +49,7 @@ pub(crate) struct KeysListArgs {
     /// The stream.
     stream: String,
     /// Only keys with this status.
-    #[arg(long, value_parser = statuses())]
+    #[arg(long, value_parser = status_parser())]
     status: Option<KeyStatus>,
     /// Only keys with this prefix.
     #[arg(long, default_value = "")]
@@ -81,22 +81,22 @@ impl KeysCommand {
         runtime.block_on(async {
             match self {
                 Self::List(args) => list(args).await,
-                Self::Show(args) => key(args, false).await,
-                Self::Why(args) => key(args, true).await,
+                Self::Show(args) => show_key(args, false).await,
+                Self::Why(args) => show_key(args, true).await,
             }
         })
     }
 }
 
 async fn list(args: KeysListArgs) -> Result<ExitCode, CommandError> {
-    let look = args.look.begin(&args.stream).await?;
+    let look = args.look.open_target(&args.stream).await?;
     if args.json {
-        print(&args, &look, JsonRow::line).await?;
+        print_rows(&args, &look, JsonRow::line).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let head = format!("{:<32} {:<9} {:>12} {:>9}  {}\n", "KEY", "STATUS", "NEXT", "HELD", "WHY");
     show::text(&head)?;
-    if print(&args, &look, line).await? {
+    if print_rows(&args, &look, line).await? {
         show::text(&format!(
             "more than {} keys exist: use --limit, --status or --prefix\n",
             args.limit
@@ -106,7 +106,7 @@ async fn list(args: KeysListArgs) -> Result<ExitCode, CommandError> {
 }
 
 /// Prints the rows up to the limit. Returns whether there are more.
-async fn print<F: RowForm<KeyRow>>(
+async fn print_rows<F: RowForm<KeyRow>>(
     args: &KeysListArgs,
     look: &InspectTarget,
     line: impl Fn(&F) -> String,
@@ -116,7 +116,7 @@ async fn print<F: RowForm<KeyRow>>(
         prefix: args.prefix.clone(),
         cursor: None,
         limit: PAGE_ROWS.min(args.limit.max(1)),
-        looks: None,
+        scan_limit: None,
     };
     let mut left = args.limit;
     while left > 0 {
@@ -149,18 +149,18 @@ fn line(row: &KeyRow) -> String {
 }
 
 /// Returns a parser of statuses that lists them in the help.
-fn statuses() -> impl TypedValueParser<Value = KeyStatus> {
+fn status_parser() -> impl TypedValueParser<Value = KeyStatus> {
     PossibleValuesParser::new(KeyStatus::ALL.map(KeyStatus::name))
         .try_map(|name| view::parse_status(&name))
 }
 
-async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
-    let look = args.look.begin(&args.stream).await?;
+async fn show_key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
+    let look = args.look.open_target(&args.stream).await?;
     if args.json || !why {
-        let row: JsonRow = found(&args, &look, why).await?;
+        let row: JsonRow = read_key(&args, &look, why).await?;
         row.print(args.json)?;
     } else {
-        let row: KeyRow = found(&args, &look, why).await?;
+        let row: KeyRow = read_key(&args, &look, why).await?;
         show::text(&why::explain(&row, &look, &args.stream, &args.key).await?)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -168,7 +168,7 @@ async fn key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
 
 /// Reads the key. With `why`, the error of an absent key names its dead letters, which may hold all its
 /// events.
-async fn found<F: RowForm<KeyRow>>(
+async fn read_key<F: RowForm<KeyRow>>(
     args: &KeyArgs,
     look: &InspectTarget,
     why: bool,
@@ -177,7 +177,7 @@ async fn found<F: RowForm<KeyRow>>(
         Err(CommandError::Failed(error)) if why => error,
         row => return row,
     };
-    let letters = why::letters(look, &args.stream, &args.key).await?;
+    let letters = why::letters_text(look, &args.stream, &args.key).await?;
     Err(CommandError::Failed(match letters {
         Some(letters) => anyhow::anyhow!("{error}; {letters}"),
         None => error,

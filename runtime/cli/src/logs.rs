@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use indicatif::ProgressBar;
 use tracing_subscriber::EnvFilter;
 
-use ordain_util::text::{clean, clean_lines, say};
+use ordain_util::text::{escape_invisible, escape_invisible_lines, print_lossy};
 
 /// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -20,7 +20,7 @@ pub(crate) enum LogFormat {
 static STATUS_LINE: OnceLock<ProgressBar> = OnceLock::new();
 
 /// Makes the log clear and redraw this status line around each of its lines.
-pub(crate) fn step_round(line: ProgressBar) {
+pub(crate) fn set_status_line(line: ProgressBar) {
     // A process has only one status line.
     let _ = STATUS_LINE.set(line);
 }
@@ -49,15 +49,15 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
 }
 
 /// Writes the reason for which the process ends, independent of the log's filter.
-pub(crate) fn last_words(format: LogFormat, error: &str) {
+pub(crate) fn log_final_error(format: LogFormat, error: &str) {
     match format {
-        LogFormat::Text => say(&format!("error: {}", clean_lines(error))),
+        LogFormat::Text => print_lossy(&format!("error: {}", escape_invisible_lines(error))),
         LogFormat::Json => {
             let timestamp = jiff::Timestamp::now().to_string();
             let line = serde_json::json!({
                 "timestamp": timestamp, "level": "ERROR", "message": error, "target": "ordain",
             });
-            say(&clean(&line.to_string()));
+            print_lossy(&escape_invisible(&line.to_string()));
         }
     }
 }
@@ -77,7 +77,7 @@ struct LogWriter {
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        let shown = if self.json { clean_lines(&text) } else { text };
+        let shown = if self.json { escape_invisible_lines(&text) } else { text };
         let write = || io::stderr().write_all(shown.as_bytes());
         let _ = STATUS_LINE.get().map_or_else(write, |status| status.suspend(write));
         Ok(line.len())

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 
 use super::remote::{AdminClient, parse_url};
-use crate::cli::{CommandError, ConfigArg, open};
+use crate::cli::{CommandError, ConfigArg, open_stream};
 use ordain_config::LoadedConfig;
 use ordain_core::LetterId;
 use ordain_http::view::{
@@ -48,12 +48,12 @@ impl InspectArgs {
     }
 
     /// Opens a stream that is configured or has data in the store.
-    pub(crate) async fn begin(&self, stream: &str) -> Result<InspectTarget, CommandError> {
+    pub(crate) async fn open_target(&self, stream: &str) -> Result<InspectTarget, CommandError> {
         if let Some(process) = self.process() {
             return Ok(InspectTarget::Process(process));
         }
         let loaded = self.load()?;
-        let store = open(&loaded, stream).await?;
+        let store = open_stream(&loaded, stream).await?;
         Ok(InspectTarget::Store { loaded: Box::new(loaded), store })
     }
 }
@@ -78,7 +78,7 @@ impl InspectTarget {
                 query.extend(of.cursor.as_deref().map(|cursor| ("cursor", cursor)));
                 let answer: KeysPage<BoundedRows<F>> =
                     process.get(&["streams", stream, "keys"], &query, "keys")?;
-                moving_on(
+                check_cursor(
                     process,
                     ListPage { rows: answer.keys.0, cursor: answer.cursor },
                     of.cursor.as_deref(),
@@ -95,7 +95,7 @@ impl InspectTarget {
     ) -> Result<F, CommandError> {
         match self {
             Self::Store { store, .. } => match store.key(stream, key).await? {
-                Some((row, state)) => Ok(KeyRow::whole(&row, state.as_ref()).into()),
+                Some((row, state)) => Ok(KeyRow::with_state(&row, state.as_ref()).into()),
                 None => Err(CommandError::Failed(anyhow::anyhow!(view::no_key(stream, key)))),
             },
             Self::Process(process) => process.get(&["streams", stream, "keys", key], &[], "key"),
@@ -122,7 +122,11 @@ impl InspectTarget {
                 query.extend(key.map(|key| ("key", key)));
                 query.extend(cursor.map(|cursor| ("cursor", cursor)));
                 let answer: DeadPage<BoundedRows<F>> = process.get(&["dead"], &query, "dead")?;
-                moving_on(process, ListPage { rows: answer.dead.0, cursor: answer.cursor }, cursor)
+                check_cursor(
+                    process,
+                    ListPage { rows: answer.dead.0, cursor: answer.cursor },
+                    cursor,
+                )
             }
         }
     }
@@ -150,14 +154,14 @@ impl InspectTarget {
     }
 
     /// Returns whether another handler version resumes the keys that a failure has parked.
-    pub(crate) fn tries_again(&self, stream: &str) -> Result<bool, CommandError> {
+    pub(crate) fn retries_on_new_version(&self, stream: &str) -> Result<bool, CommandError> {
         match self {
             Self::Store { loaded, .. } => {
                 let config = loaded.config.streams.get(stream);
                 Ok(config.is_none_or(|config| config.retry.on_new_version))
             }
             Self::Process(process) => {
-                let row = stream_of(process, stream)?;
+                let row = stream_row(process, stream)?;
                 Ok(row.and_then(|row| row.retry_on_new_version).unwrap_or(true))
             }
         }
@@ -168,33 +172,33 @@ impl InspectTarget {
     pub(crate) fn missing(&self, stream: &str) -> Result<Option<RowText>, CommandError> {
         match self {
             Self::Store { .. } => Ok(None),
-            Self::Process(process) => Ok(stream_of(process, stream)?.and_then(|row| row.missing)),
+            Self::Process(process) => Ok(stream_row(process, stream)?.and_then(|row| row.missing)),
         }
     }
 
     /// Returns the option that makes another command read from the same place.
     pub(crate) fn option(&self) -> String {
         match self {
-            Self::Store { loaded, .. } => loaded.option(),
+            Self::Store { loaded, .. } => loaded.config_option(),
             Self::Process(process) => format!(" --admin {}", process.url()),
         }
     }
 }
 
 /// Requests the row of a stream from a process.
-fn stream_of(process: &AdminClient, stream: &str) -> Result<Option<StreamRow>, CommandError> {
+fn stream_row(process: &AdminClient, stream: &str) -> Result<Option<StreamRow>, CommandError> {
     let page: StreamsPage = process.get(&["streams"], &[], "streams")?;
     Ok(page.streams.0.into_iter().find(|row| row.stream.raw() == stream))
 }
 
 /// Returns an error for a page whose cursor leads to the page itself.
-fn moving_on<F>(
+fn check_cursor<F>(
     process: &AdminClient,
     page: ListPage<F>,
     behind: Option<&str>,
 ) -> Result<ListPage<F>, CommandError> {
     if page.cursor.is_some() && page.cursor.as_deref() == behind {
-        return Err(process.stranger("the cursor of a page leads to the page itself"));
+        return Err(process.unexpected_server("the cursor of a page leads to the page itself"));
     }
     Ok(page)
 }

@@ -8,8 +8,10 @@ use clap::{Args, Subcommand};
 use super::look::{InspectArgs, RowForm};
 use crate::cli::{CommandError, ConfigArg, EXIT_CONFIG};
 use crate::show::{self, JsonRow};
-use ordain_http::view::{FileRow, PluginRow, PluginsPage, RefusedRow, RowText, look_into, plugins};
-use ordain_wasm::engine;
+use ordain_http::view::{
+    FileRow, PluginRow, PluginsPage, RefusedRow, RowText, inspect_file, plugins_page,
+};
+use ordain_wasm::create_engine;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PluginsCommand {
@@ -58,10 +60,10 @@ impl PluginsCommand {
 impl PluginsCheckArgs {
     fn run(self) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
-        let engine = engine(&loaded)?;
+        let engine = create_engine(&loaded)?;
         let mut end = ExitCode::SUCCESS;
         for path in &self.files {
-            let row = look_into(&loaded, &engine, path)?;
+            let row = inspect_file(&loaded, &engine, path)?;
             if row.reason.is_some() {
                 end = ExitCode::from(EXIT_CONFIG);
             }
@@ -78,19 +80,19 @@ impl PluginsCheckArgs {
 impl PluginsListArgs {
     fn run(self) -> Result<ExitCode, CommandError> {
         if self.json {
-            self.look::<JsonRow>()?.print(true)?;
+            self.read_page::<JsonRow>()?.print(true)?;
         } else {
-            show::text(&text(&self.look()?))?;
+            show::text(&text(&self.read_page()?))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn look<F: RowForm<PluginsPage>>(&self) -> Result<F, CommandError> {
+    fn read_page<F: RowForm<PluginsPage>>(&self) -> Result<F, CommandError> {
         if let Some(process) = self.look.process() {
             return process.get(&["plugins"], &[], "handlers");
         }
         let loaded = self.look.load()?;
-        Ok(plugins(&loaded, &*engine(&loaded)?)?.into())
+        Ok(plugins_page(&loaded, &*create_engine(&loaded)?)?.into())
     }
 }
 

@@ -20,7 +20,7 @@ use ordain_engine::publish_file::{PublishCounts, PublishFileError, publish_file}
 use ordain_engine::run::RunError;
 use ordain_publish::{PublishError, RETRY_TIMEOUT, StreamPublisher, new_id};
 use ordain_store::AssignItemReply;
-use ordain_util::text::say;
+use ordain_util::text::print_lossy;
 use ordain_util::wait::shortened;
 
 /// The text of `--help` after the options.
@@ -91,8 +91,8 @@ impl PublishArgs {
             )
             .await?;
             match (&self.key, &self.file) {
-                (Some(key), _) => self.one(&mut publisher, &loaded, key, data).await?,
-                (None, Some(file)) => self.file(&mut publisher, &loaded, file).await?,
+                (Some(key), _) => self.publish_event(&mut publisher, &loaded, key, data).await?,
+                (None, Some(file)) => self.publish_lines(&mut publisher, &loaded, file).await?,
                 (None, None) => unreachable!("clap requires one of the two"),
             }
             publisher.close().await?;
@@ -115,7 +115,7 @@ impl PublishArgs {
     }
 
     /// Publishes the event given by the options, which is decoded like a line of a file.
-    async fn one(
+    async fn publish_event(
         &self,
         publisher: &mut StreamPublisher,
         loaded: &LoadedConfig,
@@ -143,7 +143,7 @@ impl PublishArgs {
         let assigned = publisher.publish(&[Arc::new(event)]).await.map_err(|stopped| {
             // An invalid event cannot be published under any id.
             if self.id.is_none() && !matches!(stopped.error, PublishError::Event { .. }) {
-                say(&format!("the event has the id {id}: to retry it, use --id {id}"));
+                print_lossy(&format!("the event has the id {id}: to retry it, use --id {id}"));
             }
             stopped.error
         })?;
@@ -161,14 +161,14 @@ impl PublishArgs {
         Ok(())
     }
 
-    async fn file(
+    async fn publish_lines(
         &self,
         publisher: &mut StreamPublisher,
         loaded: &LoadedConfig,
         file: &Path,
     ) -> Result<(), CommandError> {
         let path = (file != Path::new("-")).then_some(file);
-        let bar = bar(path);
+        let bar = progress_bar(path);
         let ordering = self.ordering(loaded);
         let mut counts = PublishCounts::default();
         let done = publish_file(publisher, loaded, ordering, path, |so_far, offset| {
@@ -180,19 +180,22 @@ impl PublishArgs {
         bar.finish_and_clear();
         // After an error, the events before it are published.
         if self.json || done.is_ok() || counts != PublishCounts::default() {
-            self.tell(file, counts)?;
+            self.print_counts(file, counts)?;
         }
         Ok(done?)
     }
 
-    fn tell(&self, file: &Path, counts: PublishCounts) -> Result<(), CommandError> {
+    fn print_counts(&self, file: &Path, counts: PublishCounts) -> Result<(), CommandError> {
         let name = file.display();
-        if counts.before > 0 && !self.json {
-            say(&format!("{name}: an earlier run published the first {} lines", counts.before));
+        if counts.skipped_lines > 0 && !self.json {
+            print_lossy(&format!(
+                "{name}: an earlier run published the first {} lines",
+                counts.skipped_lines
+            ));
         }
         if self.json {
             let row = json!({
-                "published": counts.published, "known": counts.known, "lines_before": counts.before,
+                "published": counts.published, "known": counts.known, "lines_before": counts.skipped_lines,
             });
             show::json(&row, true)?;
         } else {
@@ -212,7 +215,7 @@ impl PublishArgs {
 }
 
 /// Returns a bar that shows the progress through a file; hidden unless standard error is a terminal.
-fn bar(path: Option<&Path>) -> ProgressBar {
+fn progress_bar(path: Option<&Path>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }

@@ -10,7 +10,7 @@ use ureq::http::{StatusCode, Uri};
 
 use crate::cli::CommandError;
 use ordain_engine::https;
-use ordain_util::text::{clean, cut};
+use ordain_util::text::{escape_invisible, truncated};
 
 /// The environment variable with the process's token.
 const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
@@ -86,24 +86,24 @@ impl AdminClient {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let mut answer = request.call().map_err(|error| self.failed(error))?;
+        let mut answer = request.call().map_err(|error| self.request_error(error))?;
         let body = answer.body_mut().with_config().limit(RESPONSE_LIMIT_MIB << 20).read_to_vec();
-        let body = body.map_err(|error| self.failed(error))?;
+        let body = body.map_err(|error| self.request_error(error))?;
         if answer.status() != StatusCode::OK {
-            return Err(self.refused(answer.status(), &body));
+            return Err(self.response_error(answer.status(), &body));
         }
         serde_json::from_slice(&body).map_err(|error| {
             if error.is_data() {
                 let found = format!("its response has no valid `{part}`: {error}");
-                return self.stranger(&found);
+                return self.unexpected_server(&found);
             }
-            self.refused(StatusCode::OK, &body)
+            self.response_error(StatusCode::OK, &body)
         })
     }
 
     /// Returns an error for a server that is not an admin listener of this version.
-    pub(crate) fn stranger(&self, found: &str) -> CommandError {
-        let found = self.shown(found);
+    pub(crate) fn unexpected_server(&self, found: &str) -> CommandError {
+        let found = self.printable(found);
         CommandError::Failed(anyhow!(
             "the server at {} is not an admin listener of this version of Ordain ({found}): find the URL \
              in the log of the process, and use the same version",
@@ -111,11 +111,11 @@ impl AdminClient {
         ))
     }
 
-    fn refused(&self, status: StatusCode, body: &[u8]) -> CommandError {
+    fn response_error(&self, status: StatusCode, body: &[u8]) -> CommandError {
         let problem = serde_json::from_slice(body).ok();
         let problem = problem.filter(|problem: &RemoteProblem| problem.status == status.as_u16());
         match (status, problem.as_ref().map(|problem| &*problem.detail)) {
-            (_, None) => self.stranger(&format!("it responded with status {status}")),
+            (_, None) => self.unexpected_server(&format!("it responded with status {status}")),
             (StatusCode::UNAUTHORIZED, Some(_)) => {
                 let state = if self.token.is_some() { "rejects the token in" } else { "requires" };
                 CommandError::Failed(anyhow!(
@@ -124,24 +124,24 @@ impl AdminClient {
                 ))
             }
             (StatusCode::SERVICE_UNAVAILABLE, Some(detail)) => {
-                CommandError::Unavailable(anyhow!("{}: {}", self.url, self.shown(detail)))
+                CommandError::Unavailable(anyhow!("{}: {}", self.url, self.printable(detail)))
             }
             (_, Some(detail)) => {
-                CommandError::Failed(anyhow!("{}: {}", self.url, self.shown(detail)))
+                CommandError::Failed(anyhow!("{}: {}", self.url, self.printable(detail)))
             }
         }
     }
 
     /// Returns a text from the server for printing: on one line, limited in length, and without the token.
-    fn shown(&self, words: &str) -> String {
+    fn printable(&self, words: &str) -> String {
         let words = match &self.token {
             Some(token) => words.replace(&**token, "…"),
             None => words.to_owned(),
         };
-        cut(clean(&words).into_owned(), ERROR_TEXT_LIMIT)
+        truncated(escape_invisible(&words).into_owned(), ERROR_TEXT_LIMIT)
     }
 
-    fn failed(&self, error: ureq::Error) -> CommandError {
+    fn request_error(&self, error: ureq::Error) -> CommandError {
         match error {
             ureq::Error::Io(_)
             | ureq::Error::Timeout(_)
@@ -154,10 +154,9 @@ impl AdminClient {
                 "no request can be sent to {}: {error}; check {TOKEN_VARIABLE} for invalid characters",
                 self.url
             )),
-            ureq::Error::BodyExceedsLimit(_) => {
-                self.stranger(&format!("its response has more than {RESPONSE_LIMIT_MIB} MiB"))
-            }
-            error => self.stranger(&error.to_string()),
+            ureq::Error::BodyExceedsLimit(_) => self
+                .unexpected_server(&format!("its response has more than {RESPONSE_LIMIT_MIB} MiB")),
+            error => self.unexpected_server(&error.to_string()),
         }
     }
 }
@@ -171,11 +170,13 @@ mod tests {
         let token = Some("secret".to_owned());
         let remote = AdminClient { token, ..AdminClient::new("http://localhost") };
         assert_eq!(
-            remote.shown("Bearer secret,\n\x1b[1m and more"),
+            remote.printable("Bearer secret,\n\x1b[1m and more"),
             "Bearer …,\\n\\u001b[1m and more"
         );
         let long = "x".repeat(100_000);
-        let CommandError::Failed(error) = remote.stranger(&long) else { panic!("another failure") };
+        let CommandError::Failed(error) = remote.unexpected_server(&long) else {
+            panic!("another failure")
+        };
         assert!(error.to_string().len() < 2 * ERROR_TEXT_LIMIT);
     }
 

@@ -13,12 +13,14 @@ use crate::cli::{CommandError, EXIT_FAILED, FileArg};
 use crate::store::open_store;
 use crate::{status, totals};
 use ordain_config::LoadedConfig;
-use ordain_engine::run::{EndIntake, PreparedRun, RunError, RunReport, RunStatus, check_ends};
+use ordain_engine::run::{
+    EndIntake, PreparedRun, RunError, RunReport, RunStatus, check_once_sources,
+};
 use ordain_http::admin::AdminListener;
 use ordain_http::ingress::IngressListener;
 use ordain_store::Store;
-use ordain_util::shutdown::asked_to_stop;
-use ordain_util::text::say;
+use ordain_util::shutdown::shutdown_requested;
+use ordain_util::text::print_lossy;
 use ordain_wasm::HandlerRegistry;
 
 #[derive(Debug, Args)]
@@ -41,7 +43,7 @@ impl RunArgs {
     pub(crate) fn run(self, log: LogFormat) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let report = runtime.block_on(self.until_the_end(&loaded));
+        let report = runtime.block_on(self.run_to_end(&loaded));
         let report = match report {
             Ok(Some(report)) => {
                 runtime.shutdown_timeout(Duration::from_millis(100));
@@ -54,13 +56,13 @@ impl RunArgs {
                 return cut_short.map(|_| ExitCode::from(EXIT_FAILED));
             }
         };
-        self.show(&report, &loaded, log)?;
+        self.print_report(&report, &loaded, log)?;
         let failed = self.strict && report.has_problems();
         Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
     }
 
     /// Prints the report so that it does not mix with messages on standard output or a log in JSON.
-    fn show(
+    fn print_report(
         &self,
         report: &RunReport,
         loaded: &LoadedConfig,
@@ -69,9 +71,9 @@ impl RunArgs {
         if self.json && !loaded.config.writes_standard_output() {
             super::show::json(&report.json(), true)?;
         } else if self.json || (self.once && log == LogFormat::Json) {
-            say(&report.json().to_string());
+            print_lossy(&report.json().to_string());
         } else if self.once {
-            say(report.text(loaded).trim_end());
+            print_lossy(report.text(loaded).trim_end());
         }
         if !self.once {
             totals::log("ended", &report.stats);
@@ -80,10 +82,7 @@ impl RunArgs {
     }
 
     /// Runs until the run ends by itself or by a signal; returns `None` if the grace period elapsed.
-    async fn until_the_end(
-        &self,
-        loaded: &LoadedConfig,
-    ) -> Result<Option<RunReport>, CommandError> {
+    async fn run_to_end(&self, loaded: &LoadedConfig) -> Result<Option<RunReport>, CommandError> {
         let figures = Arc::<RunStatus>::default();
         let (stop, shutdown) = watch::channel(false);
         let mut run = std::pin::pin!(run(loaded, self.once, shutdown, &figures));
@@ -92,12 +91,12 @@ impl RunArgs {
         let shown = Arc::clone(&figures);
         let status = tokio::spawn(async move { status::show(&shown).await });
         let counted = Arc::clone(&figures);
-        let totals = tokio::spawn(async move { totals::tell(&counted).await });
+        let totals = tokio::spawn(async move { totals::log_changes(&counted).await });
         let grace = loaded.config.runtime.shutdown_grace.duration();
         let result = tokio::select! {
             result = &mut run => result.map(Some),
-            _ = terminate.recv() => ending(&stop, run, grace, &mut terminate, &mut interrupt).await,
-            _ = interrupt.recv() => ending(&stop, run, grace, &mut terminate, &mut interrupt).await,
+            _ = terminate.recv() => shut_down(&stop, run, grace, &mut terminate, &mut interrupt).await,
+            _ = interrupt.recv() => shut_down(&stop, run, grace, &mut terminate, &mut interrupt).await,
         };
         status.abort();
         totals.abort();
@@ -113,9 +112,9 @@ async fn run(
     shutdown: watch::Receiver<bool>,
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
-    loaded.unsupported()?;
+    loaded.check_supported()?;
     if once {
-        check_ends(loaded)?;
+        check_once_sources(loaded)?;
     }
     let admin = AdminListener::listen(loaded, once, figures, &shutdown).await?;
     let report = start(loaded, once, shutdown, figures).await;
@@ -134,29 +133,29 @@ async fn start(
 ) -> Result<RunReport, CommandError> {
     // Compiling takes seconds, and a shutdown does not wait for it.
     let to_load = loaded.clone();
-    let loading = tokio::task::spawn_blocking(move || ordain_wasm::handlers(&to_load));
+    let loading = tokio::task::spawn_blocking(move || ordain_wasm::load_handlers(&to_load));
     let handlers = tokio::select! {
         handlers = loading => Arc::new(handlers.map_err(RunError::Panic)??),
-        () = asked_to_stop(&mut shutdown) => return Ok(RunReport::default()),
+        () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
     };
-    figures.loaded(&handlers);
+    figures.set_handlers(&handlers);
     let store = tokio::select! {
         store = open_store(loaded, None) => store?,
-        () = asked_to_stop(&mut shutdown) => return Ok(RunReport::default()),
+        () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
     };
     let durability = store.durability();
     if durability.is_at_risk {
-        tracing::warn!("{}", durability.words);
+        tracing::warn!("{}", durability.description);
     } else {
-        tracing::info!("{}", durability.words);
+        tracing::info!("{}", durability.description);
     }
-    figures.opened(&store);
+    figures.set_store(&store);
     let report = tokio::select! {
         biased;
         error = store.failed() => Err(error.into()),
         report = drive(loaded, once, &handlers, &store, shutdown, figures) => report,
     };
-    figures.closes();
+    figures.release_store();
     report
 }
 
@@ -175,7 +174,7 @@ async fn drive(
     let ingress = if once {
         None
     } else {
-        IngressListener::listen(loaded, store, run.feeds(), figures, &shutdown).await?
+        IngressListener::listen(loaded, store, run.notifiers(), figures, &shutdown).await?
     };
     let end_intake =
         ingress.map(|ingress| Box::new(|has_failed| ingress.end(has_failed)) as EndIntake<'_>);
@@ -183,7 +182,7 @@ async fn drive(
 }
 
 /// Requests the shutdown and waits for it, until the grace period elapses or another signal arrives.
-async fn ending(
+async fn shut_down(
     stop: &watch::Sender<bool>,
     run: impl Future<Output = Result<RunReport, CommandError>>,
     grace: Duration,

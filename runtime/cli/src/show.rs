@@ -9,12 +9,12 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use ordain_cloudevents::compact;
-use ordain_util::text::{clean, clean_lines};
+use ordain_util::text::{escape_invisible, escape_invisible_lines};
 
 /// Prints to standard output.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(clean_lines(text).as_bytes())?;
+    out.write_all(escape_invisible_lines(text).as_bytes())?;
     out.flush()
 }
 
@@ -42,7 +42,7 @@ impl JsonRow {
     pub(crate) fn line(&self) -> String {
         // Only JSON of another program is nested too deeply.
         let json = compact(self.0.get()).unwrap_or(Cow::Borrowed(self.0.get()));
-        format!("{}\n", clean(&json))
+        format!("{}\n", escape_invisible(&json))
     }
 
     /// Prints the row on one line or over several. A row that is nested too deeply is always one line.

@@ -21,12 +21,12 @@ pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
     if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}") {
         line.set_style(style);
     }
-    logs::step_round(line.clone());
-    let mut before = figures.sum();
+    logs::set_status_line(line.clone());
+    let mut before = figures.total_stats();
     let mut at = Instant::now();
     loop {
         tokio::time::sleep(UPDATE_INTERVAL).await;
-        let now = figures.sum();
+        let now = figures.total_stats();
         let rate = (now.delivered - before.delivered) as f64 / at.elapsed().as_secs_f64();
         (before, at) = (now, Instant::now());
         line.set_message(text(&now, rate as u64));

@@ -18,7 +18,7 @@ pub(crate) async fn open_store(
     match &loaded.config.store {
         StoreConfig::Embedded(embedded) => {
             let mut options = EmbeddedOptions::new(&*embedded.path);
-            options.cache = embedded.cache.0;
+            options.cache_bytes = embedded.cache.0;
             options.dead_ttl = embedded.dead_ttl.0;
             let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(options)).await;
             let opened = opened.unwrap_or_else(|error| resume_unwind(error.into_panic()));

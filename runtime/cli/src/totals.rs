@@ -10,11 +10,11 @@ use ordain_engine::run::RunStatus;
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Logs the totals once per minute if they changed, until the future is dropped.
-pub(crate) async fn tell(figures: &RunStatus) -> std::convert::Infallible {
+pub(crate) async fn log_changes(figures: &RunStatus) -> std::convert::Infallible {
     let mut told = Stats::default();
     loop {
         tokio::time::sleep(LOG_INTERVAL).await;
-        let now = figures.sum();
+        let now = figures.total_stats();
         if differs(&now, &told) {
             log("running", &now);
             told = now;

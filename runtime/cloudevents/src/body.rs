@@ -76,7 +76,7 @@ pub fn decode_body(
         ContentMode::Lines => Some("line"),
     };
     let found = BodyEvents { events: Vec::new(), place_name, places: Vec::new() };
-    let mut reading = BodyReader { found, named: Vec::new(), wrong: 0 };
+    let mut reading = BodyReader { valid: found, invalid: Vec::new(), invalid_count: 0 };
     match form {
         ContentMode::Structured if body.trim_ascii().is_empty() => {
             return Err(BodyError::Unreadable(
@@ -116,7 +116,7 @@ pub fn decode_body(
             }
         }
     }
-    let BodyReader { found, named, wrong } = reading;
+    let BodyReader { valid: found, invalid: named, invalid_count: wrong } = reading;
     if wrong > 0 {
         let total = found.events.len() + wrong;
         return Err(BodyError::InvalidEvents { place_name, wrong, total, named });
@@ -161,9 +161,9 @@ impl<'de> Visitor<'de> for BoundedArray {
 }
 
 struct BodyReader {
-    found: BodyEvents,
-    named: Vec<InvalidEvent>,
-    wrong: usize,
+    valid: BodyEvents,
+    invalid: Vec<InvalidEvent>,
+    invalid_count: usize,
 }
 
 impl BodyReader {
@@ -176,8 +176,8 @@ impl BodyReader {
         let wrong = match read {
             Ok(event) => match check(&event) {
                 None => {
-                    self.found.places.push(place);
-                    return self.found.events.push(Arc::new(event));
+                    self.valid.places.push(place);
+                    return self.valid.events.push(Arc::new(event));
                 }
                 Some(message) => InvalidEvent {
                     place,
@@ -190,9 +190,9 @@ impl BodyReader {
                 InvalidEvent { place, key, sequence, message }
             }
         };
-        self.wrong += 1;
-        if self.named.len() < NAMED_EVENTS_LIMIT {
-            self.named.push(wrong);
+        self.invalid_count += 1;
+        if self.invalid.len() < NAMED_EVENTS_LIMIT {
+            self.invalid.push(wrong);
         }
     }
 }

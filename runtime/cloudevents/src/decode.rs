@@ -10,11 +10,11 @@ use ordain_core::{Cause, Event, EventParts, OrderingMode};
 
 use super::envelope::{EnvelopeMember, EventEnvelope};
 use super::{HEADERS_ATTRIBUTE, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON_MEDIA_TYPE};
-use attribute::{EXCERPT_LIMIT, attribute, end, key, shown, text, time};
+use attribute::{EXCERPT_LIMIT, attribute, end, excerpt, json_text, key, time};
 use data::{data, value};
-pub use http::{ContentMode, decode_http, form_of};
+pub use http::{ContentMode, content_mode, decode_http};
 
-use ordain_util::text::cut;
+use ordain_util::text::truncated;
 
 /// The reason for which a line is not a valid event of its stream. The line becomes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -65,11 +65,11 @@ impl EventDecoder {
             sequence: None,
         };
         let envelope = self.envelope(line).map_err(anonymous)?;
-        self.judge(&envelope, None)
+        self.decode_envelope(&envelope, None)
     }
 
     /// Returns the event of an envelope. `body` is the data, if it is outside the envelope.
-    fn judge(
+    fn decode_envelope(
         &self,
         envelope: &EventEnvelope<'_>,
         body: Option<&[u8]>,
@@ -94,19 +94,19 @@ impl EventDecoder {
         serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
             // The parser counts lines from 1 in the text; the dead letter has the line number in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
-            unreadable(cut(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
+            unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
         })
     }
 
     fn event(&self, envelope: &EventEnvelope<'_>, body: Option<&[u8]>) -> DecodeResult<Event> {
-        if let Some(name) = &envelope.twice {
-            let name = cut(name.to_string(), EXCERPT_LIMIT);
+        if let Some(name) = &envelope.duplicate_name {
+            let name = truncated(name.to_string(), EXCERPT_LIMIT);
             return unreadable(format!("`{name}` occurs twice: it must occur once"));
         }
         match envelope.raw(EnvelopeMember::SpecVersion) {
             Some("\"1.0\"") => {}
             Some(other) => {
-                let other = shown(other);
+                let other = excerpt(other);
                 return unreadable(format!("`specversion` must be \"1.0\", found {other}"));
             }
             None => return unreadable("`specversion` is missing: it must be \"1.0\""),
@@ -204,9 +204,9 @@ type HeaderPair<'a> = (Cow<'a, str>, Cow<'a, str>);
 /// Returns the headers that are not extension attributes; see [`HEADERS_ATTRIBUTE`].
 fn more_headers(raw: &str) -> DecodeResult<Vec<HeaderPair<'static>>> {
     let pairs =
-        text(raw).and_then(|text| serde_json::from_str::<Vec<(String, String)>>(&text).ok());
+        json_text(raw).and_then(|text| serde_json::from_str::<Vec<(String, String)>>(&text).ok());
     let Some(pairs) = pairs else {
-        let found = shown(raw);
+        let found = excerpt(raw);
         return unreadable(format!(
             "`{HEADERS_ATTRIBUTE}` must be a JSON array of [name, value] pairs as text, found {found}"
         ));

@@ -14,11 +14,11 @@ pub type DecodedDelivery = Result<Event, Box<DeadLetter>>;
 pub struct DeliveryBatch {
     /// Number of the connection that delivered them. Unacknowledged deliveries of an earlier connection are
     /// delivered again.
-    pub generation: u64,
+    pub subscription_epoch: u64,
     /// The deliveries, in order.
     pub items: Vec<(DecodedDelivery, FilePosition)>,
     /// Fingerprint of the file up to the last delivery; `None` for standard input.
-    pub print: Option<ReadFingerprint>,
+    pub fingerprint: Option<ReadFingerprint>,
     /// The new limit of unacknowledged deliveries, if it has changed.
     pub window: Option<usize>,
     /// True if the source has ended.
@@ -36,7 +36,7 @@ pub const BATCH_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AckProgress {
     /// Number of the connection.
-    pub generation: u64,
+    pub subscription_epoch: u64,
     /// Number of acknowledged deliveries, counted from the connection's first.
     pub through: u64,
 }
@@ -51,8 +51,8 @@ pub struct SourceHandle {
     /// Sends the acknowledgements to a source that stores them itself. The source ends when the sender is dropped.
     pub acknowledge: Option<watch::Sender<AckProgress>>,
     /// Completes when the source has written the last acknowledgement.
-    pub ended: Option<JoinHandle<()>>,
+    pub task: Option<JoinHandle<()>>,
     /// True if the deliveries come from streams of this process, in order and without gaps. Such a source has
     /// no end of its own.
-    pub is_fed_from_here: bool,
+    pub is_fed_locally: bool,
 }

@@ -22,26 +22,26 @@ use ordain_store::OutboxMessage;
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
-    member(out, "id", &message_id(stream, message));
-    member(out, "source", &source_of(stream));
-    member(out, "type", inner.kind());
-    member(out, "subject", inner.key().unwrap_or(&message.key));
+    write_member(out, "id", &message_id(stream, message));
+    write_member(out, "source", &source_of(stream));
+    write_member(out, "type", inner.kind());
+    write_member(out, "subject", inner.key().unwrap_or(&message.key));
     if let Some(sequence) = sequence {
-        member(out, "sequence", &sequence.to_string());
+        write_member(out, "sequence", &sequence.to_string());
     }
     if inner.end() {
         out.extend_from_slice(b",\"endofsequence\":true");
     }
     if !inner.content_type().is_empty() {
-        member(out, "datacontenttype", inner.content_type());
+        write_member(out, "datacontenttype", inner.content_type());
     }
-    headers(out, inner.headers(), &[]);
-    data(out, inner.content_type(), inner.data());
+    write_headers(out, inner.headers(), &[]);
+    write_data(out, inner.content_type(), inner.data());
     out.extend_from_slice(b"}\n");
 }
 
 /// Writes headers. Headers whose names are not allowed or already used are combined in one attribute.
-pub(super) fn headers<'a>(
+pub(super) fn write_headers<'a>(
     out: &mut Vec<u8>,
     headers: impl Iterator<Item = (&'a str, &'a str)>,
     taken: &[&'a str],
@@ -50,7 +50,7 @@ pub(super) fn headers<'a>(
     let mut others = Vec::new();
     for (name, value) in headers {
         if is_extension(name) && seen.insert(name) {
-            member(out, name, value);
+            write_member(out, name, value);
         } else {
             others.push((name, value));
         }
@@ -58,7 +58,7 @@ pub(super) fn headers<'a>(
     if !others.is_empty() {
         let mut list = Vec::new();
         json(&mut list, &others);
-        member(out, HEADERS_ATTRIBUTE, &String::from_utf8_lossy(&list));
+        write_member(out, HEADERS_ATTRIBUTE, &String::from_utf8_lossy(&list));
     }
 }
 
@@ -70,7 +70,7 @@ fn is_extension(name: &str) -> bool {
         && name != HEADERS_ATTRIBUTE
 }
 
-pub(super) fn data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
+pub(super) fn write_data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
     if data.is_empty() {
         return;
     }
@@ -79,7 +79,7 @@ pub(super) fn data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
         out.extend_from_slice(b",\"data\":");
         out.extend_from_slice(json.as_bytes());
     } else {
-        member(out, "data_base64", &STANDARD.encode(data));
+        write_member(out, "data_base64", &STANDARD.encode(data));
     }
 }
 
@@ -89,7 +89,7 @@ fn compact_json(data: &[u8]) -> Option<Cow<'_, str>> {
     compact(raw.get()).ok()
 }
 
-pub(super) fn member(out: &mut Vec<u8>, name: &str, value: &str) {
+pub(super) fn write_member(out: &mut Vec<u8>, name: &str, value: &str) {
     // The names of members never need escaping.
     out.extend_from_slice(b",\"");
     out.extend_from_slice(name.as_bytes());

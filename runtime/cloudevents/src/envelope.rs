@@ -53,7 +53,7 @@ pub(super) struct EventEnvelope<'a> {
     members: [Option<&'a str>; MEMBER_COUNT],
     pub(super) extensions: Vec<(Cow<'a, str>, &'a str)>,
     /// The first name that occurs twice, which makes the object ambiguous.
-    pub(super) twice: Option<Cow<'a, str>>,
+    pub(super) duplicate_name: Option<Cow<'a, str>>,
 }
 
 impl<'a> EventEnvelope<'a> {
@@ -63,7 +63,7 @@ impl<'a> EventEnvelope<'a> {
         self.members[member as usize].filter(|raw| *raw != "null" || member == EnvelopeMember::Data)
     }
 
-    pub(super) fn put(&mut self, name: Cow<'a, str>, raw: &'a str) {
+    pub(super) fn insert(&mut self, name: Cow<'a, str>, raw: &'a str) {
         let twice = if let Some(member) = EnvelopeMember::of(&name) {
             self.members[member as usize].replace(raw).is_some()
         } else {
@@ -72,7 +72,7 @@ impl<'a> EventEnvelope<'a> {
             twice
         };
         if twice {
-            self.twice.get_or_insert(name);
+            self.duplicate_name.get_or_insert(name);
         }
     }
 }
@@ -99,7 +99,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
                 let limit = super::HEADERS_LIMIT;
                 return Err(A::Error::custom(format_args!("more than {limit} extensions")));
             }
-            envelope.put(name, map.next_value::<&RawValue>()?.get());
+            envelope.insert(name, map.next_value::<&RawValue>()?.get());
         }
         Ok(envelope)
     }

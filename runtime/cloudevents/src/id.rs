@@ -13,7 +13,7 @@ pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     id.push('/');
     percent_encode(&message.key, &mut id);
     let emitted = &message.emitted;
-    let incarnation = message.incarnation ^ emitted.event;
+    let incarnation = message.incarnation ^ emitted.id_digest;
     // Writing to a text cannot fail.
     let _ = write!(id, "/{incarnation}/{}/{}", emitted.sequence, emitted.index);
     id

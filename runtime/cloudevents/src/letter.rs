@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use ordain_core::{DeadLetter, Event, LetterContent, LetterId};
 
-use super::encode::{data, headers, member};
+use super::encode::{write_data, write_headers, write_member};
 use super::id::{percent_encode, source_of};
 
 /// The `type` of a letter without an event or whose event has no type.
@@ -84,27 +84,27 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
 pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, out: &mut Vec<u8>) {
     let LetterAttributes { id, kind, content_type, reason } = letter_attributes(stream, letter);
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
-    member(out, "id", &id);
-    member(out, "source", &source_of(stream));
-    member(out, "type", kind);
+    write_member(out, "id", &id);
+    write_member(out, "source", &source_of(stream));
+    write_member(out, "type", kind);
     if !letter.id.key.is_empty() {
-        member(out, "subject", &letter.id.key);
+        write_member(out, "subject", &letter.id.key);
     }
     if let Some(sequence) = sequence {
-        member(out, "sequence", &sequence.to_string());
+        write_member(out, "sequence", &sequence.to_string());
     }
     for (name, value) in &reason {
-        member(out, name, value);
+        write_member(out, name, value);
     }
     if !content_type.is_empty() {
-        member(out, "datacontenttype", content_type);
+        write_member(out, "datacontenttype", content_type);
     }
     match &letter.content {
         LetterContent::Nothing => {}
-        LetterContent::Raw(bytes) => data(out, BYTES_MEDIA_TYPE, bytes),
+        LetterContent::Raw(bytes) => write_data(out, BYTES_MEDIA_TYPE, bytes),
         LetterContent::Event(event) => {
-            headers(out, event.headers(), &REASON_ATTRIBUTES);
-            data(out, event.content_type(), event.data());
+            write_headers(out, event.headers(), &REASON_ATTRIBUTES);
+            write_data(out, event.content_type(), event.data());
         }
     }
     out.extend_from_slice(b"}\n");

@@ -21,7 +21,7 @@ mod tests;
 
 pub use body::{BodyError, BodyEvents, InvalidEvent, NAMED_EVENTS_LIMIT, decode_body};
 pub use compact::{NESTING_LIMIT, NestingError, compact};
-pub use decode::{ContentMode, decode_http, form_of};
+pub use decode::{ContentMode, content_mode, decode_http};
 pub use decode::{DecodeError, EventDecoder};
 pub use delivery::{
     AckProgress, BATCH_BYTES, BATCH_EVENTS, DecodedDelivery, DeliveryBatch, FilePosition,

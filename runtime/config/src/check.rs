@@ -38,8 +38,8 @@ struct ConfigChecker<'a> {
 }
 
 impl ConfigChecker<'_> {
-    fn note(&mut self, setting: &str, message: impl Into<String>) {
-        let line = self.lines.of(setting);
+    fn report(&mut self, setting: &str, message: impl Into<String>) {
+        let line = self.lines.line_of(setting);
         self.problems.push(ConfigProblem {
             line,
             setting: setting.to_owned(),
@@ -52,12 +52,12 @@ impl ConfigChecker<'_> {
         // A stream with an error of its own is missing from `streams` but present in the file.
         if streams.is_empty() && !self.lines.has_inside("streams") {
             let example = "[streams.orders] with `handler` and `source`";
-            self.note("streams", format!("at least one stream is needed, such as {example}"));
+            self.report("streams", format!("at least one stream is needed, such as {example}"));
         }
         if self.config.partitions() as u64 > PARTITIONS_LIMIT {
             let message =
                 format!("all streams together must have at most {PARTITIONS_LIMIT} partitions");
-            self.note("streams", message);
+            self.report("streams", message);
         }
         let room = runtime.memory_budget.0 / 4;
         for (name, size) in [
@@ -70,44 +70,44 @@ impl ConfigChecker<'_> {
                 let message = format!(
                     "must be at most a quarter of runtime.memory_budget, here {room} bytes"
                 );
-                self.note(name, message);
+                self.report(name, message);
             }
         }
         if matches!(self.config.store, StoreConfig::Redis(_)) && runtime.batch > REDIS_BATCH_LIMIT {
             let message = format!("must be at most {REDIS_BATCH_LIMIT} with a Redis store");
-            self.note("runtime.batch", message);
+            self.report("runtime.batch", message);
         }
         if plugins.state_size.0 >= plugins.memory.0 {
             let message = "must be below plugins.memory: a handler holds the state in its memory";
-            self.note("plugins.state_size", message);
+            self.report("plugins.state_size", message);
         }
         if let Some(sink) = &runtime.alerts {
-            self.sink_exists("runtime.alerts", sink);
+            self.require_sink("runtime.alerts", sink);
         }
     }
 
     fn listeners(&mut self) {
         let Config { admin, ingress, .. } = self.config;
         if let Some(admin) = admin {
-            self.guarded("admin", admin.listen, admin.token.as_ref());
+            self.check_listener("admin", admin.listen, admin.token.as_ref());
         }
         if let Some(ingress) = ingress {
-            self.guarded("ingress", ingress.listen, ingress.token.as_ref());
+            self.check_listener("ingress", ingress.listen, ingress.token.as_ref());
             if ingress.request_size.0 > ingress.in_flight.0 {
                 let message =
                     "must be at most ingress.in_flight: a larger request could never be accepted";
-                self.note("ingress.request_size", message);
+                self.report("ingress.request_size", message);
             }
         }
         if let (Some(admin), Some(ingress)) = (admin, ingress)
             && admin.listen == ingress.listen
             && admin.listen.port() != 0
         {
-            self.note("ingress.listen", "is also the address of [admin]: each needs its own");
+            self.report("ingress.listen", "is also the address of [admin]: each needs its own");
         }
     }
 
-    fn guarded(&mut self, table: &str, listen: SocketAddr, token: Option<&Secret>) {
+    fn check_listener(&mut self, table: &str, listen: SocketAddr, token: Option<&Secret>) {
         // An invalid token has an error of its own.
         if !listen.ip().is_loopback()
             && token.is_none()
@@ -115,7 +115,7 @@ impl ConfigChecker<'_> {
         {
             let message =
                 format!("{listen} is reachable from other machines: [{table}] needs a `token`");
-            self.note(&format!("{table}.listen"), message);
+            self.report(&format!("{table}.listen"), message);
         }
     }
 
@@ -130,10 +130,10 @@ impl ConfigChecker<'_> {
                 "must be at most half of runtime.lease, here {half}ms: RabbitMQ detects a dead connection \
                  after two to three heartbeats, and another instance owns its partitions after the lease"
             );
-            self.note("broker.heartbeat", message);
+            self.report("broker.heartbeat", message);
         }
         if heartbeat % 1_000 != 0 {
-            self.note("broker.heartbeat", "must be whole seconds: AMQP has no smaller unit");
+            self.report("broker.heartbeat", "must be whole seconds: AMQP has no smaller unit");
         }
     }
 
@@ -142,35 +142,38 @@ impl ConfigChecker<'_> {
         let fifo = stream.ordering == OrderingMode::Fifo;
         if fifo && self.lines.has(&at("first")) {
             let message = "applies to sequenced streams only: in a fifo stream Ordain numbers the events from 1";
-            self.note(&at("first"), message);
+            self.report(&at("first"), message);
         }
-        let repeats = stream.source.repeats(self.config.ingress.is_some());
+        let repeats = stream.source.redelivery_limit(self.config.ingress.is_some());
         if fifo && self.lines.has(&at("id_window")) && stream.id_window < repeats {
             let message = format!(
                 "must be at least {repeats}, the number of events that can arrive again after a crash or a lost response"
             );
-            self.note(&at("id_window"), message);
+            self.report(&at("id_window"), message);
         }
         if let Some(sink) = &stream.dead_letter {
-            self.sink_exists(&at("dead_letter"), sink);
-            if self.leads_back(name) {
+            self.require_sink(&at("dead_letter"), sink);
+            if self.has_dead_letter_loop(name) {
                 let message = "leads back to this stream: a dead letter that the stream cannot read would circulate forever";
-                self.note(&at("dead_letter"), message);
+                self.report(&at("dead_letter"), message);
             }
         }
         if stream.key_ttl.0.is_some()
-            && let Some(sink) = self.numbered_by(name)
+            && let Some(sink) = self.numbering_sink(name)
         {
             let message = format!(
                 "must be \"off\": sink \"{sink}\" numbers the keys of this stream and keeps its count, so a \
                  forgotten key would wait for sequences that it already had"
             );
-            self.note(&at("key_ttl"), message);
+            self.report(&at("key_ttl"), message);
         }
         if stream.bake.is_some() != stream.canary.is_some() {
             let (here, missing) =
                 if stream.bake.is_some() { ("bake", "canary") } else { ("canary", "bake") };
-            self.note(&at(here), format!("has no effect without `{missing}`: set both or neither"));
+            self.report(
+                &at(here),
+                format!("has no effect without `{missing}`: set both or neither"),
+            );
         }
         if let SourceConfig::Amqp(source) = &stream.source {
             self.amqp_source(&at("source"), source);
@@ -181,23 +184,23 @@ impl ConfigChecker<'_> {
         if matches!(source.key, KeyLocation::Header(_)) && source.partitions > 1 {
             let message = "only a source with one partition can take the key from a header: the exchange \
                            spreads events by routing key, so one key could be in several partitions";
-            self.note(&format!("{at}.key"), message);
+            self.report(&format!("{at}.key"), message);
         }
         if source.exchange.is_none() && source.partitions > 1 {
-            self.note(
+            self.report(
                 &format!("{at}.partitions"),
                 "more than one partition needs an `exchange` that spreads the events",
             );
         }
         if source.exchange.is_none() && !source.bind.is_empty() {
-            self.note(&format!("{at}.bind"), "needs an `exchange` to bind to");
+            self.report(&format!("{at}.bind"), "needs an `exchange` to bind to");
         }
-        self.needs_broker(at);
+        self.require_broker(at);
     }
 
-    fn needs_broker(&mut self, at: &str) {
+    fn require_broker(&mut self, at: &str) {
         if self.config.broker.is_none() && !self.lines.has("broker") {
-            self.note(at, "kind = \"amqp\" needs [broker] with a `url`");
+            self.report(at, "kind = \"amqp\" needs [broker] with a `url`");
         }
     }
 
@@ -205,16 +208,16 @@ impl ConfigChecker<'_> {
         let at = format!("sinks.{name}");
         match sink {
             SinkConfig::Amqp(sink) => {
-                self.needs_broker(&at);
+                self.require_broker(&at);
                 if sink.sequenced
                     && let Some((stream, setting, other)) =
-                        self.config.counts_otherwise(&sink.exchange.0)
+                        self.config.numbering_conflict(&sink.exchange.0)
                 {
                     let message = format!(
                         "must be as in [streams.{other}]: both streams read the exchange whose keys sink \
                          \"{name}\" numbers"
                     );
-                    self.note(&format!("streams.{stream}.{setting}"), message);
+                    self.report(&format!("streams.{stream}.{setting}"), message);
                 }
             }
             SinkConfig::File(file)
@@ -223,7 +226,7 @@ impl ConfigChecker<'_> {
             {
                 let message = "only the embedded store can keep a file exact: use path = \"-\", another \
                                kind of sink, or [store] kind = \"embedded\"";
-                self.note(&format!("{at}.path"), message);
+                self.report(&format!("{at}.path"), message);
             }
             SinkConfig::File(_) => {}
             SinkConfig::Stream(sink) => self.stream_sink(&at, sink),
@@ -240,7 +243,7 @@ impl ConfigChecker<'_> {
                 Some(meant) => format!("did you mean \"{meant}\"?"),
                 None => "add it, with source = { kind = \"stream\" }".to_owned(),
             };
-            self.note(&setting, format!("[streams.{target}] is not defined; {hint}"));
+            self.report(&setting, format!("[streams.{target}] is not defined; {hint}"));
         }
         let Some(stream) = self.config.streams.get(target) else { return };
         let differs = |other: &SinkConfig| matches!(other, SinkConfig::Stream(other) if other.stream == *target && other.sequenced != sink.sequenced);
@@ -250,24 +253,24 @@ impl ConfigChecker<'_> {
             let message = format!(
                 "must be as in [sinks.{other}], which feeds the same stream: either all events of a key are numbered or none"
             );
-            self.note(&format!("{at}.sequenced"), message);
+            self.report(&format!("{at}.sequenced"), message);
         }
         if !matches!(stream.source, SourceConfig::Stream(_)) {
             let message = format!(
                 "the source of [streams.{target}] is of another kind: it must have kind = \"stream\""
             );
-            self.note(&setting, message);
+            self.report(&setting, message);
         } else if stream.ordering == OrderingMode::Sequenced && !sink.sequenced {
             let message = format!(
                 "[streams.{target}] needs numbered events: set sequenced = true here, or ordering = \"fifo\" \
                  in the stream"
             );
-            self.note(at, message);
+            self.report(at, message);
         }
     }
 
     /// Returns whether dead letters of a stream come back to it, directly or through other streams.
-    fn leads_back(&self, stream: &ResourceName) -> bool {
+    fn has_dead_letter_loop(&self, stream: &ResourceName) -> bool {
         let next = |name: &ResourceName| {
             let sink = self.config.streams.get(name)?.dead_letter.as_ref()?;
             match self.config.sinks.get(sink)? {
@@ -280,7 +283,7 @@ impl ConfigChecker<'_> {
     }
 
     /// Returns the sink that numbers the keys of a stream.
-    fn numbered_by(&self, stream: &ResourceName) -> Option<&ResourceName> {
+    fn numbering_sink(&self, stream: &ResourceName) -> Option<&ResourceName> {
         let exchange = match &self.config.streams.get(stream)?.source {
             SourceConfig::Amqp(source) => source.exchange.as_ref(),
             _ => None,
@@ -294,14 +297,14 @@ impl ConfigChecker<'_> {
     }
 
     /// Reports a sink that the file does not define. A sink with an error of its own counts as defined.
-    fn sink_exists(&mut self, at: &str, sink: &ResourceName) {
+    fn require_sink(&mut self, at: &str, sink: &ResourceName) {
         if !self.lines.has(&format!("sinks.{sink}")) {
             let known: Vec<&str> = self.config.sinks.keys().map(|name| &**name).collect();
             let hint = match super::suggest::nearest(sink, known.iter().copied()) {
                 Some(meant) => format!("did you mean \"{meant}\"?"),
                 None => format!("add [sinks.{sink}]"),
             };
-            self.note(at, format!("sink \"{sink}\" is not defined; {hint}"));
+            self.report(at, format!("sink \"{sink}\" is not defined; {hint}"));
         }
     }
 
@@ -313,7 +316,7 @@ impl ConfigChecker<'_> {
             let SourceConfig::File(source) = &stream.source else { continue };
             let at = format!("streams.{name}.source.path");
             if let (FileOrStdio::Stdio, Some(other)) = (&source.path, read.get(&source.path)) {
-                self.note(&at, format!("standard input is already read by {other}"));
+                self.report(&at, format!("standard input is already read by {other}"));
             }
             read.entry(&source.path).or_insert(at);
         }
@@ -325,13 +328,13 @@ impl ConfigChecker<'_> {
             }
             let at = format!("sinks.{name}.path");
             if let Some(other) = written.get(&sink.path) {
-                self.note(
+                self.report(
                     &at,
                     format!("is already written by {other}: each sink needs its own file"),
                 );
             }
             if let Some(other) = read.get(&sink.path) {
-                self.note(&at, format!("is also the input {other}: the stream would never end"));
+                self.report(&at, format!("is also the input {other}: the stream would never end"));
             }
             written.entry(&sink.path).or_insert(at);
         }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::later::not_yet;
+use super::later::unsupported_feature;
 use super::reader::ReferenceRow;
 
 /// Returns every setting with its meaning, form, bounds, default and reason, in the order of the file.
@@ -14,36 +14,36 @@ pub fn explain() -> String {
             "streams" | "sinks" => format!("[{}.NAME]", row.name),
             name => format!("[{name}]"),
         };
-        block(&mut out, &table, row.name, row, 0);
+        write_row(&mut out, &table, row.name, row, 0);
     }
     out
 }
 
 /// Appends one row. `place` is the row's place in the reference: the names of the tables around it, with
 /// the kind of each table that has several.
-fn block(out: &mut String, title: &str, place: &str, row: &ReferenceRow, depth: usize) {
+fn write_row(out: &mut String, title: &str, place: &str, row: &ReferenceRow, depth: usize) {
     let indent = "  ".repeat(depth);
     let _ = writeln!(out, "{indent}{title}");
     for line in row.meaning.lines() {
         let _ = writeln!(out, "{indent}   {line}");
     }
     if row.rows.is_empty() {
-        let _ = writeln!(out, "{indent}    {}", value(row));
+        let _ = writeln!(out, "{indent}    {}", value_line(row));
     }
     if let Some(reason) = row.because {
         let _ = writeln!(out, "{indent}    Why: {reason}.");
     }
-    if let Some(feature) = not_yet(place) {
+    if let Some(feature) = unsupported_feature(place) {
         let _ = writeln!(out, "{indent}    Not yet in this build: {feature}.");
     }
     for inside in row.rows {
         let name = inside.name.strip_prefix("kind = ").unwrap_or(inside.name).trim_matches('"');
-        block(out, inside.name, &format!("{place}.{name}"), inside, depth + 1);
+        write_row(out, inside.name, &format!("{place}.{name}"), inside, depth + 1);
     }
 }
 
 /// Returns form, bounds and default in one line.
-fn value(row: &ReferenceRow) -> String {
+fn value_line(row: &ReferenceRow) -> String {
     let mut text = row.form.to_owned();
     if let Some((low, high)) = row.bounds {
         let _ = write!(text, ", from {low} to {high}");

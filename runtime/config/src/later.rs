@@ -9,7 +9,7 @@ type UnsupportedFeature = (&'static str, &'static [&'static str], fn(&Config) ->
 
 const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
     ("alerts", &["runtime.alerts"], |config| {
-        given(config.runtime.alerts.is_some(), "runtime.alerts")
+        setting_if(config.runtime.alerts.is_some(), "runtime.alerts")
     }),
     ("a file in several partitions", &["streams.source.file.partitions"], |config| {
         sources(config, is_split_file)
@@ -20,7 +20,7 @@ const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
 ];
 
 /// Returns the unsupported feature at a place in the reference.
-pub(super) fn not_yet(place: &str) -> Option<&'static str> {
+pub(super) fn unsupported_feature(place: &str) -> Option<&'static str> {
     UNSUPPORTED_FEATURES
         .iter()
         .find(|(_, places, _)| places.contains(&place))
@@ -34,14 +34,14 @@ pub(super) fn places() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the settings of a configuration that this build does not support, by line.
-pub(super) fn unsupported(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem> {
+pub(super) fn find_unsupported(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem> {
     let mut problems: Vec<ConfigProblem> = UNSUPPORTED_FEATURES
         .iter()
         .flat_map(|(feature, _, find)| {
             find(config).into_iter().map(move |setting| (feature, setting))
         })
         .map(|(feature, setting)| ConfigProblem {
-            line: lines.of(&setting),
+            line: lines.line_of(&setting),
             setting,
             message: format!("this build does not support {feature} yet: remove the setting"),
         })
@@ -50,7 +50,7 @@ pub(super) fn unsupported(config: &Config, lines: &SettingLines) -> Vec<ConfigPr
     problems
 }
 
-fn given(is_given: bool, setting: &str) -> Vec<String> {
+fn setting_if(is_given: bool, setting: &str) -> Vec<String> {
     if is_given { vec![setting.to_owned()] } else { Vec::new() }
 }
 

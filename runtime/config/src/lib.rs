@@ -61,7 +61,7 @@ pub use units::{ByteSize, Millis, OffOr, Percent};
 use reader::{ConfigReader, SettingValue};
 use section::section;
 
-use ordain_util::text::quoted;
+use ordain_util::text::shell_quoted;
 
 /// The file that a command reads if none is named.
 pub const DEFAULT_FILE: &str = "ordain.toml";
@@ -107,7 +107,7 @@ pub struct LoadedConfig {
 impl LoadedConfig {
     /// Reads a file and replaces environment variables. Relative paths in the file start at its folder.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = read(file).map_err(|message| ConfigError::whole(file, message))?;
+        let text = read_file(file).map_err(|message| ConfigError::of_file(file, message))?;
         Self::parse(file, &text, &|name| std::env::var(name).ok())
     }
 
@@ -120,7 +120,7 @@ impl LoadedConfig {
         let base = file.parent().unwrap_or(Path::new(""));
         let mut reader = ConfigReader::new(text, base, env);
         let config: Option<Config> = reader.document(text);
-        let is_whole = reader.is_whole();
+        let is_whole = reader.is_valid_toml();
         let ConfigReader { mut problems, lines, .. } = reader;
         if let Some(config) = config {
             if is_whole {
@@ -136,8 +136,8 @@ impl LoadedConfig {
     }
 
     /// Returns an error if the file uses settings that this build does not support yet.
-    pub fn unsupported(&self) -> Result<(), ConfigError> {
-        let problems = later::unsupported(&self.config, &self.lines);
+    pub fn check_supported(&self) -> Result<(), ConfigError> {
+        let problems = later::find_unsupported(&self.config, &self.lines);
         if problems.is_empty() {
             return Ok(());
         }
@@ -145,16 +145,16 @@ impl LoadedConfig {
     }
 
     /// Returns the option that selects this configuration on a command line; empty for the default file.
-    pub fn option(&self) -> String {
+    pub fn config_option(&self) -> String {
         match self.file.to_str() {
             Some(DEFAULT_FILE) => String::new(),
-            _ => format!(" --config {}", quoted(&self.file.display().to_string())),
+            _ => format!(" --config {}", shell_quoted(&self.file.display().to_string())),
         }
     }
 
     /// Returns an error about a setting that is found after reading, for example a missing handler.
-    pub fn error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
-        let line = self.lines.of(setting);
+    pub fn setting_error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
+        let line = self.lines.line_of(setting);
         let problem = ConfigProblem { line, setting: setting.to_owned(), message: message.into() };
         ConfigError { file: self.file.clone(), problems: vec![problem] }
     }
@@ -165,7 +165,7 @@ pub fn reference() -> &'static [ReferenceRow] {
     Config::ROWS
 }
 
-fn read(file: &Path) -> Result<String, String> {
+fn read_file(file: &Path) -> Result<String, String> {
     let metadata = std::fs::metadata(file).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
             format!(

@@ -76,7 +76,7 @@ pub async fn check(
     id: InstanceId,
 ) -> Result<(), NumberingError> {
     let with_data = store.streams().await?;
-    let others = InstanceInfo::all_but(&store.table().await?, id);
+    let others = InstanceInfo::of_other_instances(&store.table().await?, id);
     let place = match loaded.config.store {
         StoreConfig::Embedded(_) => "folder",
         StoreConfig::Redis(_) => "`prefix`",
@@ -98,7 +98,7 @@ pub async fn check(
                  another value its events would take effect twice or never: restore the value, give the \
                  stream another name, or give the store another {place}"
             );
-            return Err(loaded.error(&format!("streams.{name}.{setting}"), message).into());
+            return Err(loaded.setting_error(&format!("streams.{name}.{setting}"), message).into());
         }
         for other in &others {
             let Some(partitions) = other.streams.get(&**name) else { continue };

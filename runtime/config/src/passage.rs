@@ -6,13 +6,13 @@ use crate::{
     SourceConfig, StreamConfig,
 };
 use ordain_store::{Destination, DestinationRules, NumberingSettings};
-use ordain_util::whole::whole;
+use ordain_util::whole::canonical_path;
 
 /// The destination and the rules of messages that pass through the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumberingPolicy {
     /// The destination.
-    pub to: Destination,
+    pub destination: Destination,
     /// How the store numbers and limits the messages.
     pub rules: DestinationRules,
     /// Number of partitions of the destination stream; 1 for other destinations.
@@ -25,7 +25,7 @@ impl NumberingPolicy {
     const SEQUENCE_LIMIT: u64 = 1 << 51;
 
     /// Returns an error text if a producer's sequence is out of range.
-    pub fn wrong(first: u64, sequence: u64) -> Option<String> {
+    pub fn sequence_error(first: u64, sequence: u64) -> Option<String> {
         let right = first..Self::SEQUENCE_LIMIT;
         (!right.contains(&sequence)).then(|| {
             format!(
@@ -36,7 +36,7 @@ impl NumberingPolicy {
     }
 
     /// Returns the passage of a sink; `None` if its messages do not pass through the store.
-    pub fn of_sink(
+    pub fn for_sink(
         config: &Config,
         name: &ResourceName,
         sink: &SinkConfig,
@@ -54,7 +54,7 @@ impl NumberingPolicy {
                 let name = match &sink.path {
                     // Several sinks may write to standard output, each with numbers of its own.
                     FileOrStdio::Stdio => format!("-{name}").into(),
-                    FileOrStdio::File(path) => whole(path).display().to_string().into(),
+                    FileOrStdio::File(path) => canonical_path(path).display().to_string().into(),
                 };
                 Some(Self::numbered(Destination::File(name), NumberingSettings::default()))
             }
@@ -64,7 +64,7 @@ impl NumberingPolicy {
 
     /// Returns the log in which the store keeps a stream's events for replay; `None` if the store may not
     /// keep them or is not one of the stream's replay sources.
-    pub fn log_of(name: &ResourceName, stream: &StreamConfig) -> Option<Destination> {
+    pub fn replay_log(name: &ResourceName, stream: &StreamConfig) -> Option<Destination> {
         if !stream.gap.replay.contains(&ReplaySource::Store) {
             return None;
         }
@@ -81,19 +81,19 @@ impl NumberingPolicy {
 
     /// Returns the passage to an exchange with numbers, as the streams of this configuration read it.
     pub fn to_exchange(config: &Config, exchange: &str) -> Self {
-        let numbers = config.readers(exchange).next().map(|(_, stream)| numbers(stream));
+        let numbers = config.exchange_readers(exchange).next().map(|(_, stream)| numbers(stream));
         Self::numbered(Destination::Exchange(exchange.into()), numbers.unwrap_or_default())
     }
 
     /// Returns the passage for events that producers publish to an exchange. The streams that read the
     /// exchange must agree on the numbering.
-    pub fn of_producers(loaded: &LoadedConfig, exchange: &str) -> Result<Self, ConfigError> {
-        if let Some((name, setting, other)) = loaded.config.counts_otherwise(exchange) {
+    pub fn for_producers(loaded: &LoadedConfig, exchange: &str) -> Result<Self, ConfigError> {
+        if let Some((name, setting, other)) = loaded.config.numbering_conflict(exchange) {
             let message = format!(
                 "must be as in [streams.{other}] to accept events there: both streams read the exchange \
                  {exchange}, whose keys are counted once"
             );
-            return Err(loaded.error(&format!("streams.{name}.{setting}"), message));
+            return Err(loaded.setting_error(&format!("streams.{name}.{setting}"), message));
         }
         Ok(Self::to_exchange(&loaded.config, exchange))
     }
@@ -106,17 +106,21 @@ impl NumberingPolicy {
         shards: u32,
     ) -> Option<Self> {
         // The limit of the whole queue, divided among the shards.
-        let queue = stream.source.queue()?.div_ceil(u64::from(shards.max(1)));
+        let queue = stream.source.queue_limit()?.div_ceil(u64::from(shards.max(1)));
         let numbers = is_numbered.then(|| numbers(stream));
         Some(Self {
-            to: Destination::Stream(name.shared()),
-            rules: DestinationRules { numbers, queue: Some(queue) },
+            destination: Destination::Stream(name.shared()),
+            rules: DestinationRules { numbering: numbers, queue_limit: Some(queue) },
             partitions: stream.source.partitions(),
         })
     }
 
     fn numbered(to: Destination, numbers: NumberingSettings) -> Self {
-        Self { to, rules: DestinationRules { numbers: Some(numbers), queue: None }, partitions: 1 }
+        Self {
+            destination: to,
+            rules: DestinationRules { numbering: Some(numbers), queue_limit: None },
+            partitions: 1,
+        }
     }
 }
 

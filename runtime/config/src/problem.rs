@@ -26,7 +26,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn whole(file: &Path, message: String) -> Self {
+    pub(super) fn of_file(file: &Path, message: String) -> Self {
         let problem = ConfigProblem { line: 0, setting: String::new(), message };
         Self { file: file.to_owned(), problems: vec![problem] }
     }
@@ -64,7 +64,7 @@ impl fmt::Display for ConfigProblem {
 pub struct SettingLines(BTreeMap<String, usize>);
 
 impl SettingLines {
-    pub(super) fn note(&mut self, setting: &str, line: usize) {
+    pub(super) fn insert(&mut self, setting: &str, line: usize) {
         self.0.insert(setting.to_owned(), line);
     }
 
@@ -81,7 +81,7 @@ impl SettingLines {
 
     /// Returns the line of a setting. For a setting that the file leaves out, this is the line of the
     /// nearest table around it, and 0 if the file has none.
-    pub fn of(&self, setting: &str) -> usize {
+    pub fn line_of(&self, setting: &str) -> usize {
         let mut name = setting;
         loop {
             if let Some(line) = self.0.get(name) {

@@ -128,8 +128,8 @@ impl RedisConfig {
             shards: self.shards,
             replicas: self.durability.replicas(),
             dead_ttl: self.dead_ttl.0,
-            patience,
-            shift: Arc::default(),
+            retry_timeout: patience,
+            clock_offset_ms: Arc::default(),
         }
     }
 }

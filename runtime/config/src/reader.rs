@@ -17,7 +17,7 @@ const KIND_FIELD: &str = "kind";
 /// The state of reading a file.
 pub(super) struct ConfigReader<'a> {
     /// Offsets at which the lines after the first begin.
-    breaks: Vec<usize>,
+    line_starts: Vec<usize>,
     env: EnvLookup<'a>,
     /// The folder at which relative paths start.
     pub(super) base: &'a Path,
@@ -25,7 +25,7 @@ pub(super) struct ConfigReader<'a> {
     pub(super) lines: SettingLines,
     /// Lines that are not valid TOML. A missing or misplaced setting may be on such a line, so only values
     /// on other lines are checked then.
-    broken: Vec<usize>,
+    invalid_lines: Vec<usize>,
 }
 
 /// A value, with its full name and its place in the file.
@@ -93,7 +93,7 @@ pub(super) trait SettingValue: Sized {
     }
 
     /// Returns a placeholder for an invalid value, so that the other settings are still checked.
-    fn stand_in() -> Option<Self> {
+    fn placeholder() -> Option<Self> {
         None
     }
 
@@ -129,7 +129,7 @@ impl<'a> ConfigReader<'a> {
         let breaks = text.match_indices('\n').map(|(at, _)| at + 1).collect();
         let problems = Vec::new();
         let lines = SettingLines::default();
-        Self { breaks, env, base, problems, lines, broken: Vec::new() }
+        Self { line_starts: breaks, env, base, problems, lines, invalid_lines: Vec::new() }
     }
 
     /// Reads the whole document.
@@ -137,21 +137,21 @@ impl<'a> ConfigReader<'a> {
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             let line = error.span().map_or(0, |span| self.line_of(span.start));
-            self.note(line, "", format!("not valid TOML: {}", error.message()));
-            self.broken.push(line);
+            self.report(line, "", format!("not valid TOML: {}", error.message()));
+            self.invalid_lines.push(line);
         }
         let value = DeValue::Table(root.into_inner());
         T::read(self, &SettingNode::new(String::new(), 1, &value, true))
     }
 
     /// Returns whether the whole file is valid TOML.
-    pub(super) fn is_whole(&self) -> bool {
-        self.broken.is_empty()
+    pub(super) fn is_valid_toml(&self) -> bool {
+        self.invalid_lines.is_empty()
     }
 
     /// Records a problem.
-    pub(super) fn note(&mut self, line: usize, setting: &str, message: impl Into<String>) {
-        if self.broken.contains(&line) {
+    pub(super) fn report(&mut self, line: usize, setting: &str, message: impl Into<String>) {
+        if self.invalid_lines.contains(&line) {
             return;
         }
         self.problems.push(ConfigProblem {
@@ -162,13 +162,13 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Records that a value does not have the expected form.
-    pub(super) fn refuse(&mut self, node: &SettingNode<'_>, form: &str) {
+    pub(super) fn report_wrong_form(&mut self, node: &SettingNode<'_>, form: &str) {
         let found = describe(node.value);
-        self.note(node.line, &node.name, format!("expected {form}, found {found}"));
+        self.report(node.line, &node.name, format!("expected {form}, found {found}"));
     }
 
     fn line_of(&self, offset: usize) -> usize {
-        self.breaks.partition_point(|start| *start <= offset) + 1
+        self.line_starts.partition_point(|start| *start <= offset) + 1
     }
 
     /// Returns the table at a node, and records each field that is unknown.
@@ -181,25 +181,25 @@ impl<'a> ConfigReader<'a> {
         let kind = node.has_kind.then_some(KIND_FIELD);
         let names: Vec<&str> = kind.into_iter().chain(known.iter().map(|row| row.name)).collect();
         for child in self.children(&table) {
-            if !names.contains(&child.key) && self.is_whole() {
-                self.unknown(child.line, &node.name, child.key, &names);
+            if !names.contains(&child.key) && self.is_valid_toml() {
+                self.report_unknown(child.line, &node.name, child.key, &names);
             }
         }
         Some(table)
     }
 
-    fn unknown(&mut self, line: usize, table: &str, name: &str, known: &[&str]) {
+    fn report_unknown(&mut self, line: usize, table: &str, name: &str, known: &[&str]) {
         let hint = match nearest(name, known.iter().copied()) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => format!("known here: {}", known.join(", ")),
         };
-        self.note(line, table, format!("unknown setting `{name}`; {hint}"));
+        self.report(line, table, format!("unknown setting `{name}`; {hint}"));
     }
 
     /// Returns the table at a node, with any fields.
     pub(super) fn any_table<'n>(&mut self, node: &SettingNode<'n>) -> Option<TableNode<'n>> {
         let DeValue::Table(entries) = node.value else {
-            self.refuse(node, "a table");
+            self.report_wrong_form(node, "a table");
             return None;
         };
         Some(TableNode { node: node.clone(), entries })
@@ -221,7 +221,7 @@ impl<'a> ConfigReader<'a> {
         let full = format!("{}{dot}{}", parent.name, name.get_ref());
         let line = if parent.in_file { self.line_of(name.span().start) } else { parent.line };
         if parent.in_file {
-            self.lines.note(&full, line);
+            self.lines.insert(&full, line);
         }
         SettingNode {
             key: name.get_ref(),
@@ -236,7 +236,7 @@ impl<'a> ConfigReader<'a> {
         form: &str,
     ) -> Option<Vec<SettingNode<'n>>> {
         let DeValue::Array(elements) = node.value else {
-            self.refuse(node, form);
+            self.report_wrong_form(node, form);
             return None;
         };
         let element = |(index, value): (usize, &'n Spanned<DeValue<'n>>)| {
@@ -255,48 +255,49 @@ impl<'a> ConfigReader<'a> {
     ) -> Option<T> {
         let entry = table.entries.iter().find(|(name, _)| name.get_ref().as_ref() == row.name);
         let Some((name, value)) = entry else {
-            return self.left_out(table, row);
+            return self.missing_field(table, row);
         };
         let node = self.child(table, name, value);
         if let Some(value) = T::read(self, &node)
-            && self.bounded(&node, row, &value)
+            && self.check_bounds(&node, row, &value)
         {
             return Some(value);
         }
         // The problem is recorded. A default or placeholder lets the dependent settings be checked too.
         match row.default {
-            Some(default) => self.literal(&node, default),
-            None => T::absent().or_else(T::stand_in),
+            Some(default) => self.read_literal(&node, default),
+            None => T::absent().or_else(T::placeholder),
         }
     }
 
-    fn left_out<T: SettingValue>(
+    fn missing_field<T: SettingValue>(
         &mut self,
         table: &TableNode<'_>,
         row: &ReferenceRow,
     ) -> Option<T> {
         if let Some(default) = row.default {
-            return self.literal(&table.node, default);
+            return self.read_literal(&table.node, default);
         }
         let absent = T::absent();
         if absent.is_none() {
-            if self.is_whole() {
+            if self.is_valid_toml() {
                 let message = format!("`{}` is missing: set it to {}", row.name, row.form);
-                self.note(table.node.line, &table.node.name, message);
+                self.report(table.node.line, &table.node.name, message);
             }
-            return T::stand_in();
+            return T::placeholder();
         }
         absent
     }
 
-    fn bounded<T: SettingValue>(
+    fn check_bounds<T: SettingValue>(
         &mut self,
         node: &SettingNode<'_>,
         row: &ReferenceRow,
         value: &T,
     ) -> bool {
         let Some((low, high)) = row.bounds else { return true };
-        let (Some(lowest), Some(highest)) = (self.literal(node, low), self.literal(node, high))
+        let (Some(lowest), Some(highest)) =
+            (self.read_literal(node, low), self.read_literal(node, high))
         else {
             return false;
         };
@@ -304,13 +305,13 @@ impl<'a> ConfigReader<'a> {
         if !inside {
             let found = describe(node.value);
             let message = format!("must be between {low} and {high}, found {found}");
-            self.note(node.line, &node.name, message);
+            self.report(node.line, &node.name, message);
         }
         inside
     }
 
     /// Reads a default or a bound, which this crate's source writes as the file would.
-    fn literal<T: SettingValue>(&mut self, at: &SettingNode<'_>, text: &str) -> Option<T> {
+    fn read_literal<T: SettingValue>(&mut self, at: &SettingNode<'_>, text: &str) -> Option<T> {
         let value = DeValue::parse(text).ok()?;
         T::read(self, &SettingNode::new(at.name.clone(), at.line, value.get_ref(), false))
     }
@@ -325,9 +326,9 @@ impl<'a> ConfigReader<'a> {
         let form = format!("one of \"{}\"", known.join("\", \""));
         let children = self.children(&table);
         let Some(kind) = children.iter().find(|child| child.key == KIND_FIELD) else {
-            if self.is_whole() {
+            if self.is_valid_toml() {
                 let message = format!("`{KIND_FIELD}` is missing: set it to {form}");
-                self.note(node.line, &node.name, message);
+                self.report(node.line, &node.name, message);
             }
             return None;
         };
@@ -337,27 +338,27 @@ impl<'a> ConfigReader<'a> {
             let hint = nearest(&text, known.iter().copied())
                 .map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
             let message = format!("expected {form}, found {text:?}{hint}");
-            self.note(kind.line, &kind.name, message);
+            self.report(kind.line, &kind.name, message);
         }
         found
     }
 
     /// Reads a table whose `kind` is known.
-    pub(super) fn inside<T: SettingValue>(&mut self, node: &SettingNode<'_>) -> Option<T> {
+    pub(super) fn read_kind_table<T: SettingValue>(&mut self, node: &SettingNode<'_>) -> Option<T> {
         T::read(self, &SettingNode { has_kind: true, ..node.clone() })
     }
 
     /// Returns a text with its variables replaced.
     pub(super) fn text<'n>(&mut self, node: &SettingNode<'n>, form: &str) -> Option<Cow<'n, str>> {
         let DeValue::String(text) = node.value else {
-            self.refuse(node, form);
+            self.report_wrong_form(node, form);
             return None;
         };
-        Some(self.expanded(node, text)?.0)
+        Some(self.expand_variables(node, text)?.0)
     }
 
     /// Replaces the variables of a text. The flag is true if the text contained any.
-    pub(super) fn expanded<'n>(
+    pub(super) fn expand_variables<'n>(
         &mut self,
         node: &SettingNode<'_>,
         text: &'n str,
@@ -365,7 +366,7 @@ impl<'a> ConfigReader<'a> {
         match expand(text, self.env) {
             Ok(expanded) => Some(expanded),
             Err(message) => {
-                self.note(node.line, &node.name, message);
+                self.report(node.line, &node.name, message);
                 None
             }
         }

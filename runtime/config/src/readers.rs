@@ -7,7 +7,10 @@ use super::{Config, ResourceName, SourceConfig, StreamConfig};
 
 impl Config {
     /// Returns the sequenced streams that read an exchange.
-    pub fn readers(&self, exchange: &str) -> impl Iterator<Item = (&ResourceName, &StreamConfig)> {
+    pub fn exchange_readers(
+        &self,
+        exchange: &str,
+    ) -> impl Iterator<Item = (&ResourceName, &StreamConfig)> {
         self.streams.iter().filter(move |(_, stream)| {
             let SourceConfig::Amqp(source) = &stream.source else { return false };
             stream.ordering == OrderingMode::Sequenced
@@ -17,11 +20,11 @@ impl Config {
 
     /// Returns a stream that reads an exchange, the first of its numbering settings that differs, and the
     /// stream from which it differs. All streams of an exchange must be numbered alike.
-    pub fn counts_otherwise(
+    pub fn numbering_conflict(
         &self,
         exchange: &str,
     ) -> Option<(&ResourceName, &'static str, &ResourceName)> {
-        let mut readers = self.readers(exchange);
+        let mut readers = self.exchange_readers(exchange);
         let (reference_name, reference) = readers.next()?;
         readers.find_map(|(name, other)| {
             let differs = [

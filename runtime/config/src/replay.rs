@@ -90,7 +90,7 @@ impl Scalar for ReplayUrl {
         Ok(Self(text.to_owned()))
     }
 
-    fn stand_in() -> Option<Self> {
+    fn placeholder() -> Option<Self> {
         Some(Self("http://unnamed/{key}/{sequence}".to_owned()))
     }
 }
@@ -132,10 +132,10 @@ impl ReplaySource {
             DeValue::String(text) if text == "store" => Some(Self::Store),
             DeValue::String(_) => {
                 let url = ReplayShorthand::read(reader, node)?.0;
-                Some(Self::Http(ReplayServer::at(url)))
+                Some(Self::Http(ReplayServer::with_url(url)))
             }
             _ => {
-                reader.refuse(node, <ReplayShorthand as Scalar>::FORM);
+                reader.report_wrong_form(node, <ReplayShorthand as Scalar>::FORM);
                 None
             }
         }
@@ -144,7 +144,7 @@ impl ReplaySource {
 
 impl ReplayServer {
     /// Returns a server with default settings.
-    fn at(url: ReplayUrl) -> Self {
+    fn with_url(url: ReplayUrl) -> Self {
         Self { url, authorization: None, timeout: Millis(5_000), concurrency: 16 }
     }
 }
@@ -185,7 +185,7 @@ impl SettingValue for Vec<ReplaySource> {
             _ => return Some(found),
         };
         let message = format!("expected {}, but {wrong}", <Self as SettingValue>::FORM);
-        reader.note(node.line, &node.name, message);
+        reader.report(node.line, &node.name, message);
         None
     }
 }

@@ -27,7 +27,7 @@ pub(super) trait Scalar: Sized {
     }
 
     /// See [`SettingValue::stand_in`].
-    fn stand_in() -> Option<Self> {
+    fn placeholder() -> Option<Self> {
         None
     }
 }
@@ -38,9 +38,9 @@ impl<T: Scalar> SettingValue for T {
     fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         let (text, shown) = match node.value {
             DeValue::String(text) => {
-                let (expanded, variables) = reader.expanded(node, text)?;
+                let (expanded, variables) = reader.expand_variables(node, text)?;
                 if !T::QUOTED && !variables {
-                    reader.refuse(node, T::FORM);
+                    reader.report_wrong_form(node, T::FORM);
                     return None;
                 }
                 let shown = match describe(node.value) {
@@ -58,7 +58,7 @@ impl<T: Scalar> SettingValue for T {
             }
             DeValue::Boolean(value) if T::BARE => (value.to_string(), value.to_string()),
             _ => {
-                reader.refuse(node, T::FORM);
+                reader.report_wrong_form(node, T::FORM);
                 return None;
             }
         };
@@ -68,14 +68,14 @@ impl<T: Scalar> SettingValue for T {
                 let found = if T::SECRET { "something else" } else { &shown };
                 let hint = if hint.is_empty() { hint } else { format!("; {hint}") };
                 let message = format!("expected {}, found {found}{hint}", T::FORM);
-                reader.note(node.line, &node.name, message);
+                reader.report(node.line, &node.name, message);
                 None
             }
         }
     }
 
-    fn stand_in() -> Option<Self> {
-        <T as Scalar>::stand_in()
+    fn placeholder() -> Option<Self> {
+        <T as Scalar>::placeholder()
     }
 
     fn within(&self, low: &Self, high: &Self) -> bool {

@@ -108,7 +108,7 @@ macro_rules! kinds {
                 node: &$crate::reader::SettingNode<'_>,
             ) -> Option<Self> {
                 match reader.kind(node, &[$($kind),+])? {
-                    $($kind => reader.inside::<$section>(node).map(Self::$variant),)+
+                    $($kind => reader.read_kind_table::<$section>(node).map(Self::$variant),)+
                     _ => None,
                 }
             }

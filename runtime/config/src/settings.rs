@@ -39,9 +39,9 @@ pub struct PartitionParams {
     /// The partition's number.
     pub partition: u32,
     /// Number of partitions of its stream that this process owns.
-    pub of_stream: usize,
+    pub stream_partitions: usize,
     /// Number of partitions of all streams that this process owns.
-    pub of_process: usize,
+    pub process_partitions: usize,
     /// Number of threads that execute handlers.
     pub workers: usize,
     /// Handler version that executes events at the start, if one is active.
@@ -83,10 +83,14 @@ impl Config {
     }
 
     /// Returns the settings of one partition of a stream.
-    pub fn settings(&self, stream: &StreamConfig, share: &PartitionParams) -> SequencerSettings {
+    pub fn sequencer_settings(
+        &self,
+        stream: &StreamConfig,
+        share: &PartitionParams,
+    ) -> SequencerSettings {
         let runtime = &self.runtime;
-        let of_process = share.of_process.max(1);
-        let repeats = stream.source.repeats(self.ingress.is_some());
+        let of_process = share.process_partitions.max(1);
+        let repeats = stream.source.redelivery_limit(self.ingress.is_some());
         let id_window = stream.id_window.max(repeats);
         let turns = stream.concurrency.unwrap_or(share.workers * TURNS_PER_WORKER);
         SequencerSettings {
@@ -99,10 +103,10 @@ impl Config {
             memory_budget: (runtime.memory_budget.bytes() / of_process)
                 .max(2 * runtime.event_size.bytes()),
             run_ahead: runtime.run_ahead,
-            max_turns: turns.div_ceil(share.of_stream.max(1)),
+            max_turns: turns.div_ceil(share.stream_partitions.max(1)),
             batch_events: runtime.batch,
             batch_bytes: runtime.batch_size.bytes(),
-            keep_bytes: match self.store {
+            commit_history_bytes: match self.store {
                 StoreConfig::Embedded(_) => 0,
                 StoreConfig::Redis(_) => {
                     runtime.memory_budget.bytes() / of_process / KEPT_COMMITS_DIVISOR
@@ -133,7 +137,7 @@ impl Config {
             due_poll: DUE_POLL_INTERVAL_MS,
             complete_ttl: stream.complete_ttl.0,
             key_ttl: stream.key_ttl.0.map(|ttl| ttl.0),
-            version: share.version.clone(),
+            rollout: share.version.clone(),
             seed: share.seed,
         }
     }

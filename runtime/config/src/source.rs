@@ -32,7 +32,7 @@ impl SourceConfig {
 
     /// Returns how many events of a partition may wait in the store; `None` if the source does not read from
     /// the store.
-    pub fn queue(&self) -> Option<u64> {
+    pub fn queue_limit(&self) -> Option<u64> {
         match self {
             Self::Amqp(source) => Some(source.inbox),
             Self::Http(source) => Some(source.queue),
@@ -153,7 +153,7 @@ impl SettingValue for Vec<ExchangeBinding> {
     fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         let elements = reader.elements(node, <Self as SettingValue>::FORM)?;
         if elements.len() > BIND_LIMIT {
-            reader.refuse(node, <Self as SettingValue>::FORM);
+            reader.report_wrong_form(node, <Self as SettingValue>::FORM);
             return None;
         }
         let found: Vec<_> =
@@ -198,7 +198,7 @@ impl SourceConfig {
     /// Returns how many events may arrive again after a crash or a lost response. `has_ingress` states
     /// whether a stream of the broker also accepts events over HTTP. A `fifo` stream must remember as many
     /// ids.
-    pub fn repeats(&self, has_ingress: bool) -> usize {
+    pub fn redelivery_limit(&self, has_ingress: bool) -> usize {
         let prefetch = self.prefetch();
         prefetch
             + match self {

@@ -21,7 +21,7 @@ impl RoutingKeyTemplate {
     pub const LIMIT_BYTES: usize = 255;
 
     /// Returns an error text if a key is too long to be used as a routing key.
-    pub fn wrong(key: &str) -> Option<String> {
+    pub fn length_error(key: &str) -> Option<String> {
         let size = key.len();
         let limit = Self::LIMIT_BYTES;
         (size > limit).then(|| {
@@ -32,7 +32,7 @@ impl RoutingKeyTemplate {
     }
 
     /// Returns the length of a message's routing key, in bytes, if it is too long.
-    pub fn too_long(&self, stream: &str, key: &str, kind: &str) -> Option<usize> {
+    pub fn excessive_length(&self, stream: &str, key: &str, kind: &str) -> Option<usize> {
         // Most routing keys are known to be short without building them.
         let most = self.0.len()
             + self.0.matches('{').count() * key.len().max(kind.len()).max(stream.len());

@@ -60,9 +60,9 @@ fn missing_settings_have_their_defaults() {
     assert_eq!(stream.gap.on_exhausted, GapExhausted(ExhaustedPolicy::Park));
     assert_eq!(stream.gap.replay, [ReplaySource::Store]);
     assert_eq!(stream.key_ttl, OffOr(None));
-    assert_eq!(loaded.lines.of("streams.orders.gap.timeout"), 1);
-    assert_eq!(loaded.lines.of("streams.orders.source.path"), 3);
-    assert_eq!(loaded.unsupported(), Ok(()));
+    assert_eq!(loaded.lines.line_of("streams.orders.gap.timeout"), 1);
+    assert_eq!(loaded.lines.line_of("streams.orders.source.path"), 3);
+    assert_eq!(loaded.check_supported(), Ok(()));
 }
 
 #[test]
@@ -84,12 +84,12 @@ fn every_setting_is_accepted() {
     );
     assert_eq!(orders.key_ttl, OffOr(Some(Millis(90 * 86_400_000))));
     // The file contains every setting of the reference, so that none is untested.
-    untried(reference(), "", text);
+    assert_contains_rows(reference(), "", text);
     // This build rejects the unsupported settings, by line.
-    let refused = loaded.unsupported().expect_err("an unsupported setting");
+    let refused = loaded.check_supported().expect_err("an unsupported setting");
     let settings: Vec<&str> =
         refused.problems.iter().map(|problem| problem.setting.as_str()).collect();
-    assert!(settings.is_sorted_by_key(|setting| loaded.lines.of(setting)), "{refused}");
+    assert!(settings.is_sorted_by_key(|setting| loaded.lines.line_of(setting)), "{refused}");
     for setting in ["streams.orders.canary", "runtime.alerts"] {
         assert!(settings.contains(&setting), "{setting}: {refused}");
     }
@@ -102,7 +102,7 @@ fn file_with_several_partitions_is_not_supported_yet() {
          source = { kind = \"file\", path = \"a.ndjson\", partitions = 2 }\n",
     )
     .unwrap_or_else(|error| panic!("{error}"));
-    let refused = loaded.unsupported().expect_err("an unsupported setting");
+    let refused = loaded.check_supported().expect_err("an unsupported setting");
     assert_eq!(
         refused.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
@@ -111,13 +111,13 @@ fn file_with_several_partitions_is_not_supported_yet() {
     );
 }
 
-fn untried(rows: &[ReferenceRow], table: &str, text: &str) {
+fn assert_contains_rows(rows: &[ReferenceRow], table: &str, text: &str) {
     for row in rows {
         // A file can contain only one kind of store.
         let name = row.name.split(' ').next().unwrap_or_default();
         assert!(text.contains(name) || table == "kind = \"embedded\"", "{table}: {name}");
         if row.name != "kind = \"file\"" {
-            untried(row.rows, row.name, text);
+            assert_contains_rows(row.rows, row.name, text);
         }
     }
 }
@@ -499,13 +499,13 @@ fn partitions_share_the_limits_of_the_process() {
     assert_eq!((config.workers(), config.partitions(), config.shards()), (3, 7, 64));
     let share = PartitionParams {
         partition: 2,
-        of_stream: 4,
-        of_process: 7,
+        stream_partitions: 4,
+        process_partitions: 7,
         workers: 3,
         version: None,
         seed: 9,
     };
-    let settings = config.settings(&config.streams["orders"], &share);
+    let settings = config.sequencer_settings(&config.streams["orders"], &share);
     assert_eq!((settings.partition, settings.seed, settings.shards), (2, 9, 64));
     assert_eq!(settings.max_lanes, 50_000 / 7);
     assert_eq!(settings.memory_budget, (1 << 30) / 7);
@@ -517,11 +517,13 @@ fn partitions_share_the_limits_of_the_process() {
     );
     assert_eq!(settings.gap.on_exhausted, ExhaustedPolicy::Wait);
     assert_eq!(settings.retry.on_exhausted, ExhaustedPolicy::Skip);
-    let settings = config.settings(&config.streams["payments"], &share);
+    let settings = config.sequencer_settings(&config.streams["payments"], &share);
     assert_eq!((settings.max_turns, settings.id_window), (192, 11_224));
     // With many small partitions, each still has room for events.
-    let settings = config
-        .settings(&config.streams["payments"], &PartitionParams { of_process: 100_000, ..share });
+    let settings = config.sequencer_settings(
+        &config.streams["payments"],
+        &PartitionParams { process_partitions: 100_000, ..share },
+    );
     assert_eq!((settings.max_lanes, settings.memory_budget), (1, 4 << 20));
 }
 
@@ -536,7 +538,7 @@ fn unreadable_file_is_named() {
     std::fs::write(&file, ORDERS).expect("written");
     let loaded = LoadedConfig::load(&file).expect("a valid configuration");
     assert_eq!(loaded.config.plugins.dir.0, folder.path().join("plugins"));
-    let error = loaded.error("streams.orders.handler", "there is no such file").to_string();
+    let error = loaded.setting_error("streams.orders.handler", "there is no such file").to_string();
     assert!(
         error.ends_with("ordain.toml:2: streams.orders.handler: there is no such file"),
         "{error}"

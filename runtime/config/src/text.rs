@@ -65,7 +65,7 @@ impl Scalar for ResourceName {
         Ok(Self(text.into()))
     }
 
-    fn stand_in() -> Option<Self> {
+    fn placeholder() -> Option<Self> {
         Some(Self("unnamed".into()))
     }
 }
@@ -85,7 +85,7 @@ impl<T: SettingValue> SettingValue for NamedTables<T> {
             if name.is_none() {
                 let message =
                     format!("expected {}, found {:?}", <ResourceName as Scalar>::FORM, child.key);
-                reader.note(child.line, &node.name, message);
+                reader.report(child.line, &node.name, message);
             }
             if let (Some(value), Some(name)) = (T::read(reader, &child), name) {
                 named.insert(name, value);
@@ -111,7 +111,7 @@ impl Scalar for AmqpName {
         if right { Ok(Self(text.to_owned())) } else { Err(String::new()) }
     }
 
-    fn stand_in() -> Option<Self> {
+    fn placeholder() -> Option<Self> {
         Some(Self("unnamed".to_owned()))
     }
 }
@@ -134,13 +134,13 @@ impl SettingValue for FilePath {
     fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         let text = reader.text(node, Self::FORM)?;
         if text.is_empty() || text.contains('\0') {
-            reader.refuse(node, Self::FORM);
+            reader.report_wrong_form(node, Self::FORM);
             return None;
         }
         Some(Self(reader.base.join(text.as_ref())))
     }
 
-    fn stand_in() -> Option<Self> {
+    fn placeholder() -> Option<Self> {
         Some(Self(PathBuf::from("unnamed")))
     }
 }
@@ -164,7 +164,7 @@ impl SettingValue for FileOrStdio {
         }
     }
 
-    fn stand_in() -> Option<Self> {
+    fn placeholder() -> Option<Self> {
         Some(Self::Stdio)
     }
 }
@@ -226,7 +226,7 @@ impl Scalar for BrokerUrl {
         crate::broker_url::parse(text).map(|_| Self(Secret(text.to_owned())))
     }
 
-    fn stand_in() -> Option<Self> {
+    fn placeholder() -> Option<Self> {
         Some(Self(Secret(String::new())))
     }
 }
@@ -239,7 +239,7 @@ impl Scalar for RedisAddress {
         Self::parse(text)
     }
 
-    fn stand_in() -> Option<Self> {
+    fn placeholder() -> Option<Self> {
         Self::parse("redis://unnamed").ok()
     }
 }

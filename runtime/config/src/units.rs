@@ -25,7 +25,7 @@ impl Scalar for Millis {
     const FORM: &'static str = "a duration such as \"200ms\", \"5s\", \"10m\", \"24h\" or \"7d\"";
 
     fn parse(text: &str) -> Result<Self, String> {
-        with_unit(text, &TIME_UNITS).map(Self).ok_or_else(String::new)
+        parse_with_unit(text, &TIME_UNITS).map(Self).ok_or_else(String::new)
     }
 
     fn within(&self, low: &Self, high: &Self) -> bool {
@@ -75,7 +75,7 @@ impl Scalar for ByteSize {
     const BARE: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
-        with_unit(text, &SIZE_UNITS).map(Self).ok_or_else(|| {
+        parse_with_unit(text, &SIZE_UNITS).map(Self).ok_or_else(|| {
             let decimal = ["kb", "mb", "gb"].iter().any(|unit| text.to_lowercase().ends_with(unit));
             if decimal { "units of size are powers of 1024".to_owned() } else { String::new() }
         })
@@ -132,7 +132,7 @@ impl Scalar for Percent {
 }
 
 /// Parses digits followed by one of the units. Returns a multiple of the smallest unit.
-fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+fn parse_with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim_start())?;

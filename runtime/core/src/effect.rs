@@ -65,7 +65,7 @@ pub enum Effect {
         missing: Vec<RangeInclusive<u64>>,
         /// The maximum age of a dead letter that serves as a source, in ms. An older letter may be
         /// from the key's life before it ended.
-        within: u64,
+        max_letter_age: u64,
     },
     /// Read the due index of this partition. `DueRead` answers this effect.
     ReadDue {

@@ -23,7 +23,7 @@ pub struct GapEntry {
     pub waited: u64,
     /// The time when the owner learned of the gap, by the owner's clock; only until that write. Not
     /// stored.
-    pub known: u64,
+    pub known_since: u64,
     /// The number of replay rounds that have begun.
     pub rounds: u32,
     /// The answers of each source, in the order in which the sources are queried.
@@ -41,7 +41,7 @@ pub struct SourceAnswers {
     /// The source.
     pub source: Arc<str>,
     /// The number of requests.
-    pub asked: u32,
+    pub requests: u32,
     /// The number of events that the source returned.
     pub found: u32,
     /// The number of failed requests.
@@ -113,16 +113,16 @@ impl GapEntry {
     pub fn new(first: u64, last: u64, waited: u64) -> Self {
         let answers = Vec::new();
         let end = GapEnd::Open;
-        Self { first, last, since: 0, waited, known: 0, rounds: 0, answers, end, until: 0 }
+        Self { first, last, since: 0, waited, known_since: 0, rounds: 0, answers, end, until: 0 }
     }
 
     /// Returns whether the missing event has arrived.
-    pub(crate) fn has_come(&self) -> bool {
+    pub(crate) fn has_arrived(&self) -> bool {
         matches!(self.end, GapEnd::Arrived | GapEnd::Replayed)
     }
 
     /// Records a source's answer: the number of events, or the reason of its failure.
-    pub(crate) fn answered(&mut self, source: &Arc<str>, found: usize, error: Option<&str>) {
+    pub(crate) fn record_answer(&mut self, source: &Arc<str>, found: usize, error: Option<&str>) {
         let at =
             self.answers.iter().position(|known| known.source == *source).unwrap_or_else(|| {
                 if self.answers.len() >= SOURCES_LIMIT {
@@ -132,7 +132,7 @@ impl GapEntry {
                 let source = Arc::clone(source);
                 self.answers.push(SourceAnswers {
                     source,
-                    asked: 0,
+                    requests: 0,
                     found: 0,
                     failed: 0,
                     error: None,
@@ -140,7 +140,7 @@ impl GapEntry {
                 self.answers.len() - 1
             });
         let answers = &mut self.answers[at];
-        answers.asked = answers.asked.saturating_add(1);
+        answers.requests = answers.requests.saturating_add(1);
         answers.found = answers.found.saturating_add(u32::try_from(found).unwrap_or(u32::MAX));
         if let Some(error) = error {
             answers.failed = answers.failed.saturating_add(1);
@@ -187,7 +187,7 @@ impl GapHistory {
     /// Removes the recorded gaps from a sequence on: these sequences are missing again, because
     /// none of them was settled. Returns the gap that contains them, if it is recorded, extended to
     /// the last recorded sequence. That gap is open, or begins at the sequence or behind it.
-    pub(crate) fn take_back(&mut self, from: u64) -> Option<GapEntry> {
+    pub(crate) fn withdraw_from(&mut self, from: u64) -> Option<GapEntry> {
         self.iter().next_back().filter(|gap| gap.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);
         let end = entries.last().map_or(0, |gap| gap.last);
@@ -205,11 +205,11 @@ impl GapHistory {
     }
 
     /// Merges the two newest entries, if they are parts of one gap and both have arrived.
-    pub(crate) fn join_parts(&mut self) {
+    pub(crate) fn merge_newest(&mut self) {
         let Some(entries) = &mut self.0 else { return };
         let [.., before, last] = &entries[..] else { return };
         let is_one = before.last.checked_add(1) == Some(last.first) && before.since == last.since;
-        if is_one && before.has_come() && last.has_come() {
+        if is_one && before.has_arrived() && last.has_arrived() {
             let first = before.first;
             let entries = Arc::make_mut(entries);
             entries.remove(entries.len() - 2);
@@ -239,12 +239,12 @@ impl GapHistory {
     }
 
     /// Sets the waiting time of the gaps that are written for the first time.
-    pub(crate) fn count_wait(&mut self, now: u64) {
+    pub(crate) fn set_waited(&mut self, now: u64) {
         if self.iter().any(|gap| gap.since == 0)
             && let Some(entries) = &mut self.0
         {
             for entry in Arc::make_mut(entries).iter_mut().filter(|gap| gap.since == 0) {
-                entry.waited = now.saturating_sub(entry.known);
+                entry.waited = now.saturating_sub(entry.known_since);
             }
         }
     }
@@ -263,13 +263,13 @@ impl GapHistory {
     }
 
     /// Returns whether a time is still to be filled in.
-    pub fn is_new(&self) -> bool {
+    pub fn lacks_times(&self) -> bool {
         self.iter().any(|gap| gap.since == 0 || (gap.end != GapEnd::Open && gap.until == 0))
     }
 
     /// Replaces zeros by the time of the commit.
     pub(crate) fn fill_times(&mut self, now: u64) {
-        if !self.is_new() {
+        if !self.lacks_times() {
             return;
         }
         let Some(entries) = &mut self.0 else { return };
@@ -286,7 +286,7 @@ impl GapHistory {
     /// Sets the times that the applied commit left open in `written`. A gap that ended after the commit
     /// was formed keeps an open end: a later commit records it.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
-        if !self.is_new() {
+        if !self.lacks_times() {
             return;
         }
         let Some(entries) = &mut self.0 else { return };
@@ -356,11 +356,11 @@ mod tests {
     fn sources_may_change_during_a_gap() {
         let mut gap = GapEntry::new(1, 1, 0);
         for number in 0..3 * SOURCES_LIMIT {
-            gap.answered(&number.to_string().into(), 1, None);
-            gap.answered(&number.to_string().into(), 0, Some("away"));
+            gap.record_answer(&number.to_string().into(), 1, None);
+            gap.record_answer(&number.to_string().into(), 0, Some("away"));
         }
         assert_eq!(gap.answers.len(), SOURCES_LIMIT);
         let last = gap.answers.last().expect("the last one");
-        assert_eq!((last.asked, last.found, last.failed), (2, 1, 1));
+        assert_eq!((last.requests, last.found, last.failed), (2, 1, 1));
     }
 }

@@ -33,7 +33,7 @@ impl IdTimes {
 
     /// Returns the first sequence whose id is younger than `ttl` (or up to a quarter of `ttl`
     /// older); 0 if all ids are younger.
-    pub(crate) fn young_from(&self, now: u64, ttl: u64) -> u64 {
+    pub(crate) fn first_young(&self, now: u64, ttl: u64) -> u64 {
         let is_old = |stretch: &&IdStretch| {
             let until = stretch.since.saturating_add(ttl).saturating_add(span(ttl));
             stretch.since != 0 && until <= now
@@ -45,7 +45,7 @@ impl IdTimes {
     }
 
     /// Records that a commit at `now` settles events from sequence `from` on.
-    pub(crate) fn note(&mut self, from: u64, now: u64, ttl: u64) {
+    pub(crate) fn record_commit(&mut self, from: u64, now: u64, ttl: u64) {
         let newest = self.iter().next_back();
         if newest.is_some_and(|last| last.since == 0 || now < last.since.saturating_add(span(ttl)))
         {
@@ -71,13 +71,13 @@ impl IdTimes {
     }
 
     /// Returns whether the newest stretch still lacks its time.
-    pub fn is_new(&self) -> bool {
+    pub fn lacks_time(&self) -> bool {
         self.iter().next_back().is_some_and(|newest| newest.since == 0)
     }
 
     /// Sets the missing time to the time of the applied commit.
     pub(crate) fn fill_times(&mut self, now: u64) {
-        if self.is_new()
+        if self.lacks_time()
             && let Some(stretches) = &mut self.0
             && let Some(newest) = Arc::make_mut(stretches).last_mut()
         {
@@ -113,7 +113,7 @@ mod tests {
     fn settled(times: impl IntoIterator<Item = u64>) -> IdTimes {
         let mut ids = IdTimes::default();
         for (sequence, time) in (1..).zip(times) {
-            ids.note(sequence, time, TTL);
+            ids.record_commit(sequence, time, TTL);
             ids.fill_times(time);
         }
         ids
@@ -125,7 +125,7 @@ mod tests {
         for (count, last) in (1..).zip(&times) {
             let ids = settled(times[..count].iter().copied());
             for now in [*last, last + 400, last + TTL, last + 2 * TTL] {
-                let from = ids.young_from(now, TTL);
+                let from = ids.first_young(now, TTL);
                 for (sequence, time) in (1..).zip(&times[..count]) {
                     let is_known = sequence >= from;
                     assert!(is_known || time + TTL <= now, "{sequence} is forgotten at {now}");

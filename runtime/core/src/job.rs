@@ -39,17 +39,17 @@ pub struct KeyRecord {
     pub rounds: u32,
     /// The number of times that the key was parked. An operator's action names the park that it is
     /// meant for.
-    pub generation: u32,
+    pub park_count: u32,
     /// The extent of the key's events in the store's spill area.
     pub spilled: SpillExtent,
     /// The handler version of the last commit with an executed event.
-    pub version: Option<Arc<Rollout>>,
+    pub rollout: Option<Arc<Rollout>>,
     /// The reason why the key waits, retries or is parked.
-    pub trouble: Option<Box<FailureInfo>>,
+    pub failure: Option<Box<FailureInfo>>,
     /// Content digests of the last settled sequences.
     pub digests: ContentDigests,
     /// Sequences that were skipped without their event.
-    pub holes: SkippedRanges,
+    pub skipped: SkippedRanges,
     /// `fifo`: the first sequence whose id is remembered. 0 if no ids are: `sequenced`.
     pub ids_from: u64,
     /// `fifo`: the ages of the ids.
@@ -69,12 +69,12 @@ impl KeyRecord {
             status: KeyStatus::Active,
             attempts: 0,
             rounds: 0,
-            generation: 0,
+            park_count: 0,
             spilled: SpillExtent::default(),
-            version: None,
-            trouble: None,
+            rollout: None,
+            failure: None,
             digests: ContentDigests::default(),
-            holes: SkippedRanges::default(),
+            skipped: SkippedRanges::default(),
             ids_from: 0,
             id_times: IdTimes::default(),
             gaps: GapHistory::default(),
@@ -82,8 +82,8 @@ impl KeyRecord {
     }
 
     /// Returns the generation under which the last event was executed; 0 if none was.
-    pub fn version_generation(&self) -> u64 {
-        self.version.as_ref().map_or(0, |decided| decided.generation)
+    pub fn rollout_number(&self) -> u64 {
+        self.rollout.as_ref().map_or(0, |decided| decided.number)
     }
 
     /// Replaces zeros by the time of the commit, as a store does when it writes.
@@ -91,7 +91,7 @@ impl KeyRecord {
         if self.incarnation == 0 {
             self.incarnation = now;
         }
-        if let Some(trouble) = &mut self.trouble
+        if let Some(trouble) = &mut self.failure
             && trouble.since == 0
         {
             trouble.since = now;
@@ -107,9 +107,9 @@ impl KeyRecord {
             self.incarnation = now;
         }
         let tries =
-            [&*self, written].map(|job| (job.next, job.generation, job.attempts, &job.trouble));
+            [&*self, written].map(|job| (job.next, job.park_count, job.attempts, &job.failure));
         if tries[0] == tries[1]
-            && let Some(trouble) = &mut self.trouble
+            && let Some(trouble) = &mut self.failure
             && trouble.since == 0
         {
             trouble.since = now;
@@ -120,8 +120,8 @@ impl KeyRecord {
     }
 
     /// Returns whether a gap or a stretch of ids still lacks its time.
-    pub fn has_new_times(&self) -> bool {
-        self.gaps.is_new() || self.id_times.is_new()
+    pub fn lacks_times(&self) -> bool {
+        self.gaps.lacks_times() || self.id_times.lacks_time()
     }
 }
 
@@ -421,10 +421,10 @@ pub struct KeyWrite {
     /// The key.
     pub key: Key,
     /// The condition. If it does not hold, the store refuses only this write.
-    pub expect: WriteCondition,
+    pub condition: WriteCondition,
     /// The new job. This write removes the spilled events below its `next`, and all spilled events
     /// if its `spilled.count` is 0.
-    pub job: KeyRecord,
+    pub record: KeyRecord,
     /// The change of the state.
     pub state: StateUpdate,
     /// Messages with the sequence of their event, in order of emission.
@@ -432,7 +432,7 @@ pub struct KeyWrite {
     /// Dead letters to put. A letter replaces an existing letter with the same id.
     pub letters: Vec<DeadLetter>,
     /// Dead letters to remove, because their event is now settled in another way.
-    pub consumed: Vec<LetterId>,
+    pub removed_letters: Vec<LetterId>,
     /// Events to hold in the spill area. The store keeps an event that it already has for a
     /// sequence.
     pub spill: Vec<(u64, Arc<Event>)>,
@@ -455,7 +455,7 @@ pub struct EmittedMessage {
     /// `fifo`: the digest of the event's id. A store that went back in time gives the event's
     /// sequence to another event, whose messages must have other ids. 0 in a `sequenced` stream,
     /// where the producer has assigned the sequence permanently.
-    pub event: u64,
+    pub id_digest: u64,
     /// The message.
     pub message: Message,
 }
@@ -487,7 +487,7 @@ impl Batch {
         let refused =
             |at: usize| applied.refused.binary_search_by_key(&at, |refused| refused.0).is_ok();
         let writes = self.writes.iter().enumerate().filter(move |(at, _)| !refused(*at));
-        let known = |at: usize| applied.known.binary_search(&at).is_ok();
+        let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
         let free = self.letters.iter().enumerate().filter(move |(at, _)| !known(*at));
         writes
             .flat_map(|(_, write)| &write.letters)
@@ -523,9 +523,9 @@ pub struct AppliedCommit {
     /// Refused writes (by position, ascending). The store contains nothing of them.
     pub refused: Vec<(usize, WriteRefusal)>,
     /// Spilled events that were in the spill area already.
-    pub present: Vec<ExistingSpill>,
+    pub existing_spills: Vec<ExistingSpill>,
     /// In a batch that forwards: free letters (by position, ascending) whose id existed already.
-    pub known: Vec<usize>,
+    pub existing_letters: Vec<usize>,
 }
 
 /// A spilled event whose sequence was in the spill area already.
@@ -557,7 +557,7 @@ pub enum WriteRefusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySnapshot {
     /// The record.
-    pub job: KeyRecord,
+    pub record: KeyRecord,
     /// The handler's state.
     pub state: Option<Bytes>,
     /// `fifo`: the remembered ids, ascending by sequence.

@@ -33,7 +33,7 @@ pub fn owners<'a>(
 ) -> BTreeMap<PartitionId<'a>, u64> {
     let mut shares = PartitionShares::default();
     for candidate in candidates {
-        shares.has.insert(candidate.id, BTreeSet::new());
+        shares.owned.insert(candidate.id, BTreeSet::new());
         for (stream, partitions) in &candidate.streams {
             let (most, of) = shares.streams.entry(stream).or_default();
             *most = (*most).max(*partitions);
@@ -41,28 +41,28 @@ pub fn owners<'a>(
         }
     }
     for (stream, (partitions, of)) in shares.streams.clone() {
-        shares.share(stream, partitions, &of, held);
+        shares.distribute(stream, partitions, &of, held);
     }
-    while let Some((part, from, to)) = shares.uneven() {
-        shares.has.entry(from).or_default().remove(&part);
-        shares.give(part, to);
+    while let Some((part, from, to)) = shares.next_move() {
+        shares.owned.entry(from).or_default().remove(&part);
+        shares.assign_to(part, to);
     }
     let of = |(id, parts): (u64, BTreeSet<PartitionId<'a>>)| {
         parts.into_iter().map(move |part| (part, id))
     };
-    shares.has.into_iter().flat_map(of).collect()
+    shares.owned.into_iter().flat_map(of).collect()
 }
 
 #[derive(Default)]
 struct PartitionShares<'a> {
     /// The number of partitions of each stream, and the instances that run it.
     streams: BTreeMap<&'a str, (u32, Vec<u64>)>,
-    has: BTreeMap<u64, BTreeSet<PartitionId<'a>>>,
+    owned: BTreeMap<u64, BTreeSet<PartitionId<'a>>>,
 }
 
 impl<'a> PartitionShares<'a> {
     /// Distributes the partitions of a stream among the instances that run it.
-    fn share(
+    fn distribute(
         &mut self,
         stream: &'a str,
         partitions: u32,
@@ -91,7 +91,7 @@ impl<'a> PartitionShares<'a> {
             free.extend(has.drain(share.min(has.len())..));
             room.insert(id, share - has.len());
             for number in has {
-                self.give((stream, number), id);
+                self.assign_to((stream, number), id);
             }
         }
         free.sort_unstable();
@@ -103,32 +103,32 @@ impl<'a> PartitionShares<'a> {
             // The total room equals the number of partitions.
             let Some((id, room)) = best else { break };
             *room -= 1;
-            self.give(part, *id);
+            self.assign_to(part, *id);
         }
     }
 
-    fn give(&mut self, part: PartitionId<'a>, id: u64) {
-        self.has.entry(id).or_default().insert(part);
+    fn assign_to(&mut self, part: PartitionId<'a>, id: u64) {
+        self.owned.entry(id).or_default().insert(part);
     }
 
     /// Returns the number of partitions of all streams that an instance has.
     fn load(&self, id: u64) -> usize {
-        self.has.get(&id).map_or(0, BTreeSet::len)
+        self.owned.get(&id).map_or(0, BTreeSet::len)
     }
 
     fn load_of(&self, stream: &'a str, id: u64) -> usize {
         let of_stream = (stream, 0)..=(stream, u32::MAX);
-        self.has.get(&id).map_or(0, |has| has.range(of_stream).count())
+        self.owned.get(&id).map_or(0, |has| has.range(of_stream).count())
     }
 
     /// Returns a partition to move, its present and its future owner. The present owner has at
     /// least two partitions of all streams more than the future owner, and the shares of the stream
     /// stay even.
-    fn uneven(&self) -> Option<(PartitionId<'a>, u64, u64)> {
-        let mut by_load: Vec<u64> = self.has.keys().copied().collect();
+    fn next_move(&self) -> Option<(PartitionId<'a>, u64, u64)> {
+        let mut by_load: Vec<u64> = self.owned.keys().copied().collect();
         by_load.sort_by_key(|id| Reverse(self.load(*id)));
         for from in by_load {
-            for part in &self.has[&from] {
+            for part in &self.owned[&from] {
                 let of = &self.streams[part.0].1;
                 let less = |id: &&u64| {
                     self.load(**id) + 1 < self.load(from)

@@ -22,7 +22,7 @@ pub struct OutboxPosition {
     pub commit: u64,
     /// The index of the part. The messages of a commit for one destination and shard are divided into parts of a size
     /// that never changes.
-    pub part: u32,
+    pub chunk: u32,
 }
 
 /// The messages of one place, which the store numbers in order.
@@ -31,7 +31,7 @@ pub trait NumberedChunk {
     type Key: Ord + ?Sized;
 
     /// Returns the place in the outbox.
-    fn place(&self) -> OutboxPosition;
+    fn position(&self) -> OutboxPosition;
 
     /// Returns the key of each message, in order.
     fn keys(&self) -> impl Iterator<Item = &Self::Key>;
@@ -46,7 +46,7 @@ pub trait NumberedChunk {
 /// A part, and the numbers of its messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct NumberedEntry<P> {
-    part: P,
+    chunk: P,
     numbers: Vec<u64>,
 }
 
@@ -62,7 +62,7 @@ struct LostEntry<P> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishProgress {
     /// Number of new parts in the call; 0 if the call carried lost parts.
-    pub new_parts: usize,
+    pub new_chunks: usize,
     /// Number of messages that were given again and have another number than before.
     pub changed: usize,
 }
@@ -81,7 +81,7 @@ pub struct PublishHistory<P> {
     /// Parts that the store has lost, in order.
     lost: VecDeque<LostEntry<P>>,
     /// The store's number of breaks before the last answered call.
-    checked_breaks: u64,
+    checked_disconnects: u64,
     /// When that call began, in ms.
     checked_at: u64,
     /// When the store confirmed the last part, in ms.
@@ -96,7 +96,7 @@ impl<P> Default for PublishHistory<P> {
             bytes: 0,
             forgotten: None,
             lost: VecDeque::new(),
-            checked_breaks: 0,
+            checked_disconnects: 0,
             checked_at: 0,
             last_at: 0,
         }
@@ -113,7 +113,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     /// the store may forget, if the outbox is done for good through `done`. The store must remember messages that it is
     /// about to get again, because their call may be repeated.
     pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
-        let first = self.lost.front().map(|lost| lost.entry.part.place().commit);
+        let first = self.lost.front().map(|lost| lost.entry.chunk.position().commit);
         let known = first.map_or(done, |first| done.min(first.saturating_sub(1)));
         (self.last, known)
     }
@@ -130,14 +130,14 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
 
     /// Returns the parts to give next: the lost parts if there are any, otherwise the new parts. Lost parts go in calls
     /// of their own, because they already have numbers.
-    pub fn next_parts<'a>(&'a self, new: &'a [P]) -> impl Iterator<Item = &'a P> {
+    pub fn next_chunks<'a>(&'a self, new: &'a [P]) -> impl Iterator<Item = &'a P> {
         let new = if self.has_lost() { &[] } else { new };
-        self.lost.iter().map(|lost| &lost.entry.part).chain(new)
+        self.lost.iter().map(|lost| &lost.entry.chunk).chain(new)
     }
 
     /// Records that the store has these parts, the first ones of [`PublishHistory::next_parts`], with a number for
     /// each message. The parts stay in memory if the store may lose them (`may_go_back`).
-    pub fn answered(
+    pub fn record_answer(
         &mut self,
         parts: &[P],
         numbers: &[u64],
@@ -146,17 +146,17 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     ) -> PublishProgress {
         let mut progress = PublishProgress::default();
         let Some(last) = parts.last() else { return progress };
-        self.last = Some(last.place());
+        self.last = Some(last.position());
         self.last_at = now;
         if !self.has_lost() {
-            progress.new_parts = parts.len();
+            progress.new_chunks = parts.len();
         }
         // The last number of this call for each key with a changed number.
         let mut floors: BTreeMap<&P::Key, u64> = BTreeMap::new();
         let mut rest = numbers;
         for part in parts {
             if !may_go_back {
-                self.forgotten = Some(part.place());
+                self.forgotten = Some(part.position());
                 continue;
             }
             let (of_part, others) = rest.split_at(part.keys().count().min(rest.len()));
@@ -170,11 +170,12 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
                 }
             }
             self.bytes += part.bytes();
-            self.recent.push_back(NumberedEntry { part: part.clone(), numbers: of_part.to_vec() });
+            self.recent.push_back(NumberedEntry { chunk: part.clone(), numbers: of_part.to_vec() });
         }
         // A message must not get a number below that of an earlier one of its key.
         if !floors.is_empty() {
-            for LostEntry { entry: NumberedEntry { part, .. }, requested } in &mut self.lost {
+            for LostEntry { entry: NumberedEntry { chunk: part, .. }, requested } in &mut self.lost
+            {
                 for (key, number) in part.keys().zip(&mut *requested) {
                     if floors.get(key).is_some_and(|floor| *number <= *floor) {
                         *number = 0;
@@ -188,18 +189,18 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
 
     /// Prepares to give again all messages behind `last`, the last place that the store has. Returns their number, or
     /// `None` if memory does not have all of them.
-    pub fn went_back(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
+    pub fn roll_back_to(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         if self.forgotten > last {
             return None;
         }
-        let at = self.recent.partition_point(|entry| Some(entry.part.place()) <= last);
+        let at = self.recent.partition_point(|entry| Some(entry.chunk.position()) <= last);
         let behind = self.recent.split_off(at);
-        self.bytes = self.recent.iter().map(|entry| entry.part.bytes()).sum();
+        self.bytes = self.recent.iter().map(|entry| entry.chunk.bytes()).sum();
         let messages = behind.iter().map(|entry| entry.numbers.len()).sum();
         // These parts go in front of the parts that already wait to be given again.
         for mut entry in behind.into_iter().rev() {
             let requested = entry.numbers.clone();
-            entry.part.request_numbers(&requested);
+            entry.chunk.request_numbers(&requested);
             self.lost.push_front(LostEntry { entry, requested });
         }
         self.last = last;
@@ -208,8 +209,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
 
     /// Records that the store answered a call that began at `started`. `breaks` is the store's number of breaks at that
     /// time.
-    pub fn checked(&mut self, breaks: u64, started: u64) {
-        self.checked_breaks = breaks;
+    pub fn record_check(&mut self, breaks: u64, started: u64) {
+        self.checked_disconnects = breaks;
         self.checked_at = started;
     }
 
@@ -222,7 +223,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
             }
         }
         let is_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_MS;
-        !self.recent.is_empty() && (self.checked_breaks != breaks || is_due)
+        !self.recent.is_empty() && (self.checked_disconnects != breaks || is_due)
     }
 
     /// Forgets the oldest part, and returns its bytes.
@@ -230,9 +231,9 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         let Some(oldest) = self.recent.pop_front() else {
             return std::mem::take(&mut self.bytes);
         };
-        let bytes = oldest.part.bytes();
+        let bytes = oldest.chunk.bytes();
         self.bytes -= bytes;
-        self.forgotten = Some(oldest.part.place());
+        self.forgotten = Some(oldest.chunk.position());
         bytes
     }
 
@@ -266,7 +267,7 @@ mod tests {
     impl NumberedChunk for TestChunk {
         type Key = char;
 
-        fn place(&self) -> OutboxPosition {
+        fn position(&self) -> OutboxPosition {
             self.place
         }
 
@@ -284,7 +285,7 @@ mod tests {
     }
 
     fn place(commit: u64) -> OutboxPosition {
-        OutboxPosition { commit, part: 0 }
+        OutboxPosition { commit, chunk: 0 }
     }
 
     fn part(commit: u64, key: char) -> TestChunk {
@@ -297,54 +298,54 @@ mod tests {
         let parts: Vec<TestChunk> =
             (1..).zip(keys.chars()).map(|(at, key)| part(at, key)).collect();
         let numbers: Vec<u64> = (11..).take(parts.len()).collect();
-        let progress = history.answered(&parts, &numbers, true, 0);
-        assert_eq!(progress, PublishProgress { new_parts: parts.len(), changed: 0 });
+        let progress = history.record_answer(&parts, &numbers, true, 0);
+        assert_eq!(progress, PublishProgress { new_chunks: parts.len(), changed: 0 });
         history
     }
 
     fn requested(history: &PublishHistory<TestChunk>) -> Vec<(u64, u64)> {
-        history.next_parts(&[]).map(|part| (part.place.commit, part.requested)).collect()
+        history.next_chunks(&[]).map(|part| (part.place.commit, part.requested)).collect()
     }
 
     #[test]
     fn lost_parts_go_before_new_ones_under_their_numbers() {
         let mut history = history("aaa");
-        assert_eq!(history.went_back(Some(place(1))), Some(2));
+        assert_eq!(history.roll_back_to(Some(place(1))), Some(2));
         let new = [part(4, 'a')];
-        assert_eq!(history.next_parts(&new).count(), 2);
+        assert_eq!(history.next_chunks(&new).count(), 2);
         assert_eq!(requested(&history), [(2, 12), (3, 13)]);
         assert_eq!(history.next_call(9), (Some(place(1)), 1), "the calls may be repeated");
 
         // The owner gives one of the parts, and the store loses it again.
-        let first: Vec<TestChunk> = history.next_parts(&new).take(1).cloned().collect();
-        assert_eq!(history.answered(&first, &[12], true, 0), PublishProgress::default());
-        assert_eq!(history.went_back(None), Some(2));
+        let first: Vec<TestChunk> = history.next_chunks(&new).take(1).cloned().collect();
+        assert_eq!(history.record_answer(&first, &[12], true, 0), PublishProgress::default());
+        assert_eq!(history.roll_back_to(None), Some(2));
         assert_eq!(requested(&history), [(1, 11), (2, 12), (3, 13)]);
-        let all: Vec<TestChunk> = history.next_parts(&new).cloned().collect();
-        history.answered(&all, &[11, 12, 13], true, 0);
-        assert_eq!(history.next_parts(&new).collect::<Vec<_>>(), [&new[0]]);
+        let all: Vec<TestChunk> = history.next_chunks(&new).cloned().collect();
+        history.record_answer(&all, &[11, 12, 13], true, 0);
+        assert_eq!(history.next_chunks(&new).collect::<Vec<_>>(), [&new[0]]);
         assert_eq!(history.next_call(9), (Some(place(3)), 9));
     }
 
     #[test]
     fn message_behind_a_changed_number_asks_for_a_new_one() {
         let mut history = history("abab");
-        assert_eq!(history.went_back(None), Some(4));
-        let first: Vec<TestChunk> = history.next_parts(&[]).take(1).cloned().collect();
+        assert_eq!(history.roll_back_to(None), Some(4));
+        let first: Vec<TestChunk> = history.next_chunks(&[]).take(1).cloned().collect();
         // Another message has number 11 now.
-        assert_eq!(history.answered(&first, &[13], true, 0).changed, 1);
+        assert_eq!(history.record_answer(&first, &[13], true, 0).changed, 1);
         assert_eq!(requested(&history), [(2, 12), (3, 0), (4, 14)]);
-        let rest: Vec<TestChunk> = history.next_parts(&[]).cloned().collect();
-        assert_eq!(history.answered(&rest, &[12, 15, 14], true, 0).changed, 1);
+        let rest: Vec<TestChunk> = history.next_chunks(&[]).cloned().collect();
+        assert_eq!(history.record_answer(&rest, &[12, 15, 14], true, 0).changed, 1);
     }
 
     #[test]
     fn changed_number_counts_in_later_calls() {
         let mut history = history("abba");
-        assert_eq!(history.went_back(None), Some(4));
+        assert_eq!(history.roll_back_to(None), Some(4));
         let mut answer_next = |number: u64| {
-            let next: Vec<TestChunk> = history.next_parts(&[]).take(1).cloned().collect();
-            history.answered(&next, &[number], true, 0);
+            let next: Vec<TestChunk> = history.next_chunks(&[]).take(1).cloned().collect();
+            history.record_answer(&next, &[number], true, 0);
             requested(&history)
         };
         // Other messages have numbers 11 and 12 now.
@@ -358,17 +359,17 @@ mod tests {
         let mut large = history("aaa");
         PublishHistory::limit_bytes([&mut small, &mut large].into_iter(), 25);
         assert_eq!((small.bytes(), large.bytes()), (10, 10));
-        assert_eq!(large.went_back(Some(place(1))), None);
-        assert_eq!(large.went_back(Some(place(2))), Some(1));
+        assert_eq!(large.roll_back_to(Some(place(1))), None);
+        assert_eq!(large.roll_back_to(Some(place(2))), Some(1));
         let mut durable = PublishHistory::default();
-        durable.answered(&[part(1, 'a')], &[11], false, 0);
-        assert_eq!((durable.bytes(), durable.went_back(None)), (0, None));
+        durable.record_answer(&[part(1, 'a')], &[11], false, 0);
+        assert_eq!((durable.bytes(), durable.roll_back_to(None)), (0, None));
     }
 
     #[test]
     fn doubt_follows_from_breaks_and_time() {
         let mut history = history("a");
-        history.checked(3, 1_000);
+        history.record_check(3, 1_000);
         assert!(!history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS - 1));
         assert!(history.is_in_doubt(4, 1_001));
         assert!(history.is_in_doubt(3, 1_000 + CHECK_INTERVAL_MS));

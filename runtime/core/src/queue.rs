@@ -25,7 +25,7 @@ pub struct QueuePosition {
 impl QueuePosition {
     /// Returns whether `found`, read now, is the entry that was at this place before. A damaged
     /// entry has no history and counts as the same.
-    fn is_still(self, found: Self) -> bool {
+    fn is_same_entry(self, found: Self) -> bool {
         self.number == found.number && (self.history == found.history || found.history == 0)
     }
 }
@@ -93,7 +93,7 @@ pub struct QueueCursor {
 impl QueueCursor {
     /// Returns the place after which to read.
     pub fn after(&self) -> QueuePosition {
-        self.place(self.read).unwrap_or(QueuePosition { number: self.read, history: 0 })
+        self.position(self.read).unwrap_or(QueuePosition { number: self.read, history: 0 })
     }
 
     /// Restarts at the beginning of the queue, because the store went back in time. The cursor
@@ -104,10 +104,10 @@ impl QueueCursor {
 
     /// Records an entry that was read behind [`QueueCursor::after`]. Returns whether to deliver the
     /// entry; `false` if it was delivered before.
-    pub fn take(&mut self, place: QueuePosition) -> bool {
+    pub fn accept(&mut self, place: QueuePosition) -> bool {
         let QueuePosition { number, history } = place;
         self.read = number;
-        if self.place(number).is_some_and(|known| known.is_still(place)) {
+        if self.position(number).is_some_and(|known| known.is_same_entry(place)) {
             return false;
         }
         let mut at = self.delivered.partition_point(|run| run.last < number);
@@ -132,20 +132,20 @@ impl QueueCursor {
     /// Records that a read behind [`QueueCursor::after`] found no entries, and counts the expected
     /// entries as lost. `first` is the present or next number of the first entry in the queue. Call
     /// this only if all expected entries were written before the read began.
-    pub fn reached_end(&mut self, first: u64) {
+    pub fn record_end(&mut self, first: u64) {
         let end = self.read.max(first.saturating_sub(1));
         if self.last_delivered().is_some_and(|last| last > end) {
             self.diverge(end + 1);
         }
         while let Some(ExpectedRun { run, at }) = self.expected.pop_front() {
             // Another reader has read and removed the entries before `first`.
-            self.lose((run.last + 1).saturating_sub(run.first.max(first)), at);
+            self.add_loss((run.last + 1).saturating_sub(run.first.max(first)), at);
         }
     }
 
     /// Records the present or next number of the first entry in the queue: removed entries may be
     /// back, and another reader has read and removed the expected entries before `first`.
-    pub fn begins_at(&mut self, first: u64) {
+    pub fn record_first(&mut self, first: u64) {
         self.removed = self.removed.min(first.saturating_sub(1));
         while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()
             && run.first < first
@@ -160,12 +160,12 @@ impl QueueCursor {
 
     /// Expects entries that a writer of this process put at `at`, in ms since 1970.
     pub fn expect(&mut self, mut run: QueueRun, at: u64) {
-        if self.place(run.last) == Some(run.end()) {
+        if self.position(run.last) == Some(run.end()) {
             return;
         }
         // The reader may have read the beginning of the run already.
         if let Some(last) = self.last_delivered()
-            && self.place(last).is_some_and(|place| place.history == run.history)
+            && self.position(last).is_some_and(|place| place.history == run.history)
         {
             run.first = last + 1;
         }
@@ -186,7 +186,7 @@ impl QueueCursor {
             } else {
                 self.expected.remove(place);
             }
-            self.lose(entries, lost_at);
+            self.add_loss(entries, lost_at);
         }
         self.expected.insert(place, ExpectedRun { run, at });
         if self.expected.len() > RUNS_LIMIT {
@@ -200,7 +200,7 @@ impl QueueCursor {
         if self.late.get(&place.number) == Some(&place.history) {
             self.late.remove(&place.number);
         }
-        if self.place(place.number) == Some(place) {
+        if self.position(place.number) == Some(place) {
             self.finished = self.finished.max(place.number);
         }
     }
@@ -211,11 +211,11 @@ impl QueueCursor {
         if let Some((late, _)) = self.late.first_key_value() {
             through = through.min(late - 1);
         }
-        if through <= self.removed { None } else { self.place(through) }
+        if through <= self.removed { None } else { self.position(through) }
     }
 
     /// Records that the store has removed all entries through this place.
-    pub fn removed(&mut self, through: QueuePosition) {
+    pub fn record_removal(&mut self, through: QueuePosition) {
         self.removed = self.removed.max(through.number);
         while self.delivered.len() > RUNS_LIMIT
             && self.delivered.front().is_some_and(|run| run.last < self.removed)
@@ -237,7 +237,7 @@ impl QueueCursor {
         (loss.entries > 0).then_some(loss)
     }
 
-    fn lose(&mut self, entries: u64, at: u64) {
+    fn add_loss(&mut self, entries: u64, at: u64) {
         if entries > 0 {
             let before = if self.loss.entries == 0 { at } else { self.loss.since };
             self.loss = QueueLoss { entries: self.loss.entries + entries, since: before.min(at) };
@@ -249,7 +249,7 @@ impl QueueCursor {
     }
 
     /// Returns the place of a delivered entry.
-    fn place(&self, number: u64) -> Option<QueuePosition> {
+    fn position(&self, number: u64) -> Option<QueuePosition> {
         let at = self.delivered.partition_point(|run| run.last < number);
         let run = self.delivered.get(at).filter(|run| run.first <= number)?;
         Some(QueuePosition { number, history: run.history })
@@ -285,7 +285,7 @@ impl QueueCursor {
             let Some(ExpectedRun { run, at }) = self.expected.pop_front() else { return };
             // Another reader has removed entries further in front.
             if !is_same && run.last >= number {
-                self.lose(run.last + 1 - run.first, at);
+                self.add_loss(run.last + 1 - run.first, at);
             }
         }
     }
@@ -306,17 +306,17 @@ mod tests {
     #[test]
     fn only_new_entries_are_delivered_after_the_store_went_back() {
         let mut cursor = QueueCursor::default();
-        assert!((5..=7).all(|number| cursor.take(place(number, 1))));
+        assert!((5..=7).all(|number| cursor.accept(place(number, 1))));
         cursor.finish(place(6, 1));
         assert_eq!(cursor.removable(), Some(place(6, 1)));
-        cursor.removed(place(6, 1));
+        cursor.record_removal(place(6, 1));
         assert_eq!(cursor.removable(), None);
         // The store has lost 7, and has another entry there.
         cursor.restart();
         assert_eq!(cursor.after(), place(0, 0));
-        assert!(!cursor.take(place(5, 1)));
-        assert!(!cursor.take(place(6, 1)));
-        assert!(cursor.take(place(7, 2)));
+        assert!(!cursor.accept(place(5, 1)));
+        assert!(!cursor.accept(place(6, 1)));
+        assert!(cursor.accept(place(7, 2)));
         assert_eq!(cursor.removable(), Some(place(6, 1)), "the removal may be repeated");
         cursor.finish(place(7, 1));
         assert_eq!(
@@ -331,10 +331,10 @@ mod tests {
     #[test]
     fn forgotten_entry_is_delivered_again_before_removals() {
         let mut cursor = QueueCursor::default();
-        assert!(cursor.take(place(9, 2)));
+        assert!(cursor.accept(place(9, 2)));
         cursor.restart();
-        assert!(cursor.take(place(8, 1)));
-        assert!(!cursor.take(place(9, 2)));
+        assert!(cursor.accept(place(8, 1)));
+        assert!(!cursor.accept(place(9, 2)));
         cursor.finish(place(9, 2));
         assert_eq!(cursor.removable(), None);
         cursor.finish(place(8, 1));
@@ -344,14 +344,14 @@ mod tests {
     #[test]
     fn late_entries_delay_removals_after_the_store_went_back_twice() {
         let mut cursor = QueueCursor::default();
-        assert!(cursor.take(place(9, 3)));
+        assert!(cursor.accept(place(9, 3)));
         cursor.finish(place(9, 3));
         cursor.restart();
-        assert!((5..=8).all(|number| cursor.take(place(number, 2))));
+        assert!((5..=8).all(|number| cursor.accept(place(number, 2))));
         // Now 8 is another entry, and the store has lost 9.
         cursor.restart();
-        assert!((5..=7).all(|number| !cursor.take(place(number, 2))));
-        assert!(cursor.take(place(8, 4)));
+        assert!((5..=7).all(|number| !cursor.accept(place(number, 2))));
+        assert!(cursor.accept(place(8, 4)));
         assert_eq!(cursor.removable(), None);
         for number in 5..=7 {
             cursor.finish(place(number, 2));
@@ -367,15 +367,15 @@ mod tests {
     fn damaged_entry_does_not_change_the_history() {
         let mut cursor = QueueCursor::default();
         cursor.expect(run(1, 4, 7), 70);
-        assert!(cursor.take(place(1, 7)));
-        assert!(cursor.take(place(2, 0)));
-        assert!(cursor.take(place(3, 7)));
+        assert!(cursor.accept(place(1, 7)));
+        assert!(cursor.accept(place(2, 0)));
+        assert!(cursor.accept(place(3, 7)));
         cursor.restart();
         // Meanwhile 1 was damaged, and another reader removed 3.
-        assert!(!cursor.take(place(1, 0)));
-        assert!(!cursor.take(place(2, 0)));
-        assert!(!cursor.take(place(3, 0)));
-        assert!(cursor.take(place(4, 7)));
+        assert!(!cursor.accept(place(1, 0)));
+        assert!(!cursor.accept(place(2, 0)));
+        assert!(!cursor.accept(place(3, 0)));
+        assert!(cursor.accept(place(4, 7)));
         assert_eq!(cursor.take_loss(), None);
         cursor.finish(place(4, 7));
         assert_eq!(cursor.removable(), Some(place(4, 7)));
@@ -386,20 +386,20 @@ mod tests {
         let mut cursor = QueueCursor::default();
         cursor.expect(run(1, 3, 1), 70);
         cursor.expect(run(4, 9, 2), 70);
-        assert!(cursor.take(place(1, 1)));
+        assert!(cursor.accept(place(1, 1)));
         // From 5 on the store has other entries, and it has no 9.
-        assert!((2..=3).all(|number| cursor.take(place(number, 1))));
-        assert!(cursor.take(place(4, 2)));
-        assert!(cursor.take(place(5, 3)));
+        assert!((2..=3).all(|number| cursor.accept(place(number, 1))));
+        assert!(cursor.accept(place(4, 2)));
+        assert!(cursor.accept(place(5, 3)));
         assert_eq!(cursor.take_loss(), Some(QueueLoss { entries: 5, since: 70 }));
         cursor.expect(run(6, 6, 4), 90);
         cursor.expect(run(7, 7, 5), 80);
-        cursor.reached_end(1);
+        cursor.record_end(1);
         assert_eq!(cursor.take_loss(), Some(QueueLoss { entries: 2, since: 80 }));
         assert_eq!(cursor.take_loss(), None);
         // Entries that another reader has read and removed are not lost.
         cursor.expect(run(6, 7, 5), 70);
-        cursor.reached_end(8);
+        cursor.record_end(8);
         assert_eq!(cursor.take_loss(), None);
     }
 
@@ -422,15 +422,15 @@ mod tests {
         let mut cursor = QueueCursor::default();
         cursor.expect(run(1, 4, 1), 10);
         cursor.expect(run(5, 9, 2), 20);
-        assert!(cursor.take(place(1, 1)));
+        assert!(cursor.accept(place(1, 1)));
         let mut next = QueueCursor::default();
         cursor.take_expected().for_each(|(run, at)| next.expect(run, at));
-        cursor.reached_end(1);
+        cursor.record_end(1);
         assert_eq!(cursor.take_loss(), None);
         // Another reader has removed the entries through 6, and the store has lost those from 8 on.
-        next.begins_at(7);
-        assert!(next.take(place(7, 2)));
-        assert!(next.take(place(8, 3)));
+        next.record_first(7);
+        assert!(next.accept(place(7, 2)));
+        assert!(next.accept(place(8, 3)));
         assert_eq!(next.take_loss(), Some(QueueLoss { entries: 2, since: 20 }));
     }
 }

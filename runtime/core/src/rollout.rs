@@ -12,28 +12,34 @@ use crate::{Build, Rollout, split_version};
 #[derive(Debug, Clone, Copy)]
 pub struct RolloutView<'a> {
     /// The last decision.
-    pub decided: Option<&'a Rollout>,
+    pub current: Option<&'a Rollout>,
     /// The build that this instance offers.
-    pub mine: &'a Build,
+    pub own_build: &'a Build,
     /// The builds that the other instances offer.
-    pub others: &'a [Build],
+    pub other_builds: &'a [Build],
     /// `true` if this instance may go back from the last decision if no other instance offers that
     /// build.
-    pub may_go_back: bool,
+    pub may_roll_back: bool,
     /// The highest generation ever seen. A store that went back in time has a lower generation.
-    pub newest: u64,
+    pub newest_number: u64,
 }
 
 /// Returns the next decision, or `None` if the last decision stays.
-pub fn decide(known: &RolloutView<'_>) -> Option<Rollout> {
-    let RolloutView { decided, mine, others, may_go_back, newest } = *known;
-    let last = decided.map_or(0, |decided| decided.generation);
+pub fn next_rollout(known: &RolloutView<'_>) -> Option<Rollout> {
+    let RolloutView {
+        current: decided,
+        own_build: mine,
+        other_builds: others,
+        may_roll_back: may_go_back,
+        newest_number: newest,
+    } = *known;
+    let last = decided.map_or(0, |decided| decided.number);
     let generation = newest.max(last) + 1;
     if generation >= Rollout::NUMBER_END {
         // Decisions alone cannot reach this generation.
         return None;
     }
-    let next = |build: &Build| Rollout { generation, build: build.clone() };
+    let next = |build: &Build| Rollout { number: generation, build: build.clone() };
     let (my_name, my_semver) = split_version(&mine.version);
     let highest = || {
         let of_mine = others.iter().filter(|build| split_version(&build.version).0 == my_name);
@@ -67,7 +73,7 @@ mod tests {
     }
 
     fn decided(generation: u64, version: &str) -> Rollout {
-        Rollout { generation, build: build(version) }
+        Rollout { number: generation, build: build(version) }
     }
 
     /// Returns the decision of an instance that offers `mine`, beside instances that offer
@@ -77,14 +83,14 @@ mod tests {
         let last = decided(4, last);
         let mine = build(mine);
         let known = RolloutView {
-            decided: Some(&last),
-            mine: &mine,
-            others: &others,
-            may_go_back,
-            newest: 4,
+            current: Some(&last),
+            own_build: &mine,
+            other_builds: &others,
+            may_roll_back: may_go_back,
+            newest_number: 4,
         };
-        decide(&known).map(|next| {
-            assert_eq!(next.generation, 5);
+        next_rollout(&known).map(|next| {
+            assert_eq!(next.number, 5);
             next.build.version.to_string()
         })
     }
@@ -127,22 +133,23 @@ mod tests {
         let last = decided(4, "a@1.0.0");
         let mine = build("a@1.0.0");
         let known = RolloutView {
-            decided: Some(&last),
-            mine: &mine,
-            others: &[],
-            may_go_back: false,
-            newest: 9,
+            current: Some(&last),
+            own_build: &mine,
+            other_builds: &[],
+            may_roll_back: false,
+            newest_number: 9,
         };
-        assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")));
-        let known = RolloutView { decided: None, ..known };
-        assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")));
+        assert_eq!(next_rollout(&known), Some(decided(10, "a@1.0.0")));
+        let known = RolloutView { current: None, ..known };
+        assert_eq!(next_rollout(&known), Some(decided(10, "a@1.0.0")));
         // No instance offers the stored decision any more.
         let left = decided(4, "a+left");
-        let known = RolloutView { decided: Some(&left), others: &[build("a@2.0.0")], ..known };
-        assert_eq!(decide(&known), Some(decided(10, "a@1.0.0")), "a semver ranks above none");
+        let known =
+            RolloutView { current: Some(&left), other_builds: &[build("a@2.0.0")], ..known };
+        assert_eq!(next_rollout(&known), Some(decided(10, "a@1.0.0")), "a semver ranks above none");
         let left = decided(4, "a@3.0.0");
         let mine = build("a+mine");
-        let known = RolloutView { decided: Some(&left), mine: &mine, ..known };
-        assert_eq!(decide(&known), Some(decided(10, "a@2.0.0")));
+        let known = RolloutView { current: Some(&left), own_build: &mine, ..known };
+        assert_eq!(next_rollout(&known), Some(decided(10, "a@2.0.0")));
     }
 }

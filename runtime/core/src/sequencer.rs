@@ -16,7 +16,7 @@
 macro_rules! fault {
     ($sequencer:expr, $fault:ident) => {{
         #[cfg(feature = "faults")]
-        let on = $sequencer.fault == Some($crate::fault::Fault::$fault);
+        let on = $sequencer.fault == Some($crate::fault::SequencerFault::$fault);
         #[cfg(not(feature = "faults"))]
         let on = false;
         on
@@ -69,7 +69,7 @@ use crate::turn::AttemptToken;
 pub struct Sequencer {
     settings: SequencerSettings,
     /// The time of construction: the partition was claimed then.
-    born: u64,
+    claimed_at: u64,
     now: u64,
     serial: u64,
     lanes: LaneTable,
@@ -79,38 +79,38 @@ pub struct Sequencer {
     ready: VecDeque<u32>,
     /// Lanes whose load has not been requested yet.
     loads: VecDeque<u32>,
-    loads_under_way: OutstandingRequests,
+    outstanding_loads: OutstandingRequests,
     /// Keys to reload when lanes become free.
-    looks: VecDeque<Key>,
-    pages: OutstandingRequests,
-    replays: OutstandingRequests,
+    reload_requests: VecDeque<Key>,
+    outstanding_pages: OutstandingRequests,
+    outstanding_replays: OutstandingRequests,
     turns: usize,
     ahead: usize,
     /// Bytes of events, states, outcomes and unpublished messages.
     memory: usize,
     /// The part of `memory` in kept commits.
-    kept: usize,
+    history_bytes: usize,
     /// The recent size of a turn's outcome, in bytes.
-    outcome: usize,
+    outcome_bytes: usize,
     /// The last turn that started although it exceeded the memory budget, and its start time.
-    extra: Option<(AttemptToken, u64)>,
+    over_budget_turn: Option<(AttemptToken, u64)>,
     outbox: usize,
     /// The number of lanes that will change without a new input.
-    restless: usize,
+    changing_lanes: usize,
     timers: LaneTimers,
     due: DueScan,
     jitter: Jitter,
     effects: VecDeque<Effect>,
     /// `true` if the source ended.
-    ended: bool,
+    source_has_ended: bool,
     /// The time until which no gap is given up: the source is unavailable, or has just come back.
-    away_until: u64,
+    gaps_held_until: u64,
     /// The current limit of unacknowledged deliveries.
     prefetch: usize,
     draining: bool,
     stopped: bool,
     /// See [`Sequencer::newest_generation`].
-    newest_generation: u64,
+    newest_rollout: u64,
     stats: Stats,
     /// See [`Sequencer::settled_times`].
     settled_times: Vec<Option<u64>>,
@@ -128,7 +128,7 @@ impl Sequencer {
         );
         assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
         Self {
-            born: now,
+            claimed_at: now,
             now,
             serial: 0,
             lanes: LaneTable::new(),
@@ -136,27 +136,27 @@ impl Sequencer {
             shards: commits.iter().map(|number| ShardState::new(*number)).collect(),
             ready: VecDeque::new(),
             loads: VecDeque::new(),
-            loads_under_way: OutstandingRequests::default(),
-            looks: VecDeque::new(),
-            pages: OutstandingRequests::default(),
-            replays: OutstandingRequests::default(),
+            outstanding_loads: OutstandingRequests::default(),
+            reload_requests: VecDeque::new(),
+            outstanding_pages: OutstandingRequests::default(),
+            outstanding_replays: OutstandingRequests::default(),
             turns: 0,
             ahead: 0,
             memory: 0,
-            kept: 0,
-            outcome: 0,
-            extra: None,
+            history_bytes: 0,
+            outcome_bytes: 0,
+            over_budget_turn: None,
             outbox: 0,
-            restless: 0,
+            changing_lanes: 0,
             timers: LaneTimers::default(),
             due: DueScan::new(now),
             jitter: Jitter::new(settings.seed),
             effects: VecDeque::new(),
-            ended: false,
-            away_until: 0,
+            source_has_ended: false,
+            gaps_held_until: 0,
             draining: false,
             stopped: false,
-            newest_generation: 0,
+            newest_rollout: 0,
             stats: Stats::default(),
             settled_times: Vec::new(),
             prefetch: settings.prefetch,
@@ -170,7 +170,7 @@ impl Sequencer {
 
     /// Returns the number of further deliveries that the sequencer accepts now.
     pub fn credit(&self) -> usize {
-        if self.draining || self.stopped || self.filling() {
+        if self.draining || self.stopped || self.is_nearly_full() {
             return 0;
         }
         let window = self.prefetch.saturating_sub(self.window.len());
@@ -178,7 +178,7 @@ impl Sequencer {
     }
 
     /// Returns whether no commit and no publication is in progress.
-    fn written(&self) -> bool {
+    fn all_published(&self) -> bool {
         self.outbox == 0 && self.committed_all()
     }
 
@@ -194,17 +194,17 @@ impl Sequencer {
             && self.outbox == 0
             && self.window.len() == 0
             && self.ready.is_empty()
-            && self.pages.len() == 0
-            && self.replays.len() == 0
-            && self.loads_under_way.len() == 0
+            && self.outstanding_pages.len() == 0
+            && self.outstanding_replays.len() == 0
+            && self.outstanding_loads.len() == 0
             && self.loads.is_empty()
-            && self.looks.is_empty()
-            && self.due.settled()
+            && self.reload_requests.is_empty()
+            && self.due.is_finished()
             && LaneState::ALL
                 .iter()
                 .filter(|state| !resting.contains(state))
                 .all(|state| self.stats.lanes_by_state[*state as usize] == 0)
-            && self.waiting_for_ever()
+            && self.all_wait_forever()
     }
 
     /// Returns whether no turn and no commit is in progress. After [`Input::Drain`] only publishing
@@ -225,8 +225,9 @@ impl Sequencer {
         if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(ShardState::is_quiet) {
             return None;
         }
-        let lane = self.lanes.get(self.window.head()?.lane)?;
-        let for_ever = lane.parked() || lane.rare.gap.as_ref().is_some_and(gap::LaneGap::for_ever);
+        let lane = self.lanes.get(self.window.oldest()?.lane)?;
+        let for_ever =
+            lane.parked() || lane.cold.gap.as_ref().is_some_and(gap::LaneGap::waits_forever);
         (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
     }
 
@@ -239,13 +240,13 @@ impl Sequencer {
 
     /// Returns the number of keys of [`Input::Reload`] that wait for a lane. Callers with more keys
     /// must wait too.
-    pub fn looks(&self) -> usize {
-        self.looks.len()
+    pub fn pending_reloads(&self) -> usize {
+        self.reload_requests.len()
     }
 
     /// Returns the highest generation of all jobs that the sequencer has loaded.
-    pub fn newest_generation(&self) -> u64 {
-        self.newest_generation
+    pub fn newest_rollout(&self) -> u64 {
+        self.newest_rollout
     }
 
     /// Returns the counters and gauges.
@@ -256,7 +257,7 @@ impl Sequencer {
             unacknowledged: self.window.len(),
             ahead: self.ahead,
             turns: self.turns,
-            loads: self.loads_under_way.len(),
+            loads: self.outstanding_loads.len(),
             outbox: self.outbox,
             ..self.stats
         }
@@ -279,9 +280,9 @@ impl Sequencer {
         match input {
             Input::Arrived { delivery, event } => self.arrived(delivery, event),
             Input::Unreadable { delivery, letter } => self.unreadable(delivery, *letter),
-            Input::ArrivedEarly(event) => self.offered(event),
-            Input::SourceUnavailable(true) => self.away_until = u64::MAX,
-            Input::SourceUnavailable(false) => self.source_is_back(),
+            Input::ArrivedEarly(event) => self.arrived_early(event),
+            Input::SourceUnavailable(true) => self.gaps_held_until = u64::MAX,
+            Input::SourceUnavailable(false) => self.source_available(),
             Input::SourceReset => self.window.reset(),
             Input::Prefetch(deliveries) => {
                 self.prefetch = deliveries.clamp(1, self.settings.prefetch);
@@ -294,13 +295,13 @@ impl Sequencer {
             Input::Replayed { token, found, until, failed } => {
                 self.replayed(token, found, until, failed.as_deref());
             }
-            Input::StoreMayHaveRolledBack => self.store_may_have_gone_back(),
+            Input::StoreMayHaveRolledBack => self.doubt_all_shards(),
             Input::DueRead { entries, next_in } => self.due_read(entries, next_in),
             Input::OutboxBacklog { shard, through, messages, bytes } => {
-                self.left_over(shard, (through, messages, bytes));
+                self.count_backlog(shard, (through, messages, bytes));
             }
             Input::Published { shard, through } => self.published(shard, through),
-            Input::Reload(key) => self.looks.push_back(key),
+            Input::Reload(key) => self.reload_requests.push_back(key),
             Input::VersionChanged(version) => self.version_changed(version),
             Input::Drain => self.draining = true,
         }
@@ -313,7 +314,7 @@ impl Sequencer {
             return;
         }
         while let Some((index, birth)) = self.timers.pop(self.now) {
-            if self.lanes.get(index).is_some_and(|lane| lane.birth == birth) {
+            if self.lanes.get(index).is_some_and(|lane| lane.serial == birth) {
                 self.lane_timeout(index);
             }
         }
@@ -325,8 +326,8 @@ impl Sequencer {
     /// Returns the next effect; `None` if there is none until the next input or timeout.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() && !self.stopped {
-            self.relieve();
-            self.look();
+            self.free_memory();
+            self.load_requested();
             self.start_loads();
             self.close_batches();
             self.dispatch();
@@ -344,8 +345,8 @@ impl Sequencer {
             return None;
         }
         let resend = self.shards.iter().filter_map(|shard| shard.resend_at).min();
-        let due = self.due.at().filter(|_| !self.draining && self.settings.version.is_some());
-        [self.timers.next(), self.spill_timeout(), self.extra_timeout(), due, resend]
+        let due = self.due.at().filter(|_| !self.draining && self.settings.rollout.is_some());
+        [self.timers.next(), self.spill_timeout(), self.over_budget_timeout(), due, resend]
             .into_iter()
             .flatten()
             .min()

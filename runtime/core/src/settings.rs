@@ -33,7 +33,7 @@ pub struct SequencerSettings {
     /// The limit for commits of all shards that stay in memory, so that the sequencer can make them
     /// again if the store goes back in time. It is a part of `memory_budget`. 0 for a store that
     /// cannot go back.
-    pub keep_bytes: usize,
+    pub commit_history_bytes: usize,
     /// The maximum number of unacknowledged deliveries.
     pub prefetch: usize,
     /// The maximum number of events of a key in one turn.
@@ -74,7 +74,7 @@ pub struct SequencerSettings {
     pub key_ttl: Option<u64>,
     /// The handler version that executes events at the start. `None` if the decided version is not
     /// available here; nothing is executed until it is.
-    pub version: Option<Arc<Rollout>>,
+    pub rollout: Option<Arc<Rollout>>,
     /// The seed of the jitter.
     pub seed: u64,
 }

@@ -26,7 +26,7 @@ pub struct Stats {
     /// Requests to each replay source, by result.
     pub replays: [ReplayCounts; SOURCES_LIMIT],
     /// Times until missing events arrived.
-    pub recovery: RecoveryTimes,
+    pub recovery_times: RecoveryTimes,
     /// Events found by replay.
     pub replayed: u64,
     /// Events written to the spill area.
@@ -36,7 +36,7 @@ pub struct Stats {
     /// Writes refused.
     pub refused: u64,
     /// Commits that the store had lost and the sequencer made again.
-    pub rewound: u64,
+    pub recommitted: u64,
     /// Completions of abandoned attempts.
     pub stale: u64,
     /// Messages committed.
@@ -72,7 +72,7 @@ impl Stats {
 
     /// Returns the sum of these figures and those of another sequencer.
     #[must_use]
-    pub fn and(mut self, other: &Self) -> Self {
+    pub fn plus(mut self, other: &Self) -> Self {
         let add = |sum: &mut [usize], more: &[usize]| {
             sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         };
@@ -85,8 +85,8 @@ impl Stats {
         for (sum, more) in self.replays.iter_mut().zip(&other.replays) {
             sum.add(more);
         }
-        count(&mut self.recovery.counts, &other.recovery.counts);
-        self.recovery.sum_ms += other.recovery.sum_ms;
+        count(&mut self.recovery_times.counts, &other.recovery_times.counts);
+        self.recovery_times.sum_ms += other.recovery_times.sum_ms;
         self.delivered += other.delivered;
         self.settled += other.settled;
         self.duplicates += other.duplicates;
@@ -97,7 +97,7 @@ impl Stats {
         self.spilled += other.spilled;
         self.commits += other.commits;
         self.refused += other.refused;
-        self.rewound += other.rewound;
+        self.recommitted += other.recommitted;
         self.stale += other.stale;
         self.messages += other.messages;
         self.lanes += other.lanes;
@@ -133,7 +133,7 @@ impl Stats {
     }
 
     /// Counts a replay source's answer with `found` events.
-    pub(crate) fn answered(&mut self, source: usize, found: usize, failed: bool) {
+    pub(crate) fn count_answer(&mut self, source: usize, found: usize, failed: bool) {
         let Some(replays) = self.replays.get_mut(source) else { return };
         let count = match (found, failed) {
             (1.., _) => &mut replays.found,

@@ -48,9 +48,9 @@ pub struct TurnResult {
     /// The token of the turn.
     pub token: AttemptToken,
     /// The version that executed the turn.
-    pub version: Arc<Rollout>,
+    pub rollout: Arc<Rollout>,
     /// One verdict for each settled event, from the first on.
-    pub verdicts: Vec<HandlerOutcome>,
+    pub outcomes: Vec<HandlerOutcome>,
     /// The combined change of the state.
     pub state: StateUpdate,
     /// The failure of the event after the settled events, if it failed.

@@ -34,7 +34,7 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollout {
     /// The number of the decision, from 1, below [`Rollout::NUMBER_END`].
-    pub generation: u64,
+    pub number: u64,
     /// The build that executes the events.
     pub build: Build,
 }
@@ -46,7 +46,7 @@ impl Rollout {
 
     /// Creates the first decision of a stream.
     pub fn first(version: impl Into<VersionName>, digest: FileDigest) -> Arc<Self> {
-        Arc::new(Self { generation: 1, build: Build { version: version.into(), digest } })
+        Arc::new(Self { number: 1, build: Build { version: version.into(), digest } })
     }
 }
 

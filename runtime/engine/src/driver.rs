@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use ordain_core::{CommitReply, Event, Input, Key, Rollout, Sequencer, Stats, Turn};
+use ordain_core::{
+    CommitReply, Event, Input, Key, Rollout, Sequencer, SequencerSettings, Stats, Turn,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::completion::Completion;
@@ -50,42 +52,42 @@ pub struct Driver {
     store: Arc<dyn Store>,
     turns: TurnQueueHandle,
     publisher: mpsc::Sender<CommittedBatch>,
-    target: Arc<PartitionHandle>,
+    handle: Arc<PartitionHandle>,
     sequencer: Sequencer,
     started: Instant,
     /// Turns to submit together.
-    bunch: Vec<Turn>,
+    turn_batch: Vec<Turn>,
     /// Loads to start together, as soon as one may start.
-    loads: Vec<(ordain_core::AttemptToken, ordain_core::Key)>,
+    waiting_loads: Vec<(ordain_core::AttemptToken, ordain_core::Key)>,
     /// Number of loads that are running.
-    loading: usize,
+    running_loads: usize,
     /// Reads of spilled events that wait to be started.
-    pages: VecDeque<SpillReadRequest>,
+    waiting_reads: VecDeque<SpillReadRequest>,
     /// Number of reads that are running.
-    reading: usize,
+    running_reads: usize,
     /// Size limit of one load, in bytes: the same as for a commit, because the size of a load is known only
     /// afterwards.
     load_bytes: usize,
     /// Requests to the store that are running.
-    asked: FuturesUnordered<StoreFuture>,
+    store_requests: FuturesUnordered<StoreFuture>,
     /// The replay sources for missing events.
     replay: Arc<replay::ReplaySources>,
     /// Deliveries of the source that the sequencer has not accepted yet.
-    waiting: VecDeque<(DecodedDelivery, FilePosition)>,
+    waiting_deliveries: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
-    taken: DeliveryTracker,
+    delivery_tracker: DeliveryTracker,
     /// The reason why the source ended early.
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
     /// During the end: the number of unpublished messages, and the time since which it has not changed.
     unpublished: Option<(usize, Instant)>,
     /// The number of the store's disconnects that the sequencer knows of.
-    breaks: u64,
-    rewinds: RollbackTracker,
+    disconnects: u64,
+    rollback_tracker: RollbackTracker,
     /// `true` if the driver only waits for the store to confirm that it has everything.
     ending: bool,
     failed: Option<DriverError>,
-    progress: Arc<PartitionMetrics>,
+    metrics: Arc<PartitionMetrics>,
 }
 
 /// Commits that the store lost and that were repeated.
@@ -94,9 +96,9 @@ struct RollbackTracker {
     /// Number of repeated commits that were logged.
     logged: u64,
     /// For each shard, the first and the last lost commit that were not logged yet.
-    lost: BTreeMap<u32, (u64, u64)>,
+    lost_commits: BTreeMap<u32, (u64, u64)>,
     /// Requests to be answered when the store is known to have all commits.
-    waiting: Vec<oneshot::Sender<()>>,
+    waiting_checks: Vec<oneshot::Sender<()>>,
 }
 
 impl Driver {
@@ -104,73 +106,74 @@ impl Driver {
     pub async fn run(parts: DriverConfig) -> Result<Stats, DriverError> {
         let DriverConfig { mut completions, mut source, mut inbox, .. } = parts;
         let DriverConfig { mut version, mut may_end, once, .. } = parts;
+        let SequencerSettings { prefetch, batch_bytes: load_bytes, .. } = parts.settings;
         let tries_again = parts.settings.retry.on_new_version;
-        let decided = parts.settings.version.clone();
-        let prefetch = parts.settings.prefetch;
-        let load_bytes = parts.settings.batch_bytes;
+        let decided = parts.settings.rollout.clone();
         let mut driver = Self {
             sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
             partition: parts.partition,
             claim: parts.claimed.claim,
-            breaks: parts.store.breaks(),
+            disconnects: parts.store.disconnects(),
             store: parts.store,
             turns: parts.turns,
             publisher: parts.publisher,
-            target: parts.target,
+            handle: parts.handle,
             started: Instant::now(),
-            bunch: Vec::new(),
-            loads: Vec::new(),
-            loading: 0,
-            pages: VecDeque::new(),
-            reading: 0,
+            turn_batch: Vec::new(),
+            waiting_loads: Vec::new(),
+            running_loads: 0,
+            waiting_reads: VecDeque::new(),
+            running_reads: 0,
             load_bytes,
-            asked: FuturesUnordered::new(),
+            store_requests: FuturesUnordered::new(),
             replay: Arc::new(parts.replay),
-            waiting: VecDeque::new(),
+            waiting_deliveries: VecDeque::new(),
             source_ended: false,
-            taken: DeliveryTracker::new(parts.checkpoint, source.acknowledge.take(), prefetch),
+            delivery_tracker: DeliveryTracker::new(
+                parts.checkpoint_name,
+                source.acknowledge.take(),
+                prefetch,
+            ),
             source_failed: None,
             full_throttle: LogThrottle::new(WARN_INTERVAL),
             unpublished: None,
-            rewinds: RollbackTracker::default(),
+            rollback_tracker: RollbackTracker::default(),
             ending: false,
             failed: None,
-            progress: parts.progress,
+            metrics: parts.metrics,
         };
-        driver.begin(parts.left_over, once && source.is_fed_from_here);
-        let mut parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
+        driver.begin(parts.backlog, once && source.is_fed_locally);
+        let mut parked = driver.search_parked_keys(decided.as_deref().filter(|_| tries_again));
         // The highest generation that the version feed knows.
-        let mut known = decided.as_ref().map_or(0, |decided| decided.generation);
+        let mut known = decided.as_ref().map_or(0, |decided| decided.number);
         let mut notes = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
-        let mut stages = driver.target.tenure.stages();
+        let mut stages = driver.handle.ownership.phases();
         let mut stage = OwnershipPhase::Owned;
         let mut away = false;
         loop {
             driver.perform_all()?;
-            driver.progress.put(&driver.sequencer.stats());
-            let newest = driver.sequencer.newest_generation();
+            driver.metrics.set_stats(&driver.sequencer.stats());
+            let newest = driver.sequencer.newest_rollout();
             if newest > known {
-                version.needs(newest);
+                version.require_rollout(newest);
                 known = newest;
             }
             let draining = stage == OwnershipPhase::Draining;
-            let rests = once && parked.is_over() && driver.rests();
-            driver.progress.set_rests(rests);
-            if driver.is_over(rests && *may_end.borrow_and_update(), draining) {
-                driver.begin_end()?;
-                if driver.leaves_all_behind() {
+            let rests = driver.rests(once, parked.has_ended());
+            if driver.is_finished(rests && *may_end.borrow_and_update(), draining) {
+                driver.begin_shutdown()?;
+                if driver.has_saved_all() {
                     return driver.end(source, inbox).await;
                 }
             }
-            if !draining && !driver.source_ended {
-                let no_more = once || driver.source_failed.is_some();
-                driver.watch_full(no_more && parked.is_over())?;
+            if !draining {
+                driver.check_blocked(once, parked.has_ended())?;
             }
-            let wake = driver.wake();
+            let wake = driver.next_wake_at();
             let reads = !draining && driver.takes_more();
             tokio::select! {
                 biased;
-                next = stages.past(stage) => match next {
+                next = stages.changed_from(stage) => match next {
                     OwnershipPhase::Lost => return Err(DriverError::Fenced),
                     next => {
                         stage = next;
@@ -178,25 +181,25 @@ impl Driver {
                     }
                 },
                 active = version.changed() => {
-                    let decided = driver.swap(active);
-                    known = known.max(decided.as_ref().map_or(0, |decided| decided.generation));
-                    parked = driver.look_for_parked(decided.as_deref().filter(|_| tries_again));
+                    let decided = driver.switch_version(active);
+                    known = known.max(decided.as_ref().map_or(0, |decided| decided.number));
+                    parked = driver.search_parked_keys(decided.as_deref().filter(|_| tries_again));
                 }
-                keys = parked.next(), if driver.sequencer.looks() < parked::WAITING_KEY_LIMIT => {
-                    driver.look(keys);
+                keys = parked.next(), if driver.sequencer.pending_reloads() < parked::WAITING_KEY_LIMIT => {
+                    driver.recheck_keys(keys);
                 }
-                Some(answer) = driver.asked.next() => driver.take_answer(answer),
-                _ = completions.recv_many(&mut notes, COMPLETION_BATCH_LIMIT) => driver.take_notes(&mut notes),
+                Some(answer) = driver.store_requests.next() => driver.handle_store_reply(answer),
+                _ = completions.recv_many(&mut notes, COMPLETION_BATCH_LIMIT) => driver.take_completions(&mut notes),
                 deliveries = source.deliveries.recv(), if reads => match deliveries {
                     Some(deliveries) => driver.take_deliveries(deliveries, once),
-                    None => driver.source_fails(&mut source).await,
+                    None => driver.handle_source_failure(&mut source).await,
                 },
-                Some(event) = source::offer(&mut inbox), if reads => driver.offered(event),
+                Some(event) = source::next_offered(&mut inbox), if reads => driver.handle_offered_event(event),
                 Ok(()) = may_end.changed() => {}
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
             driver.deliver(stage == OwnershipPhase::Draining, once);
-            driver.note_reach(&mut away, inbox.as_ref());
+            driver.report_source_availability(&mut away, inbox.as_ref());
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
         }
@@ -205,7 +208,7 @@ impl Driver {
     /// Passes the messages that an earlier owner left to the sequencer, before anything else. With `from_here`,
     /// declares the end of the source: a source that is fed by this process has no gaps that would need waiting.
     fn begin(&mut self, left_over: Vec<Input>, from_here: bool) {
-        self.target.driven.store(true, Ordering::SeqCst);
+        self.handle.driven.store(true, Ordering::SeqCst);
         for left in left_over {
             self.input(left);
         }
@@ -218,19 +221,19 @@ impl Driver {
     fn takes_more(&self) -> bool {
         !self.source_ended
             && self.source_failed.is_none()
-            && self.waiting.is_empty()
+            && self.waiting_deliveries.is_empty()
             && self.sequencer.credit() > 0
     }
 
     /// Starts the search for keys that a failure parked under another version.
-    fn look_for_parked(&self, decided: Option<&Rollout>) -> ParkedSearch {
+    fn search_parked_keys(&self, decided: Option<&Rollout>) -> ParkedSearch {
         ParkedSearch::start(&self.store, &self.partition, decided)
     }
 
     /// Switches to another version, which also executes the turns that no worker has begun.
-    fn swap(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
-        let decided = active.as_ref().map(|active| Arc::clone(&active.decided));
-        let undone = self.turns.replace(active);
+    fn switch_version(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
+        let decided = active.as_ref().map(|active| Arc::clone(&active.rollout));
+        let undone = self.turns.switch_version(active);
         self.input(Input::VersionChanged(decided.clone()));
         for turn in undone {
             self.input(Input::TurnDone(turn));
@@ -238,12 +241,21 @@ impl Driver {
         decided
     }
 
-    /// Warns that a full key blocks the stream. With `once`, ends the run, because nothing that is still to come can
-    /// resolve it.
-    fn watch_full(&mut self, once: bool) -> Result<(), DriverError> {
-        let Some((key, event)) = self.sequencer.stopped_by() else { return Ok(()) };
+    /// Returns whether nothing is left to do for a run with `once`, and updates the metric.
+    fn rests(&mut self, once: bool, searched: bool) -> bool {
+        let rests = once && searched && self.is_idle();
+        self.metrics.set_idle(rests);
+        rests
+    }
+
+    /// Warns that a full key blocks the stream. If nothing that is still to come can resolve it, ends the run: with
+    /// `once` or after a failure of the source, when all parked keys were searched.
+    fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
+        let Some((key, event)) = self.sequencer.stopped_by().filter(|_| !self.source_ended) else {
+            return Ok(());
+        };
         let full = DriverError::KeyFull { key: key.to_string(), event };
-        if once {
+        if searched && (once || self.source_failed.is_some()) {
             return Err(full);
         }
         if self.full_throttle.allow() {
@@ -261,14 +273,14 @@ impl Driver {
         self.sequencer.handle(now, input);
     }
 
-    fn take_notes(&mut self, notes: &mut Vec<Completion>) {
+    fn take_completions(&mut self, notes: &mut Vec<Completion>) {
         let now = self.now();
         for note in notes.drain(..) {
             match note {
                 Completion::Input(input) => self.sequencer.handle(now, input),
                 Completion::StoreCheck(answer) => {
                     self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
-                    self.rewinds.waiting.push(answer);
+                    self.rollback_tracker.waiting_checks.push(answer);
                 }
                 Completion::Turns(turns) => {
                     for turn in turns.take() {
@@ -279,10 +291,10 @@ impl Driver {
         }
     }
 
-    fn take_answer(&mut self, answer: StoreReply) {
+    fn handle_store_reply(&mut self, answer: StoreReply) {
         let now = self.now();
-        let breaks = self.store.breaks();
-        if std::mem::replace(&mut self.breaks, breaks) != breaks {
+        let breaks = self.store.disconnects();
+        if std::mem::replace(&mut self.disconnects, breaks) != breaks {
             self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
         }
         match answer {
@@ -300,34 +312,38 @@ impl Driver {
                     ..
                 } = &input
                 {
-                    let newest = self.target.last_commit(*shard);
-                    let (first, _) = self.rewinds.lost.entry(*shard).or_insert((u64::MAX, newest));
+                    let newest = self.handle.last_commit(*shard);
+                    let (first, _) = self
+                        .rollback_tracker
+                        .lost_commits
+                        .entry(*shard)
+                        .or_insert((u64::MAX, newest));
                     *first = (*first).min(last + 1);
                 }
                 if let Some((shard, number)) = applied {
                     // Record the commit before any delivery that depends on it is acknowledged.
-                    self.target.committed(shard, number);
+                    self.handle.record_commit(shard, number);
                 }
                 self.sequencer.handle(now, input);
                 if applied.is_some() {
-                    self.progress.committed(took, self.sequencer.settled_times());
+                    self.metrics.record_commit(took, self.sequencer.settled_times());
                 }
             }
             StoreReply::OutboxMarkRepeated => {}
-            StoreReply::Checkpoint(Ok(true)) => self.taken.saved(),
+            StoreReply::Checkpoint(Ok(true)) => self.delivery_tracker.record_checkpoint(),
             StoreReply::Checkpoint(Ok(false)) => {
-                self.taken.not_saved();
+                self.delivery_tracker.record_failed_checkpoint();
                 // The partition may have another owner, or the store may have lost the claim: check the shards.
                 self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
             }
             StoreReply::Checkpoint(Err(error)) => self.failed = Some(error.into()),
             StoreReply::SpillRead(read) => {
-                self.reading -= 1;
+                self.running_reads -= 1;
                 self.sequencer.handle(now, read);
             }
             StoreReply::Loaded(inputs, rest) => {
-                self.loading -= 1;
-                self.loads.splice(0..0, rest);
+                self.running_loads -= 1;
+                self.waiting_loads.splice(0..0, rest);
                 for input in inputs {
                     self.sequencer.handle(now, input);
                 }
@@ -336,15 +352,15 @@ impl Driver {
     }
 
     fn take_deliveries(&mut self, deliveries: DeliveryBatch, once: bool) {
-        if self.taken.is_new(deliveries.generation) {
-            self.waiting.clear();
+        if self.delivery_tracker.switch_subscription(deliveries.subscription_epoch) {
+            self.waiting_deliveries.clear();
             self.input(Input::SourceReset);
         }
         if let Some(window) = deliveries.window {
             self.input(Input::Prefetch(window));
         }
-        self.waiting.extend(deliveries.items);
-        self.taken.read(deliveries.print);
+        self.waiting_deliveries.extend(deliveries.items);
+        self.delivery_tracker.record_fingerprint(deliveries.fingerprint);
         self.source_ended = deliveries.end;
         if deliveries.end && !once {
             tracing::info!(
@@ -354,20 +370,20 @@ impl Driver {
         }
     }
 
-    fn look(&mut self, keys: Vec<Key>) {
+    fn recheck_keys(&mut self, keys: Vec<Key>) {
         for key in keys {
             self.input(Input::Reload(key));
         }
     }
 
     /// Passes an event from the inbox to the sequencer; the source delivers the same event later.
-    fn offered(&mut self, event: Arc<Event>) {
+    fn handle_offered_event(&mut self, event: Arc<Event>) {
         self.input(Input::ArrivedEarly(event));
     }
 
     /// Reports a change of the broker's availability to the sequencer.
-    fn note_reach(&mut self, before: &mut bool, inbox: Option<&Inbox>) {
-        let away = inbox.is_some_and(Inbox::is_away);
+    fn report_source_availability(&mut self, before: &mut bool, inbox: Option<&Inbox>) {
+        let away = inbox.is_some_and(Inbox::is_broker_unavailable);
         if std::mem::replace(before, away) != away {
             self.input(Input::SourceUnavailable(away));
         }
@@ -375,35 +391,40 @@ impl Driver {
 
     /// Passes as many deliveries to the sequencer as it accepts.
     fn deliver(&mut self, draining: bool, once: bool) {
-        if draining || (self.waiting.is_empty() && !self.source_ended) {
+        if draining || (self.waiting_deliveries.is_empty() && !self.source_ended) {
             return;
         }
         let now = self.now();
-        while self.sequencer.credit() > 0 && self.taken.has_room() {
-            let Some((delivered, position)) = self.waiting.pop_front() else { break };
-            let delivery = self.taken.add(position);
+        while self.sequencer.credit() > 0 && self.delivery_tracker.has_room() {
+            let Some((delivered, position)) = self.waiting_deliveries.pop_front() else { break };
+            let delivery = self.delivery_tracker.add(position);
             let input = match delivered {
                 Ok(event) => Input::Arrived { delivery, event: Arc::new(event) },
                 Err(letter) => Input::Unreadable { delivery, letter },
             };
             self.sequencer.handle(now, input);
         }
-        if self.source_ended && self.waiting.is_empty() && once && !self.progress.ended() {
+        if self.source_ended
+            && self.waiting_deliveries.is_empty()
+            && once
+            && !self.metrics.source_ended()
+        {
             self.end_of_source();
         }
     }
 
     fn end_of_source(&mut self) {
-        self.progress.set_ended();
+        self.metrics.set_source_ended();
         self.input(Input::SourceEnded);
     }
 
     /// Returns the time of the next wake-up if nothing happens before.
-    fn wake(&self) -> Instant {
+    fn next_wake_at(&self) -> Instant {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
         let never = Instant::now() + Duration::from_hours(1);
-        let save_at = self.taken.save_at().filter(|_| !self.sequencer.in_doubt());
+        let save_at =
+            self.delivery_tracker.next_checkpoint_at().filter(|_| !self.sequencer.in_doubt());
         let farewell = self.unpublished.filter(|_| self.sequencer.drained());
         let farewell = farewell.map(|(_, since)| since + PUBLISH_IDLE_TIMEOUT);
         // After this time the driver waits for the store only.
@@ -412,22 +433,24 @@ impl Driver {
     }
 
     /// Returns whether nothing will happen before another event arrives.
-    fn rests(&self) -> bool {
-        self.progress.ended() && self.waiting.is_empty() && self.sequencer.quiescent()
+    fn is_idle(&self) -> bool {
+        self.metrics.source_ended()
+            && self.waiting_deliveries.is_empty()
+            && self.sequencer.quiescent()
     }
 
-    fn is_over(&mut self, rests: bool, draining: bool) -> bool {
+    fn is_finished(&mut self, rests: bool, draining: bool) -> bool {
         if draining {
-            return self.sequencer.drained() && self.needs_no_sink();
+            return self.sequencer.drained() && self.is_publishing_finished();
         }
         if self.source_failed.is_some() {
-            return self.waiting.is_empty() && self.taken.is_empty();
+            return self.waiting_deliveries.is_empty() && self.delivery_tracker.is_empty();
         }
         rests
     }
 
     /// Returns whether everything is published, or nothing has been published for [`PUBLISH_IDLE_TIMEOUT`].
-    fn needs_no_sink(&mut self) -> bool {
+    fn is_publishing_finished(&mut self) -> bool {
         let left = self.sequencer.stats().outbox;
         let (before, since) = self.unpublished.unwrap_or((left, Instant::now()));
         let since = if left == before { since } else { Instant::now() };
@@ -436,28 +459,30 @@ impl Driver {
     }
 
     /// Starts the end: checks whether the store has everything, because lost commits can be repeated only now.
-    fn begin_end(&mut self) -> Result<(), DriverError> {
+    fn begin_shutdown(&mut self) -> Result<(), DriverError> {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());
         }
-        if self.store.may_go_back() {
+        if self.store.may_roll_back() {
             self.input(Input::StoreMayHaveRolledBack);
         }
-        self.taken.save_soon();
+        self.delivery_tracker.make_checkpoint_due();
         self.perform_all()
     }
 
     /// Returns whether the store has everything, including the last checkpoint.
-    fn leaves_all_behind(&self) -> bool {
-        !self.sequencer.in_doubt() && !self.taken.is_saving() && !self.taken.is_unsaved()
+    fn has_saved_all(&self) -> bool {
+        !self.sequencer.in_doubt()
+            && !self.delivery_tracker.is_writing_checkpoint()
+            && !self.delivery_tracker.needs_checkpoint()
     }
 
     async fn end(self, source: SourceHandle, inbox: Option<Inbox>) -> Result<Stats, DriverError> {
         self.store.flush().await?;
         alarms::flush();
         // Dropping these ends the source, which then processes the last acknowledgement.
-        drop((self.taken, source.deliveries));
-        if let Some(ended) = source.ended {
+        drop((self.delivery_tracker, source.deliveries));
+        if let Some(ended) = source.task {
             // The source limits the time of its end itself.
             let _ = ended.await;
         }
@@ -469,7 +494,7 @@ impl Driver {
 
     /// Handles the failure of a source. Deliveries that were taken may not be available again, so they are settled or
     /// held before the driver ends, which takes at most `spill_after`.
-    async fn source_fails(&mut self, source: &mut SourceHandle) {
+    async fn handle_source_failure(&mut self, source: &mut SourceHandle) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);
         tracing::error!(

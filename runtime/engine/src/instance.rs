@@ -5,4 +5,4 @@
 
 mod heart;
 
-pub(crate) use heart::{Heartbeat, Membership, bury};
+pub(crate) use heart::{Heartbeat, Membership, release_leases_of_dead_processes};

@@ -56,7 +56,7 @@ pub struct PublishCounts {
     /// Events that had been published before.
     pub known: u64,
     /// Lines that an earlier run had published.
-    pub before: u64,
+    pub skipped_lines: u64,
 }
 
 /// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
@@ -130,17 +130,17 @@ async fn publish_once(
         let mut of_file = Checkpoints::read(publisher, &whole).await?;
         position = of_file.position(path, &opened).map_err(read_error)?;
         // The store may have lost events that an earlier run wrote behind the checkpoints, if it loses this one.
-        let print = print_of(&opened, position).map_err(read_error)?;
+        let print = fingerprint(&opened, position).map_err(read_error)?;
         if !of_file.put(publisher, position, print).await? {
             return Ok(Ended::WentBack);
         }
-        counts.before = position.line;
+        counts.skipped_lines = position.line;
         checkpoints = Some((of_file, opened.try_clone().map_err(read_error)?));
         file = Some((opened, whole));
     }
     progress(*counts, position.offset);
     let options = FileOptions { file, name: name.to_owned(), position, follow: false, decoder };
-    let mut source = source::start(options).map_err(read_error)?;
+    let mut source = source::read_file(options).map_err(read_error)?;
     let rewinds = publisher.rewinds();
     let mut waiting = Vec::new();
     let mut print = None;
@@ -151,7 +151,7 @@ async fn publish_once(
             return Err(read_error((&mut source.failure).await.unwrap_or_else(gone)));
         };
         waiting.extend(deliveries.items);
-        print = deliveries.print.or(print);
+        print = deliveries.fingerprint.or(print);
         end = deliveries.end;
         if waiting.len() < PUBLISH_THRESHOLD_EVENTS && !end && !source.deliveries.is_empty() {
             continue;
@@ -169,7 +169,7 @@ async fn publish_once(
             }
             if bad.is_some() {
                 // The user is about to change the bad line, so the checkpoint covers only the lines before it.
-                print = Some(print_of(opened, position).map_err(read_error)?);
+                print = Some(fingerprint(opened, position).map_err(read_error)?);
             }
             if (done.is_some() || bad.is_some())
                 && let Some(print) = print
@@ -207,7 +207,7 @@ impl Checkpoints {
 
     /// Returns the position at which publishing continues.
     fn position(&self, path: &Path, file: &File) -> std::io::Result<FilePosition> {
-        Ok(match published_before(&self.marks, file)? {
+        Ok(match resume_point(&self.marks, file)? {
             ResumePoint::NeverPublished => FilePosition::default(),
             ResumePoint::Through(position) => position,
             ResumePoint::Uncertain(position) => {
@@ -255,7 +255,7 @@ enum ResumePoint {
     OtherFile,
 }
 
-fn published_before(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<ResumePoint> {
+fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<ResumePoint> {
     if of_shards.iter().all(Option::is_none) {
         return Ok(ResumePoint::NeverPublished);
     }
@@ -329,7 +329,7 @@ async fn publish_batch(
 }
 
 /// Returns the fingerprint of a file up to a position.
-fn print_of(file: &File, position: FilePosition) -> std::io::Result<ReadFingerprint> {
+fn fingerprint(file: &File, position: FilePosition) -> std::io::Result<ReadFingerprint> {
     let head = TailFingerprint::read(file, position.offset.min(TAIL_LIMIT_BYTES as u64))?;
     Ok(ReadFingerprint::new(head.bytes(), &TailFingerprint::read(file, position.offset)?))
 }

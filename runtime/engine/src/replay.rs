@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use ordain_config::NumberingPolicy;
 use ordain_config::{Config, ReplayServer, ResourceName, StreamConfig};
-use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, insist_on};
+use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, retry_until_ok};
 use server::{ReplayClient, ReplayHost};
 
 /// Size of the events of one answer after the first event, in bytes; a later round finds the others.
@@ -30,13 +30,13 @@ pub struct ReplayAnswer {
 
 impl ReplayAnswer {
     /// Creates an answer for all requested sequences.
-    fn of_all(events: Vec<(u64, Arc<Event>)>) -> Self {
+    fn complete(events: Vec<(u64, Arc<Event>)>) -> Self {
         Self { events, until: u64::MAX, failed: None }
     }
 
     /// Creates an empty answer after a failure that may be temporary.
     fn failed(words: impl Into<Box<str>>) -> Self {
-        Self { failed: Some(words.into()), ..Self::of_all(Vec::new()) }
+        Self { failed: Some(words.into()), ..Self::complete(Vec::new()) }
     }
 }
 
@@ -49,7 +49,7 @@ const ANSWER_MEMORY_DIVISOR: usize = 8;
 #[derive(Debug)]
 pub struct ReplayLimits {
     by_host: BTreeMap<String, Arc<ReplayHost>>,
-    all: Arc<Semaphore>,
+    process_permits: Arc<Semaphore>,
 }
 
 impl ReplayLimits {
@@ -70,7 +70,7 @@ impl ReplayLimits {
         let share = (requests / fewest.len().max(1)).max(1);
         let permits = |(host, permits)| (host, Arc::new(ReplayHost::new(share.min(permits))));
         let by_host = fewest.into_iter().map(permits).collect();
-        Self { by_host, all: Arc::new(Semaphore::new(requests)) }
+        Self { by_host, process_permits: Arc::new(Semaphore::new(requests)) }
     }
 }
 
@@ -80,7 +80,7 @@ pub struct ReplaySources {
     partition: Partition,
     /// The log of the stream's events, if the store keeps one.
     log: Option<Destination>,
-    servers: Vec<Arc<ReplayClient>>,
+    clients: Vec<Arc<ReplayClient>>,
 }
 
 impl ReplaySources {
@@ -97,20 +97,20 @@ impl ReplaySources {
             let host =
                 hosts.by_host.get(&config.url.origin()).expect("the host of every server is known");
             let host = Arc::clone(host);
-            let all = Arc::clone(&hosts.all);
+            let all = Arc::clone(&hosts.process_permits);
             Arc::new(ReplayClient::new(name, config, host, all, event_size))
         };
         Self {
             store: Arc::clone(store),
             partition: partition.clone(),
-            log: NumberingPolicy::log_of(name, stream),
-            servers: stream.replay_servers().map(server).collect(),
+            log: NumberingPolicy::replay_log(name, stream),
+            clients: stream.replay_servers().map(server).collect(),
         }
     }
 
     /// Requests missing sequences from a source. `within` is the maximum age, in ms, of a dead letter that counts as
     /// one of them.
-    pub async fn ask(
+    pub async fn request(
         &self,
         source: usize,
         key: &Key,
@@ -118,12 +118,12 @@ impl ReplaySources {
         within: u64,
     ) -> ReplayAnswer {
         match source.checked_sub(1) {
-            None => self.ask_store(key, missing, within).await,
-            Some(at) => self.servers[at].ask(key, missing).await,
+            None => self.request_from_store(key, missing, within).await,
+            Some(at) => self.clients[at].query(key, missing).await,
         }
     }
 
-    async fn ask_store(
+    async fn request_from_store(
         &self,
         key: &Key,
         missing: &[RangeInclusive<u64>],
@@ -131,14 +131,14 @@ impl ReplaySources {
     ) -> ReplayAnswer {
         let Self { store, partition, log, .. } = self;
         let held = async || -> Result<KeyResult<ReplayAnswer>, StoreError> {
-            let mut events = match store.find(partition, key, missing, within).await? {
+            let mut events = match store.find_missing(partition, key, missing, within).await? {
                 Ok(events) => events,
                 Err(words) => return Ok(Err(words)),
             };
             let mut until = u64::MAX;
-            let rest = others(missing, &events);
+            let rest = not_found(missing, &events);
             if let (Some(log), false) = (log, rest.is_empty()) {
-                let kept = store.retained(log, key, &rest, ANSWER_BYTES).await?;
+                let kept = store.retained_messages(log, key, &rest, ANSWER_BYTES).await?;
                 // The read is limited in size, so there may be more events after the last one.
                 until = kept
                     .last()
@@ -148,9 +148,9 @@ impl ReplaySources {
                 events.extend(kept.filter_map(|event| Some((event.sequence()?, event))));
                 events.sort_by_key(|(sequence, _)| *sequence);
             }
-            Ok(Ok(ReplayAnswer { until, ..ReplayAnswer::of_all(events) }))
+            Ok(Ok(ReplayAnswer { until, ..ReplayAnswer::complete(events) }))
         };
-        insist_on("search for missing events", held).await.unwrap_or_else(|words| {
+        retry_until_ok("search for missing events", held).await.unwrap_or_else(|words| {
             tracing::error!(
                 stream = &*partition.stream,
                 key = &**key,
@@ -162,7 +162,7 @@ impl ReplaySources {
 }
 
 /// Returns the missing sequences that were not found.
-fn others(
+fn not_found(
     missing: &[RangeInclusive<u64>],
     found: &[(u64, Arc<Event>)],
 ) -> Vec<RangeInclusive<u64>> {
@@ -192,8 +192,8 @@ mod tests {
     fn only_sequences_that_were_not_found_remain() {
         let event = |sequence| (sequence, Arc::new(Event::new(&EventParts::default())));
         let found = [event(2), event(3), event(7), event(9)];
-        assert_eq!(others(&[1..=4, 7..=9], &found), [1..=1, 4..=4, 8..=8]);
-        assert_eq!(others(&[2..=3], &found), []);
-        assert_eq!(others(&[5..=6], &found), [5..=6]);
+        assert_eq!(not_found(&[1..=4, 7..=9], &found), [1..=1, 4..=4, 8..=8]);
+        assert_eq!(not_found(&[2..=3], &found), []);
+        assert_eq!(not_found(&[5..=6], &found), [5..=6]);
     }
 }

@@ -22,14 +22,14 @@ use ordain_amqp::{BrokerEndpoint, BrokerError};
 use ordain_config::numbering::{self, NumberingError};
 use ordain_config::{ConfigError, LoadedConfig, SourceConfig};
 use ordain_store::{InstanceId, InstanceInfo, Store, StoreError};
-use ordain_util::shutdown::asked_to_stop;
+use ordain_util::shutdown::shutdown_requested;
 use ordain_util::wait::shortened;
 use ordain_wasm::{HandlerRegistry, LoadError, WorkerPool};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::driver::DriverError;
-use crate::instance::{Heartbeat, bury};
+use crate::instance::{Heartbeat, release_leases_of_dead_processes};
 use crate::replay;
 use crate::sink::{OutboxPublisher, PublisherError};
 use crate::source::QueueNotifiers;
@@ -114,7 +114,7 @@ impl RunError {
         matches!(
             self,
             Self::Config(_)
-                | Self::Handler(LoadError { may_pass: false, .. })
+                | Self::Handler(LoadError { is_temporary: false, .. })
                 | Self::Store(StoreError::Unusable(_))
                 | Self::Broker(BrokerError::Refused(_))
         )
@@ -126,26 +126,26 @@ impl RunError {
             self,
             Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
                 | Self::VersionMissing { .. }
-                | Self::Handler(LoadError { may_pass: true, .. })
+                | Self::Handler(LoadError { is_temporary: true, .. })
                 | Self::Broker(BrokerError::Unavailable(_))
         )
     }
 }
 
 /// Rejects sources that never end, for a run that waits for the end of every source.
-pub fn check_ends(loaded: &LoadedConfig) -> Result<(), ConfigError> {
+pub fn check_once_sources(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     for (name, stream) in &loaded.config.streams {
         if let SourceConfig::Amqp(_) | SourceConfig::Http(_) = stream.source {
             let message = "a queue has no end, for which --once waits: run without --once, or use a \
                            configuration whose sources are all of kind \"file\" or \"stream\"";
-            return Err(loaded.error(&format!("streams.{name}.source"), message));
+            return Err(loaded.setting_error(&format!("streams.{name}.source"), message));
         }
     }
     Ok(())
 }
 
 /// Returns whether a stream is fed by other streams. Such a stream may get events until all partitions rest.
-fn is_fed_from_here(loaded: &LoadedConfig) -> bool {
+fn has_stream_source(loaded: &LoadedConfig) -> bool {
     loaded.config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Stream(_)))
 }
 
@@ -155,11 +155,11 @@ pub struct PreparedRun<'a> {
     once: bool,
     handlers: &'a Arc<HandlerRegistry>,
     store: &'a Arc<dyn Store>,
-    figures: &'a Arc<RunStatus>,
+    status: &'a Arc<RunStatus>,
     id: InstanceId,
     broker: Option<Arc<BrokerEndpoint>>,
     files: OpenFiles,
-    feeds: Arc<QueueNotifiers>,
+    notifiers: Arc<QueueNotifiers>,
 }
 
 impl<'a> PreparedRun<'a> {
@@ -176,20 +176,30 @@ impl<'a> PreparedRun<'a> {
     ) -> LocalBoxFuture<'a, Result<Self, RunError>> {
         Box::pin(async move {
             let id = InstanceId::random();
-            bury(&**store).await?;
-            streams::check_left_overs(loaded, &**store, id).await?;
+            release_leases_of_dead_processes(&**store).await?;
+            streams::check_backlog(loaded, &**store, id).await?;
             numbering::check(loaded, &**store, id).await?;
             let broker = BrokerEndpoint::of(loaded)?;
             let mut files = OpenFiles::open(loaded, &**store).await?;
             let feeds = Arc::default();
-            chains::add(loaded, store, &feeds, &mut files.outlets);
-            Ok(Self { loaded, once, handlers, store, figures, id, broker, files, feeds })
+            chains::add_sequenced_sinks(loaded, store, &feeds, &mut files.sinks);
+            Ok(Self {
+                loaded,
+                once,
+                handlers,
+                store,
+                status: figures,
+                id,
+                broker,
+                files,
+                notifiers: feeds,
+            })
         })
     }
 
     /// Returns the notifiers through which writers to the store's queues wake the readers of this process.
-    pub fn feeds(&self) -> &Arc<QueueNotifiers> {
-        &self.feeds
+    pub fn notifiers(&self) -> &Arc<QueueNotifiers> {
+        &self.notifiers
     }
 
     /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled or
@@ -211,15 +221,16 @@ impl<'a> PreparedRun<'a> {
         mut shutdown: watch::Receiver<bool>,
         end_intake: Option<EndIntake<'a>>,
     ) -> Result<RunReport, RunError> {
-        let Self { loaded, once, handlers, store, figures, id, broker, files, feeds } = self;
-        let OpenFiles { sources, mut outlets } = files;
+        let Self { loaded, once, handlers, store, id, broker, files, .. } = self;
+        let Self { status: figures, notifiers: feeds, .. } = self;
+        let OpenFiles { sources, sinks: mut outlets } = files;
         let patience =
             if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
         tokio::select! {
             prepared = broker::prepare(
                 loaded, store, broker.as_ref(), patience, &feeds, &mut outlets
             ) => prepared?,
-            () = asked_to_stop(&mut shutdown) => {
+            () = shutdown_requested(&mut shutdown) => {
                 if let Some(end_intake) = end_intake {
                     end_intake(false).await;
                 }
@@ -227,7 +238,7 @@ impl<'a> PreparedRun<'a> {
             }
         }
         let pool = WorkerPool::start(&handlers.engine).map_err(RunError::Thread)?;
-        let (committed, batches) = mpsc::channel(streams::unpublished(&loaded.config));
+        let (committed, batches) = mpsc::channel(streams::unpublished_batch_limit(&loaded.config));
         let (questions, asked) = mpsc::channel(1);
         let starting = starting::PartitionFactory {
             loaded,
@@ -237,28 +248,31 @@ impl<'a> PreparedRun<'a> {
             handlers,
             sources: sources.into(),
             broker,
-            hosts: replay::ReplayLimits::of(&loaded.config),
-            feeds,
-            may_end: watch::Sender::new(!once || !is_fed_from_here(loaded)),
+            replay_limits: replay::ReplayLimits::of(&loaded.config),
+            notifiers: feeds,
+            may_end: watch::Sender::new(!once || !has_stream_source(loaded)),
             last_windows: RefCell::default(),
-            committed,
-            questions,
+            committed_batches: committed,
+            publisher_commands: questions,
         };
-        let publisher =
-            OutboxPublisher::new(Arc::clone(store), outlets, streams::room(&loaded.config));
+        let publisher = OutboxPublisher::new(
+            Arc::clone(store),
+            outlets,
+            streams::backlog_bytes_limit(&loaded.config),
+        );
         let mut publishing = JoinSet::new();
         publishing.spawn(publisher.run(batches, asked));
 
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
         let about = InstanceInfo {
-            offers: handlers.offers(),
-            ..InstanceInfo::this(loaded.config.partition_counts(), once)
+            offers: handlers.offered_builds(),
+            ..InstanceInfo::of_this_process(loaded.config.partition_counts(), once)
         };
         let mut heart = tokio::select! {
             heart = Heartbeat::start(store, id, about, lease) => heart?,
-            () = asked_to_stop(&mut shutdown) => {
+            () = shutdown_requested(&mut shutdown) => {
                 // The store may already know this instance.
-                let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.forget(id)).await;
+                let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
                 return Ok(RunReport::default());
             }
         };
@@ -269,7 +283,7 @@ impl<'a> PreparedRun<'a> {
         };
         let unpublished = tokio::select! {
             unpublished = owning => unpublished,
-            Some(ended) = publishing.join_next() => publisher_ended(ended).map(|()| 0),
+            Some(ended) = publishing.join_next() => publisher_result(ended).map(|()| 0),
             error = versions.run(once) => Err(error),
         };
         if unpublished.is_err() {
@@ -281,7 +295,7 @@ impl<'a> PreparedRun<'a> {
         }
         // Other instances need not wait until the lease expires, however this run ends.
         heart.stop().await;
-        let left = tokio::time::timeout(LEAVE_TIMEOUT, store.forget(id)).await;
+        let left = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
         let unpublished = unpublished?;
         left.unwrap_or(Ok(()))?;
         // The publisher ends when all its senders are dropped.
@@ -292,7 +306,7 @@ impl<'a> PreparedRun<'a> {
             _ => None,
         };
         if let Some(ended) = ended {
-            ended.map_or(Ok(()), publisher_ended)?;
+            ended.map_or(Ok(()), publisher_result)?;
         } else {
             tracing::warn!(
                 messages = (unpublished > 0).then_some(unpublished),
@@ -303,10 +317,10 @@ impl<'a> PreparedRun<'a> {
         publishing.abort_all();
         store.flush().await?;
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };
-        Ok(RunReport { stats: figures.sum(), held })
+        Ok(RunReport { stats: figures.total_stats(), held })
     }
 }
 
-fn publisher_ended(ended: Result<Result<(), PublisherError>, JoinError>) -> Result<(), RunError> {
+fn publisher_result(ended: Result<Result<(), PublisherError>, JoinError>) -> Result<(), RunError> {
     Ok(ended.map_err(|_| RunError::PublisherGone)??)
 }

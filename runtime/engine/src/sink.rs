@@ -47,7 +47,7 @@ impl LineSink {
     }
 
     /// Returns the sink's place for messages to people.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn location(&self) -> String {
         match self {
             Self::File(file) => file.path().display().to_string(),
             Self::Standard => "standard output".to_owned(),

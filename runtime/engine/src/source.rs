@@ -13,12 +13,12 @@ use std::sync::Arc;
 use ordain_core::Event;
 
 pub use feed::{QueueNotifier, QueueNotifiers};
-pub use file::{FileOptions, start};
-pub use inbox::{Inbox, unplaced};
+pub use file::{FileOptions, read_file};
+pub use inbox::{Inbox, unrouted_queue};
 pub use queue::{QueueOptions, read_queue};
 
 /// Returns the next event of an inbox; the source delivers the same event later.
-pub async fn offer(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
+pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {
         Some(inbox) => inbox.next().await,
         None => std::future::pending().await,

@@ -40,9 +40,9 @@ pub(super) struct FaultyChannel {
     loss: f64,
     duplicates: f64,
     reorder: u64,
-    held: BinaryHeap<Reverse<TransitLine>>,
+    in_transit: BinaryHeap<Reverse<TransitLine>>,
     /// Buffers of written lines, for reuse.
-    spare: Vec<Vec<u8>>,
+    spare_buffers: Vec<Vec<u8>>,
 }
 
 impl FaultyChannel {
@@ -52,13 +52,13 @@ impl FaultyChannel {
             loss: load.loss.0,
             duplicates: load.duplicates.0,
             reorder: load.reorder,
-            held: BinaryHeap::new(),
-            spare: Vec::new(),
+            in_transit: BinaryHeap::new(),
+            spare_buffers: Vec::new(),
         }
     }
 
     /// Draws the faults of the next event. The number of random numbers used is always the same.
-    pub(super) fn fate(&mut self) -> TransitFaults {
+    pub(super) fn draw_faults(&mut self) -> TransitFaults {
         let lost = self.random.chance(self.loss);
         let repeated = self.random.chance(self.duplicates) && !lost;
         let delay = self.random.below(self.reorder + 1);
@@ -67,8 +67,8 @@ impl FaultyChannel {
     }
 
     /// Returns an empty buffer for a line.
-    pub(super) fn line(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+    pub(super) fn take_buffer(&mut self) -> Vec<u8> {
+        self.spare_buffers.pop().unwrap_or_default()
     }
 
     /// Sends a line that is not lost, and its copy if it is duplicated.
@@ -81,10 +81,10 @@ impl FaultyChannel {
         line: Vec<u8>,
     ) {
         if fate.repeated {
-            let mut again = self.line();
+            let mut again = self.take_buffer();
             again.extend_from_slice(&line);
             let due = index + fate.copy_delay;
-            self.held.push(Reverse(TransitLine {
+            self.in_transit.push(Reverse(TransitLine {
                 due,
                 index,
                 copy: true,
@@ -94,18 +94,18 @@ impl FaultyChannel {
             }));
         }
         let due = index + fate.delay;
-        self.held.push(Reverse(TransitLine { due, index, copy: false, key, sequence, line }));
+        self.in_transit.push(Reverse(TransitLine { due, index, copy: false, key, sequence, line }));
     }
 
     /// Returns the next line that is due after the event with this index.
     pub(super) fn receive(&mut self, index: u64) -> Option<TransitLine> {
-        let due = self.held.peek().is_some_and(|Reverse(sent)| sent.due <= index);
-        if due { self.held.pop().map(|Reverse(sent)| sent) } else { None }
+        let due = self.in_transit.peek().is_some_and(|Reverse(sent)| sent.due <= index);
+        if due { self.in_transit.pop().map(|Reverse(sent)| sent) } else { None }
     }
 
     /// Returns the buffer of a line for reuse.
     pub(super) fn reuse(&mut self, mut line: Vec<u8>) {
         line.clear();
-        self.spare.push(line);
+        self.spare_buffers.push(line);
     }
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use ordain_util::text::say;
+use ordain_util::text::print_lossy;
 
 pub use manifest::{EventRef, KeyEntry, ManifestCounts, ManifestEntry};
 pub use options::{ArrivalPattern, EventShape, KeyChoice, LoadOptions, PayloadSize, Probability};
@@ -76,7 +76,7 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     match done {
         Ok(counts) => {
             if !standard {
-                say(&counts.to_string());
+                print_lossy(&counts.to_string());
             }
             Ok(())
         }

@@ -90,7 +90,7 @@ impl<'a> ManifestWriter<'a> {
     }
 
     /// Writes an entry. The entry is created only if there is an output.
-    pub(super) fn tell(&mut self, entry: impl FnOnce() -> ManifestEntry) -> io::Result<()> {
+    pub(super) fn write_entry(&mut self, entry: impl FnOnce() -> ManifestEntry) -> io::Result<()> {
         let Some(out) = &mut self.out else { return Ok(()) };
         serde_json::to_writer(&mut *out, &entry())?;
         out.write_all(b"\n")
@@ -99,7 +99,7 @@ impl<'a> ManifestWriter<'a> {
     /// Writes the counts and flushes the output.
     pub(super) fn finish(mut self) -> io::Result<ManifestCounts> {
         let counts = self.counts;
-        self.tell(|| ManifestEntry::Counts(counts))?;
+        self.write_entry(|| ManifestEntry::Counts(counts))?;
         self.out.map_or(Ok(()), Write::flush)?;
         Ok(counts)
     }

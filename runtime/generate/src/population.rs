@@ -9,7 +9,7 @@ use super::orders::OrderState;
 /// The state of a key.
 pub(super) struct KeyState {
     pub(super) name: String,
-    pub(super) life: OrderState,
+    pub(super) order: OrderState,
     /// Last sequence.
     pub(super) events: u64,
     /// Highest sequence that was written.
@@ -19,7 +19,7 @@ pub(super) struct KeyState {
     /// True if the last event was marked.
     pub(super) ended: bool,
     /// True if the key has no further events.
-    pub(super) over: bool,
+    pub(super) is_finished: bool,
 }
 
 /// The value of a slot whose next event begins a new key.
@@ -33,13 +33,13 @@ pub(super) struct Population {
     keys: Vec<KeyState>,
     /// Unused places.
     free: Vec<u32>,
-    born: u64,
+    key_count: u64,
 }
 
 impl Population {
     pub(super) fn new(load: &LoadOptions) -> Self {
         let slots = vec![EMPTY_SLOT; load.keys as usize];
-        Self { shape: load.shape, slots, keys: Vec::new(), free: Vec::new(), born: 0 }
+        Self { shape: load.shape, slots, keys: Vec::new(), free: Vec::new(), key_count: 0 }
     }
 
     /// Returns the place of the slot's key. Begins a new key if the slot has none.
@@ -51,14 +51,21 @@ impl Population {
     }
 
     fn begin(&mut self, slot: usize) -> u32 {
-        self.born += 1;
+        self.key_count += 1;
         let name = match self.shape {
-            EventShape::Orders => format!("order-{}", self.born),
+            EventShape::Orders => format!("order-{}", self.key_count),
             EventShape::Opaque => format!("key-{}", slot + 1),
         };
         let life = OrderState::default();
-        let key =
-            KeyState { name, life, events: 0, written: 0, pending: 0, ended: false, over: false };
+        let key = KeyState {
+            name,
+            order: life,
+            events: 0,
+            written: 0,
+            pending: 0,
+            ended: false,
+            is_finished: false,
+        };
         if let Some(place) = self.free.pop() {
             self.keys[place as usize] = key;
             return place;
@@ -69,17 +76,17 @@ impl Population {
     }
 
     /// Releases a slot, so that its next event begins a new key.
-    pub(super) fn leave(&mut self, slot: usize) {
+    pub(super) fn release_slot(&mut self, slot: usize) {
         self.slots[slot] = EMPTY_SLOT;
     }
 
     /// Releases a place for another key.
-    pub(super) fn forget(&mut self, place: usize) {
+    pub(super) fn release_place(&mut self, place: usize) {
         self.free.push(place as u32);
     }
 
     /// Returns the places of unfinished keys, by slot.
-    pub(super) fn left(&self) -> Vec<usize> {
+    pub(super) fn unfinished(&self) -> Vec<usize> {
         let taken = self.slots.iter().filter(|place| **place != EMPTY_SLOT);
         taken.map(|place| *place as usize).collect()
     }

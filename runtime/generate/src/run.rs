@@ -39,20 +39,21 @@ pub fn generate_to<'a>(
         load,
         out,
         manifest: ManifestWriter::new(manifest),
-        lives: SeededRandom::new(load.seed, RandomPurpose::Orders),
+        order_random: SeededRandom::new(load.seed, RandomPurpose::Orders),
         lines: LineFormatter::new(load),
         channel: FaultyChannel::new(load),
         keys: Population::new(load),
         // The last event of a key is known only after all choices of keys.
-        left: if load.end_of_sequence { keys::count(load) } else { Vec::new() },
+        remaining_events: if load.end_of_sequence { keys::count(load) } else { Vec::new() },
     };
-    run.manifest.tell(|| ManifestEntry::Options(serde_json::to_value(load).unwrap_or_default()))?;
+    run.manifest
+        .write_entry(|| ManifestEntry::Options(serde_json::to_value(load).unwrap_or_default()))?;
     let mut chooser = KeyChooser::new(load);
     let mut clock = ArrivalClock::new(load);
     for index in 0..load.events {
         let time_ns = clock.next();
         observer.before(index, Duration::from_nanos(time_ns), run.out)?;
-        run.event(index, chooser.next(), time_ns)?;
+        run.send_event(index, chooser.next(), time_ns)?;
         run.receive(index)?;
     }
     run.receive(u64::MAX)?;
@@ -63,21 +64,21 @@ struct LoadGenerator<'a> {
     load: &'a LoadOptions,
     out: &'a mut (dyn Write + 'a),
     manifest: ManifestWriter<'a>,
-    lives: SeededRandom,
+    order_random: SeededRandom,
     lines: LineFormatter,
     channel: FaultyChannel,
     keys: Population,
     /// For each slot, the number of remaining events. Empty if last events are not marked.
-    left: Vec<u64>,
+    remaining_events: Vec<u64>,
 }
 
 impl LoadGenerator<'_> {
-    fn event(&mut self, index: u64, slot: usize, time_ns: u64) -> io::Result<()> {
+    fn send_event(&mut self, index: u64, slot: usize, time_ns: u64) -> io::Result<()> {
         let place = self.keys.of_slot(slot);
         let step = match self.load.shape {
             EventShape::Opaque => None,
             EventShape::Orders => {
-                Some(self.keys[place].life.step(&mut self.lives, self.load.impossible.0))
+                Some(self.keys[place].order.step(&mut self.order_random, self.load.impossible.0))
             }
         };
         let over = step.is_some_and(|step| step.last);
@@ -85,21 +86,21 @@ impl LoadGenerator<'_> {
         let key = &mut self.keys[place];
         key.events += 1;
         key.ended = end;
-        key.over = over;
+        key.is_finished = over;
         let sequence = key.events;
-        self.account(place, step, end)?;
-        let fate = self.channel.fate();
-        let mut line = self.channel.line();
+        self.count_event(place, step, end)?;
+        let fate = self.channel.draw_faults();
+        let mut line = self.channel.take_buffer();
         let key = &self.keys[place];
         self.lines.write(&LineFields { key: &key.name, sequence, step, time_ns, end }, &mut line);
         if over {
-            self.keys.leave(slot);
+            self.keys.release_slot(slot);
         }
         if fate.lost {
             self.channel.reuse(line);
             self.manifest.counts.lost += 1;
-            self.tell(place, sequence, ManifestEntry::Lost)?;
-            return self.let_go(place);
+            self.write_event_entry(place, sequence, ManifestEntry::Lost)?;
+            return self.remove_finished(place);
         }
         self.keys[place].pending += 1 + u64::from(fate.repeated);
         self.channel.send(index, fate, place, sequence, line);
@@ -107,30 +108,30 @@ impl LoadGenerator<'_> {
     }
 
     fn is_last_of(&mut self, slot: usize) -> bool {
-        let Some(left) = self.left.get_mut(slot) else { return false };
+        let Some(left) = self.remaining_events.get_mut(slot) else { return false };
         *left -= 1;
         *left == 0
     }
 
-    fn account(&mut self, place: usize, step: Option<OrderStep>, end: bool) -> io::Result<()> {
+    fn count_event(&mut self, place: usize, step: Option<OrderStep>, end: bool) -> io::Result<()> {
         let counts = &mut self.manifest.counts;
         counts.events += 1;
         counts.ended += u64::from(end);
         if step.is_some_and(|step| step.impossible) {
             counts.impossible += 1;
-            self.tell(place, self.keys[place].events, ManifestEntry::Impossible)?;
+            self.write_event_entry(place, self.keys[place].events, ManifestEntry::Impossible)?;
         }
         Ok(())
     }
 
-    fn tell(
+    fn write_event_entry(
         &mut self,
         place: usize,
         sequence: u64,
         entry: fn(EventRef) -> ManifestEntry,
     ) -> io::Result<()> {
         let key = &self.keys[place].name;
-        self.manifest.tell(|| entry(EventRef { key: key.clone(), sequence }))
+        self.manifest.write_entry(|| entry(EventRef { key: key.clone(), sequence }))
     }
 
     /// Writes the lines that are due after the event with this index.
@@ -148,38 +149,38 @@ impl LoadGenerator<'_> {
             counts.lines += 1;
             if copy {
                 counts.repeated += 1;
-                self.tell(place, sequence, ManifestEntry::Repeated)?;
+                self.write_event_entry(place, sequence, ManifestEntry::Repeated)?;
             } else if swapped {
                 counts.swapped += 1;
-                self.tell(place, sequence, ManifestEntry::Swapped)?;
+                self.write_event_entry(place, sequence, ManifestEntry::Swapped)?;
             }
-            self.let_go(place)?;
+            self.remove_finished(place)?;
         }
         Ok(())
     }
 
     /// Removes a key that has no further events or lines.
-    fn let_go(&mut self, place: usize) -> io::Result<()> {
+    fn remove_finished(&mut self, place: usize) -> io::Result<()> {
         let key = &self.keys[place];
-        if !key.over || key.pending > 0 {
+        if !key.is_finished || key.pending > 0 {
             return Ok(());
         }
-        self.tell_key(place)?;
-        self.keys.forget(place);
+        self.write_key_entry(place)?;
+        self.keys.release_place(place);
         Ok(())
     }
 
-    fn tell_key(&mut self, place: usize) -> io::Result<()> {
+    fn write_key_entry(&mut self, place: usize) -> io::Result<()> {
         let KeyState { name, events, ended, .. } = &self.keys[place];
         self.manifest.counts.keys += 1;
-        self.manifest.tell(|| {
+        self.manifest.write_entry(|| {
             ManifestEntry::Key(KeyEntry { key: name.clone(), events: *events, ended: *ended })
         })
     }
 
     fn finish(mut self) -> io::Result<ManifestCounts> {
-        for place in self.keys.left() {
-            self.tell_key(place)?;
+        for place in self.keys.unfinished() {
+            self.write_key_entry(place)?;
         }
         self.out.flush()?;
         self.manifest.finish()

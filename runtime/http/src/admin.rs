@@ -27,7 +27,7 @@ use crate::problem::ProblemDetails;
 use health::StoreHealth;
 use ordain_config::{AdminConfig as Settings, LoadedConfig, Secret};
 use ordain_engine::run::RunStatus;
-use ordain_util::shutdown::asked_to_stop;
+use ordain_util::shutdown::shutdown_requested;
 use parked::ParkedCounts;
 use scale::WantedInstances;
 
@@ -66,9 +66,9 @@ struct AdminState {
     figures: Arc<RunStatus>,
     shutdown: watch::Receiver<bool>,
     health: StoreHealth,
-    parked: ParkedCounts,
+    parked_counts: ParkedCounts,
     wanted: WantedInstances,
-    questions: Arc<Semaphore>,
+    query_permits: Arc<Semaphore>,
 }
 
 impl AdminListener {
@@ -106,9 +106,9 @@ impl AdminListener {
             figures: Arc::clone(figures),
             shutdown: shutdown.clone(),
             health: StoreHealth::default(),
-            parked: ParkedCounts::default(),
+            parked_counts: ParkedCounts::default(),
             wanted: WantedInstances::default(),
-            questions: Arc::new(Semaphore::new(QUERY_LIMIT)),
+            query_permits: Arc::new(Semaphore::new(QUERY_LIMIT)),
         });
         let (end, mut ended) = watch::channel(false);
         let router = router(&app, token);
@@ -117,10 +117,10 @@ impl AdminListener {
             tokio::pin!(connections);
             tokio::select! {
                 () = &mut connections => return,
-                () = asked_to_stop(&mut ended) => {}
+                () = shutdown_requested(&mut ended) => {}
                 () = health::watch(&app) => {}
-                () = parked::count(&app) => {}
-                () = scale::watch(&app) => {}
+                () = parked::count_on_request(&app) => {}
+                () = scale::watch_wanted(&app) => {}
             }
             connections.await;
         });
@@ -168,11 +168,11 @@ fn router(app: &Arc<AdminState>, token: Option<Secret>) -> Router {
         .route("/v1/scale/{stream}", get(look::scale))
         .fallback(async || no_route())
         .method_not_allowed_fallback(async || no_method())
-        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::guard))
+        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::check_access))
         // Probes have no token.
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(health::ready))
         .method_not_allowed_fallback(async || no_method())
-        .layer(axum::middleware::from_fn(guard::in_time))
+        .layer(axum::middleware::from_fn(guard::limit_time))
         .with_state(Arc::clone(app))
 }

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use ordain_util::shutdown::asked_to_stop;
+use ordain_util::shutdown::shutdown_requested;
 
 /// The limits for the callers of a listener.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// An open connection.
 struct OpenConnection {
-    asks: Arc<AtomicBool>,
+    is_busy: Arc<AtomicBool>,
     serving: AbortHandle,
 }
 
@@ -66,20 +66,26 @@ pub(crate) async fn serve(
             let taken = listener.accept().await;
             while connections.try_join_next().is_some() {}
             open.retain(|connection| !connection.serving.is_finished());
-            if open.len() >= limits.connections && !end_oldest_idle(&mut open) {
+            if open.len() >= limits.connections && !close_oldest_idle(&mut open) {
                 connections.join_next().await;
             }
             taken
         };
         let taken = tokio::select! {
             taken = next => taken,
-            () = asked_to_stop(&mut end) => break,
+            () = shutdown_requested(&mut end) => break,
         };
         match taken {
             Ok((stream, _)) => {
                 let asks = Arc::new(AtomicBool::new(false));
-                let one = serve_one(stream, router.clone(), limits, Arc::clone(&asks), end.clone());
-                open.push_back(OpenConnection { asks, serving: connections.spawn(one) });
+                let one = serve_connection(
+                    stream,
+                    router.clone(),
+                    limits,
+                    Arc::clone(&asks),
+                    end.clone(),
+                );
+                open.push_back(OpenConnection { is_busy: asks, serving: connections.spawn(one) });
             }
             Err(error) => {
                 tracing::debug!(%error, "connection to {} not accepted", limits.listener);
@@ -92,13 +98,13 @@ pub(crate) async fn serve(
 }
 
 /// Closes the oldest idle connection. Returns whether there was one.
-fn end_oldest_idle(open: &mut VecDeque<OpenConnection>) -> bool {
-    let idle = open.iter().position(|connection| !connection.asks.load(Ordering::Relaxed));
+fn close_oldest_idle(open: &mut VecDeque<OpenConnection>) -> bool {
+    let idle = open.iter().position(|connection| !connection.is_busy.load(Ordering::Relaxed));
     let idle = idle.and_then(|at| open.remove(at));
     idle.inspect(|connection| connection.serving.abort()).is_some()
 }
 
-async fn serve_one(
+async fn serve_connection(
     stream: TcpStream,
     router: Router,
     limits: ListenerLimits,
@@ -119,7 +125,7 @@ async fn serve_one(
         // Without keep-alive, the connection is busy until it ends.
         let asks = limits.keep_alive.then(|| BusyGuard(Arc::clone(&asks)));
         async move {
-            answer.await.map(|response| response.map(|body| GuardedBody { body, _asks: asks }))
+            answer.await.map(|response| response.map(|body| GuardedBody { body, _busy: asks }))
         }
     });
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
@@ -136,7 +142,7 @@ async fn serve_one(
             }
             // Between two requests only the time limit for headers applies.
             () = request.as_mut(), if asks.load(Ordering::Relaxed) => return,
-            () = asked_to_stop(&mut end), if !ends => {
+            () = shutdown_requested(&mut end), if !ends => {
                 ends = true;
                 connection.as_mut().graceful_shutdown();
             }
@@ -156,7 +162,7 @@ impl Drop for BusyGuard {
 /// The body of a response that is being sent.
 struct GuardedBody {
     body: Body,
-    _asks: Option<BusyGuard>,
+    _busy: Option<BusyGuard>,
 }
 
 impl hyper::body::Body for GuardedBody {

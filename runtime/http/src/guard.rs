@@ -31,7 +31,7 @@ pub(crate) struct AccessRule {
 
 /// Accepts a request that presents the token. Without a configured token, rejects a request that a web page could
 /// have sent through a user's browser.
-pub(crate) async fn guard(
+pub(crate) async fn check_access(
     State(guard): State<Arc<AccessRule>>,
     request: Request,
     next: Next,
@@ -39,7 +39,7 @@ pub(crate) async fn guard(
     let headers = request.headers();
     let section = guard.section;
     let refused = match &guard.token {
-        Some(token) if presents(headers, token) => None,
+        Some(token) if presents_token(headers, token) => None,
         Some(_) => Some(ProblemDetails::unauthorized(section)),
         None if !names_this_machine(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
@@ -48,7 +48,7 @@ pub(crate) async fn guard(
                  configure `token` of [{section}]"
             ),
         )),
-        None if is_of_a_page(headers) => Some(ProblemDetails::new(
+        None if is_from_web_page(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
                 "without a token no web page is served, and a browser sent this request for one (`Origin` or \
@@ -63,7 +63,7 @@ pub(crate) async fn guard(
     }
 }
 
-fn presents(headers: &HeaderMap, token: &Secret) -> bool {
+fn presents_token(headers: &HeaderMap, token: &Secret) -> bool {
     let presented = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, presented) = value.as_bytes().split_at_checked("Bearer ".len())?;
         scheme.eq_ignore_ascii_case(b"Bearer ").then_some(presented)
@@ -86,13 +86,13 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
 }
 
 /// Returns whether a browser sent the request for a web page of another origin.
-fn is_of_a_page(headers: &HeaderMap) -> bool {
+fn is_from_web_page(headers: &HeaderMap) -> bool {
     let is_own = |site: &HeaderValue| site == "none" || site == "same-origin";
     headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|site| !is_own(site))
 }
 
 /// Limits the time of a request.
-pub(crate) async fn in_time(request: Request, next: Next) -> Response {
+pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let words = format!(
@@ -119,7 +119,7 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(name, value.parse().expect("a value"));
-            assert_eq!(is_of_a_page(&headers), of_a_page, "{name}: {value}");
+            assert_eq!(is_from_web_page(&headers), of_a_page, "{name}: {value}");
         }
     }
 

@@ -34,14 +34,14 @@ use crate::listen::ListenError;
 use crate::parts::ChunkedBody;
 use crate::problem::ProblemDetails;
 use intake::Intake;
-use ordain_cloudevents::{BodyError, NAMED_EVENTS_LIMIT, decode_body, form_of};
+use ordain_cloudevents::{BodyError, NAMED_EVENTS_LIMIT, content_mode, decode_body};
 use ordain_config::{IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS_LIMIT, SourceConfig};
 use ordain_core::Event;
 use ordain_engine::run::RunStatus;
 use ordain_engine::source::QueueNotifiers;
 use ordain_publish::AssignError;
 use ordain_store::{AssignItemReply, Store, StoreError};
-use ordain_util::shutdown::asked_to_stop;
+use ordain_util::shutdown::shutdown_requested;
 
 /// The limits of connections. A producer keeps its connection open. In binary mode, each attribute of an event is a
 /// header.
@@ -79,7 +79,7 @@ struct IngressState {
     /// Maximum size of a request body, in bytes.
     request_size: usize,
     /// Room for the bodies of all requests in progress, in bytes.
-    room: Arc<Semaphore>,
+    body_permits: Arc<Semaphore>,
     /// True after the run has failed, for example because the store lost its data.
     has_failed: AtomicBool,
 }
@@ -132,7 +132,7 @@ impl IngressListener {
         let app = Arc::new(IngressState {
             streams,
             request_size: request_size.bytes(),
-            room: Arc::new(Semaphore::new(in_flight.bytes())),
+            body_permits: Arc::new(Semaphore::new(in_flight.bytes())),
             has_failed: AtomicBool::new(false),
         });
         let router = router(&app, AccessRule { section: "ingress", token }, figures);
@@ -144,7 +144,7 @@ impl IngressListener {
             tokio::pin!(connections);
             tokio::select! {
                 () = &mut connections => return,
-                () = asked_to_stop(&mut shutdown) => drop(end_serving.send_replace(true)),
+                () = shutdown_requested(&mut shutdown) => drop(end_serving.send_replace(true)),
             }
             connections.await;
         });
@@ -177,23 +177,27 @@ fn router(app: &Arc<IngressState>, guard: AccessRule, figures: &Arc<RunStatus>) 
         ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST")
     };
     Router::new()
-        .route("/v1/streams/{stream}/events", post(take))
+        .route("/v1/streams/{stream}/events", post(receive_events))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::guard))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(figures), count))
+        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::check_access))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(figures), count_requests))
         .with_state(Arc::clone(app))
 }
 
 /// Counts requests by the status of their responses.
-async fn count(State(figures): State<Arc<RunStatus>>, request: Request, next: Next) -> Response {
+async fn count_requests(
+    State(figures): State<Arc<RunStatus>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let answer = next.run(request).await;
     figures.count_request(answer.status().as_u16());
     answer
 }
 
 /// Handles `POST /v1/streams/{stream}/events`.
-async fn take(
+async fn receive_events(
     State(app): State<Arc<IngressState>>,
     stream: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
@@ -207,9 +211,9 @@ async fn take(
             known.join(", ")
         )));
     };
-    let Some(form) = form_of(&headers) else {
+    let Some(form) = content_mode(&headers) else {
         if headers.keys().any(|name| name.as_str().starts_with("ce-")) {
-            return Err(ProblemDetails::bad(
+            return Err(ProblemDetails::bad_request(
                 "the header `ce-specversion` is missing: set it to \"1.0\"",
             ));
         }
@@ -238,18 +242,18 @@ async fn take(
         let words = format!("the body took more than {BODY_TIMEOUT:?}: send less at a time");
         Err(ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, words))
     })?;
-    let check = |event: &Event| intake.wrong(event);
+    let check = |event: &Event| intake.fault(event);
     let found = decode_body(&intake.decoder, form, &headers, &body, REQUEST_EVENTS_LIMIT, check)?;
     app.check_run()?;
-    let Ok(assigned) = timeout(STORE_TIMEOUT, intake.put(&found.events)).await else {
+    let Ok(assigned) = timeout(STORE_TIMEOUT, intake.accept(&found.events)).await else {
         let words = format!("the store has not answered within {STORE_TIMEOUT:?}: try again");
         return Err(ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words)
             .retry_after(RETRY_AFTER_SECONDS));
     };
     let assigned = assigned.map_err(|error| match error {
         AssignError::Full => {
-            let bound = intake.bound;
-            busy(&format!("the queue of the stream is full (`source.{bound}`)"))
+            let bound = intake.limit_setting;
+            too_many_requests(&format!("the queue of the stream is full (`source.{bound}`)"))
         }
         AssignError::Store(error) => ProblemDetails::from(error).retry_after(RETRY_AFTER_SECONDS),
         AssignError::WentBack => {
@@ -304,15 +308,16 @@ impl IngressState {
         let mut whole = BytesMut::new();
         let mut room: Option<OwnedSemaphorePermit> = None;
         while let Some(part) = parts.next().await {
-            let ends_early = |error| ProblemDetails::bad(format!("the body ends early: {error}"));
+            let ends_early =
+                |error| ProblemDetails::bad_request(format!("the body ends early: {error}"));
             let part = part.map_err(ends_early)?;
             if part.len() > self.request_size - whole.len() {
                 return Err(self.too_large());
             }
-            let room_of_all = Arc::clone(&self.room);
+            let room_of_all = Arc::clone(&self.body_permits);
             let Ok(more) = room_of_all.try_acquire_many_owned(part.len() as u32) else {
                 let words = "too many bytes of requests are in progress (`ingress.in_flight`)";
-                return Err(busy(words));
+                return Err(too_many_requests(words));
             };
             match &mut room {
                 Some(room) => room.merge(more),
@@ -348,7 +353,7 @@ fn event_error(
 impl From<BodyError> for ProblemDetails {
     fn from(error: BodyError) -> Self {
         match error {
-            BodyError::Unreadable(detail) => Self::bad(detail),
+            BodyError::Unreadable(detail) => Self::bad_request(detail),
             BodyError::TooMany { limit } => {
                 let detail =
                     format!("the request has more than {limit} events: send fewer at a time");
@@ -360,7 +365,7 @@ impl From<BodyError> for ProblemDetails {
                     event_error(place, event.key.as_deref(), event.sequence, &event.message)
                 });
                 let detail = format!("{wrong} of {total} events are wrong, and none is accepted");
-                Self::bad(detail).with_errors(errors.collect())
+                Self::bad_request(detail).with_errors(errors.collect())
             }
         }
     }
@@ -373,7 +378,7 @@ fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
     (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-fn busy(words: &str) -> ProblemDetails {
+fn too_many_requests(words: &str) -> ProblemDetails {
     ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, format!("{words}: try again"))
         .retry_after(RETRY_AFTER_SECONDS)
 }

@@ -27,7 +27,7 @@ impl ListenError {
         let is_taken = error.kind() == io::ErrorKind::AddrInUse;
         let reason =
             if is_taken { "another process listens there".to_owned() } else { error.to_string() };
-        let refused = loaded.error(
+        let refused = loaded.setting_error(
             &format!("{section}.listen"),
             format!(
                 "cannot listen at {address}: {reason}. Set `listen` of [{section}] to another address; port 0 \

@@ -14,13 +14,13 @@ const CHUNK_BYTES: usize = 32 << 10;
 /// The unsent rest of a response, and the permit that the response holds until it is sent.
 pub(crate) struct ChunkedBody {
     rest: Bytes,
-    _place: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl ChunkedBody {
     /// Creates the body of a whole response.
     pub(crate) fn new(rest: Bytes, place: Option<OwnedSemaphorePermit>) -> Self {
-        Self { rest, _place: place }
+        Self { rest, _permit: place }
     }
 }
 

@@ -25,7 +25,7 @@ impl ProblemDetails {
         Self { status, detail: detail.into(), errors: Vec::new(), retry_after: None }
     }
 
-    pub(crate) fn bad(detail: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
@@ -85,13 +85,13 @@ impl IntoResponse for ProblemDetails {
 
 impl From<PathRejection> for ProblemDetails {
     fn from(rejection: PathRejection) -> Self {
-        Self::bad(format!("the path cannot be read: {}", rejection.body_text()))
+        Self::bad_request(format!("the path cannot be read: {}", rejection.body_text()))
     }
 }
 
 impl From<QueryRejection> for ProblemDetails {
     fn from(rejection: QueryRejection) -> Self {
-        Self::bad(format!("the query cannot be read: {}", rejection.body_text()))
+        Self::bad_request(format!("the query cannot be read: {}", rejection.body_text()))
     }
 }
 

@@ -22,7 +22,7 @@ pub use instances::{InstanceOverview, InstanceRow, InstancesPage, PartitionRow, 
 pub use key::{AnswersRow, GapRow, HeldRow, KeyRow, KeysPage, TroubleRow};
 pub use letter::{DeadPage, EventRow, LetterRow};
 pub use plugins::{
-    FileRow, PluginRow, PluginsPage, RefusedRow, look_into, plugins, running_plugins,
+    FileRow, PluginRow, PluginsPage, RefusedRow, inspect_file, plugins_page, running_plugins_page,
 };
 pub use rows::{BoundedRows, LazyRows};
 pub use stream::{StreamRow, StreamVersion, StreamsPage};

@@ -41,11 +41,11 @@ pub struct AssignResult {
     /// The result for each event, in the order of the events.
     pub assigned: Vec<AssignItemReply>,
     /// The entries that the call added to queues.
-    pub put: Vec<QueuedEntries>,
+    pub entries: Vec<QueuedEntries>,
     /// Number of events that the store had lost and that the call wrote once more.
-    pub repeated: usize,
+    pub rewritten: usize,
     /// The reason why not all events were processed; `None` if all were.
-    pub failed: Option<AssignError>,
+    pub error: Option<AssignError>,
 }
 
 /// Entries that a call added to a queue.
@@ -61,9 +61,9 @@ pub struct QueuedEntries {
 
 /// The result for the events of one shard. Each event is named by its index among the events of the call.
 struct ShardResult {
-    done: Vec<(usize, AssignItemReply)>,
-    put: Vec<QueuedEntries>,
-    failed: Option<AssignError>,
+    results: Vec<(usize, AssignItemReply)>,
+    entries: Vec<QueuedEntries>,
+    error: Option<AssignError>,
 }
 
 /// A writer of events to the store.
@@ -71,15 +71,15 @@ pub struct EventAssigner {
     /// The store.
     pub store: Arc<dyn Store>,
     /// The destination, and the rules for its numbers and queues.
-    pub passage: NumberingPolicy,
+    pub policy: NumberingPolicy,
     /// How long the assigner waits for room in a full queue.
-    pub patience: Duration,
+    pub full_timeout: Duration,
 }
 
 impl EventAssigner {
     /// Creates the item of an event. The partition follows from the key, as in every queue of the store.
     pub fn item(&self, event: &Arc<Event>) -> AssignItem {
-        let partition = shard_of(event.key(), self.passage.partitions);
+        let partition = shard_of(event.key(), self.policy.partitions);
         AssignItem { event: Arc::clone(event), partition, number: 0 }
     }
 
@@ -92,13 +92,14 @@ impl EventAssigner {
         let shards = self.store.shards();
         let of_items: BTreeSet<u32> =
             items.iter().map(|item| shard_of(item.event.key(), shards)).collect();
-        let breaks =
-            || of_items.iter().map(|shard| self.store.breaks_of(*shard)).collect::<Vec<_>>();
+        let breaks = || {
+            of_items.iter().map(|shard| self.store.shard_disconnects(*shard)).collect::<Vec<_>>()
+        };
         let nothing = BTreeMap::new();
         let mut before = breaks();
         let mut result = self.assign_behind(items, &nothing).await;
         for attempt in 0.. {
-            let may_lack = match result.failed {
+            let may_lack = match result.error {
                 None => breaks() != before,
                 Some(AssignError::WentBack) => true,
                 Some(_) => false,
@@ -107,19 +108,19 @@ impl EventAssigner {
                 break;
             }
             if attempt == REWIND_ATTEMPTS {
-                result.failed = Some(AssignError::WentBack);
+                result.error = Some(AssignError::WentBack);
                 break;
             }
             before = breaks();
-            result.failed = None;
-            result = self.assign_again(items, result, None, &nothing).await;
+            result.error = None;
+            result = self.reassign_lost(items, result, None, &nothing).await;
         }
         result
     }
 
     /// Writes the events of a first call once more that the store may have lost, in these shards or in all. Writes
     /// nothing to a shard that lacks its witness.
-    pub(crate) async fn assign_again(
+    pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
         mut first: AssignResult,
@@ -128,12 +129,12 @@ impl EventAssigner {
     ) -> AssignResult {
         let is_in = |shard: u32| only.is_none_or(|only| only.contains(&shard));
         let mut lost: BTreeSet<(u32, u32)> = BTreeSet::new();
-        for put in first.put.iter().filter(|put| is_in(put.shard)) {
+        for put in first.entries.iter().filter(|put| is_in(put.shard)) {
             match self.has_lost(put).await {
                 Ok(true) => drop(lost.insert((put.partition, put.shard))),
                 Ok(false) => {}
                 Err(error) => {
-                    first.failed = Some(AssignError::Store(error));
+                    first.error = Some(AssignError::Store(error));
                     return first;
                 }
             }
@@ -141,7 +142,7 @@ impl EventAssigner {
         let shards = self.store.shards();
         let place = |item: &AssignItem| (item.partition, shard_of(item.event.key(), shards));
         // The store recognises numbered events by their ids, so all of them are written once more.
-        let is_numbered = self.passage.rules.numbers.is_some();
+        let is_numbered = self.policy.rules.numbering.is_some();
         let places: Vec<usize> = (0..items.len())
             .filter(|at| {
                 let place = place(&items[*at]);
@@ -152,7 +153,7 @@ impl EventAssigner {
         let some: Vec<AssignItem> = places.iter().map(|at| items[*at].clone()).collect();
         let again = self.assign_behind(&some, witnesses).await;
         for (at, assigned) in places.into_iter().zip(again.assigned) {
-            first.repeated += usize::from(matches!(assigned, AssignItemReply::New(_)));
+            first.rewritten += usize::from(matches!(assigned, AssignItemReply::New(_)));
             first.assigned[at] = match (first.assigned[at], assigned) {
                 (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
                     AssignItemReply::New(number)
@@ -164,18 +165,18 @@ impl EventAssigner {
         }
         // Entries that the call did not write because it failed stay lost.
         let replaced: BTreeSet<(u32, u32)> =
-            again.put.iter().map(|put| (put.partition, put.shard)).collect();
-        first.put.retain(|put| !replaced.contains(&(put.partition, put.shard)));
-        first.put.extend(again.put);
-        first.failed = again.failed;
+            again.entries.iter().map(|put| (put.partition, put.shard)).collect();
+        first.entries.retain(|put| !replaced.contains(&(put.partition, put.shard)));
+        first.entries.extend(again.entries);
+        first.error = again.error;
         first
     }
 
     /// Returns whether the store has lost entries of a queue.
     pub(crate) async fn has_lost(&self, put: &QueuedEntries) -> Result<bool, StoreError> {
-        let Destination::Stream(stream) = &self.passage.to else { return Ok(false) };
+        let Destination::Stream(stream) = &self.policy.destination else { return Ok(false) };
         let partition = Partition { stream: Arc::clone(stream), number: put.partition };
-        match self.store.queued(&partition, put.shard, put.run.end(), 1, 1).await {
+        match self.store.read_queue(&partition, put.shard, put.run.end(), 1, 1).await {
             Err(StoreError::RolledBack) => Ok(true),
             page => page.map(|_| false),
         }
@@ -191,11 +192,20 @@ impl EventAssigner {
     }
 
     /// Returns whether a shard has its witness.
-    pub(crate) async fn has(&self, shard: u32, witness: Witness) -> Result<bool, StoreError> {
-        let NumberingPolicy { to, rules, .. } = &self.passage;
+    pub(crate) async fn has_witness(
+        &self,
+        shard: u32,
+        witness: Witness,
+    ) -> Result<bool, StoreError> {
+        let NumberingPolicy { destination: to, rules, .. } = &self.policy;
         let witness = Some(witness);
-        let check =
-            AssignRequest { to: to.clone(), shard, rules: *rules, witness, lots: Vec::new() };
+        let check = AssignRequest {
+            destination: to.clone(),
+            shard,
+            rules: *rules,
+            witness,
+            groups: Vec::new(),
+        };
         match self.store.assign(Arc::new(check)).await {
             Err(StoreError::RolledBack) => Ok(false),
             reply => reply.map(|_| true),
@@ -208,7 +218,7 @@ impl EventAssigner {
         events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,
         put: &[QueuedEntries],
     ) -> BTreeMap<u32, Witness> {
-        if self.passage.rules.numbers.is_none() {
+        if self.policy.rules.numbering.is_none() {
             let entry = |put: &QueuedEntries| Witness::Entry {
                 partition: put.partition,
                 place: put.run.end(),
@@ -242,20 +252,20 @@ impl EventAssigner {
         let assigned = vec![AssignItemReply::AfterConflict; items.len()];
         let mut all = AssignResult { assigned, ..AssignResult::default() };
         let each = by_shard.into_iter().map(|(shard, places)| {
-            self.in_shard(shard, places, items, witnesses.get(&shard).cloned())
+            self.assign_in_shard(shard, places, items, witnesses.get(&shard).cloned())
         });
-        for ShardResult { done, put, failed } in join_all(each).await {
+        for ShardResult { results: done, entries: put, error: failed } in join_all(each).await {
             for (at, assigned) in done {
                 all.assigned[at] = assigned;
             }
-            all.put.extend(put);
-            all.failed = all.failed.or(failed);
+            all.entries.extend(put);
+            all.error = all.error.or(failed);
         }
         all
     }
 
     /// Writes the events of a shard in order, in calls of at most [`ASSIGN_LIMIT`] events and about [`ASSIGN_BYTES`].
-    async fn in_shard(
+    async fn assign_in_shard(
         &self,
         shard: u32,
         places: Vec<usize>,
@@ -285,10 +295,13 @@ impl EventAssigner {
                     lots[lot].push(*at);
                 }
             }
-            let (replies, runs) = match self.insist(shard, &lots, items, witness.clone()).await {
-                Ok(replies) => replies,
-                Err(error) => return ShardResult { done, put, failed: Some(error) },
-            };
+            let (replies, runs) =
+                match self.retry_while_full(shard, &lots, items, witness.clone()).await {
+                    Ok(replies) => replies,
+                    Err(error) => {
+                        return ShardResult { results: done, entries: put, error: Some(error) };
+                    }
+                };
             let done_before = done.len();
             let runs =
                 runs.into_iter().map(|(partition, run)| QueuedEntries { partition, shard, run });
@@ -307,11 +320,11 @@ impl EventAssigner {
             witness = self.witnesses(events, &runs).remove(&shard).or(witness);
             put.extend(runs);
         }
-        ShardResult { done, put, failed: None }
+        ShardResult { results: done, entries: put, error: None }
     }
 
     /// Sends lots to the store, and retries until [`Self::patience`] ends while a queue is full.
-    async fn insist(
+    async fn retry_while_full(
         &self,
         shard: u32,
         lots: &[Vec<usize>],
@@ -322,13 +335,18 @@ impl EventAssigner {
             let items = lot.iter().map(|at| items[*at].clone()).collect();
             AssignGroup {
                 origin: None,
-                parts: vec![OutboxChunk { place: OutboxPosition::default(), items }],
+                chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
             }
         };
-        let NumberingPolicy { to, rules, .. } = &self.passage;
+        let NumberingPolicy { destination: to, rules, .. } = &self.policy;
         let lots = lots.iter().map(lot).collect();
-        let assign =
-            Arc::new(AssignRequest { to: to.clone(), shard, rules: *rules, witness, lots });
+        let assign = Arc::new(AssignRequest {
+            destination: to.clone(),
+            shard,
+            rules: *rules,
+            witness,
+            groups: lots,
+        });
         let started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
@@ -339,7 +357,7 @@ impl EventAssigner {
                 Err(StoreError::RolledBack) => return Err(AssignError::WentBack),
                 Err(error) => return Err(AssignError::Store(error)),
             }
-            if started.elapsed() >= self.patience {
+            if started.elapsed() >= self.full_timeout {
                 return Err(AssignError::Full);
             }
             if throttle.allow() {

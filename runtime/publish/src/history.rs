@@ -36,10 +36,10 @@ pub(crate) struct PublishedCalls {
 impl PublishedCalls {
     /// Creates an empty history for the events of this assigner.
     pub(crate) fn new(assigner: &EventAssigner) -> Self {
-        let numbers = assigner.passage.rules.numbers;
+        let numbers = assigner.policy.rules.numbering;
         let retained = numbers.map(|numbers| Duration::from_millis(numbers.retain / 2));
         let max_age = retained.map_or(HISTORY_AGE, |retained| retained.min(HISTORY_AGE));
-        let breaks = assigner.store.breaks();
+        let breaks = assigner.store.disconnects();
         let history = ProducerHistory::new(HISTORY_BYTES, max_age.as_millis() as u64, breaks, 0);
         Self { history, started: Instant::now(), rewinds: 0, repeated: 0, changed: 0 }
     }
@@ -55,10 +55,10 @@ impl PublishedCalls {
         items: Vec<AssignItem>,
         result: AssignResult,
     ) {
-        if !assigner.store.may_go_back() {
+        if !assigner.store.may_roll_back() {
             return;
         }
-        let witnesses = assigner.witnesses(items.iter().zip(&result.assigned), &result.put);
+        let witnesses = assigner.witnesses(items.iter().zip(&result.assigned), &result.entries);
         let bytes = items.iter().map(|item| item.event.memory()).sum();
         self.history.add(PublishCall { items, result }, bytes, witnesses, self.now());
     }
@@ -75,7 +75,7 @@ impl PublishedCalls {
 
     /// Writes lost events again, if the store may have gone back in time since the last check.
     pub(crate) async fn restore(&mut self, assigner: &EventAssigner) -> Result<(), AssignError> {
-        let breaks = assigner.store.breaks();
+        let breaks = assigner.store.disconnects();
         self.history.forget_old(self.now());
         if self.history.is_in_doubt(breaks, self.now()) {
             self.put_lost_again(assigner).await?;
@@ -98,7 +98,7 @@ impl PublishedCalls {
             }
             self.rewinds += 1;
             match self.put_calls_again(assigner).await {
-                Ok(()) => self.log_restored(&assigner.passage.to),
+                Ok(()) => self.log_restored(&assigner.policy.destination),
                 // The store has gone back again.
                 Err(AssignError::WentBack) => {}
                 failed => return failed,
@@ -110,7 +110,7 @@ impl PublishedCalls {
     /// Returns the shards that lack their newest event. The others have all earlier events, too.
     async fn lacking(&self, assigner: &EventAssigner) -> Result<BTreeSet<u32>, AssignError> {
         let checks = self.witnesses().into_iter().map(async |(shard, witness)| {
-            let has = assigner.has(shard, witness).await?;
+            let has = assigner.has_witness(shard, witness).await?;
             Ok((!has).then_some(shard))
         });
         let lacking = try_join_all(checks).await.map_err(AssignError::Store)?;
@@ -122,18 +122,18 @@ impl PublishedCalls {
             let items = items.clone();
             let first = AssignResult {
                 assigned: result.assigned.clone(),
-                put: result.put.clone(),
+                entries: result.entries.clone(),
                 ..AssignResult::default()
             };
             let renewed = self.history.renewed();
-            let mut again = assigner.assign_again(&items, first, Some(shards), &renewed).await;
+            let mut again = assigner.reassign_lost(&items, first, Some(shards), &renewed).await;
             let pairs = result.assigned.iter().zip(&again.assigned);
             let changed = pairs.filter(|(before, now)| before.sequence() != now.sequence());
             self.changed += changed.count();
-            self.repeated += again.repeated;
-            let at = (again.repeated > 0).then(|| self.now());
-            let failed = again.failed.take();
-            let witnesses = assigner.witnesses(items.iter().zip(&again.assigned), &again.put);
+            self.repeated += again.rewritten;
+            let at = (again.rewritten > 0).then(|| self.now());
+            let failed = again.error.take();
+            let witnesses = assigner.witnesses(items.iter().zip(&again.assigned), &again.entries);
             self.history.written_again(PublishCall { items, result: again }, witnesses, at);
             if let Some(failed) = failed {
                 return Err(failed);

@@ -90,7 +90,7 @@ pub struct StreamPublisher {
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<ExchangeProducer>,
     /// A stream that receives the events and removes keys that have not ended (`key_ttl`).
-    forgets: Option<Arc<str>>,
+    expiring_stream: Option<Arc<str>>,
 }
 
 impl StreamPublisher {
@@ -110,7 +110,7 @@ impl StreamPublisher {
         stream: &str,
         store: BoxFuture<'_, Result<Arc<dyn Store>, StoreError>>,
     ) -> Result<Self, PublishError> {
-        loaded.unsupported()?;
+        loaded.check_supported()?;
         let (name, config) = find(loaded, stream)?;
         let stream = name.shared();
         let cannot =
@@ -129,7 +129,7 @@ impl StreamPublisher {
             }
             SourceConfig::Amqp(_) | SourceConfig::Stream(_) => {}
         }
-        let store = store.await.map_err(in_use)?;
+        let store = store.await.map_err(explain_in_use)?;
         numbering::check(loaded, &*store, InstanceId::random()).await?;
         let is_numbered = config.ordering == OrderingMode::Sequenced;
         let (passage, producer) = match &config.source {
@@ -139,17 +139,17 @@ impl StreamPublisher {
             SourceConfig::Amqp(source) => {
                 let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
                 let passage = if is_numbered {
-                    Some(NumberingPolicy::of_producers(loaded, exchange)?)
+                    Some(NumberingPolicy::for_producers(loaded, exchange)?)
                 } else {
                     None
                 };
-                (passage, Some(producer(loaded, &stream, source, config.ordering).await?))
+                (passage, Some(open_producer(loaded, &stream, source, config.ordering).await?))
             }
             SourceConfig::File(_) | SourceConfig::Http(_) => (None, None),
         };
         let readers = match &config.source {
             SourceConfig::Amqp(AmqpSourceConfig { exchange: Some(exchange), .. }) => {
-                loaded.config.readers(&exchange.0).collect()
+                loaded.config.exchange_readers(&exchange.0).collect()
             }
             _ => loaded.config.streams.get_key_value(&*stream).into_iter().collect::<Vec<_>>(),
         };
@@ -159,11 +159,15 @@ impl StreamPublisher {
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
         let patience = if is_alone { Duration::ZERO } else { shortened(RETRY_TIMEOUT) };
         let assigner = passage.map(|passage| {
-            let assigner = EventAssigner { store: Arc::clone(&store), passage, patience };
+            let assigner = EventAssigner {
+                store: Arc::clone(&store),
+                policy: passage,
+                full_timeout: patience,
+            };
             let history = PublishedCalls::new(&assigner);
             (assigner, history)
         });
-        Ok(Self { stream, store, assigner, producer, forgets })
+        Ok(Self { stream, store, assigner, producer, expiring_stream: forgets })
     }
 
     /// Publishes events, each behind the earlier events of its key. When the call returns, all events are durable and
@@ -181,11 +185,11 @@ impl StreamPublisher {
         events: &[Arc<Event>],
     ) -> Result<Vec<AssignItemReply>, PartialPublishError> {
         let wrong =
-            events.iter().enumerate().find_map(|(at, event)| Some((at, self.wrong(event)?)));
+            events.iter().enumerate().find_map(|(at, event)| Some((at, self.fault(event)?)));
         let right = &events[..wrong.as_ref().map_or(events.len(), |(at, _)| *at)];
         let (mut assigned, failed) = match &mut self.assigner {
             None => (vec![AssignItemReply::New(0); right.len()], None),
-            Some((assigner, history)) => put(assigner, history, right).await,
+            Some((assigner, history)) => assign_events(assigner, history, right).await,
         };
         let failed = failed.map(|error| not_assigned(&self.stream, error));
         // Every event with a number must be sent; otherwise its key would have a gap.
@@ -211,7 +215,8 @@ impl StreamPublisher {
         }
         let conflict =
             assigned.iter().position(|result| matches!(result, AssignItemReply::Conflict(_)));
-        let conflict = conflict.map(|at| (at, in_conflict(&right[at], assigned[at].sequence())));
+        let conflict =
+            conflict.map(|at| (at, conflict_message(&right[at], assigned[at].sequence())));
         let event = |(at, words)| PublishError::Event { at, words };
         assigned.resize(events.len(), AssignItemReply::AfterConflict);
         match failed.or_else(|| conflict.or(wrong).map(event)) {
@@ -222,22 +227,22 @@ impl StreamPublisher {
 
     /// Returns the fault of an invalid event. The check precedes the numbering: a numbered event that cannot be
     /// published would leave a gap.
-    fn wrong(&self, event: &Event) -> Option<String> {
+    fn fault(&self, event: &Event) -> Option<String> {
         if self.producer.as_ref().is_some_and(ExchangeProducer::is_routed)
-            && let Some(words) = RoutingKeyTemplate::wrong(event.key())
+            && let Some(words) = RoutingKeyTemplate::length_error(event.key())
         {
             return Some(words);
         }
         let numbers = self.numbers()?;
         let Some(sequence) = event.sequence() else {
-            return self.forgets.as_ref().map(|stream| {
+            return self.expiring_stream.as_ref().map(|stream| {
                 format!(
                     "the event has no sequence, and streams.{stream}.key_ttl removes keys whose numbers continue \
                      here: set key_ttl to \"off\", or let the producer number its events"
                 )
             });
         };
-        NumberingPolicy::wrong(numbers.first, sequence)
+        NumberingPolicy::sequence_error(numbers.first, sequence)
     }
 
     /// Returns whether the store numbers the events before the stream receives them.
@@ -246,7 +251,7 @@ impl StreamPublisher {
     }
 
     fn numbers(&self) -> Option<NumberingSettings> {
-        self.assigner.as_ref()?.0.passage.rules.numbers
+        self.assigner.as_ref()?.0.policy.rules.numbering
     }
 
     /// Returns the name of the stream.
@@ -275,7 +280,7 @@ impl StreamPublisher {
     ) -> Result<bool, PublishError> {
         let mut behind = MarkConditions { before, ..MarkConditions::default() };
         if let Some((assigner, history)) = &self.assigner {
-            behind.to = Some(&assigner.passage.to);
+            behind.to = Some(&assigner.policy.destination);
             behind.witnesses = history.witnesses();
         }
         let is_put = self.store.put_mark_in_shards(mark, &behind).await?;
@@ -317,7 +322,7 @@ fn not_assigned(stream: &str, error: AssignError) -> PublishError {
 
 /// Writes events to the store, behind all events that the publisher wrote before. If the store has lost some of the
 /// earlier events, writes these again first.
-async fn put(
+async fn assign_events(
     assigner: &EventAssigner,
     history: &mut PublishedCalls,
     events: &[Arc<Event>],
@@ -326,7 +331,7 @@ async fn put(
     if let Err(failed) = history.restore(assigner).await {
         return (numbers, Some(failed));
     }
-    let is_numbered = assigner.passage.rules.numbers.is_some();
+    let is_numbered = assigner.policy.rules.numbering.is_some();
     for _ in 0..REWIND_ATTEMPTS {
         // The store recognises numbered events that it has. It would queue unnumbered events a second time.
         let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::AfterConflict;
@@ -341,7 +346,7 @@ async fn put(
                 (_, now) => now,
             };
         }
-        let failed = result.failed.take();
+        let failed = result.error.take();
         let is_put = |now: &AssignItemReply| {
             matches!(now, AssignItemReply::New(_) | AssignItemReply::Known(_))
         };
@@ -350,7 +355,7 @@ async fn put(
         history.add(
             assigner,
             kept,
-            AssignResult { assigned: now, put: result.put, ..AssignResult::default() },
+            AssignResult { assigned: now, entries: result.entries, ..AssignResult::default() },
         );
         if !matches!(failed, Some(AssignError::WentBack)) {
             return (numbers, failed);
@@ -367,7 +372,7 @@ pub fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-fn in_conflict(event: &Event, sequence: u64) -> String {
+fn conflict_message(event: &Event, sequence: u64) -> String {
     let (what, right) = match event.sequence() {
         Some(sequence) => (format!("sequence {sequence}"), "sequence"),
         None => (format!("the id {:?}", event.id()), "id"),
@@ -396,7 +401,7 @@ fn find<'a>(
 }
 
 /// Adds to the error of a store in use that only one process can open an embedded store, and what to do.
-fn in_use(error: StoreError) -> StoreError {
+fn explain_in_use(error: StoreError) -> StoreError {
     match error {
         StoreError::InUse(words) => StoreError::InUse(format!(
             "{words}. Only one process at a time can open an embedded store; with [store] kind = \"redis\", events \
@@ -407,7 +412,7 @@ fn in_use(error: StoreError) -> StoreError {
 }
 
 /// Declares the exchange of a stream and its queues, and creates the producer that publishes to it.
-async fn producer(
+async fn open_producer(
     loaded: &LoadedConfig,
     stream: &str,
     source: &AmqpSourceConfig,

@@ -17,7 +17,7 @@ use ordain_store::StoreError;
 pub(super) struct AnsweredCommits {
     file: File,
     path: PathBuf,
-    broken: bool,
+    has_failed: bool,
 }
 
 impl AnsweredCommits {
@@ -25,13 +25,13 @@ impl AnsweredCommits {
     pub(super) fn open(path: PathBuf, groups: u64) -> Result<Self, StoreError> {
         let answered = read(&path);
         if answered > groups {
-            return Err(lost(&path, answered, groups));
+            return Err(lost_commits_error(&path, answered, groups));
         }
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
         let file = opened.map_err(|error| {
             StoreError::Unusable(format!("cannot write {}: {error}", path.display()))
         })?;
-        let mut this = Self { file, path, broken: false };
+        let mut this = Self { file, path, has_failed: false };
         this.write(groups);
         Ok(this)
     }
@@ -40,7 +40,7 @@ impl AnsweredCommits {
     pub(super) fn write(&mut self, groups: u64) {
         let written = self.file.rewind().and_then(|()| self.file.write_all(&groups.to_le_bytes()));
         if let Err(error) = written
-            && !std::mem::replace(&mut self.broken, true)
+            && !std::mem::replace(&mut self.has_failed, true)
         {
             let path = self.path.display();
             tracing::warn!(
@@ -57,7 +57,7 @@ pub(super) fn read(path: &Path) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-fn lost(path: &Path, answered: u64, groups: u64) -> StoreError {
+fn lost_commits_error(path: &Path, answered: u64, groups: u64) -> StoreError {
     StoreError::Unusable(format!(
         "the store has lost commits: it had answered {answered} groups of requests and contains \
          {groups}, so its database is damaged or incomplete. If the folder contains data.before, \

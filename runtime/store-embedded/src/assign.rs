@@ -13,7 +13,7 @@ use super::keys;
 use super::queue::QueueRecord;
 use super::tables::Tables;
 use ordain_store::codec::{
-    AssignedChunk, KeyCounter, OriginRecord, decode_given, encode_given, encode_retained,
+    AssignedChunk, KeyCounter, OriginRecord, decode_assigned, encode_assigned, encode_retained,
 };
 use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
@@ -40,7 +40,7 @@ pub(super) struct AssignChanges<'a> {
     /// Ids, messages and blocks after the write; `None` means removal.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
     /// Places of expiring records, by their expiry time.
-    kept: BTreeMap<u64, Vec<u8>>,
+    expiries: BTreeMap<u64, Vec<u8>>,
     /// The earliest of these times.
     pub(super) earliest: u64,
 }
@@ -77,7 +77,7 @@ impl<'a> AssignChanges<'a> {
             queues: BTreeMap::new(),
             nonce: rand::random(),
             log: HashMap::new(),
-            kept: BTreeMap::new(),
+            expiries: BTreeMap::new(),
             earliest: u64::MAX,
         }
     }
@@ -88,14 +88,14 @@ impl<'a> AssignChanges<'a> {
             return Ok(AssignReply::Full);
         }
         let mut origins = HashSet::new();
-        let mut replies = Vec::with_capacity(self.assign.lots.len());
-        for lot in &self.assign.lots {
+        let mut replies = Vec::with_capacity(self.assign.groups.len());
+        for lot in &self.assign.groups {
             replies.push(match &lot.origin {
-                None => AssignGroupReply::Done(self.take_from_producer(lot)?),
+                None => AssignGroupReply::Done(self.assign_producer_group(lot)?),
                 Some(origin) => {
-                    let place = keys::origin(&self.assign.to, self.assign.shard, origin);
+                    let place = keys::origin(&self.assign.destination, self.assign.shard, origin);
                     if origins.insert(place.clone()) {
-                        self.take_from_owner(lot, origin, &place)?
+                        self.assign_owner_group(lot, origin, &place)?
                     } else {
                         // A repeated origin must be sent again in another call.
                         AssignGroupReply::Fenced
@@ -107,7 +107,7 @@ impl<'a> AssignChanges<'a> {
         Ok(AssignReply::Groups(replies, runs))
     }
 
-    fn take_from_producer(
+    fn assign_producer_group(
         &mut self,
         lot: &'a AssignGroup,
     ) -> Result<Vec<AssignItemReply>, AssignFailure> {
@@ -123,7 +123,7 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Processes the messages of an owner, which are identified by their places in the outbox.
-    fn take_from_owner(
+    fn assign_owner_group(
         &mut self,
         lot: &'a AssignGroup,
         origin: &OriginOutbox,
@@ -138,23 +138,24 @@ impl<'a> AssignChanges<'a> {
             return Ok(AssignGroupReply::Fenced);
         }
         let known = (record.epoch, record.last);
-        if origin.before.is_some_and(|before| known < (origin.epoch, before)) {
+        if origin.last_confirmed.is_some_and(|before| known < (origin.epoch, before)) {
             let last = (record.epoch == origin.epoch).then_some(record.last);
             return Ok(AssignGroupReply::RolledBack(last));
         }
-        if origin.epoch > record.epoch && record.highest.commit > origin.found {
-            self.drop_lost(place, &mut record, origin.found)?;
+        if origin.epoch > record.epoch && record.highest.commit > origin.claimed_commit {
+            self.drop_lost_commits(place, &mut record, origin.claimed_commit)?;
         }
         let highest = record.highest;
-        let is_behind_all = lot.parts.iter().all(|part| part.place > highest);
-        let given = if is_behind_all { HashMap::new() } else { self.given(place, &record, lot)? };
+        let is_behind_all = lot.chunks.iter().all(|part| part.position > highest);
+        let given =
+            if is_behind_all { HashMap::new() } else { self.known_numbers(place, &record, lot)? };
         let known = |part: &OutboxChunk, item: &AssignItem| {
-            given.get(&(part.place.commit, item.event.id_digest())).copied()
+            given.get(&(part.position.commit, item.event.id_digest())).copied()
         };
         // Late messages are from an earlier request whose caller no longer waits for an answer.
         let is_late =
-            |part: &&OutboxChunk| origin.epoch == record.epoch && part.place <= record.last;
-        let mut late = lot.parts.iter().filter(is_late);
+            |part: &&OutboxChunk| origin.epoch == record.epoch && part.position <= record.last;
+        let mut late = lot.chunks.iter().filter(is_late);
         if late.any(|part| part.items.iter().any(|item| known(part, item).is_none())) {
             return Ok(AssignGroupReply::Fenced);
         }
@@ -162,7 +163,7 @@ impl<'a> AssignChanges<'a> {
         let mut new = Vec::new();
         // The number of the last message of each key: a later one must not get a lower number.
         let mut floors: HashMap<&str, u64> = HashMap::new();
-        for part in &lot.parts {
+        for part in &lot.chunks {
             let mut messages = Vec::new();
             for item in &part.items {
                 let sequence = if let Some(sequence) = known(part, item) {
@@ -170,8 +171,8 @@ impl<'a> AssignChanges<'a> {
                     sequence
                 } else {
                     let floor = floors.get(item.event.key()).copied().unwrap_or_default();
-                    let own = self.number_before(item)?.filter(|number| *number > floor);
-                    let sequence = self.put(item, own)?.unwrap_or_default();
+                    let own = self.lost_number(item)?.filter(|number| *number > floor);
+                    let sequence = self.put_message(item, own)?.unwrap_or_default();
                     answers.push(AssignItemReply::New(sequence));
                     messages.push((item.event.id_digest(), sequence));
                     sequence
@@ -179,16 +180,17 @@ impl<'a> AssignChanges<'a> {
                 floors.insert(item.event.key(), sequence);
             }
             if !messages.is_empty() {
-                new.push(AssignedChunk { place: part.place, messages });
+                new.push(AssignedChunk { place: part.position, messages });
             }
-            record.given(origin.epoch, part.place);
+            record.record_assigned(origin.epoch, part.position);
         }
-        self.drop_blocks(place, &mut record, origin.done)?;
-        record.is_mixed &= record.first < record.next;
+        self.trim_blocks(place, &mut record, origin.published_commit)?;
+        record.is_unordered &= record.first < record.next;
         if let Some(first) = new.first() {
-            record.is_mixed |= record.first < record.next && first.place.commit < highest.commit;
+            record.is_unordered |=
+                record.first < record.next && first.place.commit < highest.commit;
             // The new block may replace a lost block.
-            self.log.insert(keys::given(place, record.next), Some(encode_given(&new)));
+            self.log.insert(keys::assigned_block(place, record.next), Some(encode_assigned(&new)));
             record.next += 1;
         }
         self.batch.insert(&self.tables.log, place, record.encode());
@@ -196,18 +198,18 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns the known numbers of an origin's messages in the commits of a lot, by commit and id.
-    fn given(
+    fn known_numbers(
         &self,
         place: &[u8],
         record: &OriginRecord,
         lot: &AssignGroup,
     ) -> Result<HashMap<(u64, u64), u64>, AssignFailure> {
-        let commits = lot.parts.iter().map(|part| part.place.commit);
+        let commits = lot.chunks.iter().map(|part| part.position.commit);
         let from = commits.clone().min().unwrap_or(0);
         let to = commits.max().unwrap_or(0);
         let mut low = record.first;
         let mut high = record.next;
-        while low < high && !record.is_mixed {
+        while low < high && !record.is_unordered {
             let middle = low.midpoint(high);
             let block = self.block(place, middle)?;
             if block.last().is_some_and(|part| part.place.commit < from) {
@@ -219,7 +221,7 @@ impl<'a> AssignChanges<'a> {
         let mut given = HashMap::new();
         for number in low..record.next {
             let block = self.block(place, number)?;
-            if !record.is_mixed && block.first().is_some_and(|part| part.place.commit > to) {
+            if !record.is_unordered && block.first().is_some_and(|part| part.place.commit > to) {
                 break;
             }
             for AssignedChunk { place, messages } in block {
@@ -232,20 +234,20 @@ impl<'a> AssignChanges<'a> {
     }
 
     fn block(&self, place: &[u8], number: u64) -> Result<Vec<AssignedChunk>, AssignFailure> {
-        let field = keys::given(place, number);
+        let field = keys::assigned_block(place, number);
         if let Some(Some(bytes)) = self.log.get(&field) {
-            return decode_given(bytes).map_err(|error| AssignFailure::Store(corrupt(error)));
+            return decode_assigned(bytes).map_err(|error| AssignFailure::Store(corrupt(error)));
         }
         let Some(bytes) = self.tables.log.get(field)? else {
             let words = format!("block {number} of an origin is missing");
             return Err(AssignFailure::Store(corrupt(words)));
         };
-        decode_given(&bytes).map_err(|error| AssignFailure::Store(corrupt(error)))
+        decode_assigned(&bytes).map_err(|error| AssignFailure::Store(corrupt(error)))
     }
 
     /// Removes commits that the outbox has lost: from the last blocks, or from all blocks if their
     /// commits do not ascend.
-    fn drop_lost(
+    fn drop_lost_commits(
         &mut self,
         place: &[u8],
         record: &mut OriginRecord,
@@ -256,20 +258,20 @@ impl<'a> AssignChanges<'a> {
             let parts = block.len();
             block.retain(|part| part.place.commit <= found);
             if block.is_empty() && number + 1 == record.next {
-                self.log.insert(keys::given(place, number), None);
+                self.log.insert(keys::assigned_block(place, number), None);
                 record.next = number;
             } else if block.len() < parts {
-                self.log.insert(keys::given(place, number), Some(encode_given(&block)));
-            } else if !record.is_mixed {
+                self.log.insert(keys::assigned_block(place, number), Some(encode_assigned(&block)));
+            } else if !record.is_unordered {
                 break;
             }
         }
-        record.highest = OutboxPosition { commit: found, part: u32::MAX };
+        record.highest = OutboxPosition { commit: found, chunk: u32::MAX };
         Ok(())
     }
 
     /// Removes the first blocks whose commits are all published, several at a time.
-    fn drop_blocks(
+    fn trim_blocks(
         &mut self,
         place: &[u8],
         record: &mut OriginRecord,
@@ -282,14 +284,15 @@ impl<'a> AssignChanges<'a> {
             if self.block(place, number)?.iter().any(|part| part.place.commit > done) {
                 break;
             }
-            self.log.insert(keys::given(place, number), None);
+            self.log.insert(keys::assigned_block(place, number), None);
             record.first = number + 1;
         }
         Ok(())
     }
 
     fn is_full(&mut self) -> Result<bool, AssignFailure> {
-        let (Some(limit), Destination::Stream(stream)) = (self.assign.rules.queue, &self.assign.to)
+        let (Some(limit), Destination::Stream(stream)) =
+            (self.assign.rules.queue_limit, &self.assign.destination)
         else {
             return Ok(false);
         };
@@ -309,32 +312,32 @@ impl<'a> AssignChanges<'a> {
 
     /// Processes a producer's message, which is identified by its id, or by its own number.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
-        let to = &self.assign.to;
+        let to = &self.assign.destination;
         let event = &item.event;
-        let Some(numbers) = self.assign.rules.numbers else {
-            return Ok(AssignItemReply::New(self.put(item, None)?.unwrap_or_default()));
+        let Some(numbers) = self.assign.rules.numbering else {
+            return Ok(AssignItemReply::New(self.put_message(item, None)?.unwrap_or_default()));
         };
         let place = match event.sequence() {
             Some(sequence) => keys::retained(to, event.key(), sequence),
             None => keys::id(to, event.key(), event.id_digest()),
         };
         let found = if let Some(found) = self.log.get(&place) {
-            found.as_deref().and_then(|stored| self.published(event.sequence(), stored))
+            found.as_deref().and_then(|stored| self.decode_published(event.sequence(), stored))
         } else {
             let stored = self.tables.log.get(&place)?;
-            stored.and_then(|stored| self.published(event.sequence(), &stored))
+            stored.and_then(|stored| self.decode_published(event.sequence(), &stored))
         };
         if let Some((sequence, content)) = found {
             let is_same = content == event.content();
             let known = if is_same { AssignItemReply::Known } else { AssignItemReply::Conflict };
             return Ok(known(sequence));
         }
-        let sequence = self.put(item, event.sequence())?.unwrap_or_default();
+        let sequence = self.put_message(item, event.sequence())?.unwrap_or_default();
         if event.sequence().is_none() {
             let until = self.now.saturating_add(numbers.retain);
             let content = event.content().to_be_bytes();
             let value = [sequence.to_le_bytes(), content, until.to_le_bytes()].concat();
-            self.keep(until, &place);
+            self.schedule_expiry(until, &place);
             self.log.insert(place, Some(value));
         }
         Ok(AssignItemReply::New(sequence))
@@ -342,7 +345,7 @@ impl<'a> AssignChanges<'a> {
 
     /// Returns the number and the content digest of a message published before, by its own number
     /// or by its id; `None` if the record has expired.
-    fn published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
+    fn decode_published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
         let (parts, _) = found.as_chunks::<8>();
         let (until, sequence, content) = match own {
             Some(sequence) => (parts.first()?, sequence, parts.get(1)?),
@@ -354,31 +357,31 @@ impl<'a> AssignChanges<'a> {
 
     /// Returns the number that a message had before the store lost it, unless another message has
     /// the number now.
-    fn number_before(&self, item: &AssignItem) -> Result<Option<u64>, AssignFailure> {
+    fn lost_number(&self, item: &AssignItem) -> Result<Option<u64>, AssignFailure> {
         if item.number == 0 {
             return Ok(None);
         }
-        let place = keys::retained(&self.assign.to, item.event.key(), item.number);
+        let place = keys::retained(&self.assign.destination, item.event.key(), item.number);
         let stored = match self.log.get(&place) {
             Some(found) => found.as_deref().map(<[u8]>::to_vec),
             None => self.tables.log.get(&place)?.map(|stored| stored.to_vec()),
         };
-        let is_taken =
-            stored.is_some_and(|stored| self.published(Some(item.number), &stored).is_some());
+        let is_taken = stored
+            .is_some_and(|stored| self.decode_published(Some(item.number), &stored).is_some());
         Ok((!is_taken).then_some(item.number))
     }
 
     /// Numbers a message, retains it, and queues it for its stream.
-    fn put(
+    fn put_message(
         &mut self,
         item: &'a AssignItem,
         own: Option<u64>,
     ) -> Result<Option<u64>, AssignFailure> {
-        let sequence = match self.assign.rules.numbers {
-            Some(numbers) => Some(self.number(item, own, &numbers)?),
+        let sequence = match self.assign.rules.numbering {
+            Some(numbers) => Some(self.assign_number(item, own, &numbers)?),
             None => item.event.sequence(),
         };
-        let to = &self.assign.to;
+        let to = &self.assign.destination;
         let event = &item.event;
         let value = encode_retained(event, sequence);
         if let Some(QueueAppend { queue, history, .. }) = self.queues.get_mut(&item.partition)
@@ -391,10 +394,10 @@ impl<'a> AssignChanges<'a> {
             let entry = [&history.to_le_bytes()[..], &value[8..]].concat();
             self.batch.insert(&self.tables.queue, place, entry);
         }
-        if let (Some(numbers), Some(sequence)) = (self.assign.rules.numbers, sequence) {
+        if let (Some(numbers), Some(sequence)) = (self.assign.rules.numbering, sequence) {
             let place = keys::retained(to, event.key(), sequence);
             let until = self.now.saturating_add(numbers.retain);
-            self.keep(until, &place);
+            self.schedule_expiry(until, &place);
             let value = [&until.to_le_bytes()[..], &value].concat();
             self.log.insert(place, Some(value));
             if let Some(old) = sequence.checked_sub(numbers.retain_events) {
@@ -405,7 +408,7 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns the number of a message, which may be its own number.
-    fn number(
+    fn assign_number(
         &mut self,
         item: &'a AssignItem,
         own: Option<u64>,
@@ -414,7 +417,7 @@ impl<'a> AssignChanges<'a> {
         let key = item.event.key();
         let mut counter = match self.counters.get(key) {
             Some(counter) => *counter,
-            None => match self.tables.log.get(keys::count(&self.assign.to, key))? {
+            None => match self.tables.log.get(keys::key_counter(&self.assign.destination, key))? {
                 Some(bytes) => KeyCounter::decode(&bytes)
                     .map_err(|error| AssignFailure::Store(corrupt(error)))?,
                 None => KeyCounter { next: numbers.first, end: 0 },
@@ -427,15 +430,15 @@ impl<'a> AssignChanges<'a> {
         counter.next = counter.next.max(sequence.saturating_add(1));
         if item.event.end() {
             counter.end = self.now.saturating_add(numbers.complete_ttl);
-            let place = keys::count(&self.assign.to, key);
-            self.keep(counter.end, &place);
+            let place = keys::key_counter(&self.assign.destination, key);
+            self.schedule_expiry(counter.end, &place);
         }
         self.counters.insert(key, counter);
         Ok(sequence)
     }
 
-    fn keep(&mut self, until: u64, place: &[u8]) {
-        let block = self.kept.entry(until).or_default();
+    fn schedule_expiry(&mut self, until: u64, place: &[u8]) {
+        let block = self.expiries.entry(until).or_default();
         block.extend_from_slice(&(place.len() as u32).to_le_bytes());
         block.extend_from_slice(place);
     }
@@ -449,11 +452,11 @@ impl<'a> AssignChanges<'a> {
             }
         }
         for (key, counter) in &self.counters {
-            let place = keys::count(&self.assign.to, key);
+            let place = keys::key_counter(&self.assign.destination, key);
             self.batch.insert(&self.tables.log, place, counter.encode());
         }
         let mut runs = Vec::new();
-        if let Destination::Stream(stream) = &self.assign.to {
+        if let Destination::Stream(stream) = &self.assign.destination {
             for (number, QueueAppend { queue, before, history }) in &self.queues {
                 let last = queue.ends.last.number;
                 if last > *before {
@@ -464,9 +467,9 @@ impl<'a> AssignChanges<'a> {
                 self.batch.insert(&self.tables.log, place, queue.encode());
             }
         }
-        for (until, block) in std::mem::take(&mut self.kept) {
+        for (until, block) in std::mem::take(&mut self.expiries) {
             self.earliest = self.earliest.min(until);
-            self.batch.insert(&self.tables.times, keys::kept_age(until, rand::random()), block);
+            self.batch.insert(&self.tables.times, keys::retained_age(until, rand::random()), block);
         }
         runs
     }
@@ -477,7 +480,7 @@ fn corrupt(words: impl std::fmt::Display) -> StoreError {
 }
 
 /// Removes the expired records of one entry. Returns the number of places in the entry.
-pub(super) fn forget(
+pub(super) fn remove_expired(
     tables: &Tables,
     batch: &mut OwnedWriteBatch,
     entry: Slice,
@@ -490,7 +493,7 @@ pub(super) fn forget(
         let length = u32::from_le_bytes(*length) as usize;
         let Some((place, after)) = after.split_at_checked(length) else { break };
         // The place may contain a record of a later life of its key by now.
-        let until = tables.log.get(place)?.and_then(|value| keys::kept_until(place, &value));
+        let until = tables.log.get(place)?.and_then(|value| keys::expiry_time(place, &value));
         if until.is_none_or(|until| until <= now) {
             batch.remove(&tables.log, place);
         }

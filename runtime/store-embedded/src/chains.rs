@@ -11,21 +11,21 @@ use super::queue::QueueRecord;
 use super::record::EmbeddedRecord;
 use super::request::WriterRequest;
 use super::shared::SharedStore;
-use super::tables::{detach, read_error};
+use super::tables::{into_owned_bytes, read_error};
 use super::{EmbeddedStore, keys};
 use ordain_store::codec::{decode_queued, decode_retained};
 use ordain_store::{
     AssignReply, AssignRequest, Claim, DequeueResult, Destination, MessageLog, Partition,
-    QueueEnds, QueuePage, StoreError, readable,
+    QueueEnds, QueuePage, StoreError, ok_or_log,
 };
 
 #[async_trait]
 impl MessageLog for EmbeddedStore {
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError> {
-        self.ask(|answer| WriterRequest::Assign { assign, answer }).await?
+        self.send_request(|answer| WriterRequest::Assign { assign, answer }).await?
     }
 
-    async fn retained(
+    async fn retained_messages(
         &self,
         to: &Destination,
         key: &Key,
@@ -38,7 +38,7 @@ impl MessageLog for EmbeddedStore {
         self.read(move |shared| retained(shared, &to, &key, &wanted, bytes)).await
     }
 
-    async fn queued(
+    async fn read_queue(
         &self,
         partition: &Partition,
         shard: u32,
@@ -63,7 +63,7 @@ impl MessageLog for EmbeddedStore {
         let partition = partition.clone();
         let request =
             |answer| WriterRequest::Dequeue { partition, claim, shard, commit, through, answer };
-        self.ask(request).await?
+        self.send_request(request).await?
     }
 
     async fn partitions_of(
@@ -75,7 +75,7 @@ impl MessageLog for EmbeddedStore {
         self.read(move |shared| partitions_of(shared, &places)).await
     }
 
-    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
+    async fn queue_ends(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
         let partition = partition.clone();
         self.read(move |shared| waiting_in(shared, &partition)).await
     }
@@ -97,14 +97,14 @@ fn retained(
         let last = *range.end();
         for entry in snapshot.range(&shared.tables.log, from..=keys::retained(to, key, last)) {
             let (place, value) = entry.into_inner().map_err(|error| read_error(&error))?;
-            if keys::kept_until(&place, &value).is_some_and(|until| until <= now) {
+            if keys::expiry_time(&place, &value).is_some_and(|until| until <= now) {
                 continue;
             }
             if !events.is_empty() && read + value.len() > bytes {
                 return Ok(events);
             }
             read += value.len();
-            events.extend(readable(key, decode_retained(&detach(value))));
+            events.extend(ok_or_log(key, decode_retained(&into_owned_bytes(value))));
         }
     }
     Ok(events)
@@ -123,7 +123,7 @@ fn queued(
     let queue = QueueRecord::decode(queue.map_err(|error| read_error(&error))?.as_deref())?;
     let of = |number| keys::queued(partition, shard, number);
     let read = |number| snapshot.get(&store.tables.queue, of(number));
-    if !queue.has(after, read).map_err(|error| read_error(&error))? {
+    if !queue.contains(after, read).map_err(|error| read_error(&error))? {
         return Err(StoreError::RolledBack);
     }
     let first = queue.ends.first;
@@ -138,7 +138,7 @@ fn queued(
         read += value.len();
         let number = keys::outbox_number(&place).unwrap_or_default();
         let place = QueuePosition { number, history: queue.history_at(number, Some(&value)) };
-        let value = detach(value);
+        let value = into_owned_bytes(value);
         entries.push((place, decode_queued(value.slice(value.len().min(8)..))));
     }
     Ok(QueuePage { first, entries })
@@ -147,7 +147,7 @@ fn queued(
 fn partitions_of(shared: &SharedStore, places: &[Vec<u8>]) -> Result<Vec<Option<u32>>, StoreError> {
     let partition = |place: &Vec<u8>| {
         let found = shared.tables.jobs.get(place).map_err(|error| read_error(&error))?;
-        Ok(found.and_then(|job| Some(EmbeddedRecord::parse(&job).ok()?.job.partition)))
+        Ok(found.and_then(|job| Some(EmbeddedRecord::parse(&job).ok()?.key_record.partition)))
     };
     places.iter().map(partition).collect()
 }

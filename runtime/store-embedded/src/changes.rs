@@ -15,11 +15,11 @@ use super::keys;
 use super::recent::RecordCache;
 use super::record::{self, EmbeddedRecord, INLINE_STATE_BYTES, RecordEnvelope, StateLocation};
 use super::shared::SharedStore;
-use super::tables::{Tables, is_damage, own_key};
+use super::tables::{Tables, copy_key, is_damage};
 use ordain_store::codec::{
-    ACCEPTED_ID_BYTES, encode_letter, encode_outbox_write, encode_taken_id, letter_time,
+    ACCEPTED_ID_BYTES, encode_accepted_id, encode_letter, encode_outbox_write, letter_time,
 };
-use ordain_store::{Partition, too_long};
+use ordain_store::{Partition, key_length_error};
 
 /// The maximum number of ids that are removed by name, without reading which exist: the default
 /// number of ids remembered for a key. Sequences have no holes, so normally each id exists.
@@ -31,7 +31,7 @@ pub(super) struct BatchChanges<'a> {
     pub(super) present: Vec<ExistingSpill>,
     pub(super) earliest: EarliestTimes,
     tables: &'a Tables,
-    recent: &'a mut RecordCache,
+    record_cache: &'a mut RecordCache,
     partition: &'a Partition,
     now: u64,
     scratch: Vec<u8>,
@@ -53,7 +53,7 @@ impl<'a> BatchChanges<'a> {
             present: Vec::new(),
             earliest: EarliestTimes::default(),
             tables,
-            recent,
+            record_cache: recent,
             partition,
             now,
             scratch: Vec::new(),
@@ -78,7 +78,7 @@ impl<'a> BatchChanges<'a> {
         self.present.sort_unstable_by_key(|present| (present.write, present.sequence));
         for (index, write) in writes.iter().enumerate() {
             if refused.binary_search_by_key(&index, |(refused, _)| *refused).is_err() {
-                let incarnation = match write.job.incarnation {
+                let incarnation = match write.record.incarnation {
                     0 => self.now,
                     since => since,
                 };
@@ -89,10 +89,10 @@ impl<'a> BatchChanges<'a> {
     }
 
     fn write(&mut self, index: usize, write: &KeyWrite) -> fjall::Result<Option<WriteRefusal>> {
-        if let Some(words) = too_long(&write.key) {
+        if let Some(words) = key_length_error(&write.key) {
             return Ok(Some(WriteRefusal::Corrupt(words)));
         }
-        match self.write_sound(index, write) {
+        match self.check_and_apply(index, write) {
             Err(error) if is_damage(&error) => Ok(Some(WriteRefusal::Corrupt(error.to_string()))),
             other => other,
         }
@@ -100,21 +100,21 @@ impl<'a> BatchChanges<'a> {
 
     /// Applies one write. Reads everything before it changes anything, so that a key with an
     /// unreadable part is refused as a whole.
-    fn write_sound(
+    fn check_and_apply(
         &mut self,
         index: usize,
         write: &KeyWrite,
     ) -> fjall::Result<Option<WriteRefusal>> {
         let tables = self.tables;
         let place = Slice::from(keys::job(&self.partition.stream, &write.key));
-        let stored = self.recent.get(tables, &place)?;
+        let stored = self.record_cache.get(tables, &place)?;
         let old = match stored.as_deref().map(EmbeddedRecord::parse).transpose() {
             Ok(old) => old,
             Err(error) => return Ok(Some(WriteRefusal::Corrupt(error.to_string()))),
         };
-        let expired = old.as_ref().is_some_and(|old| old.envelope.expired(self.now));
+        let expired = old.as_ref().is_some_and(|old| old.envelope.is_expired(self.now));
         let live = old.as_ref().filter(|_| !expired);
-        if let Some(refusal) = refuse(write, live, self.partition.number) {
+        if let Some(refusal) = check_condition(write, live, self.partition.number) {
             return Ok(Some(refusal));
         }
         if let Some(old) = &old
@@ -123,16 +123,16 @@ impl<'a> BatchChanges<'a> {
             // A separate batch, so that no batch names a place twice. An expired job is already
             // invisible.
             let mut leftover = OwnedWriteBatch::with_capacity(tables.db.clone(), 8);
-            remove_job(tables, self.recent, &mut leftover, &place, old)?;
+            remove_record(tables, self.record_cache, &mut leftover, &place, old)?;
             leftover.commit()?;
         }
-        let found = self.look(write, live)?;
+        let found = self.read_related(write, live)?;
         self.apply(index, write, place, live, found);
         Ok(None)
     }
 
     /// Reads the entries that a write depends on besides the job; usually none.
-    fn look(
+    fn read_related(
         &self,
         write: &KeyWrite,
         old: Option<&EmbeddedRecord<'_>>,
@@ -141,8 +141,8 @@ impl<'a> BatchChanges<'a> {
         let Some(old) = old else { return Ok(found) };
         let stream = &self.partition.stream;
         let place = |sequence| keys::event(stream, &write.key, sequence);
-        let held = old.job.spilled;
-        let kept = write.job.spilled.count;
+        let held = old.key_record.spilled;
+        let kept = write.record.spilled.count;
         for (sequence, event) in &write.spill {
             if held.spans(*sequence)
                 && let Some(there) = self.tables.spill.get(place(*sequence))?
@@ -152,15 +152,15 @@ impl<'a> BatchChanges<'a> {
                 found.present.push((*sequence, same));
             }
         }
-        let next = write.job.next;
+        let next = write.record.next;
         // If nothing is to remain, events beyond `next` are removed as well: the key has ended.
         let end = if kept == 0 { u64::MAX } else { next };
         if held.count > 0 && held.first < end {
             found.settled = in_range(&self.tables.spill, place(held.first), place(end))?;
         }
         // If no ids are remembered any more, the next sequence is above all ids.
-        let to = if write.job.ids_from == 0 { next } else { write.job.ids_from };
-        let from = old.job.ids_from;
+        let to = if write.record.ids_from == 0 { next } else { write.record.ids_from };
+        let from = old.key_record.ids_from;
         if from != 0 && from < to {
             found.old_ids = if to - from > NAMED_IDS_LIMIT {
                 in_range(&self.tables.ids, place(from), place(to))?
@@ -198,12 +198,12 @@ impl<'a> BatchChanges<'a> {
         self.due(&write.key, before.due_at, envelope.due_at);
         let envelope = self.expiry(&place, envelope);
         self.scratch.clear();
-        record::encode(&envelope, state, &write.job, self.now, &mut self.scratch);
+        record::encode(&envelope, state, &write.record, self.now, &mut self.scratch);
         let job = Slice::from(self.scratch.as_slice());
-        self.recent.put(&place, job.clone());
+        self.record_cache.put(&place, job.clone());
         self.batch.insert(&self.tables.jobs, place, job);
 
-        for id in &write.consumed {
+        for id in &write.removed_letters {
             let place = keys::letter(&self.partition.stream, id);
             self.batch.remove(&self.tables.letters, place);
         }
@@ -269,7 +269,7 @@ impl<'a> BatchChanges<'a> {
         for (sequence, event) in &write.spill {
             if let Some(&(sequence, same)) = present.iter().find(|(there, _)| there == sequence) {
                 self.present.push(ExistingSpill { write: index, sequence, same });
-            } else if *sequence >= write.job.next {
+            } else if *sequence >= write.record.next {
                 let place = keys::event(&self.partition.stream, &write.key, *sequence);
                 let mut value = Vec::with_capacity(event.encoded_len());
                 event.encode(&mut value);
@@ -279,10 +279,10 @@ impl<'a> BatchChanges<'a> {
     }
 
     fn ids(&mut self, write: &KeyWrite) {
-        let from = write.job.ids_from;
+        let from = write.record.ids_from;
         for id in write.ids.iter().filter(|id| from != 0 && id.sequence >= from) {
             let mut value = Vec::with_capacity(ACCEPTED_ID_BYTES);
-            encode_taken_id(id, &mut value);
+            encode_accepted_id(id, &mut value);
             let place = keys::event(&self.partition.stream, &write.key, id.sequence);
             self.batch.insert(&self.tables.ids, place, value);
         }
@@ -290,7 +290,7 @@ impl<'a> BatchChanges<'a> {
 
     /// Puts the letters that belong to no write. If they are forwarded, returns the positions of
     /// the letters that existed already.
-    pub(super) fn free_letters(
+    pub(super) fn put_orphan_letters(
         &mut self,
         batch: &Batch,
         shared: &SharedStore,
@@ -304,7 +304,7 @@ impl<'a> BatchChanges<'a> {
                 Err(error) if !is_damage(&error) => return Err(error),
                 there => there.ok().flatten().and_then(|there| letter_time(&there)),
             };
-            let lives = there.is_some_and(|put| shared.letter_lives(put, self.now));
+            let lives = there.is_some_and(|put| shared.is_letter_live(put, self.now));
             if !seen.insert(place) || lives {
                 known.push(at);
             }
@@ -352,13 +352,13 @@ struct RelatedEntries {
 }
 
 /// Returns the refusal if a write's condition does not hold.
-fn refuse(
+fn check_condition(
     write: &KeyWrite,
     job: Option<&EmbeddedRecord<'_>>,
     partition: u32,
 ) -> Option<WriteRefusal> {
-    let takeovers = write.job.takeovers;
-    match (write.expect, job.map(|record| &record.job)) {
+    let takeovers = write.record.takeovers;
+    match (write.condition, job.map(|record| &record.key_record)) {
         (WriteCondition::Absent, None) => None,
         (WriteCondition::Next(_), None) => Some(WriteRefusal::Next(None)),
         (_, Some(job)) if job.partition != partition => Some(WriteRefusal::Partition(job.next)),
@@ -366,7 +366,7 @@ fn refuse(
             Some(WriteRefusal::Partition(job.next))
         }
         (WriteCondition::Next(next), Some(job)) if job.next == next => {
-            let is_older = write.job.version_generation() < job.version_generation;
+            let is_older = write.record.rollout_number() < job.rollout_number;
             is_older.then_some(WriteRefusal::Version)
         }
         (_, Some(job)) => Some(WriteRefusal::Next(Some(job.next))),
@@ -374,7 +374,7 @@ fn refuse(
 }
 
 /// Removes everything of a job except its dead letters. Returns the number of removed entries.
-pub(super) fn remove_job(
+pub(super) fn remove_record(
     tables: &Tables,
     recent: &mut RecordCache,
     batch: &mut OwnedWriteBatch,
@@ -383,7 +383,7 @@ pub(super) fn remove_job(
 ) -> fjall::Result<usize> {
     let before = batch.len();
     batch.remove(&tables.jobs, place);
-    recent.forget(place);
+    recent.remove(place);
     if matches!(record.state, StateLocation::Separate(_)) {
         batch.remove(&tables.states, place);
     }
@@ -394,13 +394,14 @@ pub(super) fn remove_job(
         return Ok(batch.len() - before);
     };
     if record.envelope.due_at != 0 {
-        let partition = Partition { stream: stream.into(), number: record.job.partition };
+        let partition = Partition { stream: stream.into(), number: record.key_record.partition };
         batch.remove(&tables.times, keys::due(&partition, record.envelope.due_at, key));
     }
     let place = |sequence| keys::event(stream, key, sequence);
-    for (table, any) in
-        [(&tables.spill, record.job.spilled.count > 0), (&tables.ids, record.job.ids_from > 0)]
-    {
+    for (table, any) in [
+        (&tables.spill, record.key_record.spilled.count > 0),
+        (&tables.ids, record.key_record.ids_from > 0),
+    ] {
         if any {
             for place in in_range(table, place(0), place(u64::MAX))? {
                 batch.remove(table, place);
@@ -415,5 +416,5 @@ fn in_range(table: &fjall::Keyspace, from: Vec<u8>, to: Vec<u8>) -> fjall::Resul
     if from >= to {
         return Ok(Vec::new());
     }
-    table.range(from..to).map(own_key).collect()
+    table.range(from..to).map(copy_key).collect()
 }

@@ -50,7 +50,7 @@ impl fmt::Debug for TimeSource {
 #[derive(Debug)]
 pub(super) struct MonotonicClock {
     source: TimeSource,
-    ahead: AtomicU64,
+    offset: AtomicU64,
     /// The newest returned time. Two threads may read the clocks in one order and return in the
     /// other.
     newest: AtomicU64,
@@ -70,14 +70,14 @@ impl MonotonicClock {
         }
         // Records use 0 for "no time".
         let ahead = newest.max(1).saturating_sub(steady);
-        Self { source, ahead: AtomicU64::new(ahead), newest: AtomicU64::new(newest.max(1)) }
+        Self { source, offset: AtomicU64::new(ahead), newest: AtomicU64::new(newest.max(1)) }
     }
 
     /// Returns the time, which is never earlier than any time returned before.
     pub(super) fn now(&self) -> u64 {
         let steady = (self.source.steady)();
         let ahead = (self.source.wall)().saturating_sub(steady);
-        let now = steady + self.ahead.fetch_max(ahead, Ordering::Relaxed).max(ahead);
+        let now = steady + self.offset.fetch_max(ahead, Ordering::Relaxed).max(ahead);
         self.newest.fetch_max(now, Ordering::Relaxed).max(now)
     }
 }

@@ -85,5 +85,6 @@ fn is_due(
         stored => stored.ok().flatten(),
     };
     let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
-    Ok(record.is_some_and(|record| record.envelope.due_at == at && !record.envelope.expired(now)))
+    Ok(record
+        .is_some_and(|record| record.envelope.due_at == at && !record.envelope.is_expired(now)))
 }

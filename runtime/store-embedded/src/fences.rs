@@ -46,7 +46,7 @@ impl FenceTable {
     }
 
     /// Decides whether a commit may be applied.
-    pub(super) fn judge(
+    pub(super) fn evaluate(
         &self,
         partition: &Partition,
         claim: Claim,
@@ -55,7 +55,7 @@ impl FenceTable {
     ) -> FenceVerdict {
         match self.get(partition, shard) {
             None => FenceVerdict::Answer(FenceVerdict::unclaimed()),
-            Some(fence) => fence.judge(claim, number),
+            Some(fence) => fence.evaluate(claim, number),
         }
     }
 

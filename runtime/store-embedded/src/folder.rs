@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use super::answered;
 use super::journal;
-use super::tables::{KEYSPACE_COUNT, damaged};
+use super::tables::{KEYSPACE_COUNT, damage_error};
 use ordain_store::StoreError;
 
 /// The layout of tables and keys that this version reads and writes.
@@ -44,12 +44,12 @@ pub(super) struct StoreFolder {
 
 impl StoreFolder {
     /// Locks the folder; creates it if it does not exist, with empty tables.
-    pub(super) fn take(
+    pub(super) fn open(
         path: &Path,
         shards: u32,
         make_tables: impl FnOnce(&Path) -> Result<(), StoreError>,
     ) -> Result<Self, StoreError> {
-        make(path)?;
+        create_folder(path)?;
         refuse_foreign(path)?;
         let lock = lock(path)?;
         match read_marker(path)? {
@@ -61,16 +61,16 @@ impl StoreFolder {
                     path.display()
                 )));
             }
-            None => write_marker(path, shards).map_err(|error| unwritable(path, &error))?,
+            None => write_marker(path, shards).map_err(|error| folder_error(path, &error))?,
         }
-        make_data(path, make_tables)?;
+        create_data(path, make_tables)?;
         let engine = path.join(DATA);
-        let data = File::open(&engine).map_err(|error| unwritable(&engine, &error))?;
+        let data = File::open(&engine).map_err(|error| folder_error(&engine, &error))?;
         Ok(Self { path: path.to_owned(), lock, data })
     }
 
     /// Returns whether the paths still lead to this folder and to the engine's folder.
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn still_exists(&self) -> bool {
         is_at(&self.lock, &self.path.join(LOCK_FILE)) && is_at(&self.data, &self.data())
     }
 
@@ -88,12 +88,12 @@ impl StoreFolder {
         let before = self.path.join(OLD_JOURNALS_FOLDER);
         let damage = journal::put_back(&data, &before).and_then(|()| journal::damage(&data));
         if let Some(words) = damage.map_err(|error| self.uncopied(&error))? {
-            return Err(StoreError::Unusable(damaged(&data, &words)));
+            return Err(StoreError::Unusable(damage_error(&data, &words)));
         }
         let written = match fs::remove_file(self.path.join(CLOSED_FILE)) {
             Ok(()) if !before.exists() => Ok(()),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => journal::write_anew(&data, &before),
+            _ => journal::rewrite_journals(&data, &before),
         };
         written.map_err(|error| self.uncopied(&error))
     }
@@ -108,11 +108,11 @@ impl StoreFolder {
 
     /// Removes the old journals, because the engine is open and complete. Also makes the names of
     /// new files in the folder durable.
-    pub(super) fn settle(&self) -> Result<(), StoreError> {
+    pub(super) fn finish_opening(&self) -> Result<(), StoreError> {
         let before = self.path.join(OLD_JOURNALS_FOLDER);
         match fs::remove_dir_all(&before) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(unwritable(&before, &error))
+                Err(folder_error(&before, &error))
             }
             _ => self.sync(),
         }
@@ -129,7 +129,7 @@ impl StoreFolder {
     }
 
     /// Returns the path of the file of [`AnsweredCommits`](super::answered::AnsweredCommits).
-    pub(super) fn answered(&self) -> PathBuf {
+    pub(super) fn answered_file(&self) -> PathBuf {
         self.path.join(ANSWERED)
     }
 
@@ -137,7 +137,7 @@ impl StoreFolder {
     /// syncs only its own folder.
     fn sync(&self) -> Result<(), StoreError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
-        synced.map_err(|error| unwritable(&self.path, &error))?;
+        synced.map_err(|error| folder_error(&self.path, &error))?;
         // A parent that cannot be opened was not created by this process.
         if let Some(Ok(parent)) = self.path.parent().map(File::open) {
             let _ = parent.sync_all();
@@ -164,7 +164,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 /// name leads to a complete folder or to none. The engine writes one file after another, and treats
 /// a folder without the first files as new. This function therefore refuses an existing folder that
 /// lacks a file that every database has, and a missing folder of a store that has answered requests.
-fn make_data(
+fn create_data(
     path: &Path,
     make_tables: impl FnOnce(&Path) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
@@ -194,17 +194,17 @@ fn make_data(
     }
     match fs::remove_dir_all(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(unwritable(&draft, &error));
+            return Err(folder_error(&draft, &error));
         }
         _ => {}
     }
     make_tables(&draft)?;
-    fs::rename(&draft, &data).map_err(|error| unwritable(&data, &error))?;
+    fs::rename(&draft, &data).map_err(|error| folder_error(&data, &error))?;
     tracing::info!("created a new store in {}: no stream has state yet", path.display());
     Ok(())
 }
 
-fn make(path: &Path) -> Result<(), StoreError> {
+fn create_folder(path: &Path) -> Result<(), StoreError> {
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(StoreError::Unusable(format!(
@@ -212,9 +212,9 @@ fn make(path: &Path) -> Result<(), StoreError> {
             path.display()
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(path).map_err(|error| unwritable(path, &error))
+            fs::create_dir_all(path).map_err(|error| folder_error(path, &error))
         }
-        Err(error) => Err(unwritable(path, &error)),
+        Err(error) => Err(folder_error(path, &error)),
     }
 }
 
@@ -224,8 +224,8 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
         return Ok(());
     }
-    for entry in fs::read_dir(path).map_err(|error| unwritable(path, &error))? {
-        let name = entry.map_err(|error| unwritable(path, &error))?.file_name();
+    for entry in fs::read_dir(path).map_err(|error| folder_error(path, &error))? {
+        let name = entry.map_err(|error| folder_error(path, &error))?.file_name();
         if name != LOCK_FILE && name != MARKER_DRAFT_FILE {
             return Err(StoreError::Unusable(format!(
                 "the folder {} is not a store of Ordain (it contains {}, but no {MARKER_FILE}); give \
@@ -241,7 +241,7 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
 fn lock(path: &Path) -> Result<File, StoreError> {
     let file = path.join(LOCK_FILE);
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&file);
-    let mut lock = opened.map_err(|error| unwritable(path, &error))?;
+    let mut lock = opened.map_err(|error| folder_error(path, &error))?;
     match lock.try_lock() {
         Ok(()) => {
             // The id is only for users, so a failed write is ignored.
@@ -264,7 +264,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
                 path.display()
             )))
         }
-        Err(TryLockError::Error(error)) => Err(unwritable(path, &error)),
+        Err(TryLockError::Error(error)) => Err(folder_error(path, &error)),
     }
 }
 
@@ -273,7 +273,7 @@ fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
     let text = match fs::read_to_string(path.join(MARKER_FILE)) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unwritable(path, &error)),
+        Err(error) => return Err(folder_error(path, &error)),
     };
     let number = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
@@ -306,7 +306,7 @@ fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-fn unwritable(path: &Path, error: &io::Error) -> StoreError {
+fn folder_error(path: &Path, error: &io::Error) -> StoreError {
     StoreError::Unusable(format!(
         "cannot use {} as the store's folder: {error}; give the user that runs Ordain write \
          access, or set another path",

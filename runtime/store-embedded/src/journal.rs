@@ -87,7 +87,7 @@ fn has_batch(journal: &Path) -> io::Result<bool> {
 fn unreadable_from(journal: &[u8]) -> Option<usize> {
     let mut rest = journal;
     let mut end = 0;
-    while batch(&mut rest) == Some(true) {
+    while skip_batch(&mut rest) == Some(true) {
         end = journal.len() - rest.len();
     }
     journal[end..].iter().any(|byte| *byte != 0).then_some(end)
@@ -96,7 +96,7 @@ fn unreadable_from(journal: &[u8]) -> Option<usize> {
 /// Replaces each journal in `folder` by a copy that is on the disk, and keeps the original in
 /// `before`. An original from an earlier failed opening stays: it is the journal before the first
 /// such opening.
-pub(super) fn write_anew(folder: &Path, before: &Path) -> io::Result<()> {
+pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
     fs::create_dir_all(before)?;
     for (_, journal) in journals(folder)? {
         let draft = journal.with_extension("anew");
@@ -128,7 +128,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 
 /// Truncates the newest journal at a batch with a wrong checksum. Returns the path of the kept
 /// original if there was such a batch.
-pub(super) fn cut_torn_batch(folder: &Path) -> io::Result<Option<PathBuf>> {
+pub(super) fn truncate_torn_batch(folder: &Path) -> io::Result<Option<PathBuf>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
     }
@@ -164,14 +164,14 @@ fn first_torn(journal: &[u8]) -> Option<usize> {
     let mut rest = journal;
     loop {
         let begin = journal.len() - rest.len();
-        if !batch(&mut rest)? {
+        if !skip_batch(&mut rest)? {
             return Some(begin);
         }
     }
 }
 
 /// Skips a batch and returns whether its checksum is correct. Returns `None` if there is no batch.
-fn batch(rest: &mut &[u8]) -> Option<bool> {
+fn skip_batch(rest: &mut &[u8]) -> Option<bool> {
     let [START_TAG, ..] = take::<13>(rest)? else { return None };
     let mut hash = Xxh3Default::new();
     loop {

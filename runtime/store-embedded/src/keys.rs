@@ -160,7 +160,7 @@ pub(super) fn outbox_number(entry: &[u8]) -> Option<u64> {
 }
 
 /// Returns the place of the last published commit of a shard's outbox.
-pub(super) fn done(partition: &Partition, shard: u32) -> Vec<u8> {
+pub(super) fn published_commit(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[PUBLISHED_TAG], partition, shard, 0)
 }
 
@@ -191,7 +191,7 @@ pub(super) fn queue(partition: &Partition, shard: u32) -> Vec<u8> {
 }
 
 /// Returns the place of the counter of a key in a destination.
-pub(super) fn count(to: &Destination, key: &str) -> Vec<u8> {
+pub(super) fn key_counter(to: &Destination, key: &str) -> Vec<u8> {
     let mut out = with_destination(COUNTER_TAG, to, key.len());
     out.extend_from_slice(key.as_bytes());
     out
@@ -199,7 +199,7 @@ pub(super) fn count(to: &Destination, key: &str) -> Vec<u8> {
 
 /// Returns the expiry time of a record of the log, in ms since the Unix epoch; `None` if it never
 /// expires.
-pub(super) fn kept_until(place: &[u8], value: &[u8]) -> Option<u64> {
+pub(super) fn expiry_time(place: &[u8], value: &[u8]) -> Option<u64> {
     let at = match *place.first()? {
         RETAINED_TAG => 0,
         COUNTER_TAG => 9,
@@ -232,13 +232,13 @@ pub(super) fn origin(to: &Destination, shard: u32, origin: &OriginOutbox) -> Vec
 }
 
 /// Returns the place of a block of an origin's assigned messages.
-pub(super) fn given(origin: &[u8], number: u64) -> Vec<u8> {
+pub(super) fn assigned_block(origin: &[u8], number: u64) -> Vec<u8> {
     [origin, &number.to_be_bytes()].concat()
 }
 
 /// Returns the place of an entry that leads to records with this expiry time; `which` distinguishes
 /// entries with the same time.
-pub(super) fn kept_age(at: u64, which: u64) -> Vec<u8> {
+pub(super) fn retained_age(at: u64, which: u64) -> Vec<u8> {
     timed(RETAINED_AGE_TAG, at, &which.to_be_bytes())
 }
 

@@ -46,24 +46,25 @@ impl MembershipRegistry {
 
 #[async_trait]
 impl LeaseStore for EmbeddedStore {
-    async fn beat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
+    async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
         let mut table = self.registry.table();
         let before = table.members.get(&beat.id);
-        if before.is_none_or(|member| member.about != beat.about) {
-            table.generation = rand::random();
+        if before.is_none_or(|member| member.info != beat.info) {
+            table.membership_version = rand::random();
         }
         let report = beat.report.map(ToOwned::to_owned);
         let report = report.or_else(|| table.members.get(&beat.id)?.report.clone());
-        let member = MemberRecord { about: beat.about.to_owned(), report, lasts: None };
+        let member = MemberRecord { info: beat.info.to_owned(), report, valid_for: None };
         table.members.insert(beat.id, member);
-        let is_new = table.generation != beat.seen;
-        Ok(HeartbeatReply { lasts: None, table: is_new.then(|| table.clone()) })
+        let is_new = table.membership_version != beat.known_version;
+        Ok(HeartbeatReply { valid_for: None, table: is_new.then(|| table.clone()) })
     }
 
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError> {
         let asked = partition.clone();
-        let newest =
-            self.ask(|answer| WriterRequest::NewestEpoch { partition: asked, answer }).await?;
+        let newest = self
+            .send_request(|answer| WriterRequest::NewestEpoch { partition: asked, answer })
+            .await?;
         let mut table = self.registry.table();
         if !table.members.contains_key(&to) {
             return Ok(LeaseReply::NotMember);
@@ -76,7 +77,7 @@ impl LeaseStore for EmbeddedStore {
         let epoch = newest.max(given).saturating_add(1);
         let lease = Lease { epoch, holder: Some(to), since: self.shared.clock.now() };
         table.leases.insert(partition.clone(), lease);
-        table.generation = rand::random();
+        table.membership_version = rand::random();
         Ok(LeaseReply::Granted(epoch))
     }
 
@@ -93,12 +94,12 @@ impl LeaseStore for EmbeddedStore {
         {
             lease.holder = None;
             lease.since = now;
-            table.generation = rand::random();
+            table.membership_version = rand::random();
         }
         Ok(())
     }
 
-    async fn forget(&self, id: InstanceId) -> Result<(), StoreError> {
+    async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError> {
         let mut table = self.registry.table();
         let now = self.shared.clock.now();
         table.members.remove(&id);
@@ -106,7 +107,7 @@ impl LeaseStore for EmbeddedStore {
             lease.holder = None;
             lease.since = now;
         }
-        table.generation = rand::random();
+        table.membership_version = rand::random();
         Ok(())
     }
 
@@ -121,7 +122,7 @@ impl LeaseStore for EmbeddedStore {
         if found.as_deref() == Some(decided) {
             return Ok(true);
         }
-        if found.map_or(0, |decided| decided.generation) != before {
+        if found.map_or(0, |decided| decided.number) != before {
             return Ok(false);
         }
         let mark = Mark {
@@ -132,7 +133,7 @@ impl LeaseStore for EmbeddedStore {
         self.put_marks(&[mark]).await?;
         let mut table = self.registry.table();
         table.versions.insert(stream.into(), decided.clone().into());
-        table.generation = rand::random();
+        table.membership_version = rand::random();
         Ok(true)
     }
 

@@ -95,7 +95,7 @@ pub struct EmbeddedOptions {
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
     /// Memory for blocks read from disk, in bytes.
-    pub cache: u64,
+    pub cache_bytes: u64,
     /// The source of the time.
     pub clock: TimeSource,
 }
@@ -105,7 +105,13 @@ impl EmbeddedOptions {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let clock = TimeSource::machine();
-        Self { path, shards: 1, dead_ttl: DEFAULT_DEAD_TTL_MS, cache: DEFAULT_CACHE_BYTES, clock }
+        Self {
+            path,
+            shards: 1,
+            dead_ttl: DEFAULT_DEAD_TTL_MS,
+            cache_bytes: DEFAULT_CACHE_BYTES,
+            clock,
+        }
     }
 }
 
@@ -118,21 +124,21 @@ pub struct EmbeddedStore {
     requests: Option<mpsc::Sender<WriterRequest>>,
     thread: Option<JoinHandle<()>>,
     /// The thread that checks the folder; it ends when its sender is dropped.
-    watch: Option<(std_mpsc::Sender<()>, JoinHandle<()>)>,
+    folder_watch: Option<(std_mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
 impl EmbeddedStore {
     /// Opens the store. Reads at most the engine's journal, which has a size limit. Blocks.
     pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
-        let EmbeddedOptions { path, shards, dead_ttl, cache, clock } = options;
+        let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock } = options;
         let shards = shards.max(1);
-        let folder = StoreFolder::take(&path, shards, |draft| Tables::make(draft, cache))?;
+        let folder = StoreFolder::open(&path, shards, |draft| Tables::create(draft, cache))?;
         folder.secure_journals()?;
         let tables = Tables::open(&folder.data(), cache)?;
         let groups = tables.meta.get(keys::GROUPS).map_err(|error| read_error(&error))?;
         let groups = writer::read_number(groups);
-        let answered = AnsweredCommits::open(folder.answered(), groups)?;
-        folder.settle()?;
+        let answered = AnsweredCommits::open(folder.answered_file(), groups)?;
+        folder.finish_opening()?;
         let fences = FenceTable::load(&tables)?;
         let clock = MonotonicClock::new(clock, fences.newest_time());
         let shared = Arc::new(SharedStore::new(tables, clock, folder, dead_ttl, shards));
@@ -141,19 +147,19 @@ impl EmbeddedStore {
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(requests))
-            .map_err(|error| no_thread(&error))?;
-        let watch = watch(&shared)?;
+            .map_err(|error| thread_error(&error))?;
+        let watch = start_folder_watch(&shared)?;
         let reads = Semaphore::new(CONCURRENT_READS_LIMIT);
         let registry = MembershipRegistry::new(
             marks::read_all(&shared, leases::DECISION_MARK_PREFIX)?.into_iter(),
         );
         let (requests, thread) = (Some(sender), Some(thread));
-        Ok(Self { shared, reads, registry, requests, thread, watch: Some(watch) })
+        Ok(Self { shared, reads, registry, requests, thread, folder_watch: Some(watch) })
     }
 
     /// Replaces a job by arbitrary bytes, for tests of damaged jobs.
     #[doc(hidden)]
-    pub async fn overwrite_job(
+    pub async fn overwrite_record(
         &self,
         stream: &str,
         key: &str,
@@ -161,29 +167,29 @@ impl EmbeddedStore {
     ) -> Result<(), StoreError> {
         let stream = stream.to_owned();
         let key = key.to_owned();
-        self.ask(|answer| WriterRequest::Overwrite { stream, key, bytes, answer }).await
+        self.send_request(|answer| WriterRequest::Overwrite { stream, key, bytes, answer }).await
     }
 
     /// Sends a request to the writer and waits for the answer.
-    async fn ask<T>(
+    async fn send_request<T>(
         &self,
         request: impl FnOnce(ReplySender<T>) -> WriterRequest,
     ) -> Result<T, StoreError> {
         self.shared.check()?;
         let (answer, answered) = oneshot::channel();
         let requests = self.requests.as_ref().expect("the sender exists until the drop");
-        let sent = self.watched(requests.send(request(answer))).await?;
+        let sent = self.wait_for_writer(requests.send(request(answer))).await?;
         sent.map_err(|_| self.failure())?;
-        self.watched(answered).await?.map_err(|_| self.failure())
+        self.wait_for_writer(answered).await?.map_err(|_| self.failure())
     }
 
     /// Waits for the writer, and regularly checks that the engine is alive.
-    async fn watched<T>(&self, wait: impl Future<Output = T>) -> Result<T, StoreError> {
+    async fn wait_for_writer<T>(&self, wait: impl Future<Output = T>) -> Result<T, StoreError> {
         let mut wait = pin!(wait);
         loop {
             match timeout(STALL_TIMEOUT, &mut wait).await {
                 Ok(done) => return Ok(done),
-                Err(_) => self.look_at_engine().await?,
+                Err(_) => self.check_engine().await?,
             }
         }
     }
@@ -197,10 +203,11 @@ impl EmbeddedStore {
 
     /// Checks that the engine still accepts writes, because a writer that the engine blocks for
     /// ever cannot report that.
-    async fn look_at_engine(&self) -> Result<(), StoreError> {
+    async fn check_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
-        let pushed =
-            spawn_blocking(move || shared.tables.push().inspect_err(|error| shared.fail(error)));
+        let pushed = spawn_blocking(move || {
+            shared.tables.flush_to_system().inspect_err(|error| shared.fail(error))
+        });
         match pushed.await {
             Ok(Ok(())) => Ok(()),
             _ => Err(self.failure()),
@@ -218,7 +225,7 @@ impl EmbeddedStore {
         match spawn_blocking(move || read(&shared)).await {
             Ok(result) => result,
             Err(error) if error.is_panic() => {
-                let words = tables::words_of(error.into_panic().as_ref());
+                let words = tables::panic_message(error.into_panic().as_ref());
                 Err(StoreError::Corrupt(format!("the read failed: {words}")))
             }
             Err(_) => Err(StoreError::Unavailable("the process is shutting down".to_owned())),
@@ -237,7 +244,7 @@ impl Drop for EmbeddedStore {
             let _ = thread.join();
             self.shared.close();
         }
-        if let Some((sender, thread)) = self.watch.take() {
+        if let Some((sender, thread)) = self.folder_watch.take() {
             drop(sender);
             // The thread must not hold the folder when the store is opened again.
             let _ = thread.join();
@@ -247,7 +254,9 @@ impl Drop for EmbeddedStore {
 
 /// Starts a thread that regularly checks that the folder still exists, because the engine writes
 /// into open files and would not notice its removal.
-fn watch(shared: &Arc<SharedStore>) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {
+fn start_folder_watch(
+    shared: &Arc<SharedStore>,
+) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {
     let (sender, ended) = std_mpsc::channel();
     let shared = Arc::downgrade(shared);
     let look = move || {
@@ -259,10 +268,10 @@ fn watch(shared: &Arc<SharedStore>) -> Result<(std_mpsc::Sender<()>, JoinHandle<
         }
     };
     let thread = std::thread::Builder::new().name("store-watch".to_owned()).spawn(look);
-    thread.map(|thread| (sender, thread)).map_err(|error| no_thread(&error))
+    thread.map(|thread| (sender, thread)).map_err(|error| thread_error(&error))
 }
 
-fn no_thread(error: &std::io::Error) -> StoreError {
+fn thread_error(error: &std::io::Error) -> StoreError {
     StoreError::Unusable(format!("cannot start a thread: {error}"))
 }
 
@@ -276,7 +285,7 @@ impl Store for EmbeddedStore {
         let words = "embedded store: acknowledged events are on this machine's disk (each commit is \
                      synced before it is answered), so they survive a crash and a power failure, but \
                      not the disk";
-        DurabilityReport { words: words.to_owned(), is_at_risk: false }
+        DurabilityReport { description: words.to_owned(), is_at_risk: false }
     }
 
     async fn failed(&self) -> StoreError {
@@ -284,6 +293,6 @@ impl Store for EmbeddedStore {
     }
 
     async fn flush(&self) -> Result<(), StoreError> {
-        self.ask(|answer| WriterRequest::Flush { answer }).await
+        self.send_request(|answer| WriterRequest::Flush { answer }).await
     }
 }

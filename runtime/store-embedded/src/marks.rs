@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::request::WriterRequest;
 use super::shared::SharedStore;
-use super::tables::{detach, read_error};
+use super::tables::{into_owned_bytes, read_error};
 use super::{EmbeddedStore, keys};
 use ordain_store::{Claim, Mark, MarkStore, Outbox, Partition, StoreError, check_marks};
 
@@ -16,7 +16,9 @@ impl MarkStore for EmbeddedStore {
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError> {
         check_marks(marks)?;
         let marks = marks.to_vec();
-        self.ask(|answer| WriterRequest::Done { outbox: None, marks, answer }).await.map(drop)
+        self.send_request(|answer| WriterRequest::Done { outbox: None, marks, answer })
+            .await
+            .map(drop)
     }
 
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
@@ -40,7 +42,7 @@ impl MarkStore for EmbeddedStore {
 
 fn mark(shared: &SharedStore, name: &str) -> Result<Option<Bytes>, StoreError> {
     let value = shared.tables.meta.get(keys::mark(name)).map_err(|error| read_error(&error))?;
-    Ok(value.map(detach))
+    Ok(value.map(into_owned_bytes))
 }
 
 /// Returns the marks whose names have this prefix, by the rest of their names.

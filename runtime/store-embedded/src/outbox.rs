@@ -39,7 +39,7 @@ impl Outbox for EmbeddedStore {
         check_marks(marks)?;
         let outbox = Some(OutboxRemoval { partition: partition.clone(), claim, shard, through });
         let marks = marks.to_vec();
-        self.ask(|answer| WriterRequest::Done { outbox, marks, answer }).await
+        self.send_request(|answer| WriterRequest::Done { outbox, marks, answer }).await
     }
 }
 
@@ -53,7 +53,7 @@ fn outbox(
 ) -> Result<Vec<OutboxEntry>, StoreError> {
     let tables = &shared.tables;
     let snapshot = tables.db.snapshot();
-    let done = snapshot.get(&tables.meta, keys::done(partition, shard));
+    let done = snapshot.get(&tables.meta, keys::published_commit(partition, shard));
     let after = read_number(done.map_err(|error| read_error(&error))?).max(after);
     let Some(first) = after.checked_add(1) else { return Ok(Vec::new()) };
     let range = keys::outbox(partition, shard, first)..=keys::outbox(partition, shard, u64::MAX);

@@ -7,13 +7,13 @@ use ordain_store::{QueueEnds, StoreError};
 #[derive(Debug, Clone, Copy)]
 pub struct QueueRecord {
     pub(super) ends: QueueEnds,
-    pub(super) before: u64,
+    pub(super) removed_history: u64,
 }
 
 impl QueueRecord {
     const EMPTY: Self = Self {
         ends: QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } },
-        before: 0,
+        removed_history: 0,
     };
 
     /// Reads the stored form; an absent one is empty.
@@ -27,13 +27,13 @@ impl QueueRecord {
             history: u64::from_le_bytes(*history),
         };
         let ends = QueueEnds { first: u64::from_le_bytes(*first), last };
-        Ok(Self { ends, before: u64::from_le_bytes(*before) })
+        Ok(Self { ends, removed_history: u64::from_le_bytes(*before) })
     }
 
     /// Returns the stored form.
     pub fn encode(self) -> Vec<u8> {
         let QueueEnds { first, last } = self.ends;
-        [first, last.number, last.history, self.before].map(u64::to_le_bytes).concat()
+        [first, last.number, last.history, self.removed_history].map(u64::to_le_bytes).concat()
     }
 
     /// Returns the history of entries that a call puts behind the last entry; `nonce` is a random
@@ -53,7 +53,7 @@ impl QueueRecord {
 
     /// Returns whether this place is in the history of the queue; then all entries before it are the same too. The
     /// history of a damaged entry is unknown (0) and equals every other. `read` returns the stored entry of a number.
-    pub(super) fn has<E>(
+    pub(super) fn contains<E>(
         &self,
         place: QueuePosition,
         read: impl FnOnce(u64) -> Result<Option<fjall::Slice>, E>,
@@ -65,7 +65,7 @@ impl QueueRecord {
         } else if number >= first {
             self.history_at(number, read(number)?.as_deref())
         } else if number > 0 && number + 1 == first {
-            self.before
+            self.removed_history
         } else {
             // The histories of earlier removed entries are not kept, so their places are accepted.
             return Ok(true);

@@ -45,7 +45,7 @@ impl RecordCache {
     }
 
     /// Removes a job that was removed, or written by code that does not update the cache.
-    pub(super) fn forget(&mut self, place: &[u8]) {
+    pub(super) fn remove(&mut self, place: &[u8]) {
         if let Some(before) = self.young.remove(place) {
             self.bytes -= place.len() + before.len();
         }
@@ -83,7 +83,7 @@ mod tests {
             // A newer value hides an older one, until both are removed.
             recent.put(&place, value(3));
             assert_eq!(held(&recent, &place), Some(value(3)));
-            recent.forget(&place);
+            recent.remove(&place);
             assert_eq!(held(&recent, &place), None);
         }
         let bytes: usize = recent.young.iter().map(|(place, job)| place.len() + job.len()).sum();

@@ -4,7 +4,7 @@
 use ordain_core::KeyRecord;
 
 use ordain_store::codec::{
-    KeyRecordView, RecordDecodeError, RecordReader, encode_job, put_varint, take_over,
+    KeyRecordView, RecordDecodeError, RecordReader, encode_key_record, put_varint, take_over,
 };
 
 const FORMAT: u8 = 1;
@@ -53,7 +53,7 @@ impl StateLocation<'_> {
 }
 
 impl RecordEnvelope {
-    pub(super) fn expired(&self, now: u64) -> bool {
+    pub(super) fn is_expired(&self, now: u64) -> bool {
         self.expire_at != 0 && self.expire_at <= now
     }
 
@@ -91,8 +91,8 @@ pub struct EmbeddedRecord<'a> {
     pub(super) envelope: RecordEnvelope,
     pub(super) state: StateLocation<'a>,
     /// The job.
-    pub job: KeyRecordView<'a>,
-    job_bytes: &'a [u8],
+    pub key_record: KeyRecordView<'a>,
+    key_record_bytes: &'a [u8],
 }
 
 impl<'a> EmbeddedRecord<'a> {
@@ -108,25 +108,30 @@ impl<'a> EmbeddedRecord<'a> {
             STATE_NONE => StateLocation::None,
             STATE_INLINE => StateLocation::Inline(reader.bytes("state")?),
             STATE_SEPARATE => StateLocation::Separate(reader.varint("state size")?),
-            _ => return Err(reader.bad("state")),
+            _ => return Err(reader.damaged("state")),
         };
         let job_bytes = reader.rest();
-        Ok(Self { envelope, state, job: KeyRecordView::parse(job_bytes)?, job_bytes })
+        Ok(Self {
+            envelope,
+            state,
+            key_record: KeyRecordView::parse(job_bytes)?,
+            key_record_bytes: job_bytes,
+        })
     }
 
     /// Returns the same job with another envelope.
     pub(super) fn with_envelope(&self, envelope: &RecordEnvelope) -> Vec<u8> {
         let mut out = Vec::new();
         envelope.encode(self.state, &mut out);
-        out.extend_from_slice(self.job_bytes);
+        out.extend_from_slice(self.key_record_bytes);
         out
     }
 
     /// Returns the same job after its take-over by another partition.
     pub fn with_partition(&self, partition: u32) -> Vec<u8> {
         let mut out = self.with_envelope(&self.envelope);
-        let job_at = out.len() - self.job_bytes.len();
-        take_over(&mut out[job_at..], &self.job, partition);
+        let job_at = out.len() - self.key_record_bytes.len();
+        take_over(&mut out[job_at..], &self.key_record, partition);
         out
     }
 }
@@ -140,5 +145,5 @@ pub(super) fn encode(
     out: &mut Vec<u8>,
 ) {
     envelope.encode(state, out);
-    encode_job(job, now, out);
+    encode_key_record(job, now, out);
 }

@@ -11,12 +11,12 @@ use super::read::{of_key, sequence_of};
 use super::record::{EmbeddedRecord, StateLocation};
 use super::request::WriterRequest;
 use super::shared::SharedStore;
-use super::tables::detach;
+use super::tables::into_owned_bytes;
 use super::{EmbeddedStore, keys};
-use ordain_store::codec::decode_taken_id;
+use ordain_store::codec::decode_accepted_id;
 use ordain_store::{
     Claim, ClaimedPartition, KeyResult, Partition, RecordStore, STREAM_NAME_LIMIT, StoreError,
-    claimed_by_another, too_long,
+    claimed_by_another, key_length_error,
 };
 
 /// The result of a load for one key.
@@ -36,8 +36,9 @@ impl RecordStore for EmbeddedStore {
             )));
         }
         let claimed = partition.clone();
-        let claimed =
-            self.ask(|answer| WriterRequest::Claim { partition: claimed, epoch, answer }).await?;
+        let claimed = self
+            .send_request(|answer| WriterRequest::Claim { partition: claimed, epoch, answer })
+            .await?;
         claimed.ok_or_else(|| claimed_by_another(partition))
     }
 
@@ -51,7 +52,7 @@ impl RecordStore for EmbeddedStore {
         let wanted = keys.to_vec();
         let read = move |shared: &SharedStore| load(shared, &stream, &wanted, bytes);
         let mut loaded = self.read(read).await?;
-        let is_foreign = |job: &KeyLoad| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
+        let is_foreign = |job: &KeyLoad| matches!(job, Ok(Some(loaded)) if loaded.record.partition != partition.number);
         let foreign: Vec<usize> =
             (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
         if foreign.is_empty() {
@@ -61,7 +62,7 @@ impl RecordStore for EmbeddedStore {
         // committed in between.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         let request = (partition.clone(), taken.clone());
-        self.ask(|answer| WriterRequest::TakeOver {
+        self.send_request(|answer| WriterRequest::TakeOver {
             partition: request.0,
             keys: request.1,
             answer,
@@ -78,8 +79,9 @@ impl RecordStore for EmbeddedStore {
 
     async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply {
         let partition = partition.clone();
-        let reply =
-            self.ask(|answer| WriterRequest::Commit { partition, claim, batch, answer }).await;
+        let reply = self
+            .send_request(|answer| WriterRequest::Commit { partition, claim, batch, answer })
+            .await;
         reply.unwrap_or(CommitReply::Unknown)
     }
 }
@@ -115,7 +117,7 @@ fn load_one(
     key: &Key,
     now: u64,
 ) -> fjall::Result<KeyLoad> {
-    if let Some(words) = too_long(key) {
+    if let Some(words) = key_length_error(key) {
         return Ok(Err(words));
     }
     let tables = &shared.tables;
@@ -125,28 +127,28 @@ fn load_one(
         Ok(record) => record,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    if record.envelope.expired(now) {
+    if record.envelope.is_expired(now) {
         return Ok(Ok(None));
     }
     let state = match record.state {
         StateLocation::None => None,
         StateLocation::Inline(state) => Some(Bytes::copy_from_slice(state)),
         StateLocation::Separate(size) => {
-            let state = snapshot.get(&tables.states, &place)?.map(detach);
+            let state = snapshot.get(&tables.states, &place)?.map(into_owned_bytes);
             match state.filter(|state| state.len() as u64 == size) {
                 Some(state) => Some(state),
                 None => return Ok(Err(format!("its state of {size} bytes is missing"))),
             }
         }
     };
-    let ids = match ids(shared, snapshot, stream, key, record.job.ids_from)? {
+    let ids = match ids(shared, snapshot, stream, key, record.key_record.ids_from)? {
         Ok(ids) => ids,
         Err(words) => return Ok(Err(words)),
     };
     let due_in = record.envelope.due_in(now);
     let expire_in = record.envelope.expire_in(now);
-    let job = record.job.to_job();
-    Ok(Ok(Some(Box::new(KeySnapshot { job, state, ids, now, due_in, expire_in }))))
+    let job = record.key_record.to_key_record();
+    Ok(Ok(Some(Box::new(KeySnapshot { record: job, state, ids, now, due_in, expire_in }))))
 }
 
 fn ids(
@@ -164,7 +166,7 @@ fn ids(
     for entry in snapshot.range(&shared.tables.ids, range) {
         let (place, value) = entry.into_inner()?;
         let sequence = sequence_of(&place);
-        match decode_taken_id(sequence, &value) {
+        match decode_accepted_id(sequence, &value) {
             Ok(id) => ids.push(id),
             Err(error) => return Ok(Err(format!("sequence {sequence}: {error}"))),
         }

@@ -9,7 +9,7 @@ use tokio::sync::SetOnce;
 
 use super::clock::MonotonicClock;
 use super::folder::StoreFolder;
-use super::tables::{Tables, damaged, is_cut_short, is_damage, reason};
+use super::tables::{Tables, damage_error, is_damage, is_truncation, reason};
 use ordain_store::{Partition, StoreError};
 
 pub(super) struct SharedStore {
@@ -40,18 +40,18 @@ impl SharedStore {
     /// Disables this store permanently. After a failed write the content of the disk is unknown, so
     /// the store must answer nothing more. Only opening it again reads the real content.
     pub(super) fn fail(&self, error: &fjall::Error) {
-        self.end(&failure(self.folder.path(), error));
+        self.disable(&failure(self.folder.path(), error));
     }
 
     /// Disables this store permanently after a panic. The engine contains assertions about data on
     /// the disk.
     pub(super) fn fail_damaged(&self, words: &str) {
-        self.end(&damaged(self.folder.path(), words));
+        self.disable(&damage_error(self.folder.path(), words));
     }
 
     /// Disables this store, because its folder or the engine's folder is no longer at its path.
     pub(super) fn fail_without_folder(&self) {
-        self.end(&format!(
+        self.disable(&format!(
             "the store's folder {} or its folder data is missing or was replaced: was it moved, \
              removed or unmounted? Events acknowledged in the last second may be only in the old \
              folder. Put it back and start again",
@@ -59,7 +59,7 @@ impl SharedStore {
         ));
     }
 
-    fn end(&self, words: &str) {
+    fn disable(&self, words: &str) {
         if self.failure.set(words.to_owned()).is_ok() {
             tracing::error!("store disabled until it is opened again: {words}");
         }
@@ -67,7 +67,7 @@ impl SharedStore {
 
     /// Returns whether the store's folder and the engine's folder are still at their paths.
     pub(super) fn has_folder(&self) -> bool {
-        self.folder.is_there()
+        self.folder.still_exists()
     }
 
     /// Records that everything written is on the disk, and that nothing more will be written.
@@ -88,7 +88,7 @@ impl SharedStore {
     }
 
     /// Returns whether a letter put at `at` is still kept.
-    pub(super) fn letter_lives(&self, at: u64, now: u64) -> bool {
+    pub(super) fn is_letter_live(&self, at: u64, now: u64) -> bool {
         at.saturating_add(self.dead_ttl) > now
     }
 }
@@ -97,11 +97,11 @@ impl SharedStore {
 /// damage may have lost some, and other errors do not name their cause.
 fn failure(folder: &Path, error: &fjall::Error) -> String {
     if is_damage(error) {
-        return damaged(folder, &reason(error));
+        return damage_error(folder, &reason(error));
     }
     let promise = match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error))
-            if !is_cut_short(error) =>
+            if !is_truncation(error) =>
         {
             "No acknowledged event is lost. "
         }
@@ -128,7 +128,7 @@ pub(super) struct DueWatermark {
     pub(super) from: u64,
     /// The number of times that an earlier entry was put. A reader that overlaps such a write must
     /// not move the mark past the entry.
-    lowered: u64,
+    lowered_count: u64,
 }
 
 impl DueWatermarks {
@@ -142,10 +142,12 @@ impl DueWatermarks {
     pub(super) fn advance(&self, partition: &Partition, seen: DueWatermark, from: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match marks.get_mut(partition) {
-            Some(mark) if mark.lowered == seen.lowered => mark.from = mark.from.max(from),
+            Some(mark) if mark.lowered_count == seen.lowered_count => {
+                mark.from = mark.from.max(from);
+            }
             Some(_) => {}
             None => {
-                marks.insert(partition.clone(), DueWatermark { from, lowered: 0 });
+                marks.insert(partition.clone(), DueWatermark { from, lowered_count: 0 });
             }
         }
     }
@@ -156,7 +158,7 @@ impl DueWatermarks {
         // The entry is created even without a mark, so that an overlapping reader notices the
         // write.
         let mark = marks.entry(partition.clone()).or_default();
-        mark.lowered += 1;
+        mark.lowered_count += 1;
         mark.from = mark.from.min(at);
     }
 }

@@ -11,7 +11,7 @@ use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
 use super::read::{of_key, sequence_of};
 use super::record::EmbeddedRecord;
 use super::shared::SharedStore;
-use super::tables::detach;
+use super::tables::into_owned_bytes;
 use super::{EmbeddedStore, keys};
 use ordain_store::codec::{decode_letter, decode_spilled};
 use ordain_store::{FOUND_BYTES_LIMIT, KeyResult, Partition, SpillArea, StoreError};
@@ -37,7 +37,7 @@ impl SpillArea for EmbeddedStore {
         self.read(read).await
     }
 
-    async fn find(
+    async fn find_missing(
         &self,
         partition: &Partition,
         key: &Key,
@@ -74,7 +74,7 @@ fn spilled_page(
             return Ok(Ok((events, false)));
         }
         let sequence = sequence_of(&place);
-        let event = match decode_spilled(key, sequence, detach(value)) {
+        let event = match decode_spilled(key, sequence, into_owned_bytes(value)) {
             Ok(event) => event,
             Err(words) => return Ok(Err(words)),
         };
@@ -96,7 +96,7 @@ fn has_expired(
 ) -> fjall::Result<bool> {
     let stored = snapshot.get(&shared.tables.jobs, keys::job(stream, key))?;
     let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
-    Ok(record.is_some_and(|record| record.envelope.expired(shared.clock.now())))
+    Ok(record.is_some_and(|record| record.envelope.is_expired(shared.clock.now())))
 }
 
 fn find(
@@ -120,7 +120,7 @@ fn find(
         far_ahead(shared, &snapshot, stream, key, range, put_from, now, &mut found)?;
         // The sort is stable, so a spilled event stays before a letter with the same sequence.
         found.events[first..].sort_by_key(|(sequence, _)| *sequence);
-        if found.full() {
+        if found.is_full() {
             break;
         }
     }
@@ -141,7 +141,7 @@ impl FoundEvents {
         self.events.push((sequence, event));
     }
 
-    fn full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.memory >= FOUND_BYTES_LIMIT
     }
 }
@@ -159,11 +159,11 @@ fn spilled(
     for entry in snapshot.range(&shared.tables.spill, range) {
         let (place, value) = entry.into_inner()?;
         let sequence = sequence_of(&place);
-        match decode_spilled(key, sequence, detach(value)) {
+        match decode_spilled(key, sequence, into_owned_bytes(value)) {
             Ok(event) => found.push(sequence, event),
             Err(words) => return Ok(Err(words)),
         }
-        if found.full() {
+        if found.is_full() {
             break;
         }
     }
@@ -186,7 +186,7 @@ fn far_ahead(
     let end = range.end().saturating_add(1);
     let place = |sequence| keys::letter_sequence(stream, key, sequence);
     for entry in snapshot.range(&shared.tables.letters, place(*range.start())..place(end)) {
-        if found.full() {
+        if found.is_full() {
             break;
         }
         let value: Bytes = entry.value()?.into();
@@ -194,7 +194,7 @@ fn far_ahead(
         let Ok(stored) = decode_letter(&value) else { continue };
         if stored.letter.cause == Cause::FarAhead
             && stored.at >= put_from
-            && shared.letter_lives(stored.at, now)
+            && shared.is_letter_live(stored.at, now)
             && let LetterContent::Event(event) = stored.letter.content
         {
             found.push(stored.letter.id.sequence, event);

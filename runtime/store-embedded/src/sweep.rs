@@ -5,12 +5,12 @@
 use fjall::OwnedWriteBatch;
 
 use super::assign;
-use super::changes::{EarliestTimes, remove_job};
+use super::changes::{EarliestTimes, remove_record};
 use super::keys;
 use super::recent::RecordCache;
 use super::record::{EmbeddedRecord, RecordEnvelope};
 use super::shared::SharedStore;
-use super::tables::{is_damage, own_key};
+use super::tables::{copy_key, is_damage};
 use ordain_store::codec::letter_time;
 
 /// The maximum number of entries removed when the store is opened: about a tenth of a second.
@@ -18,7 +18,7 @@ pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
 /// Returns the maximum number of entries removed with a group of commits that wrote `writes` jobs.
 /// It exceeds the number of new entries, so that sweeping keeps up, and costs little compared with
 /// the commits.
-pub(super) fn with_group(writes: usize) -> usize {
+pub(super) fn group_sweep_limit(writes: usize) -> usize {
     16 + 2 * writes
 }
 
@@ -85,7 +85,7 @@ impl ExpirySweep {
         let mut moved_to = u64::MAX;
         let mut work = 0;
         for entry in times.range(keys::expiry(self.jobs_from, &[])..keys::expiry(u64::MAX, &[])) {
-            let entry = own_key(entry)?;
+            let entry = copy_key(entry)?;
             let Some((at, place)) = keys::split_timed(&entry) else { continue };
             self.jobs_from = at;
             if at > now || work >= limit {
@@ -111,7 +111,7 @@ impl ExpirySweep {
         let from = keys::letter_age(self.letters_from, &[]);
         let to = keys::letter_age(u64::MAX, &[]);
         for (count, entry) in tables.times.range(from..to).enumerate() {
-            let entry = own_key(entry)?;
+            let entry = copy_key(entry)?;
             let Some((at, place)) = keys::split_timed(&entry) else { continue };
             self.letters_from = at;
             if at > before || count >= limit {
@@ -140,15 +140,15 @@ impl ExpirySweep {
     ) -> fjall::Result<()> {
         let times = &shared.tables.times;
         let mut work = 0;
-        let from = keys::kept_age(self.kept_from, 0);
-        for entry in times.range(from..keys::kept_age(u64::MAX, 0)) {
-            let entry = own_key(entry)?;
+        let from = keys::retained_age(self.kept_from, 0);
+        for entry in times.range(from..keys::retained_age(u64::MAX, 0)) {
+            let entry = copy_key(entry)?;
             let Some((at, _)) = keys::split_timed(&entry) else { continue };
             self.kept_from = at;
             if at > now || work >= limit {
                 return Ok(());
             }
-            work += assign::forget(&shared.tables, batch, entry, now)?;
+            work += assign::remove_expired(&shared.tables, batch, entry, now)?;
         }
         self.kept_from = u64::MAX;
         Ok(())
@@ -172,15 +172,15 @@ fn job(
     let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     match record.filter(|record| record.envelope.expiry_entry == at) {
         None => batch.remove(&tables.times, entry.clone()),
-        Some(record) if record.envelope.expired(now) => {
-            return Ok((remove_job(tables, recent, batch, place, &record)?, u64::MAX));
+        Some(record) if record.envelope.is_expired(now) => {
+            return Ok((remove_record(tables, recent, batch, place, &record)?, u64::MAX));
         }
         Some(record) => {
             let expire_at = record.envelope.expire_at;
             let envelope = RecordEnvelope { expiry_entry: expire_at, ..record.envelope };
             batch.remove(&tables.times, entry.clone());
             batch.insert(&tables.jobs, place, record.with_envelope(&envelope));
-            recent.forget(place);
+            recent.remove(place);
             if expire_at != 0 {
                 batch.insert(&tables.times, keys::expiry(expire_at, place), b"");
                 return Ok((1, expire_at));

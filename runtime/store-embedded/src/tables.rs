@@ -75,17 +75,17 @@ pub(super) struct Tables {
 
 impl Tables {
     /// Creates empty tables in a new folder.
-    pub(super) fn make(folder: &Path, cache: u64) -> Result<(), StoreError> {
+    pub(super) fn create(folder: &Path, cache: u64) -> Result<(), StoreError> {
         let tables = Self::open(folder, cache)?;
-        tables.sync().map_err(|error| unusable(folder, &error))
+        tables.sync().map_err(|error| open_error(folder, &error))
     }
 
     /// Opens the tables in a folder.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
         match Self::try_open(folder, cache) {
             Err(EngineOpenError::Engine(fjall::Error::JournalRecovery(_))) => {
-                let cut = journal::cut_torn_batch(folder);
-                if let Some(kept) = cut.map_err(|error| unusable(folder, &error.into()))? {
+                let cut = journal::truncate_torn_batch(folder);
+                if let Some(kept) = cut.map_err(|error| open_error(folder, &error.into()))? {
                     tracing::warn!(
                         "database journal truncated: its end was incomplete, as after a power failure; the \
                          original is kept in {}",
@@ -97,8 +97,8 @@ impl Tables {
             opened => opened,
         }
         .map_err(|refused| match refused {
-            EngineOpenError::Engine(error) => unusable(folder, &error),
-            EngineOpenError::Panic(words) => StoreError::Unusable(damaged(folder, &words)),
+            EngineOpenError::Engine(error) => open_error(folder, &error),
+            EngineOpenError::Panic(words) => StoreError::Unusable(damage_error(folder, &words)),
         })
     }
 
@@ -106,7 +106,7 @@ impl Tables {
         // The engine contains assertions about data on the disk.
         match catch_unwind(AssertUnwindSafe(|| Self::open_engine(folder, cache))) {
             Ok(opened) => opened.map_err(EngineOpenError::Engine),
-            Err(panic) => Err(EngineOpenError::Panic(words_of(panic.as_ref()))),
+            Err(panic) => Err(EngineOpenError::Panic(panic_message(panic.as_ref()))),
         }
     }
 
@@ -149,19 +149,19 @@ impl Tables {
     }
 
     /// Passes everything written so far to the operating system.
-    pub(super) fn push(&self) -> fjall::Result<()> {
+    pub(super) fn flush_to_system(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::Buffer)
     }
 }
 
 /// Returns the key of an entry as a copy. The original is a part of its block, so keeping it (as a
 /// pending removal does) would keep the values of the block in memory as well.
-pub(super) fn own_key(entry: Guard) -> fjall::Result<Slice> {
+pub(super) fn copy_key(entry: Guard) -> fjall::Result<Slice> {
     Ok(Slice::new(&entry.key()?))
 }
 
 /// Returns a value in a form that may be kept for long.
-pub(super) fn detach(value: fjall::Slice) -> Bytes {
+pub(super) fn into_owned_bytes(value: fjall::Slice) -> Bytes {
     if value.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&value) } else { value.into() }
 }
 
@@ -194,21 +194,21 @@ pub(super) fn read_error(error: &fjall::Error) -> StoreError {
 }
 
 /// Returns the message of a panic.
-pub(super) fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     words
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
-fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
+fn open_error(folder: &Path, error: &fjall::Error) -> StoreError {
     match error {
         fjall::Error::Locked => StoreError::InUse(format!(
             "another process has the database in {} open; stop it first",
             folder.display()
         )),
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error))
-            if !is_cut_short(error) =>
+            if !is_truncation(error) =>
         {
             StoreError::Unusable(format!(
                 "cannot open the database in {}: {error}; check the disk and the folder's \
@@ -216,19 +216,19 @@ fn unusable(folder: &Path, error: &fjall::Error) -> StoreError {
                 folder.display()
             ))
         }
-        error => StoreError::Unusable(damaged(folder, &error.to_string())),
+        error => StoreError::Unusable(damage_error(folder, &error.to_string())),
     }
 }
 
 /// Returns whether the error can come from a truncated file: its offsets are then beyond its end,
 /// or before its beginning.
-pub(super) fn is_cut_short(error: &std::io::Error) -> bool {
+pub(super) fn is_truncation(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
 /// Returns the message for a damaged database.
-pub(super) fn damaged(folder: &Path, words: &str) -> String {
+pub(super) fn damage_error(folder: &Path, words: &str) -> String {
     format!(
         "the database in {} is damaged ({words}); restore the store's folder from a backup, or \
          move it away to start with an empty store",

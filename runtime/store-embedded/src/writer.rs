@@ -25,7 +25,7 @@ use super::record::EmbeddedRecord;
 use super::request::{OutboxRemoval, ReplySender, WriterRequest};
 use super::shared::SharedStore;
 use super::sweep::{self, ExpirySweep};
-use super::tables::{is_damage, own_key, words_of};
+use super::tables::{copy_key, is_damage, panic_message};
 use ordain_store::codec::{FenceRecord, FenceVerdict, encode_outbox_letters};
 use ordain_store::{
     AssignReply, AssignRequest, Claim, ClaimedPartition, DequeueResult, Destination, Mark,
@@ -69,14 +69,14 @@ pub(super) struct StoreWriter {
     shared: Arc<SharedStore>,
     fences: FenceTable,
     sweep: ExpirySweep,
-    recent: RecordCache,
-    answered: AnsweredCommits,
+    record_cache: RecordCache,
+    answered_commits: AnsweredCommits,
     /// The total number of synced groups.
     groups: u64,
     /// `true` if the current group must be synced before it is answered.
     must_sync: bool,
     /// The number of jobs that the current group wrote.
-    written: usize,
+    written_records: usize,
 }
 
 impl StoreWriter {
@@ -88,7 +88,16 @@ impl StoreWriter {
     ) -> Self {
         let sweep = ExpirySweep::default();
         let recent = RecordCache::default();
-        Self { shared, fences, sweep, recent, answered, groups, must_sync: false, written: 0 }
+        Self {
+            shared,
+            fences,
+            sweep,
+            record_cache: recent,
+            answered_commits: answered,
+            groups,
+            must_sync: false,
+            written_records: 0,
+        }
     }
 
     /// Processes requests until all senders are dropped, or until a write fails.
@@ -98,13 +107,13 @@ impl StoreWriter {
         match catch_unwind(work) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => shared.fail(&error),
-            Err(panic) => shared.fail_damaged(&words_of(panic.as_ref())),
+            Err(panic) => shared.fail_damaged(&panic_message(panic.as_ref())),
         }
     }
 
     fn work(&mut self, requests: &mut mpsc::Receiver<WriterRequest>) -> fjall::Result<()> {
         let now = self.shared.clock.now();
-        self.sweep.run(&self.shared, &mut self.recent, now, sweep::OPENING_SWEEP_LIMIT)?;
+        self.sweep.run(&self.shared, &mut self.record_cache, now, sweep::OPENING_SWEEP_LIMIT)?;
         while let Some(first) = requests.blocking_recv() {
             let more = std::iter::from_fn(|| requests.try_recv().ok());
             self.group(std::iter::once(first).chain(more).take(GROUP_LIMIT))?;
@@ -114,7 +123,7 @@ impl StoreWriter {
 
     fn group(&mut self, requests: impl Iterator<Item = WriterRequest>) -> fjall::Result<()> {
         self.must_sync = false;
-        self.written = 0;
+        self.written_records = 0;
         let mut ready = Vec::new();
         for request in requests {
             ready.push(self.perform(request)?);
@@ -124,16 +133,16 @@ impl StoreWriter {
             self.groups += 1;
             self.shared.tables.meta.insert(keys::GROUPS, self.groups.to_le_bytes())?;
             self.shared.tables.sync()?;
-            self.answered.write(self.groups);
+            self.answered_commits.write(self.groups);
         } else {
-            self.shared.tables.push()?;
+            self.shared.tables.flush_to_system()?;
         }
         for answer in ready {
             answer.send();
         }
         let now = self.shared.clock.now();
-        let limit = sweep::with_group(self.written);
-        self.sweep.run(&self.shared, &mut self.recent, now, limit)
+        let limit = sweep::group_sweep_limit(self.written_records);
+        self.sweep.run(&self.shared, &mut self.record_cache, now, limit)
     }
 
     fn perform(&mut self, request: WriterRequest) -> fjall::Result<PendingReply> {
@@ -169,7 +178,7 @@ impl StoreWriter {
             }
             WriterRequest::Overwrite { stream, key, bytes, answer } => {
                 let place = keys::job(&stream, &key);
-                self.recent.forget(&place);
+                self.record_cache.remove(&place);
                 self.shared.tables.jobs.insert(place, bytes)?;
                 PendingReply::Unit(answer)
             }
@@ -182,7 +191,7 @@ impl StoreWriter {
         claim: Claim,
         batch: &Batch,
     ) -> fjall::Result<CommitReply> {
-        match self.fences.judge(partition, claim, batch.shard, batch.number) {
+        match self.fences.evaluate(partition, claim, batch.shard, batch.number) {
             FenceVerdict::Answer(reply) => Ok(reply),
             FenceVerdict::Apply => self.apply(partition, claim, batch).map(CommitReply::Applied),
         }
@@ -197,11 +206,12 @@ impl StoreWriter {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();
         let mut changes =
-            BatchChanges::new(tables, &mut self.recent, partition, now, batch.writes.len());
+            BatchChanges::new(tables, &mut self.record_cache, partition, now, batch.writes.len());
         let refused = changes.writes(&batch.writes)?;
-        let known = changes.free_letters(batch, &self.shared)?;
+        let known = changes.put_orphan_letters(batch, &self.shared)?;
         let BatchChanges { batch: mut writes, mut outbox, present, earliest, .. } = changes;
-        let applied = AppliedCommit { time: now, refused, present, known };
+        let applied =
+            AppliedCommit { time: now, refused, existing_spills: present, existing_letters: known };
         encode_outbox_letters(batch.forwarded(&applied), now, &mut outbox);
         if !outbox.is_empty() {
             let place = keys::outbox(partition, batch.shard, batch.number);
@@ -215,7 +225,7 @@ impl StoreWriter {
             self.shared.due.lower(partition, earliest.due);
         }
         self.sweep.lower(&earliest);
-        self.written += batch.writes.len();
+        self.written_records += batch.writes.len();
         Ok(applied)
     }
 
@@ -267,15 +277,15 @@ impl StoreWriter {
             };
             let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
             let Some(record) = record else { continue };
-            if record.job.partition == partition.number || record.envelope.expired(now) {
+            if record.key_record.partition == partition.number || record.envelope.is_expired(now) {
                 continue;
             }
-            self.recent.forget(&place);
+            self.record_cache.remove(&place);
             batch.insert(&tables.jobs, place, record.with_partition(partition.number));
             let due_at = record.envelope.due_at;
             if due_at != 0 {
                 let stream = partition.stream.clone();
-                let before = Partition { stream, number: record.job.partition };
+                let before = Partition { stream, number: record.key_record.partition };
                 batch.remove(&tables.times, keys::due(&before, due_at, key));
                 batch.insert(&tables.times, keys::due(partition, due_at, key), b"");
                 first_due = first_due.min(due_at);
@@ -302,12 +312,12 @@ impl StoreWriter {
             last = Some(fence.number);
             // Later commits are not published yet, whatever the caller requests.
             let through = fence.number.min(*through);
-            let place = keys::done(partition, *shard);
+            let place = keys::published_commit(partition, *shard);
             let done = read_number(tables.meta.get(&place)?);
             if through > done {
                 let from = keys::outbox(partition, *shard, done + 1);
                 for entry in tables.outbox.range(from..=keys::outbox(partition, *shard, through)) {
-                    batch.remove(&tables.outbox, own_key(entry)?);
+                    batch.remove(&tables.outbox, copy_key(entry)?);
                 }
                 batch.insert(&tables.meta, place, through.to_le_bytes());
             }
@@ -334,11 +344,11 @@ impl StoreWriter {
         };
         if matches!(reply, AssignReply::Groups(..)) {
             let AssignChanges { batch, earliest, .. } = assigning;
-            self.written += batch.len();
+            self.written_records += batch.len();
             batch.commit()?;
             self.sweep.lower(&EarliestTimes { kept: earliest, ..EarliestTimes::default() });
             // Queued entries need no sync, because dependent writes come later in the same journal.
-            self.must_sync |= !matches!(assign.to, Destination::Stream(_));
+            self.must_sync |= !matches!(assign.destination, Destination::Stream(_));
         }
         Ok(Ok(reply))
     }
@@ -362,7 +372,7 @@ impl StoreWriter {
             Err(error) => return Ok(Err(error)),
         };
         let read = |number| tables.queue.get(keys::queued(partition, shard, number));
-        if !queue.has(through, read)? {
+        if !queue.contains(through, read)? {
             return Ok(Err(StoreError::RolledBack));
         } else if fence.number < commit {
             return Ok(Ok(DequeueResult::MissingCommit));
@@ -372,7 +382,7 @@ impl StoreWriter {
         if through < first {
             return Ok(Ok(DequeueResult::Done));
         }
-        queue.before = queue.history_at(through, read(through)?.as_deref());
+        queue.removed_history = queue.history_at(through, read(through)?.as_deref());
         queue.ends.first = through + 1;
         let count = (through - first + 1) as usize;
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), count + 1);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, RedisResult, Value, cmd};
 
 use super::RedisStore;
-use super::error::{failed, has_code};
+use super::error::{has_code, request_error};
 use super::names::type_of;
 use super::script::{LuaScript, key_of};
 use super::value::text;
@@ -18,31 +18,38 @@ const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration:
 
 impl RedisStore {
     /// Creates a call of a script with the arguments that all scripts have.
-    pub(super) fn call_of(&self, script: &LuaScript, keys: &[String]) -> Cmd {
+    pub(super) fn script_call(&self, script: &LuaScript, keys: &[String]) -> Cmd {
         let mut call = script.call(keys);
-        call.arg(self.shift.load(Ordering::Relaxed));
+        call.arg(self.clock_offset_ms.load(Ordering::Relaxed));
         call
     }
 
     /// Runs a script, and repeats it if that may help. Commits are not repeated here, because their
     /// sender decides about it.
-    pub(super) async fn run(&self, script: &LuaScript, call: Cmd) -> Result<Value, StoreError> {
+    pub(super) async fn run_script(
+        &self,
+        script: &LuaScript,
+        call: Cmd,
+    ) -> Result<Value, StoreError> {
         let what = || format!("{} of {}", script.name, LuaScript::keys(&call).concat());
-        let ask = || async { self.answer(script, &call).await.map_err(|error| failed(&error)) };
-        let answer = self.again(ask, what).await;
-        self.named(answer, || LuaScript::keys(&call)).await
+        let ask = || async {
+            self.run_script_once(script, &call).await.map_err(|error| request_error(&error))
+        };
+        let answer = self.retry(ask, what).await;
+        self.with_key_name(answer, || LuaScript::keys(&call)).await
     }
 
     /// Sends a command, and repeats it if that may help.
-    pub(super) async fn ask(&self, cmd: &Cmd) -> Result<Value, StoreError> {
-        let ask = || async { self.link.call(cmd).await.map_err(|error| failed(&error)) };
-        let answer = self.again(ask, || key_of(cmd).concat()).await;
-        self.named(answer, || key_of(cmd)).await
+    pub(super) async fn run_command(&self, cmd: &Cmd) -> Result<Value, StoreError> {
+        let ask =
+            || async { self.connection.call(cmd).await.map_err(|error| request_error(&error)) };
+        let answer = self.retry(ask, || key_of(cmd).concat()).await;
+        self.with_key_name(answer, || key_of(cmd)).await
     }
 
     /// Repeats a request until the server answers, or until `patience` ends. The request must be
     /// safe to repeat.
-    pub(super) async fn again<F>(
+    pub(super) async fn retry<F>(
         &self,
         ask: impl Fn() -> F,
         what: impl Fn() -> String,
@@ -55,45 +62,49 @@ impl RedisStore {
         loop {
             let answer = ask().await;
             let Err(StoreError::Unavailable(reason)) = &answer else {
-                self.trouble.over(what);
+                self.retry_warnings.resolve(what);
                 return answer;
             };
-            if self.patience.is_some_and(|patience| started.elapsed() >= patience) {
+            if self.retry_timeout.is_some_and(|patience| started.elapsed() >= patience) {
                 return answer;
             }
-            self.trouble.tell(what(), reason);
+            self.retry_warnings.report(what(), reason);
             tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 
     /// Runs a script once. If the server does not know the script, sends its text.
-    pub(super) async fn answer(&self, script: &LuaScript, call: &Cmd) -> RedisResult<Value> {
-        match self.link.call(call).await {
+    pub(super) async fn run_script_once(
+        &self,
+        script: &LuaScript,
+        call: &Cmd,
+    ) -> RedisResult<Value> {
+        match self.connection.call(call).await {
             Err(error) if has_code(&error, "NOSCRIPT") => {
-                self.link.call(&script.with_text(call)).await
+                self.connection.call(&script.with_text(call)).await
             }
             answer => answer,
         }
     }
 
     /// Adds the name of a key with the wrong type to the server's error, which does not name it.
-    pub(super) async fn named<T>(
+    pub(super) async fn with_key_name<T>(
         &self,
         answer: Result<T, StoreError>,
         keys: impl FnOnce() -> Vec<String>,
     ) -> Result<T, StoreError> {
         match answer {
-            Err(StoreError::Corrupt(words)) => Err(self.explained(words, keys()).await),
+            Err(StoreError::Corrupt(words)) => Err(self.wrong_type_error(words, keys()).await),
             answer => answer,
         }
     }
 
     /// Finds the key with the wrong type and returns an error that names it; the server's error
     /// does not.
-    pub(super) async fn explained(&self, words: String, keys: Vec<String>) -> StoreError {
+    pub(super) async fn wrong_type_error(&self, words: String, keys: Vec<String>) -> StoreError {
         for key in keys {
             let Some(right) = type_of(&key) else { continue };
-            let found = self.link.call(cmd("TYPE").arg(&key)).await.ok().and_then(text);
+            let found = self.connection.call(cmd("TYPE").arg(&key)).await.ok().and_then(text);
             let Some(found) = found.filter(|found| found != right && found != "none") else {
                 continue;
             };

@@ -13,17 +13,17 @@ use ordain_core::{EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, sh
 use redis::{Cmd, Value, cmd};
 
 use super::RedisStore;
-use super::claim::note;
-use super::commit::{claim_bytes, job_field, send};
+use super::claim::register_partition;
+use super::commit::{claim_bytes, record_field, send_durably};
 use super::names::RedisKeyKind;
 use super::record::RedisRecord;
 use super::script::LuaScript;
-use super::value::{array, bytes, number, strange};
+use super::value::{array, bytes, number, unexpected_reply};
 use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
 use ordain_store::{
     AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest, Claim,
     DequeueResult, Destination, KEY_SIZE_LIMIT, MessageLog, OriginOutbox, OutboxPosition,
-    Partition, QueueEnds, QueuePage, StoreError, Witness, readable,
+    Partition, QueueEnds, QueuePage, StoreError, Witness, ok_or_log,
 };
 
 /// Maximum number of sequences that one call reads.
@@ -32,31 +32,31 @@ const SEQUENCES_LIMIT: usize = 1_000;
 #[async_trait]
 impl MessageLog for RedisStore {
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError> {
-        if let Destination::Stream(stream) = &assign.to {
+        if let Destination::Stream(stream) = &assign.destination {
             let numbers: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
             for number in numbers {
                 // The partition may never have been claimed, so its name is recorded here.
-                note(self, &Partition { stream: Arc::clone(stream), number }).await?;
+                register_partition(self, &Partition { stream: Arc::clone(stream), number }).await?;
             }
         }
         let script = &self.scripts.assign;
-        let mut call = self.call_of(script, &[self.log(assign.shard, &assign.to)]);
-        put(&mut call, &assign);
+        let mut call = self.script_call(script, &[self.log_key(assign.shard, &assign.destination)]);
+        put_request(&mut call, &assign);
         let answer = self.run_durably(script, call, assign.shard).await?;
-        let answer = bytes(answer).ok_or_else(|| strange(script.name))?;
+        let answer = bytes(answer).ok_or_else(|| unexpected_reply(script.name))?;
         if answer == "W" {
-            return Err(self.went_back());
+            return Err(self.rolled_back());
         }
-        let reply = reply(&answer, &assign).ok_or_else(|| strange(script.name))?;
+        let reply = parse_reply(&answer, &assign).ok_or_else(|| unexpected_reply(script.name))?;
         if let AssignReply::Groups(replies, _) = &reply
             && replies.iter().any(|reply| matches!(reply, AssignGroupReply::RolledBack(_)))
         {
-            self.note_rewind();
+            self.record_rollback();
         }
         Ok(reply)
     }
 
-    async fn retained(
+    async fn retained_messages(
         &self,
         to: &Destination,
         key: &Key,
@@ -64,25 +64,25 @@ impl MessageLog for RedisStore {
         mut room: usize,
     ) -> Result<Vec<Arc<Event>>, StoreError> {
         let script = &self.scripts.retained;
-        let names = [self.log(shard_of(key, self.shards), to)];
+        let names = [self.log_key(shard_of(key, self.shards), to)];
         let mut events = Vec::new();
         let mut wanted = wanted.iter().cloned().flatten().peekable();
         while room > 0 && wanted.peek().is_some() {
-            let mut call = self.call_of(script, &names);
+            let mut call = self.script_call(script, &names);
             call.arg(&**key).arg(room);
             for sequence in wanted.by_ref().take(SEQUENCES_LIMIT) {
                 call.arg(&sequence.to_be_bytes()[..]);
             }
-            for value in array(self.run(script, call).await?, script.name)? {
-                let value = bytes(value).ok_or_else(|| strange(script.name))?;
+            for value in array(self.run_script(script, call).await?, script.name)? {
+                let value = bytes(value).ok_or_else(|| unexpected_reply(script.name))?;
                 room = room.saturating_sub(value.len());
-                events.extend(readable(key, decode_retained(&value)));
+                events.extend(ok_or_log(key, decode_retained(&value)));
             }
         }
         Ok(events)
     }
 
-    async fn queued(
+    async fn read_queue(
         &self,
         partition: &Partition,
         shard: u32,
@@ -92,20 +92,20 @@ impl MessageLog for RedisStore {
     ) -> Result<QueuePage, StoreError> {
         let script = &self.scripts.queued;
         let to = Destination::Stream(Arc::clone(&partition.stream));
-        let mut call = self.call_of(script, &[self.log(shard, &to)]);
+        let mut call = self.script_call(script, &[self.log_key(shard, &to)]);
         call.arg(partition.number).arg(after.number).arg(&after.history.to_le_bytes()[..]);
         call.arg(limit).arg(room);
-        let mut answer = array(self.run(script, call).await?, script.name)?.into_iter();
-        let Some(first) = answer.next() else { return Err(self.went_back()) };
-        let first = number(&first).ok_or_else(|| strange(script.name))?;
+        let mut answer = array(self.run_script(script, call).await?, script.name)?.into_iter();
+        let Some(first) = answer.next() else { return Err(self.rolled_back()) };
+        let first = number(&first).ok_or_else(|| unexpected_reply(script.name))?;
         let mut entries = Vec::new();
         while let (Some(at), Some(history), Some(event)) =
             (answer.next(), answer.next(), answer.next())
         {
             let history = bytes(history).and_then(|value| value.first_chunk().copied());
             let place = number(&at).zip(history.map(u64::from_le_bytes));
-            let (number, history) = place.ok_or_else(|| strange(script.name))?;
-            let event = bytes(event).ok_or_else(|| strange(script.name))?;
+            let (number, history) = place.ok_or_else(|| unexpected_reply(script.name))?;
+            let event = bytes(event).ok_or_else(|| unexpected_reply(script.name))?;
             entries.push((QueuePosition { number, history }, decode_queued(event)));
         }
         Ok(QueuePage { first, entries })
@@ -121,17 +121,17 @@ impl MessageLog for RedisStore {
     ) -> Result<DequeueResult, StoreError> {
         let script = &self.scripts.dequeue;
         let to = Destination::Stream(Arc::clone(&partition.stream));
-        let [data] = self.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
+        let [data] = self.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
         loop {
-            let mut call = self.call_of(script, &[data.clone(), self.log(shard, &to)]);
+            let mut call = self.script_call(script, &[data.clone(), self.log_key(shard, &to)]);
             call.arg(partition.number).arg(&claim_bytes(claim)[..]).arg(commit);
             call.arg(through.number).arg(&through.history.to_le_bytes()[..]);
-            match number(&self.run(script, call).await?) {
+            match number(&self.run_script(script, call).await?) {
                 Some(0) => return Ok(DequeueResult::Done),
                 Some(1) => {}
-                Some(2) => return Err(self.went_back()),
+                Some(2) => return Err(self.rolled_back()),
                 Some(3) => return Ok(DequeueResult::MissingCommit),
-                _ => return Err(strange(script.name)),
+                _ => return Err(unexpected_reply(script.name)),
             }
         }
     }
@@ -146,34 +146,34 @@ impl MessageLog for RedisStore {
             by_shard.entry(shard_of(key, self.shards)).or_default().push(at);
         }
         let asked = by_shard.iter().map(async |(shard, places)| {
-            let [data] = self.of_stream(*shard, stream, [RedisKeyKind::Data]);
+            let [data] = self.stream_keys(*shard, stream, [RedisKeyKind::Data]);
             let mut ask = cmd("HMGET");
             ask.arg(&data);
             for at in places {
                 let key = keys[*at];
                 // No job has a key above the limit, so one more byte is enough to find none.
-                ask.arg(job_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
+                ask.arg(record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
             }
-            array(self.ask(&ask).await?, "HMGET")
+            array(self.run_command(&ask).await?, "HMGET")
         });
         let mut partitions = vec![None; keys.len()];
         for (places, found) in by_shard.values().zip(try_join_all(asked).await?) {
             for (at, record) in places.iter().zip(found) {
                 let record = bytes(record);
                 let record = record.as_deref().and_then(|bytes| RedisRecord::parse(bytes).ok());
-                partitions[*at] = record.map(|record| record.job.partition);
+                partitions[*at] = record.map(|record| record.key_record.partition);
             }
         }
         Ok(partitions)
     }
 
-    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
+    async fn queue_ends(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
         let to = Destination::Stream(Arc::clone(&partition.stream));
         let asked = (0..self.shards).map(async |shard| {
             let mut ask = cmd("HGET");
-            ask.arg(self.log(shard, &to)).arg(format!("q{}", partition.number));
-            let found = bytes(self.ask(&ask).await?);
-            Ok(found.as_deref().map_or(EMPTY_QUEUE, ends))
+            ask.arg(self.log_key(shard, &to)).arg(format!("q{}", partition.number));
+            let found = bytes(self.run_command(&ask).await?);
+            Ok(found.as_deref().map_or(EMPTY_QUEUE, parse_ends))
         });
         try_join_all(asked).await
     }
@@ -185,7 +185,7 @@ const EMPTY_QUEUE: QueueEnds =
 
 /// Parses the ends of a queue. A damaged record counts as an empty queue; the scripts that read the queue report the
 /// damage.
-fn ends(found: &[u8]) -> QueueEnds {
+fn parse_ends(found: &[u8]) -> QueueEnds {
     match found.as_chunks::<8>() {
         ([first, last, history, _], []) => QueueEnds {
             first: u64::from_le_bytes(*first),
@@ -199,19 +199,19 @@ fn ends(found: &[u8]) -> QueueEnds {
 }
 
 impl RedisStore {
-    fn went_back(&self) -> StoreError {
-        self.note_rewind();
+    fn rolled_back(&self) -> StoreError {
+        self.record_rollback();
         StoreError::RolledBack
     }
 
     /// Counts that the store was found to have gone back in time. The store may have lost the writes of calls that
     /// returned shortly before.
-    pub(super) fn note_rewind(&self) {
-        self.rewinds.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn record_rollback(&self) {
+        self.rollbacks.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Returns the Redis key of a destination's data in a shard.
-    pub(super) fn log(&self, shard: u32, to: &Destination) -> String {
+    pub(super) fn log_key(&self, shard: u32, to: &Destination) -> String {
         self.names.of_stream(shard, RedisKeyKind::Log, &to.to_string())
     }
 
@@ -222,25 +222,25 @@ impl RedisStore {
         call: Cmd,
         shard: u32,
     ) -> Result<Value, StoreError> {
-        if self.waiting_links.is_empty() {
-            return self.run(script, call).await;
+        if self.wait_connections.is_empty() {
+            return self.run_script(script, call).await;
         }
         let what = || format!("{} of {}", script.name, LuaScript::keys(&call).concat());
         let send = || async {
-            send(self, script, shard, call.clone()).await?.ok_or_else(|| {
+            send_durably(self, script, shard, call.clone()).await?.ok_or_else(|| {
                 let few = format!("fewer than {} replicas have it", self.replicas);
                 StoreError::Unavailable(few)
             })
         };
-        let answer = self.again(send, what).await;
-        self.named(answer, || LuaScript::keys(&call)).await
+        let answer = self.retry(send, what).await;
+        self.with_key_name(answer, || LuaScript::keys(&call)).await
     }
 }
 
 /// Appends the rules, the witness and the lots to the call of the script.
-fn put(call: &mut Cmd, assign: &AssignRequest) {
+fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
-    match rules.numbers {
+    match rules.numbering {
         None => call.arg(0).arg(0).arg(0).arg(0).arg(0),
         Some(numbers) => call
             .arg(1)
@@ -249,20 +249,20 @@ fn put(call: &mut Cmd, assign: &AssignRequest) {
             .arg(numbers.retain_events)
             .arg(numbers.complete_ttl),
     };
-    match rules.queue {
+    match rules.queue_limit {
         None => call.arg(""),
         Some(limit) => call.arg(limit),
     };
     call.arg(&rand::random::<u64>().to_le_bytes()[..]);
     put_witness(call, assign.witness.as_ref());
-    call.arg(assign.lots.len());
-    for lot in &assign.lots {
+    call.arg(assign.groups.len());
+    for lot in &assign.groups {
         put_origin(call, lot.origin.as_ref());
-        call.arg(lot.parts.len());
-        for part in &lot.parts {
-            call.arg(part.place.commit).arg(part.place.part).arg(part.items.len());
+        call.arg(lot.chunks.len());
+        for part in &lot.chunks {
+            call.arg(part.position.commit).arg(part.position.chunk).arg(part.items.len());
             for item in &part.items {
-                put_item(call, item, rules.numbers.is_some());
+                put_item(call, item, rules.numbering.is_some());
             }
         }
     }
@@ -296,12 +296,12 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     };
     let of = &origin.partition;
     let name = format!("{}:{}:{}", of.number, origin.shard, of.stream);
-    call.arg(name).arg(origin.epoch).arg(origin.found);
-    match origin.before {
-        Some(before) => call.arg(before.commit).arg(before.part),
+    call.arg(name).arg(origin.epoch).arg(origin.claimed_commit);
+    match origin.last_confirmed {
+        Some(before) => call.arg(before.commit).arg(before.chunk),
         None => call.arg("").arg(""),
     };
-    call.arg(origin.done);
+    call.arg(origin.published_commit);
 }
 
 /// Appends an item: its key; then, in one value, whether it has a number of its own, whether it is the last event of
@@ -324,14 +324,14 @@ fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
     call.arg(event.key()).arg(about).arg(rest);
 }
 
-fn reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
+fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     let mut rest = match answer.split_first()? {
         (b'F', []) => return Some(AssignReply::Full),
         (b'A', rest) => rest,
         _ => return None,
     };
-    let mut replies = Vec::with_capacity(assign.lots.len());
-    for lot in &assign.lots {
+    let mut replies = Vec::with_capacity(assign.groups.len());
+    for lot in &assign.groups {
         let (kind, after) = rest.split_first()?;
         rest = after;
         replies.push(match kind {
@@ -339,32 +339,32 @@ fn reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
             b'B' => {
                 let (place, after) = rest.split_first_chunk::<12>()?;
                 rest = after;
-                let place = last_place(place)?;
+                let place = parse_position(place)?;
                 AssignGroupReply::RolledBack((place.commit > 0).then_some(place))
             }
             b'D' => {
                 let (answers, after) = rest.split_at_checked(9 * lot.items().count())?;
                 rest = after;
                 let (answers, _) = answers.as_chunks::<9>();
-                AssignGroupReply::Done(answers.iter().map(assigned).collect::<Option<_>>()?)
+                AssignGroupReply::Done(answers.iter().map(parse_result).collect::<Option<_>>()?)
             }
             _ => return None,
         });
     }
     let (runs, rest) = rest.as_chunks::<28>();
-    let runs = runs.iter().map(run).collect::<Option<_>>()?;
+    let runs = runs.iter().map(parse_run).collect::<Option<_>>()?;
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
 /// Parses the last place of an owner that the store has; the commit is 0 if the store has none.
-fn last_place(bytes: &[u8; 12]) -> Option<OutboxPosition> {
+fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, part) = bytes.split_first_chunk::<8>()?;
     let part = part.first_chunk::<4>()?;
-    Some(OutboxPosition { commit: u64::from_le_bytes(*commit), part: u32::from_le_bytes(*part) })
+    Some(OutboxPosition { commit: u64::from_le_bytes(*commit), chunk: u32::from_le_bytes(*part) })
 }
 
 /// Parses the new entries of a partition's queue.
-fn run(bytes: &[u8; 28]) -> Option<(u32, QueueRun)> {
+fn parse_run(bytes: &[u8; 28]) -> Option<(u32, QueueRun)> {
     let (partition, rest) = bytes.split_first_chunk::<4>()?;
     let ([first, last, history], []) = rest.as_chunks::<8>() else { return None };
     let run = QueueRun {
@@ -375,7 +375,7 @@ fn run(bytes: &[u8; 28]) -> Option<(u32, QueueRun)> {
     Some((u32::from_le_bytes(*partition), run))
 }
 
-fn assigned([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
+fn parse_result([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
     let sequence = u64::from_le_bytes(*sequence);
     Some(match kind {
         0 => AssignItemReply::New(sequence),

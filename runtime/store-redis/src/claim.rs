@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 use redis::cmd;
 
 use super::names::RedisKeyKind;
-use super::value::{bytes, number, strange};
+use super::value::{bytes, number, unexpected_reply};
 use super::{RedisStore, commit};
 use ordain_store::codec::{FenceRecord, decode_fence};
 use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
@@ -18,24 +18,37 @@ pub(super) const EPOCH_LIMIT: u64 = 1 << 52;
 /// Registers a partition in the store, once per process. Refuses a store without the record that
 /// [`RedisStore::open`] wrote: the partitions of an empty store would otherwise begin anew unnoticed, and
 /// `partitions` without that record makes the next start fail.
-pub(super) async fn note(store: &RedisStore, partition: &Partition) -> Result<(), StoreError> {
-    if store.noted.lock().unwrap_or_else(PoisonError::into_inner).contains(partition) {
+pub(super) async fn register_partition(
+    store: &RedisStore,
+    partition: &Partition,
+) -> Result<(), StoreError> {
+    if store
+        .registered_partitions
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .contains(partition)
+    {
         return Ok(());
     }
     check_record(store).await?;
     let Partition { stream, number } = partition;
     let mut note = cmd("SADD");
-    note.arg(store.names.common(RedisKeyKind::Partitions)).arg(format!("{number}:{stream}"));
-    store.ask(&note).await?;
-    store.noted.lock().unwrap_or_else(PoisonError::into_inner).insert(partition.clone());
+    note.arg(store.names.in_common_shard(RedisKeyKind::Partitions))
+        .arg(format!("{number}:{stream}"));
+    store.run_command(&note).await?;
+    store
+        .registered_partitions
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(partition.clone());
     Ok(())
 }
 
 /// Refuses a store that has lost its record since it was opened.
 async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
-    let record = store.names.common(RedisKeyKind::Store);
-    let fields = store.ask(cmd("HLEN").arg(&record)).await?;
-    if number(&fields).ok_or_else(|| strange("HLEN"))? > 0 {
+    let record = store.names.in_common_shard(RedisKeyKind::Store);
+    let fields = store.run_command(cmd("HLEN").arg(&record)).await?;
+    if number(&fields).ok_or_else(|| unexpected_reply("HLEN"))? > 0 {
         return Ok(());
     }
     Err(StoreError::Failed(format!(
@@ -50,9 +63,9 @@ pub(super) async fn newest_epoch(
     partition: &Partition,
 ) -> Result<u64, StoreError> {
     let fences = (0..store.shards).map(async |shard| {
-        let [data] = store.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
+        let [data] = store.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
         let field = format!("f{}", partition.number);
-        let fence = store.ask(cmd("HGET").arg(&data).arg(&field)).await?;
+        let fence = store.run_command(cmd("HGET").arg(&data).arg(&field)).await?;
         let Some(fence) = bytes(fence) else { return Ok(0) };
         let epoch = read_fence(&data, partition, &fence)?.claim.epoch;
         if epoch >= EPOCH_LIMIT {
@@ -80,10 +93,11 @@ pub(super) async fn claim_shard(
     claim: Claim,
 ) -> Result<u64, StoreError> {
     let script = &store.scripts.claim;
-    let [data] = store.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
-    let mut call = store.call_of(script, std::slice::from_ref(&data));
+    let [data] = store.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
+    let mut call = store.script_call(script, std::slice::from_ref(&data));
     call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
-    let fence = bytes(store.run(script, call).await?).ok_or_else(|| strange(script.name))?;
+    let fence = bytes(store.run_script(script, call).await?)
+        .ok_or_else(|| unexpected_reply(script.name))?;
     let fence = read_fence(&data, partition, &fence)?;
     if fence.claim == claim {
         return Ok(fence.number);

@@ -3,13 +3,13 @@
 use ordain_core::{Batch, CommitReply, DeadLetter, Event, KeyWrite, StateUpdate, WriteCondition};
 use redis::{Cmd, Value, pipe};
 
-use super::error::{failed, has_code};
+use super::error::{has_code, request_error};
 use super::script::LuaScript;
 use super::value::{bytes, number, parts};
 use super::{RedisStore, record};
 use ordain_store::codec::{
-    FenceVerdict, decode_applied, decode_fence, encode_letter, encode_outbox_write,
-    encode_taken_id, put_letter_place, put_varint,
+    FenceVerdict, decode_applied, decode_fence, encode_accepted_id, encode_letter,
+    encode_outbox_write, put_letter_place, put_varint,
 };
 use ordain_store::{Claim, StoreError};
 
@@ -59,22 +59,26 @@ pub(super) fn claim_bytes(claim: Claim) -> [u8; 16] {
 }
 
 /// Returns the field of a job's record.
-pub(super) fn job_field(key: &str) -> Vec<u8> {
+pub(super) fn record_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }
 
 /// Sends a writing script once and, if required, waits for replicas. Returns `None` if too few
 /// replicas have the write in time.
-pub(super) async fn send(
+pub(super) async fn send_durably(
     store: &RedisStore,
     script: &LuaScript,
     shard: u32,
     call: Cmd,
 ) -> Result<Option<Value>, StoreError> {
-    if store.waiting_links.is_empty() {
-        return store.answer(script, &call).await.map(Some).map_err(|error| failed(&error));
+    if store.wait_connections.is_empty() {
+        return store
+            .run_script_once(script, &call)
+            .await
+            .map(Some)
+            .map_err(|error| request_error(&error));
     }
-    let link = &store.waiting_links[shard as usize % store.waiting_links.len()];
+    let link = &store.wait_connections[shard as usize % store.wait_connections.len()];
     let with_wait = |call: Cmd| {
         let mut both = pipe();
         both.add_command(call).cmd("WAIT").arg(store.replicas).arg(REPLICAS_TIMEOUT_MS);
@@ -87,21 +91,27 @@ pub(super) async fn send(
     {
         answers = link.pipe(&with_wait(script.with_text(call))).await;
     }
-    let answers = answers.map_err(|error| failed(&error))?;
+    let answers = answers.map_err(|error| request_error(&error))?;
     let [reply, replicas] = parts(answers, "a wait for replicas")?;
     let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
     Ok(enough.then_some(reply))
 }
 
 /// Appends a batch to the arguments of the script.
-pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, dead_ttl: u64) {
+pub(super) fn put_batch(
+    call: &mut Cmd,
+    partition: u32,
+    claim: Claim,
+    batch: &Batch,
+    dead_ttl: u64,
+) {
     let mut ops = Vec::new();
     let mut lengths = Vec::new();
     let mut messages = Vec::new();
     for write in &batch.writes {
         put_op(partition, write, &mut ops);
         let before = messages.len();
-        encode_outbox_write(&write.key, write.job.incarnation, &write.messages, &mut messages);
+        encode_outbox_write(&write.key, write.record.incarnation, &write.messages, &mut messages);
         lengths.extend_from_slice(&((messages.len() - before) as u32).to_le_bytes());
     }
     call.arg(partition)
@@ -117,7 +127,7 @@ pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, d
         .arg(batch.letters.len())
         .arg(u8::from(batch.forward));
     for write in &batch.writes {
-        call.arg(job_field(&write.key));
+        call.arg(record_field(&write.key));
     }
     let mut scratch = Vec::new();
     for write in &batch.writes {
@@ -126,7 +136,7 @@ pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, d
         call.arg(&scratch[..]);
     }
     for write in &batch.writes {
-        put_rest(call, write, batch.forward);
+        put_extra_arguments(call, write, batch.forward);
     }
     for letter in &batch.letters {
         put_letter(call, letter, batch.forward);
@@ -137,25 +147,25 @@ pub(super) fn put(call: &mut Cmd, partition: u32, claim: Claim, batch: &Batch, d
 /// the order of the record.
 fn put_op(partition: u32, write: &KeyWrite, out: &mut Vec<u8>) {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-    let troubled = write.job.trouble.as_ref().is_some_and(|trouble| trouble.since == 0);
+    let troubled = write.record.failure.as_ref().is_some_and(|trouble| trouble.since == 0);
     out.push(match &write.state {
         StateUpdate::Keep => STATE_KEEP,
-        StateUpdate::Put(_) if record::beside(&write.state).is_some() => STATE_PUT_SEPARATE,
+        StateUpdate::Put(_) if record::separate_state(&write.state).is_some() => STATE_PUT_SEPARATE,
         StateUpdate::Put(_) => STATE_PUT,
         StateUpdate::Delete => STATE_DELETE,
     });
     out.push(
-        flag(write.expect == WriteCondition::Absent, FLAG_ABSENT)
-            | flag(write.job.incarnation == 0, FLAG_NEW)
+        flag(write.condition == WriteCondition::Absent, FLAG_ABSENT)
+            | flag(write.record.incarnation == 0, FLAG_NEW)
             | flag(troubled, FLAG_NEW_FAILURE)
             | flag(has_letters(write), FLAG_LETTERS)
             | flag(!write.spill.is_empty(), FLAG_SPILL)
-            | flag(write.job.ids_from > 0, FLAG_IDS)
-            | flag(write.job.has_new_times(), FLAG_NEW_TIMES),
+            | flag(write.record.ids_from > 0, FLAG_IDS)
+            | flag(write.record.lacks_times(), FLAG_NEW_TIMES),
     );
     out.extend_from_slice(&partition.to_le_bytes());
-    out.extend_from_slice(&write.job.takeovers.to_le_bytes());
-    let next = match write.expect {
+    out.extend_from_slice(&write.record.takeovers.to_le_bytes());
+    let next = match write.condition {
         WriteCondition::Absent => 0,
         WriteCondition::Next(next) => next,
     };
@@ -163,16 +173,16 @@ fn put_op(partition: u32, write: &KeyWrite, out: &mut Vec<u8>) {
 }
 
 fn has_letters(write: &KeyWrite) -> bool {
-    !write.letters.is_empty() || !write.consumed.is_empty()
+    !write.letters.is_empty() || !write.removed_letters.is_empty()
 }
 
-fn put_rest(call: &mut Cmd, write: &KeyWrite, forward: bool) {
-    if let Some(state) = record::beside(&write.state) {
+fn put_extra_arguments(call: &mut Cmd, write: &KeyWrite, forward: bool) {
+    if let Some(state) = record::separate_state(&write.state) {
         call.arg(&state[..]);
     }
     if has_letters(write) {
-        call.arg(write.consumed.len());
-        for id in &write.consumed {
+        call.arg(write.removed_letters.len());
+        for id in &write.removed_letters {
             let mut place = Vec::new();
             put_letter_place(id, &mut place);
             call.arg(place);
@@ -188,12 +198,12 @@ fn put_rest(call: &mut Cmd, write: &KeyWrite, forward: bool) {
             call.arg(&sequence.to_be_bytes()[..]).arg(spilled_event(event));
         }
     }
-    let from = write.job.ids_from;
+    let from = write.record.ids_from;
     if from > 0 {
         let mut taken = Vec::new();
         for id in write.ids.iter().filter(|id| id.sequence >= from) {
             taken.extend_from_slice(&id.sequence.to_le_bytes());
-            encode_taken_id(id, &mut taken);
+            encode_accepted_id(id, &mut taken);
         }
         call.arg(taken);
     }
@@ -223,11 +233,11 @@ fn spilled_event(event: &Event) -> Vec<u8> {
 }
 
 /// Decodes the script's reply; `None` if it is not valid.
-pub(super) fn reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
+pub(super) fn parse_reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
     let answer = bytes(answer)?;
     match answer.split_first()? {
         (b'A', applied) => Some(CommitReply::Applied(decode_applied(applied).ok()?)),
-        (b'C', fence) => match decode_fence(fence).ok()?.judge(claim, number) {
+        (b'C', fence) => match decode_fence(fence).ok()?.evaluate(claim, number) {
             FenceVerdict::Answer(reply) => Some(reply),
             FenceVerdict::Apply => None,
         },

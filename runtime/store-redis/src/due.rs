@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::RedisStore;
 use super::names::RedisKeyKind;
-use super::value::{array, bytes, number, parts, strange};
+use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::{DueIndex, Partition, StoreError};
 
 /// The number of additional entries read from each shard, beyond its share of the requested number,
@@ -25,12 +25,12 @@ impl DueIndex for RedisStore {
     ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
         let some = (limit / self.shards as usize * 2 + SPARE_ENTRIES).min(limit);
         let shards =
-            (0..self.shards).map(|shard| of_shard(self, partition, shard, after, some, all));
+            (0..self.shards).map(|shard| read_shard(self, partition, shard, after, some, all));
         Ok(ShardDueEntries::merge(try_join_all(shards).await?, limit))
     }
 }
 
-async fn of_shard(
+async fn read_shard(
     store: &RedisStore,
     partition: &Partition,
     shard: u32,
@@ -39,17 +39,17 @@ async fn of_shard(
     all: bool,
 ) -> Result<ShardDueEntries, StoreError> {
     let script = &store.scripts.due;
-    let [data] = store.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
+    let [data] = store.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
     let keys = [data, store.names.due(shard, partition)];
     let mut after = after.cloned();
     loop {
-        let mut call = store.call_of(script, &keys);
+        let mut call = store.script_call(script, &keys);
         call.arg(&partition.number.to_le_bytes()[..]).arg(limit).arg(u8::from(all));
         match &after {
             None => call.arg("").arg(""),
             Some((at, key)) => call.arg(at).arg(key.as_bytes()),
         };
-        let due = ShardDueEntries::read(store.run(script, call).await?, &keys[1])?;
+        let due = ShardDueEntries::read(store.run_script(script, call).await?, &keys[1])?;
         // One call examines a limited number of entries, and all of them may be unreadable.
         match due.next {
             Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
@@ -73,10 +73,10 @@ impl ShardDueEntries {
     fn read(answer: Value, index: &str) -> Result<Self, StoreError> {
         let what = "a read of the due index";
         let [now, entries, next] = parts(answer, what)?;
-        let now = number(&now).ok_or_else(|| strange(what))?;
+        let now = number(&now).ok_or_else(|| unexpected_reply(what))?;
         let entry = |at: &Value, key: Value| -> Result<(u64, Key), StoreError> {
-            let at = number(at).ok_or_else(|| strange(what))?;
-            let key = bytes(key).ok_or_else(|| strange(what))?;
+            let at = number(at).ok_or_else(|| unexpected_reply(what))?;
+            let key = bytes(key).ok_or_else(|| unexpected_reply(what))?;
             let key = std::str::from_utf8(&key).map_err(|_| {
                 let key = String::from_utf8_lossy(&key);
                 StoreError::Corrupt(format!(

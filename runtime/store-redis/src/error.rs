@@ -6,7 +6,7 @@ use redis::{ErrorKind, RedisError};
 
 use ordain_store::RedisAddress;
 use ordain_store::StoreError;
-use ordain_util::text::clean;
+use ordain_util::text::escape_invisible;
 
 /// The maximum number of displayed characters of a server's text.
 const DISPLAY_LIMIT: usize = 400;
@@ -32,7 +32,7 @@ const TLS_ADVICE: [(&str, &str); 4] = [
 ];
 
 /// Adds the address and the user to an error of a start.
-pub(super) fn at(address: &RedisAddress, error: StoreError) -> StoreError {
+pub(super) fn with_address(address: &RedisAddress, error: StoreError) -> StoreError {
     let user = match (&address.user, &address.password) {
         (Some(user), _) => format!("user {user:?}"),
         (None, Some(_)) => "the default user".to_owned(),
@@ -56,17 +56,17 @@ pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
 
 /// Classifies a failed request: the stored value is damaged, or a retry may succeed, for example
 /// after an operator restores a right.
-pub(super) fn failed(error: &RedisError) -> StoreError {
+pub(super) fn request_error(error: &RedisError) -> StoreError {
     if ["WRONGTYPE", "CORRUPT"].into_iter().any(|code| has_code(error, code)) {
-        return StoreError::Corrupt(words(error));
+        return StoreError::Corrupt(error_text(error));
     }
-    StoreError::Unavailable(words(error))
+    StoreError::Unavailable(error_text(error))
 }
 
 /// Classifies a failed start: an error that a retry cannot resolve ends the start.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
-pub(super) fn unusable_or_away(error: RedisError) -> StoreError {
-    let words = words(&error);
+pub(super) fn start_error(error: RedisError) -> StoreError {
+    let words = error_text(&error);
     // A server at its limit of clients refuses logins with this text.
     let is_full = words.contains("max number of clients");
     let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
@@ -86,12 +86,12 @@ pub(super) fn unusable_or_away(error: RedisError) -> StoreError {
     {
         return StoreError::Unusable(format!("{words}. {advice}"));
     }
-    failed(&error)
+    request_error(&error)
 }
 
 /// Returns the text of the server or the library, without parts that only users of the library
 /// understand.
-fn words(error: &RedisError) -> String {
+fn error_text(error: &RedisError) -> String {
     let words = match (error.code(), error.detail()) {
         (Some("CORRUPT" | "NOPERM"), Some(detail)) => detail.to_owned(),
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -102,10 +102,10 @@ fn words(error: &RedisError) -> String {
     };
     // The rest is the position in a script and the script's digest.
     let words = words.split(" script: ").next().unwrap_or_default();
-    shown(words)
+    display_text(words)
 }
 
 /// Returns a server's text for display: limited in length, and on one line.
-pub(super) fn shown(words: &str) -> String {
-    clean(&words.chars().take(DISPLAY_LIMIT).collect::<String>()).into_owned()
+pub(super) fn display_text(words: &str) -> String {
+    escape_invisible(&words.chars().take(DISPLAY_LIMIT).collect::<String>()).into_owned()
 }

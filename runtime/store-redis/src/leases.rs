@@ -16,7 +16,7 @@ use redis::{Value, cmd};
 use super::RedisStore;
 use super::claim::{EPOCH_LIMIT, newest_epoch};
 use super::names::RedisKeyKind;
-use super::value::{array, bytes, number, parts, strange, text};
+use super::value::{array, bytes, number, parts, text, unexpected_reply};
 use ordain_store::{
     HeartbeatReply, HeartbeatRequest, InstanceId, Lease, LeaseReply, LeaseStore, MemberRecord,
     MembershipTable, MembershipVersion,
@@ -26,45 +26,47 @@ use ordain_store::{Partition, StoreError, versions};
 /// The value in place of a holder.
 const NO_HOLDER: &str = "-";
 
-fn field(Partition { stream, number }: &Partition) -> String {
+fn lease_field(Partition { stream, number }: &Partition) -> String {
     format!("{number}:{stream}")
 }
 
-fn nonce() -> MembershipVersion {
+fn random_version() -> MembershipVersion {
     // 0 means no generation, and no generation has 20 digits.
     rand::rng().random_range(1..10_u64.pow(19))
 }
 
 #[async_trait]
 impl LeaseStore for RedisStore {
-    async fn beat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
+    async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
         let script = &self.scripts.beat;
-        let keys =
-            [RedisKeyKind::Instances, RedisKeyKind::About].map(|kind| self.names.common(kind));
-        let mut call = self.call_of(script, &keys);
-        call.arg(beat.id.to_string()).arg(beat.about).arg(beat.report.unwrap_or_default());
-        call.arg(beat.lease.as_millis() as u64).arg(nonce());
-        let [lasts, generation] = parts(self.run(script, call).await?, script.name)?;
+        let keys = [RedisKeyKind::Instances, RedisKeyKind::About]
+            .map(|kind| self.names.in_common_shard(kind));
+        let mut call = self.script_call(script, &keys);
+        call.arg(beat.id.to_string()).arg(beat.info).arg(beat.report.unwrap_or_default());
+        call.arg(beat.lease.as_millis() as u64).arg(random_version());
+        let [lasts, generation] = parts(self.run_script(script, call).await?, script.name)?;
         let lasts = number(&lasts);
         let generation = number(&generation);
-        let (lasts, generation) = lasts.zip(generation).ok_or_else(|| strange(script.name))?;
-        let table = if generation == beat.seen { None } else { Some(self.table().await?) };
-        Ok(HeartbeatReply { lasts: Some(Duration::from_millis(lasts)), table })
+        let (lasts, generation) =
+            lasts.zip(generation).ok_or_else(|| unexpected_reply(script.name))?;
+        let table = if generation == beat.known_version { None } else { Some(self.table().await?) };
+        Ok(HeartbeatReply { valid_for: Some(Duration::from_millis(lasts)), table })
     }
 
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError> {
         let floor = newest_epoch(self, partition).await?;
         let script = &self.scripts.lease;
         let kinds = [RedisKeyKind::Leases, RedisKeyKind::Instances, RedisKeyKind::About];
-        let mut call = self.call_of(script, &kinds.map(|kind| self.names.common(kind)));
-        call.arg(field(partition)).arg(to.to_string()).arg(floor).arg(nonce());
-        let [given, answer] = parts(self.run(script, call).await?, script.name)?;
+        let mut call =
+            self.script_call(script, &kinds.map(|kind| self.names.in_common_shard(kind)));
+        call.arg(lease_field(partition)).arg(to.to_string()).arg(floor).arg(random_version());
+        let [given, answer] = parts(self.run_script(script, call).await?, script.name)?;
         let answer = match number(&given) {
             Some(1) => number(&answer).map(LeaseReply::Granted),
             Some(_) => text(answer).and_then(|id| id.parse().ok()).map(LeaseReply::HeldBy),
             None => Some(LeaseReply::NotMember),
         };
-        answer.ok_or_else(|| strange(script.name))
+        answer.ok_or_else(|| unexpected_reply(script.name))
     }
 
     async fn release(
@@ -74,17 +76,18 @@ impl LeaseStore for RedisStore {
         epoch: u64,
     ) -> Result<(), StoreError> {
         let script = &self.scripts.release;
-        let keys = [RedisKeyKind::Leases, RedisKeyKind::About].map(|kind| self.names.common(kind));
-        let mut call = self.call_of(script, &keys);
-        call.arg(field(partition)).arg(holder.to_string()).arg(epoch).arg(nonce());
-        self.run(script, call).await.map(drop)
+        let keys = [RedisKeyKind::Leases, RedisKeyKind::About]
+            .map(|kind| self.names.in_common_shard(kind));
+        let mut call = self.script_call(script, &keys);
+        call.arg(lease_field(partition)).arg(holder.to_string()).arg(epoch).arg(random_version());
+        self.run_script(script, call).await.map(drop)
     }
 
-    async fn forget(&self, id: InstanceId) -> Result<(), StoreError> {
+    async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError> {
         let script = &self.scripts.forget;
-        let mut call = self.call_of(script, &self.table_keys());
-        call.arg(id.to_string()).arg(nonce());
-        self.run(script, call).await.map(drop)
+        let mut call = self.script_call(script, &self.table_keys());
+        call.arg(id.to_string()).arg(random_version());
+        self.run_script(script, call).await.map(drop)
     }
 
     async fn decide(
@@ -94,32 +97,32 @@ impl LeaseStore for RedisStore {
         decided: &Rollout,
     ) -> Result<bool, StoreError> {
         let script = &self.scripts.decide;
-        let keys =
-            [RedisKeyKind::Versions, RedisKeyKind::About].map(|kind| self.names.common(kind));
+        let keys = [RedisKeyKind::Versions, RedisKeyKind::About]
+            .map(|kind| self.names.in_common_shard(kind));
         let mut get = cmd("HGET");
         get.arg(&keys[0]).arg(stream);
         let row = versions::encode(decided);
-        let found = bytes(self.ask(&get).await?);
+        let found = bytes(self.run_command(&get).await?);
         let found = found.unwrap_or_default();
         // An unreadable value is no decision, and the new decision replaces it.
         let last = std::str::from_utf8(&found).ok().and_then(versions::decode);
-        if last.map_or(0, |last| last.generation) != before && found != row {
+        if last.map_or(0, |last| last.number) != before && found != row {
             return Ok(false);
         }
-        let mut call = self.call_of(script, &keys);
-        call.arg(stream).arg(&found[..]).arg(row).arg(nonce());
-        let answer = self.run(script, call).await?;
-        number(&answer).map(|changed| changed == 1).ok_or_else(|| strange(script.name))
+        let mut call = self.script_call(script, &keys);
+        call.arg(stream).arg(&found[..]).arg(row).arg(random_version());
+        let answer = self.run_script(script, call).await?;
+        number(&answer).map(|changed| changed == 1).ok_or_else(|| unexpected_reply(script.name))
     }
 
     async fn table(&self) -> Result<MembershipTable, StoreError> {
         let script = &self.scripts.table;
-        let answer = self.run(script, self.call_of(script, &self.table_keys())).await?;
+        let answer = self.run_script(script, self.script_call(script, &self.table_keys())).await?;
         let [generation, members, leases, versions] = parts(answer, script.name)?;
-        let generation = number(&generation).ok_or_else(|| strange(script.name))?;
+        let generation = number(&generation).ok_or_else(|| unexpected_reply(script.name))?;
         let members = array(members, script.name)?.into_iter().map(|row| member(row, script.name));
         let mut table = MembershipTable {
-            generation,
+            membership_version: generation,
             members: members.filter_map(Result::transpose).collect::<Result<_, _>>()?,
             leases: BTreeMap::new(),
             versions: BTreeMap::new(),
@@ -145,7 +148,7 @@ impl LeaseStore for RedisStore {
 impl RedisStore {
     fn table_keys(&self) -> [String; 4] {
         [RedisKeyKind::Instances, RedisKeyKind::About, RedisKeyKind::Leases, RedisKeyKind::Versions]
-            .map(|kind| self.names.common(kind))
+            .map(|kind| self.names.in_common_shard(kind))
     }
 }
 
@@ -158,7 +161,7 @@ fn member(row: Value, what: &str) -> Result<Option<(InstanceId, MemberRecord)>, 
     let words = |value| bytes(value).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let about = words(about).unwrap_or_default();
     let report = words(report);
-    Ok(Some((id, MemberRecord { about, report, lasts })))
+    Ok(Some((id, MemberRecord { info: about, report, valid_for: lasts })))
 }
 
 /// Decodes a lease from its field and value; `None` if it is not valid.

@@ -48,7 +48,7 @@ use ordain_core::shard_of;
 use redis::cmd;
 use tokio::task::JoinHandle;
 
-use self::error::{at, has_code, unusable_or_away};
+use self::error::{has_code, start_error, with_address};
 use self::link::RedisConnection;
 use self::names::{RedisKeyKind, RedisKeys};
 use self::script::LuaScripts;
@@ -111,23 +111,23 @@ impl Drop for KeepaliveTask {
 
 /// A store in Redis.
 pub struct RedisStore {
-    link: RedisConnection,
-    waiting_links: Arc<[RedisConnection]>,
+    connection: RedisConnection,
+    wait_connections: Arc<[RedisConnection]>,
     /// Keeps the waiting connections busy.
-    _probing: Option<KeepaliveTask>,
+    _keepalive: Option<KeepaliveTask>,
     names: RedisKeys,
     scripts: LuaScripts,
     shards: u32,
     replicas: u32,
     dead_ttl: u64,
-    patience: Option<Duration>,
-    shift: Arc<AtomicU64>,
+    retry_timeout: Option<Duration>,
+    clock_offset_ms: Arc<AtomicU64>,
     durability: DurabilityReport,
-    trouble: RetryWarnings,
+    retry_warnings: RetryWarnings,
     /// The number of times that the store was found to have gone back in time.
-    rewinds: AtomicU64,
+    rollbacks: AtomicU64,
     /// The partitions that this process has registered in the store.
-    noted: Mutex<BTreeSet<Partition>>,
+    registered_partitions: Mutex<BTreeSet<Partition>>,
 }
 
 impl RedisStore {
@@ -148,12 +148,12 @@ impl RedisStore {
                 Err(error) => error,
             };
             let StoreError::Unavailable(reason) = &error else {
-                return Err(at(&options.address, error));
+                return Err(with_address(&options.address, error));
             };
             if started.elapsed()
-                >= options.patience.map_or(longest, |patience| patience.min(longest))
+                >= options.retry_timeout.map_or(longest, |patience| patience.min(longest))
             {
-                return Err(at(&options.address, error));
+                return Err(with_address(&options.address, error));
             }
             if throttle.allow() {
                 tracing::warn!(
@@ -167,7 +167,7 @@ impl RedisStore {
 
     /// Replaces a job by arbitrary bytes, for tests of damaged jobs.
     #[doc(hidden)]
-    pub async fn overwrite_job(
+    pub async fn overwrite_record(
         &self,
         stream: &str,
         key: &str,
@@ -175,59 +175,58 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         let mut put = cmd("HSET");
         let data = self.names.of_stream(self.shard_of(key), RedisKeyKind::Data, stream);
-        put.arg(data).arg(commit::job_field(key)).arg(bytes);
-        self.ask(&put).await.map(drop)
+        put.arg(data).arg(commit::record_field(key)).arg(bytes);
+        self.run_command(&put).await.map(drop)
     }
 
     async fn try_open(options: &RedisOptions) -> Result<Self, StoreError> {
-        let link = RedisConnection::connect(&options.address).await.map_err(unusable_or_away)?;
-        let durability = server::look(&link, options.replicas).await?;
+        let link = RedisConnection::connect(&options.address).await.map_err(start_error)?;
+        let durability = server::inspect_servers(&link, options.replicas).await?;
         let mut waiting_links = Vec::new();
         let wanted = if options.replicas == 0 { 0 } else { WAIT_CONNECTIONS.min(options.shards) };
         for _ in 0..wanted {
-            let link =
-                RedisConnection::connect(&options.address).await.map_err(unusable_or_away)?;
+            let link = RedisConnection::connect(&options.address).await.map_err(start_error)?;
             waiting_links.push(link);
         }
         let names = RedisKeys::new(&options.prefix);
         let waiting_links = Arc::from(waiting_links);
         let probing = KeepaliveTask::start(&waiting_links, &names, options.shards.max(1));
         let store = Self {
-            link,
-            waiting_links,
-            _probing: probing,
+            connection: link,
+            wait_connections: waiting_links,
+            _keepalive: probing,
             names,
             scripts: LuaScripts::new(&layout::layout()),
             shards: options.shards.max(1),
             replicas: options.replicas,
             dead_ttl: options.dead_ttl,
-            patience: options.patience,
-            shift: Arc::clone(&options.shift),
+            retry_timeout: options.retry_timeout,
+            clock_offset_ms: Arc::clone(&options.clock_offset_ms),
             durability,
-            trouble: RetryWarnings::new(&options.address),
-            rewinds: AtomicU64::new(0),
-            noted: Mutex::default(),
+            retry_warnings: RetryWarnings::new(&options.address),
+            rollbacks: AtomicU64::new(0),
+            registered_partitions: Mutex::default(),
         };
-        store.check_shape(&options.address).await?;
+        store.check_schema(&options.address).await?;
         Ok(store)
     }
 
     /// Stores the schema and the number of shards at the first use, and checks them at every other
     /// use. The first use makes a new store, which is logged.
-    async fn check_shape(&self, address: &RedisAddress) -> Result<(), StoreError> {
-        let key = self.names.common(RedisKeyKind::Store);
+    async fn check_schema(&self, address: &RedisAddress) -> Result<(), StoreError> {
+        let key = self.names.in_common_shard(RedisKeyKind::Store);
         // These names do not exist; the script uses them to check the user's rights.
         let [data, index] =
-            [RedisKeyKind::Data, RedisKeyKind::Due].map(|kind| self.names.common(kind));
-        let keys = [key.clone(), data, index, self.names.common(RedisKeyKind::Partitions)];
-        let mut call = self.call_of(&self.scripts.open, &keys);
+            [RedisKeyKind::Data, RedisKeyKind::Due].map(|kind| self.names.in_common_shard(kind));
+        let keys = [key.clone(), data, index, self.names.in_common_shard(RedisKeyKind::Partitions)];
+        let mut call = self.script_call(&self.scripts.open, &keys);
         call.arg(SCHEMA_VERSION).arg(self.shards).arg(self.replicas);
-        let found = match self.answer(&self.scripts.open, &call).await {
+        let found = match self.run_script_once(&self.scripts.open, &call).await {
             Err(error) if has_code(&error, "WRONGTYPE") => {
-                let words = self.explained(error.to_string(), vec![key]).await.to_string();
+                let words = self.wrong_type_error(error.to_string(), vec![key]).await.to_string();
                 return Err(StoreError::Unusable(words));
             }
-            found => found.map_err(unusable_or_away)?,
+            found => found.map_err(start_error)?,
         };
         let [schema, shards, is_new] = parts(found, "the check of the store")?;
         let schema = text(schema);
@@ -259,7 +258,7 @@ impl RedisStore {
         shard_of(key, self.shards)
     }
 
-    fn of_stream<const N: usize>(
+    fn stream_keys<const N: usize>(
         &self,
         shard: u32,
         stream: &str,
@@ -279,19 +278,20 @@ impl Store for RedisStore {
         self.durability.clone()
     }
 
-    fn may_go_back(&self) -> bool {
+    fn may_roll_back(&self) -> bool {
         true
     }
 
-    fn breaks(&self) -> u64 {
-        let links = self.waiting_links.iter().chain([&self.link]);
-        links.map(RedisConnection::breaks).sum::<u64>() + self.rewinds.load(Ordering::SeqCst)
+    fn disconnects(&self) -> u64 {
+        let links = self.wait_connections.iter().chain([&self.connection]);
+        links.map(RedisConnection::disconnects).sum::<u64>() + self.rollbacks.load(Ordering::SeqCst)
     }
 
-    fn breaks_of(&self, shard: u32) -> u64 {
+    fn shard_disconnects(&self, shard: u32) -> u64 {
         let tag = shard.to_string();
-        let links = self.waiting_links.iter().chain([&self.link]);
-        links.map(|link| link.breaks_of(&tag)).sum::<u64>() + self.rewinds.load(Ordering::SeqCst)
+        let links = self.wait_connections.iter().chain([&self.connection]);
+        links.map(|link| link.tag_disconnects(&tag)).sum::<u64>()
+            + self.rollbacks.load(Ordering::SeqCst)
     }
 
     /// Does nothing: each answered request is already as durable as the server makes it.

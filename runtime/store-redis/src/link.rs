@@ -19,7 +19,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, 
 
 pub(super) use self::connect::info_field;
 
-use self::connect::wrong;
+use self::connect::config_error;
 use self::nodes::ClusterNodes;
 use self::single::SingleServer;
 use super::script::tag_of;
@@ -27,7 +27,7 @@ use ordain_store::RedisAddress;
 
 /// A connection to the server or servers.
 pub(super) struct RedisConnection {
-    to: RedisDeployment,
+    deployment: RedisDeployment,
 }
 
 enum RedisDeployment {
@@ -50,7 +50,7 @@ impl CommandGroup<'_> {
         }
     }
 
-    async fn ask(&self, connection: &mut (impl ConnectionLike + Send)) -> RedisResult<Value> {
+    async fn execute(&self, connection: &mut (impl ConnectionLike + Send)) -> RedisResult<Value> {
         match self {
             Self::Command(cmd) => cmd.query_async(connection).await,
             Self::Pipeline(pipe) => pipe.query_async(connection).await,
@@ -65,7 +65,7 @@ impl RedisConnection {
             // The call fails if a provider is installed already, which is sufficient.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
-        let mut first = connect::any(address).await?;
+        let mut first = connect::connect_any(address).await?;
         let to = match &*connect::mode(&mut first).await? {
             "cluster" => {
                 let cluster = cluster::connect(address, &mut first).await?;
@@ -74,7 +74,7 @@ impl RedisConnection {
             "sentinel" => {
                 let master = sentinel::master_name(&mut first, address).await?;
                 let single = Arc::new(SingleServer::new(address.clone(), Some(master)));
-                tokio::spawn(single::follow(Arc::downgrade(&single)));
+                tokio::spawn(single::follow_master(Arc::downgrade(&single)));
                 RedisDeployment::Single(single)
             }
             _ => {
@@ -85,30 +85,30 @@ impl RedisConnection {
         if let RedisDeployment::Single(single) = &to {
             single.connection().await?;
         }
-        Ok(Self { to })
+        Ok(Self { deployment: to })
     }
 
     /// Returns the number of times that the connection broke. After each break the servers may have
     /// other data than before.
-    pub(super) fn breaks(&self) -> u64 {
-        match &self.to {
-            RedisDeployment::Single(single) => single.breaks(),
-            RedisDeployment::Cluster(nodes) => nodes.breaks(),
+    pub(super) fn disconnects(&self) -> u64 {
+        match &self.deployment {
+            RedisDeployment::Single(single) => single.disconnects(),
+            RedisDeployment::Cluster(nodes) => nodes.disconnects(),
         }
     }
 
     /// Returns the number of breaks like `breaks`, but in a Cluster counts only calls with keys of
     /// this hash tag.
-    pub(super) fn breaks_of(&self, tag: &str) -> u64 {
-        match &self.to {
-            RedisDeployment::Single(single) => single.breaks(),
-            RedisDeployment::Cluster(nodes) => nodes.breaks_of(tag.as_bytes()),
+    pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
+        match &self.deployment {
+            RedisDeployment::Single(single) => single.disconnects(),
+            RedisDeployment::Cluster(nodes) => nodes.tag_disconnects(tag.as_bytes()),
         }
     }
 
     /// Returns the kind of deployment, as text.
     pub(super) fn kind(&self) -> &'static str {
-        match &self.to {
+        match &self.deployment {
             RedisDeployment::Single(single) if single.master.is_none() => "Redis",
             RedisDeployment::Single(_) => "Redis under Sentinel",
             RedisDeployment::Cluster(..) => "Redis Cluster",
@@ -138,14 +138,14 @@ impl RedisConnection {
     }
 
     async fn send(&self, question: &CommandGroup<'_>, breaks: u64) -> RedisResult<Option<Value>> {
-        match &self.to {
-            RedisDeployment::Cluster(..) if self.breaks() > breaks => Ok(None),
+        match &self.deployment {
+            RedisDeployment::Cluster(..) if self.disconnects() > breaks => Ok(None),
             RedisDeployment::Cluster(nodes) => {
-                let answer = question.ask(&mut nodes.connection()).await;
+                let answer = question.execute(&mut nodes.connection()).await;
                 if answer.as_ref().is_err_and(is_broken) {
-                    nodes.broke(question.tag()).await;
+                    nodes.record_disconnect(question.tag()).await;
                 } else {
-                    nodes.answered(|| question.tag());
+                    nodes.record_reply(|| question.tag());
                 }
                 answer.map(Some)
             }
@@ -154,9 +154,9 @@ impl RedisConnection {
                 if before > breaks {
                     return Ok(None);
                 }
-                let answer = question.ask(&mut connection).await;
+                let answer = question.execute(&mut connection).await;
                 if answer.as_ref().is_err_and(is_broken) {
-                    single.let_go(before);
+                    single.drop_broken(before);
                 }
                 answer.map(Some)
             }
@@ -164,8 +164,8 @@ impl RedisConnection {
     }
 
     /// Sends a command to every master.
-    pub(super) async fn ask_all(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
-        let RedisDeployment::Cluster(nodes) = &self.to else {
+    pub(super) async fn call_all_masters(&self, cmd: &Cmd) -> RedisResult<Vec<Value>> {
+        let RedisDeployment::Cluster(nodes) = &self.deployment else {
             return Ok(vec![self.call(cmd).await?]);
         };
         let to_all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
@@ -179,13 +179,13 @@ impl RedisConnection {
 /// Refuses URL parts that a single server cannot have.
 fn check_single(address: &RedisAddress) -> RedisResult<()> {
     if let [_, _, ..] = address.hosts[..] {
-        return Err(wrong(format!(
+        return Err(config_error(format!(
             "a single server answers at {address}, but several hosts are only for the nodes of one \
              Cluster, or for Sentinels: name one host"
         )));
     }
     if address.path.parse::<u32>().is_err() && !address.path.is_empty() {
-        return Err(wrong(format!(
+        return Err(config_error(format!(
             "{address} is a single server, but {:?} is not the number of a database",
             address.path
         )));

@@ -7,10 +7,10 @@ use redis::Value;
 
 use super::names::RedisKeyKind;
 use super::record::{IDS_PER_BLOCK, MISSING_STATE_MESSAGE, RedisRecord, StatePlacement};
-use super::value::{array, bytes, number, parts, strange};
+use super::value::{array, bytes, number, parts, unexpected_reply};
 use super::{RedisStore, commit};
-use ordain_store::codec::{ACCEPTED_ID_BYTES, KeyRecordView, decode_taken_id};
-use ordain_store::{KEY_SIZE_LIMIT, KeyResult, Partition, StoreError, too_long};
+use ordain_store::codec::{ACCEPTED_ID_BYTES, KeyRecordView, decode_accepted_id};
+use ordain_store::{KEY_SIZE_LIMIT, KeyResult, Partition, StoreError, key_length_error};
 
 /// The result of a load for one key.
 pub(super) type LoadedKey = KeyResult<Option<Box<KeySnapshot>>>;
@@ -32,7 +32,7 @@ pub(super) async fn load_some(
     let mut all: Vec<Option<LoadedKey>> = keys.iter().map(|_| None).collect();
     for ((_, positions), jobs) in shards.iter().zip(try_join_all(loads).await?) {
         for (at, job) in positions.iter().zip(jobs) {
-            all[*at] = Some(too_long(&keys[*at]).map_or(job, Err));
+            all[*at] = Some(key_length_error(&keys[*at]).map_or(job, Err));
         }
     }
     // The result ends before the first key that a shard did not reach.
@@ -57,16 +57,19 @@ async fn load_shard(
     bytes: usize,
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let script = &store.scripts.load;
-    let mut call = store
-        .call_of(script, &store.of_stream(shard, stream, [RedisKeyKind::Data, RedisKeyKind::Ids]));
+    let mut call = store.script_call(
+        script,
+        &store.stream_keys(shard, stream, [RedisKeyKind::Data, RedisKeyKind::Ids]),
+    );
     call.arg(bytes);
     for key in keys {
         // No job has a longer key.
-        call.arg(commit::job_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
+        call.arg(commit::record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
     }
-    let mut answers = array(store.run(script, call).await?, script.name)?.into_iter();
-    let now = answers.next().as_ref().and_then(number).ok_or_else(|| strange(script.name))?;
-    Ok(answers.map(|answer| loaded(answer, now)).collect())
+    let mut answers = array(store.run_script(script, call).await?, script.name)?.into_iter();
+    let now =
+        answers.next().as_ref().and_then(number).ok_or_else(|| unexpected_reply(script.name))?;
+    Ok(answers.map(|answer| parse_loaded(answer, now)).collect())
 }
 
 pub(super) async fn take_over(
@@ -76,19 +79,19 @@ pub(super) async fn take_over(
 ) -> Result<(), StoreError> {
     let script = &store.scripts.take_over;
     let shards = by_shard(store, keys).into_iter().map(async |(shard, positions)| {
-        let [data] = store.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
-        let mut call = store.call_of(script, &[data, store.names.due(shard, partition)]);
+        let [data] = store.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
+        let mut call = store.script_call(script, &[data, store.names.due(shard, partition)]);
         call.arg(&partition.number.to_le_bytes()[..]);
         for at in positions {
-            call.arg(commit::job_field(&keys[at]));
+            call.arg(commit::record_field(&keys[at]));
         }
-        store.run(script, call).await
+        store.run_script(script, call).await
     });
     try_join_all(shards).await.map(drop)
 }
 
 /// Decodes the answer for one key.
-fn loaded(value: Value, now: u64) -> LoadedKey {
+fn parse_loaded(value: Value, now: u64) -> LoadedKey {
     let strange = || "the server's answer has an unexpected form".to_owned();
     if value == Value::Nil {
         return Ok(None);
@@ -105,11 +108,11 @@ fn loaded(value: Value, now: u64) -> LoadedKey {
     let first = number(&first).ok_or_else(strange)?;
     Ok(Some(Box::new(KeySnapshot {
         state,
-        ids: ids_of(&record.job, first, array(blocks, "load").map_err(|_| strange())?)?,
+        ids: ids_of(&record.key_record, first, array(blocks, "load").map_err(|_| strange())?)?,
         now,
         due_in: record.due_at.map(left),
         expire_in: record.expire_at.map(left),
-        job: record.job.to_job(),
+        record: record.key_record.to_key_record(),
     })))
 }
 
@@ -125,7 +128,7 @@ fn ids_of(
     for (block, ids) in (first..).zip(blocks) {
         let ids: Bytes = bytes(ids).unwrap_or_default();
         for (sequence, id) in (block * IDS_PER_BLOCK..).zip(ids.chunks(ACCEPTED_ID_BYTES)) {
-            let id = decode_taken_id(sequence, id)
+            let id = decode_accepted_id(sequence, id)
                 .map_err(|error| format!("sequence {sequence}: {error}"))?;
             let is_empty = id.id == 0 && id.content == 0;
             let spilled = job.spilled.first..=job.spilled.last;

@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use redis::{Value, cmd};
 
 use super::chains::put_witness;
-use super::error::{failed, has_code};
+use super::error::{has_code, request_error};
 use super::link::RedisConnection;
 use super::names::RedisKeyKind;
 use super::script::LuaScript;
@@ -26,17 +26,17 @@ impl MarkStore for RedisStore {
             return Ok(());
         }
         let mut put = cmd("HSET");
-        put.arg(self.names.common(RedisKeyKind::Marks));
+        put.arg(self.names.in_common_shard(RedisKeyKind::Marks));
         for mark in marks {
             put.arg(&mark.name).arg(&mark.value[..]);
         }
-        self.ask(&put).await.map(drop)
+        self.run_command(&put).await.map(drop)
     }
 
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError> {
         let mut get = cmd("HGET");
-        get.arg(self.names.common(RedisKeyKind::Marks)).arg(name);
-        self.ask(&get).await.map(bytes)
+        get.arg(self.names.in_common_shard(RedisKeyKind::Marks)).arg(name);
+        self.run_command(&get).await.map(bytes)
     }
 
     async fn put_mark_in_shards(
@@ -48,16 +48,16 @@ impl MarkStore for RedisStore {
         let script = &self.scripts.mark;
         let puts = (0..).zip(conditions.before).map(async |(shard, before)| {
             let mut keys = vec![self.names.in_shard(shard, RedisKeyKind::Marks)];
-            keys.extend(conditions.to.map(|to| self.log(shard, to)));
-            let mut call = self.call_of(script, &keys);
+            keys.extend(conditions.to.map(|to| self.log_key(shard, to)));
+            let mut call = self.script_call(script, &keys);
             call.arg(&mark.name).arg(&mark.value[..]).arg(u8::from(before.is_some()));
             call.arg(before.as_deref().unwrap_or_default());
             put_witness(&mut call, conditions.witnesses.get(&shard));
-            self.run(script, call).await.map(|answer| answer == Value::Int(1))
+            self.run_script(script, call).await.map(|answer| answer == Value::Int(1))
         });
         let is_put = try_join_all(puts).await?.into_iter().all(|is_put| is_put);
         if !is_put {
-            self.note_rewind();
+            self.record_rollback();
         }
         Ok(is_put)
     }
@@ -66,7 +66,7 @@ impl MarkStore for RedisStore {
         let gets = (0..self.shards()).map(async |shard| {
             let mut get = cmd("HGET");
             get.arg(self.names.in_shard(shard, RedisKeyKind::Marks)).arg(name);
-            self.ask(&get).await.map(bytes)
+            self.run_command(&get).await.map(bytes)
         });
         try_join_all(gets).await
     }
@@ -80,30 +80,31 @@ impl MarkStore for RedisStore {
     ) -> Result<bool, StoreError> {
         check_marks([mark])?;
         let script = &self.scripts.checkpoint;
-        let [data] = self.of_stream(0, &partition.stream, [RedisKeyKind::Data]);
-        let mut call = self.call_of(script, &[data, self.names.common(RedisKeyKind::Marks)]);
+        let [data] = self.stream_keys(0, &partition.stream, [RedisKeyKind::Data]);
+        let mut call =
+            self.script_call(script, &[data, self.names.in_common_shard(RedisKeyKind::Marks)]);
         call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
         call.arg(&mark.name).arg(&mark.value[..]);
         // The call must use the connection on which `breaks` was read, because a server that restarted since then may
         // have other data. Breaks of other connections since then also prevent the checkpoint.
-        let of_links: u64 = self.waiting_links.iter().map(RedisConnection::breaks).sum();
-        let of_others = of_links + self.rewinds.load(Ordering::SeqCst);
+        let of_links: u64 = self.wait_connections.iter().map(RedisConnection::disconnects).sum();
+        let of_others = of_links + self.rollbacks.load(Ordering::SeqCst);
         let Some(breaks) = breaks.checked_sub(of_others) else { return Ok(false) };
-        let answer = match self.link.call_unless_broken(&call, breaks).await {
+        let answer = match self.connection.call_unless_broken(&call, breaks).await {
             Err(error) if has_code(&error, "NOSCRIPT") => {
-                self.link.call_unless_broken(&script.with_text(&call), breaks).await
+                self.connection.call_unless_broken(&script.with_text(&call), breaks).await
             }
             answer => answer,
         };
-        let answer = answer.map_err(|error| failed(&error));
+        let answer = answer.map_err(|error| request_error(&error));
         let what = || format!("checkpoint of stream {:?}", partition.stream);
-        match self.named(answer, || LuaScript::keys(&call)).await {
+        match self.with_key_name(answer, || LuaScript::keys(&call)).await {
             Ok(answer) => {
-                self.trouble.over(what);
+                self.retry_warnings.resolve(what);
                 Ok(answer == Some(Value::Int(1)))
             }
             Err(StoreError::Unavailable(reason) | StoreError::Corrupt(reason)) => {
-                self.trouble.tell(what(), &reason);
+                self.retry_warnings.report(what(), &reason);
                 Ok(false)
             }
             Err(error) => Err(error),

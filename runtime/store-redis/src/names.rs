@@ -102,7 +102,7 @@ impl RedisKeys {
     }
 
     /// Returns the Redis key of a kind that the store has once.
-    pub(super) fn common(&self, kind: RedisKeyKind) -> String {
+    pub(super) fn in_common_shard(&self, kind: RedisKeyKind) -> String {
         self.in_shard(COMMON_SHARD, kind)
     }
 
@@ -132,7 +132,7 @@ mod tests {
             for key in [
                 names.of_stream(1, *kind, "x}:y"),
                 names.of_partition(1, *kind, &partition),
-                names.common(*kind),
+                names.in_common_shard(*kind),
             ] {
                 assert_eq!(type_of(&key), Some(*kind_type), "{key}");
             }

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use redis::Value;
 
 use super::names::RedisKeyKind;
-use super::value::{array, bytes, number, parts, strange};
+use super::value::{array, bytes, number, parts, unexpected_reply};
 use super::{RedisStore, commit};
 use ordain_store::codec::decode_outbox;
 use ordain_store::{Claim, Mark, Outbox, OutboxEntry, Partition, StoreError};
@@ -22,13 +22,13 @@ impl Outbox for RedisStore {
         limit: usize,
     ) -> Result<Vec<OutboxEntry>, StoreError> {
         let script = &self.scripts.outbox;
-        let names = self.of_stream(shard, &partition.stream, [RedisKeyKind::Data]);
+        let names = self.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
         let mut entries = Vec::new();
         // The loop skips commits without messages until it finds some.
         while entries.is_empty() {
-            let mut call = self.call_of(script, &names);
+            let mut call = self.script_call(script, &names);
             call.arg(partition.number).arg(after).arg(limit.max(1)).arg(OUTBOX_PAGE_BYTES);
-            let [looked, found] = parts(self.run(script, call).await?, script.name)?;
+            let [looked, found] = parts(self.run_script(script, call).await?, script.name)?;
             let mut found = array(found, script.name)?.into_iter();
             while let (Some(commit), Some(entry)) = (found.next(), found.next()) {
                 entries.push(read_entry(partition, shard, &commit, entry)?);
@@ -60,13 +60,15 @@ impl Outbox for RedisStore {
         }
         let script = &self.scripts.done;
         loop {
-            let mut call = self
-                .call_of(script, &self.of_stream(shard, &partition.stream, [RedisKeyKind::Data]));
+            let mut call = self.script_call(
+                script,
+                &self.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]),
+            );
             call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]).arg(through);
-            let answer = array(self.run(script, call).await?, script.name)?;
+            let answer = array(self.run_script(script, call).await?, script.name)?;
             let [more, last] = &answer[..] else { return Ok(None) };
             if number(more) != Some(1) {
-                return number(last).map(Some).ok_or_else(|| strange(script.name));
+                return number(last).map(Some).ok_or_else(|| unexpected_reply(script.name));
             }
         }
     }
@@ -79,8 +81,8 @@ fn read_entry(
     entry: Value,
 ) -> Result<OutboxEntry, StoreError> {
     let what = "a read of the outbox";
-    let commit = number(commit).ok_or_else(|| strange(what))?;
-    let entry = bytes(entry).ok_or_else(|| strange(what))?;
+    let commit = number(commit).ok_or_else(|| unexpected_reply(what))?;
+    let entry = bytes(entry).ok_or_else(|| unexpected_reply(what))?;
     decode_outbox(commit, &entry).map_err(|words| {
         StoreError::Corrupt(format!(
             "stream {:?}, partition {}, shard {shard}, outbox entry {commit}: {words}",

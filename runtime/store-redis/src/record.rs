@@ -11,7 +11,7 @@ use ordain_store::codec::{
     FENCE_REPLY_AT, INCARNATION_AT, KEY_RECORD_FORMAT, KeyRecordView, LETTER_KEY_AT,
     LETTER_TIME_AT, NEW_TIME_AT, NEXT_AT, ORIGIN_FORMAT, OUTBOX_LETTERS_FORMAT, OUTBOX_TIME_FORMAT,
     PARTITION_AT, ROLLOUT_AT, RecordDecodeError, RecordReader, TAKEOVERS_AT, VARINTS_AT,
-    encode_job, refused,
+    encode_key_record, refused,
 };
 
 const FORMAT: u8 = 2;
@@ -100,7 +100,7 @@ pub struct RedisRecord<'a> {
     /// The time from which the job no longer exists.
     pub expire_at: Option<u64>,
     /// The job.
-    pub job: KeyRecordView<'a>,
+    pub key_record: KeyRecordView<'a>,
     /// The location of the state, if the job has one.
     pub(super) state: Option<StatePlacement<'a>>,
 }
@@ -135,18 +135,18 @@ impl<'a> RedisRecord<'a> {
         Ok(Self {
             due_at: given(FLAG_DUE, due_at),
             expire_at: given(FLAG_EXPIRES, expire_at),
-            job,
+            key_record: job,
             state,
         })
     }
 
-    pub(super) fn expired(&self, now: u64) -> bool {
+    pub(super) fn is_expired(&self, now: u64) -> bool {
         self.expire_at.is_some_and(|at| at <= now)
     }
 }
 
 /// Returns a state that is too large to be stored with its record.
-pub(super) fn beside(change: &StateUpdate) -> Option<&Bytes> {
+pub(super) fn separate_state(change: &StateUpdate) -> Option<&Bytes> {
     match change {
         StateUpdate::Put(state) if state.len() > INLINE_STATE_BYTES => Some(state),
         _ => None,
@@ -156,9 +156,9 @@ pub(super) fn beside(change: &StateUpdate) -> Option<&Bytes> {
 /// Appends the record of a write for the commit script. Times are relative to now; the script adds
 /// the time of the commit. A state that does not change is left out.
 pub(super) fn encode(write: &KeyWrite, out: &mut Vec<u8>) {
-    let KeyRecord { spilled, ids_from, .. } = &write.job;
+    let KeyRecord { spilled, ids_from, .. } = &write.record;
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-    let large = beside(&write.state).is_some();
+    let large = separate_state(&write.state).is_some();
     let state = match &write.state {
         StateUpdate::Put(state) if !large => Some(state),
         _ => None,
@@ -176,7 +176,7 @@ pub(super) fn encode(write: &KeyWrite, out: &mut Vec<u8>) {
     out.extend_from_slice(&write.due_in.unwrap_or(0).min(DURATION_LIMIT_MS).to_le_bytes());
     out.extend_from_slice(&write.expire_in.unwrap_or(0).min(DURATION_LIMIT_MS).to_le_bytes());
     out.extend_from_slice(&[0; 8 + 4]);
-    encode_job(&write.job, 0, out);
+    encode_key_record(&write.record, 0, out);
     let length = (out.len() - start - ENVELOPE_BYTES) as u32;
     out[start + ENVELOPE_BYTES - 4..start + ENVELOPE_BYTES].copy_from_slice(&length.to_le_bytes());
     out.extend_from_slice(state.map_or(&[], |state| &state[..]));

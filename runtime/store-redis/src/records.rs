@@ -7,8 +7,8 @@ use futures_util::future::try_join_all;
 use ordain_core::{Batch, CommitReply, Key, KeySnapshot};
 
 use super::RedisStore;
-use super::claim::{claim_shard, note};
-use super::commit::{put, reply, send};
+use super::claim::{claim_shard, register_partition};
+use super::commit::{parse_reply, put_batch, send_durably};
 use super::load::{LoadedKey, load_some, take_over};
 use super::names::RedisKeyKind;
 use ordain_store::{
@@ -29,8 +29,8 @@ impl RecordStore for RedisStore {
             )));
         }
         // The server may have lost the registration since then.
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
-        note(self, partition).await?;
+        self.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
+        register_partition(self, partition).await?;
         let claim = Claim { epoch, random: rand::random() };
         let claims = (0..self.shards).map(|shard| claim_shard(self, partition, shard, claim));
         Ok(ClaimedPartition { claim, commits: try_join_all(claims).await? })
@@ -43,7 +43,7 @@ impl RecordStore for RedisStore {
         bytes: usize,
     ) -> Result<Vec<KeyResult<Option<Box<KeySnapshot>>>>, StoreError> {
         let mut loaded = load_some(self, &partition.stream, keys, bytes).await?;
-        let is_foreign = |job: &LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.job.partition != partition.number);
+        let is_foreign = |job: &LoadedKey| matches!(job, Ok(Some(loaded)) if loaded.record.partition != partition.number);
         let foreign: Vec<usize> =
             (0..loaded.len()).filter(|index| is_foreign(&loaded[*index])).collect();
         if foreign.is_empty() {
@@ -72,19 +72,19 @@ impl RecordStore for RedisStore {
             RedisKeyKind::Spilled,
             RedisKeyKind::Ids,
         ];
-        let [data, expiry, letters, age, spilled, ids] = self.of_stream(shard, stream, kinds);
+        let [data, expiry, letters, age, spilled, ids] = self.stream_keys(shard, stream, kinds);
         let due = self.names.due(shard, partition);
         let keys = [data, due, expiry, letters, age, spilled, ids];
-        let mut call = self.call_of(&self.scripts.commit, &keys);
-        put(&mut call, number, claim, &batch, self.dead_ttl);
-        let answer = send(self, &self.scripts.commit, shard, call).await;
+        let mut call = self.script_call(&self.scripts.commit, &keys);
+        put_batch(&mut call, number, claim, &batch, self.dead_ttl);
+        let answer = send_durably(self, &self.scripts.commit, shard, call).await;
         let what = || format!("commit of stream {stream:?}, partition {number}, shard {shard}");
-        let reason = match self.named(answer, || keys.to_vec()).await {
-            Ok(Some(answer)) => match reply(answer, claim, batch.number) {
+        let reason = match self.with_key_name(answer, || keys.to_vec()).await {
+            Ok(Some(answer)) => match parse_reply(answer, claim, batch.number) {
                 Some(reply) => {
-                    self.trouble.over(what);
+                    self.retry_warnings.resolve(what);
                     if matches!(reply, CommitReply::RolledBack { .. }) {
-                        self.note_rewind();
+                        self.record_rollback();
                     }
                     return reply;
                 }
@@ -93,7 +93,7 @@ impl RecordStore for RedisStore {
             Ok(None) => format!("fewer than {} replicas have the commit", self.replicas),
             Err(error) => error.to_string(),
         };
-        self.trouble.tell(what(), &reason);
+        self.retry_warnings.report(what(), &reason);
         CommitReply::Unknown
     }
 }

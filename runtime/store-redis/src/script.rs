@@ -69,7 +69,7 @@ fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
 
 /// Replaces each `layout.NAME` in a script by the constant's number. Lua allows 200 locals in a
 /// script, and neither a local nor a field is as fast as a number.
-fn with_numbers(text: &str, layout: &BTreeMap<&str, usize>) -> String {
+fn inline_constants(text: &str, layout: &BTreeMap<&str, usize>) -> String {
     let mut parts = text.split(CONSTANT_PREFIX);
     let mut whole = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -100,7 +100,7 @@ macro_rules! scripts {
             pub(super) fn new(layout: &BTreeMap<&str, usize>) -> Self {
                 let common = include_str!("scripts/common.lua");
                 let script = |name, flags: &str, body: &str| {
-                    let body = with_numbers(&format!("{common}\n{body}"), layout);
+                    let body = inline_constants(&format!("{common}\n{body}"), layout);
                     let text = format!("#!lua {flags}\n{body}");
                     LuaScript { name, digest: Digested::new(&text).get_hash().to_owned(), text }
                 };
@@ -155,7 +155,7 @@ fn constants_are_replaced_by_numbers() {
     let layout = BTreeMap::from([("NEXT", 41), ("NEXT_AT", 7)]);
     let text = "-- The layout.\nreturn layout.NEXT + layout.NEXT_AT, layout.OTHER";
     let expected = "-- The layout.\nreturn 41 + 7, layout.OTHER";
-    assert_eq!(with_numbers(text, &layout), expected);
+    assert_eq!(inline_constants(text, &layout), expected);
 }
 
 #[test]

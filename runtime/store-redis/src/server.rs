@@ -3,7 +3,7 @@
 
 use redis::cmd;
 
-use super::error::shown;
+use super::error::display_text;
 use super::link::{RedisConnection, info_field};
 use super::value::{array, bytes, text};
 use ordain_store::{DurabilityReport, StoreError};
@@ -13,12 +13,12 @@ const OLDEST_VERSION: (u64, u64) = (7, 0);
 
 /// Refuses servers that could silently lose acknowledged events. Returns a description of the
 /// durability of a commit on these servers.
-pub(super) async fn look(
+pub(super) async fn inspect_servers(
     link: &RedisConnection,
     replicas: u32,
 ) -> Result<DurabilityReport, StoreError> {
     let infos =
-        link.ask_all(cmd("INFO").arg("everything")).await.map_err(super::unusable_or_away)?;
+        link.call_all_masters(cmd("INFO").arg("everything")).await.map_err(super::start_error)?;
     let mut fewest_replicas = u64::MAX;
     let mut appends = true;
     let mut says_eviction = true;
@@ -38,14 +38,15 @@ pub(super) async fn look(
         || !appends
         || syncs.as_deref() == Some("no")
         || fewest_replicas < replicas.into();
-    let mut words = sentence(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas);
+    let mut words =
+        describe_durability(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas);
     if !says_eviction {
         words.push_str(
             "; the server does not report whether it evicts keys when its memory is full: it \
              must not (maxmemory-policy noeviction)",
         );
     }
-    Ok(DurabilityReport { words, is_at_risk })
+    Ok(DurabilityReport { description: words, is_at_risk })
 }
 
 fn check_version(version: &str) -> Result<(), StoreError> {
@@ -55,7 +56,7 @@ fn check_version(version: &str) -> Result<(), StoreError> {
         (Some(major), Some(minor)) if (major, minor) >= OLDEST_VERSION => Ok(()),
         _ => Err(StoreError::Unusable(format!(
             "the server is Redis {}; {}.{} or later is required",
-            shown(version),
+            display_text(version),
             OLDEST_VERSION.0,
             OLDEST_VERSION.1
         ))),
@@ -66,7 +67,7 @@ fn check_role(info: &str) -> Result<(), StoreError> {
     if info_field(info, "role") != Some("slave") {
         return Ok(());
     }
-    let of = |name| shown(info_field(info, name).unwrap_or("?"));
+    let of = |name| display_text(info_field(info, name).unwrap_or("?"));
     Err(StoreError::Unusable(format!(
         "the server is a replica, which accepts no writes: name its master, {}:{}, or the Sentinels \
          that monitor it",
@@ -81,7 +82,7 @@ fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
         Some(policy) => Err(StoreError::Unusable(format!(
             "the server has maxmemory-policy {}: it would evict jobs and events when its memory \
              is full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)",
-            shown(policy)
+            display_text(policy)
         ))),
     }
 }
@@ -89,7 +90,7 @@ fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
 /// Returns the weakest `appendfsync` setting of all servers; `None` if a server does not report it,
 /// as some hosted servers do not.
 async fn appendfsync(link: &RedisConnection) -> Option<String> {
-    let answers = link.ask_all(cmd("CONFIG").arg("GET").arg("appendfsync")).await.ok()?;
+    let answers = link.call_all_masters(cmd("CONFIG").arg("GET").arg("appendfsync")).await.ok()?;
     let settings = answers.into_iter().map(|answer| {
         let mut parts = match answer {
             redis::Value::Map(pairs) => pairs.into_iter().map(|(_, value)| value).collect(),
@@ -103,7 +104,13 @@ async fn appendfsync(link: &RedisConnection) -> Option<String> {
     settings?.into_iter().min_by_key(rank)
 }
 
-fn sentence(kind: &str, appends: bool, syncs: Option<&str>, wanted: u32, connected: u64) -> String {
+fn describe_durability(
+    kind: &str,
+    appends: bool,
+    syncs: Option<&str>,
+    wanted: u32,
+    connected: u64,
+) -> String {
     let kept = match (appends, syncs) {
         (true, Some("always")) => {
             "each commit is on the server's disk before it is answered (appendfsync always), so \
@@ -181,9 +188,9 @@ mod tests {
 
     #[test]
     fn durability_is_described() {
-        let words = sentence("Redis", false, None, 0, 0);
+        let words = describe_durability("Redis", false, None, 0, 0);
         assert!(words.contains("EVERYTHING"), "{words}");
-        let words = sentence("Redis", true, Some("everysec"), 2, 1);
+        let words = describe_durability("Redis", true, Some("everysec"), 2, 1);
         assert!(words.contains("second") && words.contains("only 1"), "{words}");
     }
 }

@@ -11,7 +11,7 @@ use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
 use super::RedisStore;
 use super::list::letters::{LetterFilter, LetterRange, letters_of_shard};
 use super::names::RedisKeyKind;
-use super::value::{array, bytes, parts, strange};
+use super::value::{array, bytes, parts, unexpected_reply};
 use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
 use ordain_store::{FOUND_BYTES_LIMIT, KeyResult, Partition, SpillArea, StoreError};
 
@@ -32,10 +32,10 @@ impl SpillArea for RedisStore {
         bytes: usize,
     ) -> Result<KeyResult<SpillPage>, StoreError> {
         let page = spilled(self, partition, key, from..=u64::MAX, limit, bytes).await?;
-        Ok(page.map(|(read, end)| up_to(bytes, read, end)))
+        Ok(page.map(|(read, end)| first_events(bytes, read, end)))
     }
 
-    async fn find(
+    async fn find_missing(
         &self,
         partition: &Partition,
         key: &Key,
@@ -68,7 +68,7 @@ impl SpillArea for RedisStore {
 }
 
 /// Returns the first events up to `bytes` of memory, at least one.
-fn up_to(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage {
+fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage {
     let mut events = Vec::new();
     let mut memory = 0;
     for (sequence, event) in read {
@@ -92,21 +92,22 @@ async fn spilled(
     limit_bytes: usize,
 ) -> Result<KeyResult<SpillPage>, StoreError> {
     let script = &store.scripts.spill;
-    let names = store.of_stream(
+    let names = store.stream_keys(
         store.shard_of(key),
         &partition.stream,
         [RedisKeyKind::Data, RedisKeyKind::Spilled],
     );
     let mut from = Bytes::from([b"[", &range.start().to_be_bytes()[..]].concat());
     loop {
-        let mut call = store.call_of(script, &names);
+        let mut call = store.script_call(script, &names);
         call.arg(key.as_bytes()).arg(limit.max(1)).arg(limit_bytes);
         call.arg(&from[..]).arg(&range.end().to_be_bytes()[..]);
-        let [behind, found] = parts(store.run(script, call).await?, script.name)?;
+        let [behind, found] = parts(store.run_script(script, call).await?, script.name)?;
         let mut found = array(found, script.name)?.into_iter();
         let mut events = Vec::new();
         while let (Some(sequence), Some(event)) = (found.next(), found.next()) {
-            let both = bytes(sequence).zip(bytes(event)).ok_or_else(|| strange(script.name))?;
+            let both =
+                bytes(sequence).zip(bytes(event)).ok_or_else(|| unexpected_reply(script.name))?;
             match read_event(key, &both.0, &both.1) {
                 Ok(event) => events.push(event),
                 Err(words) => return Ok(Err(words)),
@@ -158,8 +159,8 @@ async fn far_ahead(
             }
         });
         let events: Vec<NumberedEvent> = events.collect();
-        match part.behind {
-            Some(behind) if events.is_empty() => bounds.go_on_behind(&behind),
+        match part.continue_after {
+            Some(behind) if events.is_empty() => bounds.continue_after(&behind),
             _ => return Ok(events),
         }
     }

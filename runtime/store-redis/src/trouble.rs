@@ -16,18 +16,18 @@ pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct RetryWarnings {
     address: RedisAddress,
     /// `true` if there are any such requests, so that other requests need not take the lock.
-    any: AtomicBool,
-    open: Mutex<RetryingRequests>,
+    has_retrying: AtomicBool,
+    retrying: Mutex<RetryingRequests>,
 }
 
 struct RetryingRequests {
-    questions: HashSet<String>,
+    requests: HashSet<String>,
     throttle: LogThrottle,
 }
 
 impl RetryingRequests {
     fn new() -> Self {
-        Self { questions: HashSet::new(), throttle: LogThrottle::new(WARN_INTERVAL) }
+        Self { requests: HashSet::new(), throttle: LogThrottle::new(WARN_INTERVAL) }
     }
 }
 
@@ -35,14 +35,14 @@ impl RetryWarnings {
     pub(super) fn new(address: &RedisAddress) -> Self {
         Self {
             address: address.clone(),
-            any: AtomicBool::new(false),
-            open: Mutex::new(RetryingRequests::new()),
+            has_retrying: AtomicBool::new(false),
+            retrying: Mutex::new(RetryingRequests::new()),
         }
     }
 
     /// Records a request that failed and will be repeated.
-    pub(super) fn tell(&self, question: String, reason: &str) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn report(&self, question: String, reason: &str) {
+        let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
         if open.throttle.allow() {
             tracing::warn!(
                 "the store at {} did not complete a request ({question}): \
@@ -50,18 +50,18 @@ impl RetryWarnings {
                 self.address
             );
         }
-        open.questions.insert(question);
-        self.any.store(true, Ordering::Relaxed);
+        open.requests.insert(question);
+        self.has_retrying.store(true, Ordering::Relaxed);
     }
 
     /// Records that a request succeeded.
-    pub(super) fn over(&self, question: impl FnOnce() -> String) {
-        if !self.any.load(Ordering::Relaxed) {
+    pub(super) fn resolve(&self, question: impl FnOnce() -> String) {
+        if !self.has_retrying.load(Ordering::Relaxed) {
             return;
         }
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.questions.remove(&question()) && open.questions.is_empty() {
-            self.any.store(false, Ordering::Relaxed);
+        let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.requests.remove(&question()) && open.requests.is_empty() {
+            self.has_retrying.store(false, Ordering::Relaxed);
             *open = RetryingRequests::new();
             tracing::info!("the store at {} completes requests again", self.address);
         }

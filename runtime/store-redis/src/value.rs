@@ -7,7 +7,7 @@ use redis::Value;
 use ordain_store::StoreError;
 
 /// Returns the error for an answer with an unexpected form.
-pub(super) fn strange(what: &str) -> StoreError {
+pub(super) fn unexpected_reply(what: &str) -> StoreError {
     StoreError::Corrupt(format!("the server's answer to {what} has an unexpected form"))
 }
 
@@ -39,11 +39,11 @@ pub(super) fn number(value: &Value) -> Option<u64> {
 pub(super) fn array(value: Value, what: &str) -> Result<Vec<Value>, StoreError> {
     match value {
         Value::Array(values) | Value::Set(values) => Ok(values),
-        _ => Err(strange(what)),
+        _ => Err(unexpected_reply(what)),
     }
 }
 
 /// Returns the parts of an array with exactly `N` parts.
 pub(super) fn parts<const N: usize>(value: Value, what: &str) -> Result<[Value; N], StoreError> {
-    array(value, what)?.try_into().map_err(|_| strange(what))
+    array(value, what)?.try_into().map_err(|_| unexpected_reply(what))
 }

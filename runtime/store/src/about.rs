@@ -79,7 +79,7 @@ pub struct ProcessIdentity {
 impl InstanceInfo {
     /// Creates the information about this process, with its streams and their numbers of
     /// partitions.
-    pub fn this(streams: BTreeMap<String, u32>, alone: bool) -> Self {
+    pub fn of_this_process(streams: BTreeMap<String, u32>, alone: bool) -> Self {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
         let host = host.or_else(|| std::env::var("HOSTNAME").ok());
         let host = host.map_or_else(|| "host".to_owned(), |name| name.trim().to_owned());
@@ -91,14 +91,14 @@ impl InstanceInfo {
             alone,
             leaving: false,
             broker: BrokerHealth::Reached,
-            process: ProcessIdentity::this(),
+            process: ProcessIdentity::of_this_process(),
         }
     }
 
     /// Returns the information about all instances except one.
-    pub fn all_but(table: &MembershipTable, id: InstanceId) -> Vec<Self> {
+    pub fn of_other_instances(table: &MembershipTable, id: InstanceId) -> Vec<Self> {
         let others = table.members.iter().filter(|(other, _)| **other != id);
-        others.map(|(_, member)| Self::decode(&member.about)).collect()
+        others.map(|(_, member)| Self::decode(&member.info)).collect()
     }
 
     /// Encodes the information for the store.
@@ -116,13 +116,13 @@ impl InstanceInfo {
                 && about.streams.values().all(|count| STREAM_PARTITIONS_RANGE.contains(count))
         });
         let mut about = about.unwrap_or_default();
-        about.name = shown(&about.name);
+        about.name = display_name(&about.name);
         about
     }
 }
 
 /// Returns a name that is safe in a log line.
-fn shown(name: &str) -> String {
+fn display_name(name: &str) -> String {
     name.chars().filter(|character| !character.is_control()).take(DISPLAY_NAME_LIMIT).collect()
 }
 
@@ -151,23 +151,23 @@ fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
 }
 
 impl ProcessIdentity {
-    fn this() -> Option<Self> {
+    fn of_this_process() -> Option<Self> {
         let id = std::process::id();
-        Some(Self { seen_from: seen_from()?, id, started: started(id)? })
+        Some(Self { seen_from: boot_and_namespace()?, id, started: start_ticks(id)? })
     }
 
     /// Returns whether the process is known to have ended. Only processes that are visible from
     /// here are known.
     pub fn has_ended(&self) -> bool {
         // If the processes of other users are hidden, process 1 is hidden too.
-        let sees_others = started(1).is_some();
-        seen_from().is_some_and(|here| here == self.seen_from)
-            && started(self.id).map_or(sees_others, |time| time != self.started)
+        let sees_others = start_ticks(1).is_some();
+        boot_and_namespace().is_some_and(|here| here == self.seen_from)
+            && start_ticks(self.id).map_or(sees_others, |time| time != self.started)
     }
 }
 
 /// Returns the boot of the machine and the namespace of processes.
-fn seen_from() -> Option<String> {
+fn boot_and_namespace() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
     Some(format!("{} {}", boot.trim(), namespace.display()))
@@ -175,7 +175,7 @@ fn seen_from() -> Option<String> {
 
 /// Returns the start time of a process; `None` if the process does not exist, or has ended and
 /// waits for its parent.
-fn started(id: u32) -> Option<u64> {
+fn start_ticks(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name in front is in parentheses and may contain any characters.
     let mut rest = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn ended_process_is_detected() {
-        let this = ProcessIdentity::this().expect("this system identifies processes");
+        let this = ProcessIdentity::of_this_process().expect("this system identifies processes");
         assert!(!this.has_ended());
         let mut child = Command::new("sleep").arg("60").spawn().expect("started");
-        let started = started(child.id()).expect("the child runs");
+        let started = start_ticks(child.id()).expect("the child runs");
         let other = ProcessIdentity { id: child.id(), started, ..this.clone() };
         assert!(!other.has_ended());
         child.kill().expect("killed");

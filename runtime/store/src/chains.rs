@@ -50,9 +50,9 @@ impl fmt::Display for Destination {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DestinationRules {
     /// How the store numbers messages; `None` if it does not, and messages with a number keep it.
-    pub numbers: Option<NumberingSettings>,
+    pub numbering: Option<NumberingSettings>,
     /// Maximum number of waiting events in a partition's queue in a shard; `None` if the destination is not a stream.
-    pub queue: Option<u64>,
+    pub queue_limit: Option<u64>,
 }
 
 /// The rules for numbers, and for the retention of messages.
@@ -88,19 +88,19 @@ pub struct OriginOutbox {
     pub epoch: u64,
     /// The last commit that the owner's claim found in the shard. The shard has lost all later commits whose messages
     /// earlier owners gave, and other commits have their numbers now.
-    pub found: u64,
+    pub claimed_commit: u64,
     /// The last place that the store confirmed to this owner, for this destination and shard.
-    pub before: Option<OutboxPosition>,
+    pub last_confirmed: Option<OutboxPosition>,
     /// The last commit whose messages are marked done in the outbox. The store may forget the places of all messages up
     /// to this commit.
-    pub done: u64,
+    pub published_commit: u64,
 }
 
 /// The messages of one place in an outbox, or of a producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxChunk {
     /// The place of the messages; without meaning if the lot has no origin.
-    pub place: OutboxPosition,
+    pub position: OutboxPosition,
     /// The messages, in order.
     pub items: Vec<AssignItem>,
 }
@@ -124,14 +124,14 @@ pub struct AssignGroup {
     /// The outbox of the messages; `None` if they come from a producer. The store recognises those messages by id.
     pub origin: Option<OriginOutbox>,
     /// The parts, in order. Without parts, the call only checks that the store still has all messages of the owner.
-    pub parts: Vec<OutboxChunk>,
+    pub chunks: Vec<OutboxChunk>,
 }
 
 /// Messages for one destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignRequest {
     /// The destination of the messages.
-    pub to: Destination,
+    pub destination: Destination,
     /// The shard of all their keys.
     pub shard: u32,
     /// The rules of the destination.
@@ -140,7 +140,7 @@ pub struct AssignRequest {
     /// lots name their last place.
     pub witness: Option<Witness>,
     /// At most one lot of each origin. All lots together have at most [`ASSIGN_LIMIT`] messages.
-    pub lots: Vec<AssignGroup>,
+    pub groups: Vec<AssignGroup>,
 }
 
 /// The newest message or entry that a producer knows to be in a shard. A shard that lacks it has gone back in time, and
@@ -177,8 +177,8 @@ pub enum Witness {
 impl NumberedChunk for OutboxChunk {
     type Key = str;
 
-    fn place(&self) -> OutboxPosition {
-        self.place
+    fn position(&self) -> OutboxPosition {
+        self.position
     }
 
     fn keys(&self) -> impl Iterator<Item = &str> {
@@ -199,14 +199,14 @@ impl NumberedChunk for OutboxChunk {
 impl AssignGroup {
     /// Returns all messages of the lot, in order.
     pub fn items(&self) -> impl Iterator<Item = &AssignItem> {
-        self.parts.iter().flat_map(|part| &part.items)
+        self.chunks.iter().flat_map(|part| &part.items)
     }
 }
 
 impl AssignRequest {
     /// Returns the messages of all lots, in order.
     pub fn items(&self) -> impl Iterator<Item = &AssignItem> {
-        self.lots.iter().flat_map(AssignGroup::items)
+        self.groups.iter().flat_map(AssignGroup::items)
     }
 }
 
@@ -316,7 +316,7 @@ pub trait MessageLog: Send + Sync {
 
     /// Returns the retained messages of a key with the wanted sequences, in ascending order, up to about `bytes`, and
     /// at least one message if there is any. Omits unreadable messages, and logs them.
-    async fn retained(
+    async fn retained_messages(
         &self,
         to: &Destination,
         key: &Key,
@@ -331,7 +331,7 @@ pub trait MessageLog: Send + Sync {
     /// # Errors
     ///
     /// [`StoreError::RolledBack`] if `after` is not in the history of the store.
-    async fn queued(
+    async fn read_queue(
         &self,
         partition: &Partition,
         shard: u32,
@@ -365,16 +365,16 @@ pub trait MessageLog: Send + Sync {
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
     /// Returns the ends of a partition's queue in each shard.
-    async fn waiting_in(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError>;
+    async fn queue_ends(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError>;
 
     /// Returns the number of events that wait for a partition.
-    async fn waiting(&self, partition: &Partition) -> Result<u64, StoreError> {
-        Ok(self.waiting_in(partition).await?.iter().map(QueueEnds::len).sum())
+    async fn queue_length(&self, partition: &Partition) -> Result<u64, StoreError> {
+        Ok(self.queue_ends(partition).await?.iter().map(QueueEnds::len).sum())
     }
 }
 
 /// Returns a retained message; logs an unreadable message and returns `None`.
-pub fn readable(key: &str, kept: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
+pub fn ok_or_log(key: &str, kept: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
     kept.inspect_err(|error| {
         tracing::error!(key, "retained message is unreadable: {error}; continuing without it");
     })

@@ -83,7 +83,7 @@ impl ReadFingerprint {
         self.end
     }
 
-    fn fits(&self, file: &File) -> io::Result<bool> {
+    fn matches(&self, file: &File) -> io::Result<bool> {
         let whole =
             file.metadata()?.len() >= self.end && self.tail_bytes <= TAIL_LIMIT_BYTES as u64;
         if !whole {
@@ -117,7 +117,7 @@ impl Checkpoint {
     }
 
     /// Returns the shards whose last commit is older than the one that the checkpoint names.
-    pub fn lost_in(&self, last_commits: &[u64]) -> Vec<usize> {
+    pub fn shards_that_lost_commits(&self, last_commits: &[u64]) -> Vec<usize> {
         let of_shards = self.commits.iter().zip(last_commits).enumerate();
         of_shards
             .filter_map(|(shard, (required, last))| (last < required).then_some(shard))
@@ -128,11 +128,11 @@ impl Checkpoint {
     /// read. A copy of the file is as good as the file.
     pub fn resume(&self, file: &File) -> io::Result<Option<FilePosition>> {
         let position = FilePosition { offset: self.offset, line: self.line };
-        Ok(self.print.fits(file)?.then_some(position))
+        Ok(self.print.matches(file)?.then_some(position))
     }
 
     /// Returns the name of the mark that has a stream's checkpoint.
-    pub fn mark(stream: &str, path: &Path) -> String {
+    pub fn mark_name(stream: &str, path: &Path) -> String {
         format!("source/{stream}/{}", path.display())
     }
 
@@ -157,7 +157,7 @@ impl Checkpoint {
 }
 
 /// Returns the end of a log line: how the stream treats events that it reads again from the beginning of a file.
-pub fn read_again(ordering: OrderingMode) -> &'static str {
+pub fn reread_advice(ordering: OrderingMode) -> &'static str {
     match ordering {
         OrderingMode::Sequenced => "events that were processed before are recognised",
         OrderingMode::Fifo => {
@@ -204,11 +204,11 @@ mod tests {
     fn shard_that_lost_commits_is_returned() {
         let print = ReadFingerprint::new(b"", &TailFingerprint::new(0, b""));
         let checkpoint = Checkpoint::new(FilePosition::default(), print, vec![7, 0, 9]);
-        assert!(checkpoint.lost_in(&[7, 0, 9]).is_empty());
-        assert!(checkpoint.lost_in(&[8, 5, 10]).is_empty());
-        assert_eq!(checkpoint.lost_in(&[6, 5, 0]), [0, 2]);
+        assert!(checkpoint.shards_that_lost_commits(&[7, 0, 9]).is_empty());
+        assert!(checkpoint.shards_that_lost_commits(&[8, 5, 10]).is_empty());
+        assert_eq!(checkpoint.shards_that_lost_commits(&[6, 5, 0]), [0, 2]);
         let of_a_publisher = Checkpoint::new(FilePosition::default(), print, Vec::new());
-        assert!(of_a_publisher.lost_in(&[0, 0, 0]).is_empty());
+        assert!(of_a_publisher.shards_that_lost_commits(&[0, 0, 0]).is_empty());
     }
 
     #[test]

@@ -27,13 +27,13 @@ pub use fence::{
     FENCE_FORMAT, FENCE_NUMBER_AT, FENCE_REPLY_AT, FenceRecord, FenceVerdict, decode_applied,
     decode_fence, encode_fence, refused,
 };
-pub use ids::{ACCEPTED_ID_BYTES, decode_taken_id, encode_taken_id};
+pub use ids::{ACCEPTED_ID_BYTES, decode_accepted_id, encode_accepted_id};
 pub use job::{
     FAILURE_TIME_AT, INCARNATION_AT, KEY_RECORD_FORMAT, KeyRecordView, NEW_TIME_AT, NEXT_AT,
-    PARTITION_AT, ROLLOUT_AT, TAKEOVERS_AT, VARINTS_AT, cause_number, encode_job, take_over,
+    PARTITION_AT, ROLLOUT_AT, TAKEOVERS_AT, VARINTS_AT, cause_number, encode_key_record, take_over,
 };
 pub use letter::{LETTER_KEY_AT, LETTER_TIME_AT, decode_letter, encode_letter, letter_time};
-pub use origin::{AssignedChunk, ORIGIN_FORMAT, OriginRecord, decode_given, encode_given};
+pub use origin::{AssignedChunk, ORIGIN_FORMAT, OriginRecord, decode_assigned, encode_assigned};
 pub use outbox::{
     OUTBOX_LETTERS_FORMAT, OUTBOX_TIME_FORMAT, decode_outbox, encode_outbox_letters,
     encode_outbox_write,

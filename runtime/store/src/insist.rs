@@ -13,7 +13,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Repeats a request until it succeeds. A failure that does not concern a single key stops
 /// everything that needs the answer, until the store is repaired.
-pub async fn insist_on<T, F>(what: &str, ask: impl Fn() -> F) -> T
+pub async fn retry_until_ok<T, F>(what: &str, ask: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,
 {

@@ -53,13 +53,13 @@ pub struct HeartbeatRequest<'a> {
     /// The instance.
     pub id: InstanceId,
     /// The instance's information; other instances are notified when it changes.
-    pub about: &'a str,
+    pub info: &'a str,
     /// The instance's report, if it should be stored; other instances are not notified.
     pub report: Option<&'a str>,
     /// The time that the membership lasts without another heartbeat.
     pub lease: Duration,
     /// The generation of the table that the instance knows.
-    pub seen: MembershipVersion,
+    pub known_version: MembershipVersion,
 }
 
 /// The identity of a table; 0 means none. Each change creates a random one, so that a store that
@@ -71,7 +71,7 @@ pub type MembershipVersion = u64;
 pub struct HeartbeatReply {
     /// The time that the membership lasts without another heartbeat; `None`: as long as the
     /// instance runs.
-    pub lasts: Option<Duration>,
+    pub valid_for: Option<Duration>,
     /// The table, if its generation differs from the one that the instance knows.
     pub table: Option<MembershipTable>,
 }
@@ -80,7 +80,7 @@ pub struct HeartbeatReply {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MembershipTable {
     /// The generation of the table.
-    pub generation: MembershipVersion,
+    pub membership_version: MembershipVersion,
     /// The current members.
     pub members: BTreeMap<InstanceId, MemberRecord>,
     /// The last lease of each partition that was ever leased.
@@ -101,11 +101,11 @@ impl MembershipTable {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberRecord {
     /// The instance's information.
-    pub about: String,
+    pub info: String,
     /// The instance's last report.
     pub report: Option<String>,
     /// The time that the membership lasts without another heartbeat.
-    pub lasts: Option<Duration>,
+    pub valid_for: Option<Duration>,
 }
 
 /// The current or last lease of a partition.
@@ -140,7 +140,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// their lease, or nine tenths of it, because the store need not write at each heartbeat. If no
     /// member sent a heartbeat for half a lease, the store itself was unreachable, or its clock has
     /// jumped: all members get some extra seconds.
-    async fn beat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
+    async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants a partition to a member, unless another member holds it.
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError>;
@@ -154,7 +154,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     ) -> Result<(), StoreError>;
 
     /// Removes an instance and releases all its leases.
-    async fn forget(&self, id: InstanceId) -> Result<(), StoreError>;
+    async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError>;
 
     /// Decides which handler version executes the events of a stream, unless there is a decision
     /// after generation `before` (0: any decision). Returns whether the decision is `decided` now.

@@ -33,11 +33,11 @@ pub use chains::{
     ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
     AssignReply, AssignRequest, DequeueResult, Destination, DestinationRules, MessageLog,
     NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, QueueEnds, QueueEntry, QueuePage,
-    Witness, readable,
+    Witness, ok_or_log,
 };
 pub use due::DueIndex;
 pub use error::{StoreError, claimed_by_another};
-pub use insist::insist_on;
+pub use insist::retry_until_ok;
 pub use leases::{
     HeartbeatReply, HeartbeatRequest, InstanceId, Lease, LeaseReply, LeaseStore, MemberRecord,
     MembershipTable, MembershipVersion,
@@ -62,7 +62,7 @@ pub use versions::is_version;
 pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
 /// Returns why a key cannot be stored; `None` if it can.
-pub fn too_long(key: &str) -> Option<String> {
+pub fn key_length_error(key: &str) -> Option<String> {
     (key.len() > KEY_SIZE_LIMIT)
         .then(|| format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
 }
@@ -83,7 +83,7 @@ pub struct Partition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DurabilityReport {
     /// A sentence for the log.
-    pub words: String,
+    pub description: String,
     /// True if a restart of a server loses much data, or the server confirms no write with these settings.
     pub is_at_risk: bool,
 }
@@ -111,19 +111,19 @@ pub trait Store:
 
     /// Returns whether the store may go back in time while it is open, because its server may lose data that it
     /// had confirmed.
-    fn may_go_back(&self) -> bool {
+    fn may_roll_back(&self) -> bool {
         false
     }
 
     /// Returns how often the store was unreachable, plus how often it was found to have gone back in time. If the
     /// count has changed, the store may have lost data.
-    fn breaks(&self) -> u64 {
+    fn disconnects(&self) -> u64 {
         0
     }
 
     /// Returns the count of [`Store::breaks`] without the breaks that cannot concern this shard.
-    fn breaks_of(&self, _shard: u32) -> u64 {
-        self.breaks()
+    fn shard_disconnects(&self, _shard: u32) -> u64 {
+        self.disconnects()
     }
 
     /// Waits until the store has failed for good. All later calls return [`StoreError::Failed`]. Never

@@ -30,7 +30,7 @@ pub struct StoredKey {
     /// The key.
     pub key: Key,
     /// The record, or the reason why it cannot be read.
-    pub job: Result<KeyRecord, String>,
+    pub record: Result<KeyRecord, String>,
     /// The size of the state, in bytes.
     pub state_size: u64,
     /// The key's entry in the due index: time in ms since the Unix epoch, by the store's clock.
@@ -49,7 +49,7 @@ pub struct KeyFilter {
     /// The maximum number of rows. A store that reads rows in groups may return a few more.
     pub limit: usize,
     /// The approximate number of jobs to examine for a page. The default takes about ten ms.
-    pub looks: Option<usize>,
+    pub scan_limit: Option<usize>,
 }
 
 /// A stored dead letter.

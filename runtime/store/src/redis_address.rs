@@ -50,16 +50,16 @@ impl RedisAddress {
                 let (user, password) = login
                     .split_once(':')
                     .ok_or("the text before the @ must be user:password, or :password")?;
-                let user = decode(user)?;
-                ((!user.is_empty()).then_some(user), Some(decode(password)?))
+                let user = percent_decode(user)?;
+                ((!user.is_empty()).then_some(user), Some(percent_decode(password)?))
             }
         };
-        let hosts = hosts.split(',').map(host).collect::<Result<_, _>>()?;
-        Ok(Self { tls, user, password, hosts, path: decode(path)? })
+        let hosts = hosts.split(',').map(parse_host).collect::<Result<_, _>>()?;
+        Ok(Self { tls, user, password, hosts, path: percent_decode(path)? })
     }
 }
 
-fn host(text: &str) -> Result<(String, u16), String> {
+fn parse_host(text: &str) -> Result<(String, u16), String> {
     let (name, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((name, port)) => (name, port.strip_prefix(':').or(port.is_empty().then_some(""))),
         None => match text.split_once(':') {
@@ -82,7 +82,7 @@ fn host(text: &str) -> Result<(String, u16), String> {
 }
 
 /// Decodes `%XX` sequences.
-fn decode(text: &str) -> Result<String, String> {
+fn percent_decode(text: &str) -> Result<String, String> {
     let bad =
         || "a % must be followed by two hexadecimal digits (% itself is written %25)".to_owned();
     let mut out = Vec::with_capacity(text.len());

@@ -27,8 +27,8 @@ pub struct RedisOptions {
     pub dead_ttl: u64,
     /// The time to retry a request other than a commit while no server answers; `None`: for ever.
     /// It also limits the retries at the start if it is less than half a minute.
-    pub patience: Option<Duration>,
+    pub retry_timeout: Option<Duration>,
     /// The number of milliseconds added to the server's time, so that tests can advance time.
     #[doc(hidden)]
-    pub shift: Arc<AtomicU64>,
+    pub clock_offset_ms: Arc<AtomicU64>,
 }

@@ -38,7 +38,7 @@ pub const BLOCKED_STATES: [LaneState; 5] = [
 
 impl PendingWork {
     /// Returns the pending work of a partition that this instance runs.
-    pub fn of(stats: &Stats, lag: Option<u64>) -> Self {
+    pub fn from_stats(stats: &Stats, lag: Option<u64>) -> Self {
         let blocked: usize = BLOCKED_STATES.into_iter().map(|state| stats.lanes_in(state)).sum();
         Self {
             lag,
@@ -49,7 +49,7 @@ impl PendingWork {
 
     /// Returns the sum of two amounts of work.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         let lag = match (self.lag, other.lag) {
             (Some(lag), Some(more)) => Some(lag.saturating_add(more)),
             (lag, more) => lag.or(more),
@@ -86,7 +86,7 @@ impl InstanceReport {
     }
 
     /// Returns the work of one partition.
-    pub fn of(&self, stream: &str, partition: u32) -> Option<PendingWork> {
+    pub fn get(&self, stream: &str, partition: u32) -> Option<PendingWork> {
         self.partitions.get(stream)?.get(&partition).copied()
     }
 }
@@ -113,9 +113,9 @@ mod tests {
         let work = PendingWork { lag: Some(3), ready_keys: 1, blocked_keys: 2 };
         report.add("orders", 7, work);
         assert_eq!(InstanceReport::decode(&report.encode()), report);
-        assert_eq!((report.of("orders", 7), report.of("orders", 6)), (Some(work), None));
+        assert_eq!((report.get("orders", 7), report.get("orders", 6)), (Some(work), None));
         assert_eq!(InstanceReport::decode("{\"partitions\":7}"), InstanceReport::default());
-        let sum = work.and(PendingWork::default()).and(work);
+        let sum = work.plus(PendingWork::default()).plus(work);
         assert_eq!(sum, PendingWork { lag: Some(6), ready_keys: 2, blocked_keys: 4 });
     }
 }

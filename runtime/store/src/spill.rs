@@ -29,7 +29,7 @@ pub trait SpillArea: Send + Sync {
 
     /// Returns the missing events that the store has in any form: spilled, or as `far-ahead`
     /// letters that were put at most `within` ms ago.
-    async fn find(
+    async fn find_missing(
         &self,
         partition: &Partition,
         key: &Key,

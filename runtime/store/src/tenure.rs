@@ -32,8 +32,8 @@ pub enum OwnershipPhase {
 /// The right to act for a partition.
 #[derive(Debug)]
 pub struct Ownership {
-    until: watch::Receiver<MembershipExpiry>,
-    stage: watch::Sender<OwnershipPhase>,
+    valid_until: watch::Receiver<MembershipExpiry>,
+    phase: watch::Sender<OwnershipPhase>,
     lease: OnceLock<LeaseGrant>,
 }
 
@@ -43,24 +43,28 @@ struct LeaseGrant {
     partition: Partition,
     epoch: u64,
     /// The time when this process learned of the lease.
-    at: Instant,
+    learned_at: Instant,
 }
 
 impl Ownership {
     /// Creates a tenure that lasts as long as the membership of the process.
     pub fn new(until: watch::Receiver<MembershipExpiry>) -> Self {
-        Self { until, stage: watch::Sender::new(OwnershipPhase::Owned), lease: OnceLock::new() }
+        Self {
+            valid_until: until,
+            phase: watch::Sender::new(OwnershipPhase::Owned),
+            lease: OnceLock::new(),
+        }
     }
 
     /// Creates a tenure that no other process can end.
-    pub fn sole() -> Self {
+    pub fn permanent() -> Self {
         Self::new(watch::Sender::new(None).subscribe())
     }
 
     /// Records the lease that the tenure depends on.
-    pub fn leased(&self, partition: Partition, epoch: u64) {
+    pub fn record_lease(&self, partition: Partition, epoch: u64) {
         // A tenure depends on one lease; a second call changes nothing.
-        let _ = self.lease.set(LeaseGrant { partition, epoch, at: Instant::now() });
+        let _ = self.lease.set(LeaseGrant { partition, epoch, learned_at: Instant::now() });
     }
 
     /// Returns the epoch of the lease, once it is recorded.
@@ -71,38 +75,40 @@ impl Ownership {
     /// Ends the tenure if, according to a table requested at `asked`, this instance no longer owns
     /// the partition. If the store went back behind the lease, the partition is handed over in
     /// order; the handover detects lost commits.
-    pub fn judge(&self, id: InstanceId, table: &MembershipTable, asked: Instant) {
-        let Some(LeaseGrant { partition, epoch, at }) = self.lease.get() else { return };
+    pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, asked: Instant) {
+        let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
+            return;
+        };
         let found = table.leases.get(partition);
         let is_lost = found.is_some_and(|lease| {
             lease.epoch > *epoch || lease.epoch == *epoch && lease.holder != Some(id)
         });
         if is_lost {
-            self.set(OwnershipPhase::Lost);
+            self.advance_to(OwnershipPhase::Lost);
         } else if found.is_none_or(|lease| lease.epoch < *epoch) && asked > *at {
             // A table requested before the lease was granted does not count.
-            self.set(OwnershipPhase::Draining);
+            self.advance_to(OwnershipPhase::Draining);
         }
     }
 
     /// Returns the current stage.
-    pub fn stage(&self) -> OwnershipPhase {
-        *self.stage.borrow()
+    pub fn phase(&self) -> OwnershipPhase {
+        *self.phase.borrow()
     }
 
     /// Returns whether the tenure has ended.
-    pub fn is_over(&self) -> bool {
-        self.stage() == OwnershipPhase::Lost
+    pub fn is_lost(&self) -> bool {
+        self.phase() == OwnershipPhase::Lost
     }
 
     /// Returns whether the tenure has not ended and is not suspended.
-    pub fn is_on(&self) -> bool {
-        !self.is_over() && self.until.borrow().is_none_or(|until| Instant::now() < until)
+    pub fn is_active(&self) -> bool {
+        !self.is_lost() && self.valid_until.borrow().is_none_or(|until| Instant::now() < until)
     }
 
     /// Changes to a later stage; ignores an earlier one.
-    pub fn set(&self, stage: OwnershipPhase) {
-        self.stage.send_if_modified(|now| {
+    pub fn advance_to(&self, stage: OwnershipPhase) {
+        self.phase.send_if_modified(|now| {
             let later = (*now as u8) < stage as u8;
             if later {
                 *now = stage;
@@ -112,41 +118,41 @@ impl Ownership {
     }
 
     /// Returns a receiver of the stages.
-    pub fn stages(&self) -> PhaseReceiver {
-        PhaseReceiver(self.stage.subscribe())
+    pub fn phases(&self) -> PhaseReceiver {
+        PhaseReceiver(self.phase.subscribe())
     }
 
     /// Waits until the tenure has ended or is suspended.
-    pub async fn off(&self) {
-        let mut until = self.until.clone();
-        while self.is_on() {
+    pub async fn wait_inactive(&self) {
+        let mut until = self.valid_until.clone();
+        while self.is_active() {
             let at = *until.borrow_and_update();
             tokio::select! {
-                () = wait::until(at) => {}
+                () = wait::sleep_until(at) => {}
                 Ok(()) = until.changed() => {}
-                () = self.over() => {}
+                () = self.wait_lost() => {}
             }
         }
     }
 
     /// Waits until the tenure is active or has ended.
-    pub async fn on(&self) {
-        let mut until = self.until.clone();
-        while !self.is_on() && !self.is_over() {
+    pub async fn wait_active(&self) {
+        let mut until = self.valid_until.clone();
+        while !self.is_active() && !self.is_lost() {
             tokio::select! {
                 changed = until.changed() => if changed.is_err() {
                     return std::future::pending().await;
                 },
-                () = self.over() => {}
+                () = self.wait_lost() => {}
             }
         }
     }
 
-    async fn over(&self) {
-        let mut stages = self.stages();
+    async fn wait_lost(&self) {
+        let mut stages = self.phases();
         let mut stage = OwnershipPhase::Owned;
         while stage != OwnershipPhase::Lost {
-            stage = stages.past(stage).await;
+            stage = stages.changed_from(stage).await;
         }
     }
 }
@@ -157,7 +163,7 @@ pub struct PhaseReceiver(watch::Receiver<OwnershipPhase>);
 
 impl PhaseReceiver {
     /// Waits until the stage differs from `stage`, and returns the new stage.
-    pub async fn past(&mut self, stage: OwnershipPhase) -> OwnershipPhase {
+    pub async fn changed_from(&mut self, stage: OwnershipPhase) -> OwnershipPhase {
         // A dropped tenure permits no more actions.
         self.0.wait_for(|now| *now != stage).await.map_or(OwnershipPhase::Lost, |now| *now)
     }
@@ -178,13 +184,13 @@ mod tests {
     async fn unrenewed_tenure_is_suspended_and_resumes() {
         let heard = watch::Sender::new(Some(Instant::now() + Duration::from_millis(50)));
         let tenure = Ownership::new(heard.subscribe());
-        assert!(tenure.is_on());
-        timeout(TEST_TIMEOUT, tenure.off()).await.expect("the tenure is suspended");
-        assert!(!tenure.is_on() && !tenure.is_over());
+        assert!(tenure.is_active());
+        timeout(TEST_TIMEOUT, tenure.wait_inactive()).await.expect("the tenure is suspended");
+        assert!(!tenure.is_active() && !tenure.is_lost());
         heard.send_replace(Some(Instant::now() + TEST_TIMEOUT));
-        timeout(TEST_TIMEOUT, tenure.on()).await.expect("the tenure resumes");
+        timeout(TEST_TIMEOUT, tenure.wait_active()).await.expect("the tenure resumes");
         assert!(
-            timeout(Duration::from_millis(50), tenure.off()).await.is_err(),
+            timeout(Duration::from_millis(50), tenure.wait_inactive()).await.is_err(),
             "the tenure ended too early"
         );
     }
@@ -196,14 +202,14 @@ mod tests {
         let partition = Partition { stream: "s".into(), number: 0 };
         let before = Instant::now();
         let stage = |row: Option<(u64, Option<InstanceId>)>, is_newer: bool| {
-            let tenure = Ownership::sole();
-            tenure.leased(partition.clone(), 5);
+            let tenure = Ownership::permanent();
+            tenure.record_lease(partition.clone(), 5);
             let mut table = MembershipTable::default();
             let row = row.map(|(epoch, holder)| Lease { epoch, holder, since: 0 });
             table.leases.extend(row.map(|row| (partition.clone(), row)));
             let asked = if is_newer { Instant::now() + TEST_TIMEOUT } else { before };
-            tenure.judge(id, &table, asked);
-            tenure.stage()
+            tenure.evaluate(id, &table, asked);
+            tenure.phase()
         };
         for (is_newer, went_back) in
             [(false, OwnershipPhase::Owned), (true, OwnershipPhase::Draining)]
@@ -219,18 +225,18 @@ mod tests {
 
     #[tokio::test]
     async fn tenure_ends_once() {
-        let tenure = Ownership::sole();
-        tenure.set(OwnershipPhase::Draining);
-        let mut stages = tenure.stages();
+        let tenure = Ownership::permanent();
+        tenure.advance_to(OwnershipPhase::Draining);
+        let mut stages = tenure.phases();
         assert_eq!(
-            timeout(TEST_TIMEOUT, stages.past(OwnershipPhase::Owned)).await,
+            timeout(TEST_TIMEOUT, stages.changed_from(OwnershipPhase::Owned)).await,
             Ok(OwnershipPhase::Draining)
         );
-        assert!(tenure.is_on());
-        tenure.set(OwnershipPhase::Lost);
-        tenure.set(OwnershipPhase::Owned);
-        timeout(TEST_TIMEOUT, tenure.off()).await.expect("the tenure has ended");
-        assert_eq!(tenure.stage(), OwnershipPhase::Lost);
-        timeout(TEST_TIMEOUT, tenure.on()).await.expect("an ended tenure does not wait");
+        assert!(tenure.is_active());
+        tenure.advance_to(OwnershipPhase::Lost);
+        tenure.advance_to(OwnershipPhase::Owned);
+        timeout(TEST_TIMEOUT, tenure.wait_inactive()).await.expect("the tenure has ended");
+        assert_eq!(tenure.phase(), OwnershipPhase::Lost);
+        timeout(TEST_TIMEOUT, tenure.wait_active()).await.expect("an ended tenure does not wait");
     }
 }

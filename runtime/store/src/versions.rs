@@ -7,7 +7,7 @@ use ordain_core::{Build, Rollout};
 
 /// Encodes a decision for the store.
 pub fn encode(decided: &Rollout) -> String {
-    let Rollout { generation, build: Build { version, digest } } = decided;
+    let Rollout { number: generation, build: Build { version, digest } } = decided;
     format!("{generation} {digest} {version}")
 }
 
@@ -28,7 +28,7 @@ pub fn decode(text: &str) -> Option<Rollout> {
     let generation =
         generation.parse().ok().filter(|number| (1..Rollout::NUMBER_END).contains(number))?;
     let build = Build { version: version.into(), digest: digest.parse().ok()? };
-    is_version(version).then_some(Rollout { generation, build })
+    is_version(version).then_some(Rollout { number: generation, build })
 }
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn only_decisions_are_decoded() {
         let build = Build { version: "orders@1.2.3".into(), digest: FileDigest([0xa5; 32]) };
-        let decided = Rollout { generation: 7, build };
+        let decided = Rollout { number: 7, build };
         let text = encode(&decided);
         assert_eq!(decode(&text), Some(decided));
         for strange in [

@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 
 /// Waits until a shutdown is requested. Never completes if the sender is dropped without a request.
-pub async fn asked_to_stop(shutdown: &mut watch::Receiver<bool>) {
+pub async fn shutdown_requested(shutdown: &mut watch::Receiver<bool>) {
     if shutdown.wait_for(|stop| *stop).await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -6,8 +6,8 @@ use std::io::Write;
 
 /// Returns the text with invisible characters written as escapes: control characters, characters that change
 /// the direction of text, and characters without width.
-pub fn clean(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_unseen) {
+pub fn escape_invisible(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_invisible) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len());
@@ -17,7 +17,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             // Four digits, so that the result is a valid JSON escape too.
-            c if is_unseen(c) => out += &format!("\\u{:04x}", u32::from(c)),
+            c if is_invisible(c) => out += &format!("\\u{:04x}", u32::from(c)),
             c => out.push(c),
         }
     }
@@ -25,37 +25,37 @@ pub fn clean(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns several lines, each processed by [`clean`]. JSON keeps its value: its line ends are only between values.
-pub fn clean_lines(text: &str) -> Cow<'_, str> {
-    if !text.contains(|c| c != '\n' && is_unseen(c)) {
+pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
+    if !text.contains(|c| c != '\n' && is_invisible(c)) {
         return Cow::Borrowed(text);
     }
-    let lines: Vec<_> = text.split('\n').map(clean).collect();
+    let lines: Vec<_> = text.split('\n').map(escape_invisible).collect();
     Cow::Owned(lines.join("\n"))
 }
 
 /// Returns whether a character is invisible. All such characters have at most four hexadecimal digits.
-fn is_unseen(c: char) -> bool {
+fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}')
         || matches!(c, '\u{61c}' | '\u{feff}')
 }
 
 /// Prints a line to standard error. An error is ignored: a closed reader or a full disk must not stop the work.
-pub fn say(line: &str) {
+pub fn print_lossy(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Returns an argument quoted for a shell.
-pub fn quoted(argument: &str) -> Cow<'_, str> {
+pub fn shell_quoted(argument: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@+%=".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) && !argument.starts_with('-') {
         return Cow::Borrowed(argument);
     }
-    Cow::Owned(format!("'{}'", clean(argument).replace('\'', r"'\''")))
+    Cow::Owned(format!("'{}'", escape_invisible(argument).replace('\'', r"'\''")))
 }
 
 /// Returns at most `bytes` bytes of a text, with a mark if it was longer.
-pub fn cut(mut text: String, bytes: usize) -> String {
+pub fn truncated(mut text: String, bytes: usize) -> String {
     if text.len() > bytes {
         text.truncate(text.floor_char_boundary(bytes));
         text.push('…');
@@ -66,7 +66,7 @@ pub fn cut(mut text: String, bytes: usize) -> String {
 }
 
 /// Returns a number with its noun: `1 event`, `2 events`.
-pub fn count(number: u64, one: &str) -> String {
+pub fn pluralized(number: u64, one: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
 }
 
@@ -76,19 +76,19 @@ mod tests {
 
     #[test]
     fn memory_of_the_removed_part_is_released() {
-        let text = cut("x".repeat(1 << 20), 10);
+        let text = truncated("x".repeat(1 << 20), 10);
         assert_eq!(text, "xxxxxxxxxx…");
         assert!(text.capacity() < 100);
     }
 
     #[test]
     fn invisible_characters_are_escaped() {
-        assert_eq!(clean("plain, ä, 日本, 👍"), "plain, ä, 日本, 👍");
-        assert_eq!(clean("a\x1b[2J\r\n\t\u{7f}\u{9b}"), r"a\u001b[2J\r\n\t\u007f\u009b");
+        assert_eq!(escape_invisible("plain, ä, 日本, 👍"), "plain, ä, 日本, 👍");
+        assert_eq!(escape_invisible("a\x1b[2J\r\n\t\u{7f}\u{9b}"), r"a\u001b[2J\r\n\t\u007f\u009b");
         for c in
             ('\u{200b}'..='\u{200f}').chain('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}')
         {
-            assert_eq!(clean(&format!("<{c}>")), format!("<\\u{:04x}>", u32::from(c)));
+            assert_eq!(escape_invisible(&format!("<{c}>")), format!("<\\u{:04x}>", u32::from(c)));
         }
     }
 
@@ -96,27 +96,27 @@ mod tests {
     fn json_keeps_its_value() {
         let value = serde_json::json!({ "a": ["\u{202e}x\u{7f}\u{85}\n", "\x1b"] });
         for text in [value.to_string(), format!("{value:#}")] {
-            let clean = clean_lines(&text);
-            assert!(!clean.contains(|c| c != '\n' && is_unseen(c)), "{clean}");
+            let clean = escape_invisible_lines(&text);
+            assert!(!clean.contains(|c| c != '\n' && is_invisible(c)), "{clean}");
             assert_eq!(serde_json::from_str::<serde_json::Value>(&clean).ok(), Some(value.clone()));
         }
     }
 
     #[test]
     fn argument_is_one_word_of_a_shell() {
-        assert_eq!(quoted("order-17/a"), "order-17/a");
-        assert_eq!(quoted("it's me"), r"'it'\''s me'");
-        assert_eq!([quoted(""), quoted("-x")], ["''", "'-x'"]);
+        assert_eq!(shell_quoted("order-17/a"), "order-17/a");
+        assert_eq!(shell_quoted("it's me"), r"'it'\''s me'");
+        assert_eq!([shell_quoted(""), shell_quoted("-x")], ["''", "'-x'"]);
     }
 
     #[test]
     fn text_is_cut_between_characters() {
-        assert_eq!(cut("short".to_owned(), 5), "short");
-        assert_eq!(cut("ääää".to_owned(), 5), "ää…");
+        assert_eq!(truncated("short".to_owned(), 5), "short");
+        assert_eq!(truncated("ääää".to_owned(), 5), "ää…");
     }
 
     #[test]
     fn noun_follows_the_number() {
-        assert_eq!([0, 1, 2].map(|n| count(n, "key")), ["0 keys", "1 key", "2 keys"]);
+        assert_eq!([0, 1, 2].map(|n| pluralized(n, "key")), ["0 keys", "1 key", "2 keys"]);
     }
 }

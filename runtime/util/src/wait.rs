@@ -17,7 +17,7 @@ pub fn shortened(wait: Duration) -> Duration {
 }
 
 /// Waits until `at`. Never completes if there is no deadline.
-pub async fn until(at: Option<Instant>) {
+pub async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns the absolute path of a file without links. For a file that does not exist yet, this is the canonical
 /// path of its folder with the file's name, so that the result is the same once the file exists.
-pub fn whole(path: &Path) -> PathBuf {
+pub fn canonical_path(path: &Path) -> PathBuf {
     if let Ok(whole) = path.canonicalize() {
         return whole;
     }
@@ -26,16 +26,16 @@ mod tests {
     fn all_spellings_have_the_same_canonical_path() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out.ndjson");
-        let before = whole(&path);
+        let before = canonical_path(&path);
         assert_eq!(
-            whole(&folder.path().join("./../").join(folder.path()).join("./out.ndjson")),
+            canonical_path(&folder.path().join("./../").join(folder.path()).join("./out.ndjson")),
             before
         );
         std::fs::write(&path, "").expect("a file");
-        assert_eq!(whole(&path), before);
+        assert_eq!(canonical_path(&path), before);
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(folder.path(), &link).expect("a link");
-        assert_eq!(whole(&link.join("out.ndjson")), before);
-        assert!(whole(Path::new("out.ndjson")).is_absolute());
+        assert_eq!(canonical_path(&link.join("out.ndjson")), before);
+        assert!(canonical_path(Path::new("out.ndjson")).is_absolute());
     }
 }

@@ -30,12 +30,12 @@ pub(super) enum CacheDir {
 
 impl CacheDir {
     /// Returns a cache in this folder, or in a temporary folder if this one is not usable.
-    pub(super) fn make(dir: &Path) -> Option<Self> {
+    pub(super) fn open_or_temporary(dir: &Path) -> Option<Self> {
         let kept = std::path::absolute(dir).and_then(|dir| {
-            make(&dir)?;
+            create_private_folder(&dir)?;
             let dir = dir.canonicalize()?;
             tempfile::tempfile_in(&dir)?;
-            is_ours(&dir)?;
+            check_private(&dir)?;
             Ok(dir)
         });
         let error = match kept {
@@ -58,7 +58,7 @@ impl CacheDir {
 
     /// Removes the entries that were unused for longest until the cache is within its limit.
     pub(super) fn clean(&self) {
-        let cleaned = clean(self.path(), CACHE_LIMIT_BYTES, SystemTime::now());
+        let cleaned = evict_entries(self.path(), CACHE_LIMIT_BYTES, SystemTime::now());
         if let Err(error) = cleaned {
             tracing::debug!(%error, "cache of compiled handlers not cleaned");
         }
@@ -67,28 +67,28 @@ impl CacheDir {
 
 /// An entry of the cache.
 struct CacheEntry {
-    used: SystemTime,
+    last_used: SystemTime,
     size: u64,
     path: PathBuf,
 }
 
 /// Removes entries above `most` bytes. The cache has a folder for each version of the compiler, and in it a file for
 /// each component.
-fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
+fn evict_entries(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
-    for path in files(dir)? {
+    for path in list_files(dir)? {
         // Another process may be cleaning at the same time.
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if path.extension().is_none() {
             let noted = fs::metadata(path.with_extension(STATS_EXTENSION))
                 .and_then(|stats| stats.modified());
             let used = metadata.modified()?.max(noted.unwrap_or(SystemTime::UNIX_EPOCH));
-            entries.push(CacheEntry { used, size: metadata.len(), path });
+            entries.push(CacheEntry { last_used: used, size: metadata.len(), path });
         }
     }
-    entries.sort_by_key(|entry| entry.used);
+    entries.sort_by_key(|entry| entry.last_used);
     let mut all: u64 = entries.iter().map(|entry| entry.size).sum();
-    for CacheEntry { used, size, path } in entries {
+    for CacheEntry { last_used: used, size, path } in entries {
         let is_recent = now.duration_since(used).is_ok_and(|age| age < MIN_EVICTION_AGE);
         if all <= most || is_recent {
             break;
@@ -102,7 +102,7 @@ fn clean(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
 }
 
 /// Lists all files of the cache; follows no links.
-fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for of_version in fs::read_dir(dir.join("modules"))? {
         let of_version = of_version?;
@@ -121,7 +121,7 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 /// Removes entries that a process began to write and never completed; nothing could write them again.
 pub(super) fn remove_unfinished(dir: &Path) {
     // The folder of entries does not exist before the first entry.
-    for path in files(dir).unwrap_or_default() {
+    for path in list_files(dir).unwrap_or_default() {
         let is_unfinished = path.extension().is_some_and(|extension| {
             extension.to_string_lossy().starts_with(PARTIAL_EXTENSION_PREFIX)
         });
@@ -134,7 +134,7 @@ pub(super) fn remove_unfinished(dir: &Path) {
 }
 
 /// Creates a folder to which only this user may write; the parent must exist.
-fn make(dir: &Path) -> io::Result<()> {
+fn create_private_folder(dir: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
@@ -147,7 +147,7 @@ fn make(dir: &Path) -> io::Result<()> {
 /// Checks that only this user can have written the cache. The process runs its contents as they are, so no other user
 /// may own it, write to it, or replace it.
 #[cfg(unix)]
-fn is_ours(dir: &Path) -> io::Result<()> {
+fn check_private(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt as _;
     /// Mode bit of a folder in which only an entry's owner can remove the entry.
     const STICKY_BIT: u32 = 0o1000;
@@ -220,7 +220,7 @@ mod tests {
         put("oldest.stats", 50)?;
         put("new", 0)?;
         let left = |most| -> io::Result<Vec<String>> {
-            clean(dir.path(), most, now)?;
+            evict_entries(dir.path(), most, now)?;
             let left = fs::read_dir(&of_version)?;
             let left = left.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
             let mut left: Vec<String> = left.collect::<io::Result<_>>()?;
@@ -239,7 +239,7 @@ mod tests {
         remove_unfinished(dir.path());
         assert!(!of_version.join("begun.wip-atomic-write-mod").exists());
         assert!(of_version.join("writing.wip-atomic-write-mod").exists());
-        assert_eq!(files(dir.path())?.len(), 2, "no links are followed");
+        assert_eq!(list_files(dir.path())?.len(), 2, "no links are followed");
         Ok(())
     }
 }

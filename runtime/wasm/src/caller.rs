@@ -13,10 +13,10 @@ use super::turn::{self, TurnContext};
 /// An executor that runs turns one by one on the calling thread, with an instance of its own. Tools use it to measure
 /// the cost of a handler alone; the turns of a stream go to a [`WorkerPool`](super::WorkerPool).
 pub struct InlineExecutor {
-    setting: Arc<TurnContext>,
+    context: Arc<TurnContext>,
     instance: Option<HandlerInstance>,
     /// Keeps the guests' clock running.
-    _running: TickerGuard,
+    _ticking: TickerGuard,
 }
 
 impl InlineExecutor {
@@ -27,13 +27,13 @@ impl InlineExecutor {
             active: ActiveVersion::first(handler),
             stream: Arc::new(stream),
         };
-        Self { setting: Arc::new(setting), instance: None, _running: engine.running() }
+        Self { context: Arc::new(setting), instance: None, _ticking: engine.keep_ticking() }
     }
 
     /// Executes a turn to its end.
     pub fn run(&mut self, turn: Turn) -> TurnResult {
         let instance = self.instance.take().filter(|_| !turn.fresh);
-        let ended = block_on(turn::run(Arc::clone(&self.setting), turn, instance));
+        let ended = block_on(turn::run(Arc::clone(&self.context), turn, instance));
         self.instance = ended.instance;
         ended.done
     }

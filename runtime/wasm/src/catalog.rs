@@ -31,18 +31,18 @@ pub struct Catalog {
     files: BTreeMap<PathBuf, CatalogEntry>,
     offered: BTreeMap<String, OfferedVersion>,
     /// The time since which an offered version's file has been missing, by handler.
-    gone: BTreeMap<String, Instant>,
+    missing_since: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug)]
 struct CatalogEntry {
     stamp: FileStamp,
     /// The time when this stamp was first seen.
-    since: Instant,
+    first_seen: Instant,
     /// The result of loading the file; `None` before that.
-    found: Option<Result<Build, FileFault>>,
+    load_result: Option<Result<Build, FileFault>>,
     /// The time of the next attempt, after a failure that may be temporary.
-    again: Option<Instant>,
+    retry_at: Option<Instant>,
 }
 
 /// The reason why a file cannot be used.
@@ -51,12 +51,12 @@ pub struct FileFault {
     /// The fault, and how to correct it.
     pub reason: String,
     /// The machine caused the failure, which may be temporary.
-    pub may_pass: bool,
+    pub is_temporary: bool,
 }
 
 impl From<&LoadError> for FileFault {
     fn from(error: &LoadError) -> Self {
-        Self { reason: error.reason.clone(), may_pass: error.may_pass }
+        Self { reason: error.reason.clone(), is_temporary: error.is_temporary }
     }
 }
 
@@ -99,23 +99,29 @@ impl Catalog {
 
     /// Replaces the folder's contents. Returns the offered versions whose handlers have just lost their last usable
     /// file; each is returned once.
-    pub fn look(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
+    pub fn update(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
             if self.files.get(path).is_none_or(|known| known.stamp != *stamp) {
-                let known = CatalogEntry { stamp: *stamp, since: now, found: None, again: None };
+                let known = CatalogEntry {
+                    stamp: *stamp,
+                    first_seen: now,
+                    load_result: None,
+                    retry_at: None,
+                };
                 self.files.insert(path.clone(), known);
             }
         }
         let before = std::mem::replace(&mut self.folder, folder);
         for (name, offered) in &self.offered {
             if self.folder.stamps.contains_key(&offered.file.path) {
-                self.gone.remove(name);
+                self.missing_since.remove(name);
             } else {
-                self.gone.entry(name.clone()).or_insert(now);
+                self.missing_since.entry(name.clone()).or_insert(now);
             }
         }
-        let is_broken = |file: &HandlerFile| self.found(&file.path).is_some_and(Result::is_err);
+        let is_broken =
+            |file: &HandlerFile| self.load_result(&file.path).is_some_and(Result::is_err);
         let has = |folder: &PluginFolder, name: &str| {
             folder.handlers.get(name).is_some_and(|files| !files.iter().all(is_broken))
         };
@@ -130,15 +136,19 @@ impl Catalog {
     }
 
     /// Returns the file to load next: first files that may be offered, then files that have not been loaded yet.
-    pub fn next(&self, now: Instant) -> CatalogAction {
-        let wanted = self.used.iter().filter_map(|name| self.candidate(name, now));
+    pub fn next_action(&self, now: Instant) -> CatalogAction {
+        let wanted = self.used.iter().filter_map(|name| self.preferred_file(name, now));
         let unknown = self.folder.handlers.values().flatten().rev();
-        let unknown = unknown.filter(|file| self.due(file).is_some());
-        let mut soonest =
-            self.gone.values().map(|since| *since + REMOVAL_DELAY).filter(|at| *at > now).min();
+        let unknown = unknown.filter(|file| self.load_time(file).is_some());
+        let mut soonest = self
+            .missing_since
+            .values()
+            .map(|since| *since + REMOVAL_DELAY)
+            .filter(|at| *at > now)
+            .min();
         for file in wanted.chain(unknown) {
             let Some(known) = self.files.get(&file.path) else { continue };
-            let at = self.due(file).unwrap_or(known.since + DEBOUNCE_DELAY);
+            let at = self.load_time(file).unwrap_or(known.first_seen + DEBOUNCE_DELAY);
             if at <= now {
                 return CatalogAction::Load(file.clone(), known.stamp);
             }
@@ -149,31 +159,34 @@ impl Catalog {
 
     /// Returns the time to load a file that has not been loaded yet or that failed for a reason that may be
     /// temporary.
-    fn due(&self, file: &HandlerFile) -> Option<Instant> {
+    fn load_time(&self, file: &HandlerFile) -> Option<Instant> {
         let known = self.files.get(&file.path)?;
-        match &known.found {
-            None => Some(known.since + DEBOUNCE_DELAY),
-            Some(_) => known.again,
+        match &known.load_result {
+            None => Some(known.first_seen + DEBOUNCE_DELAY),
+            Some(_) => known.retry_at,
         }
     }
 
     /// Returns the file that should replace the offered version, if there is one. At the start, when nothing is
     /// offered, this includes a file that is still being copied.
-    pub fn candidate(&self, name: &str, now: Instant) -> Option<&HandlerFile> {
+    pub fn preferred_file(&self, name: &str, now: Instant) -> Option<&HandlerFile> {
         let offered = self.offered.get(name);
-        let is_gone = self.gone.get(name).is_some_and(|since| *since + REMOVAL_DELAY <= now);
+        let is_gone =
+            self.missing_since.get(name).is_some_and(|since| *since + REMOVAL_DELAY <= now);
         for file in self.folder.handlers.get(name)?.iter().rev() {
             let is_lower = offered.is_some_and(|offered| file.semver < offered.file.semver);
             if is_lower && !is_gone {
                 return None;
             }
-            let is_settled =
-                self.files.get(&file.path).is_some_and(|known| known.since + DEBOUNCE_DELAY <= now);
+            let is_settled = self
+                .files
+                .get(&file.path)
+                .is_some_and(|known| known.first_seen + DEBOUNCE_DELAY <= now);
             if offered.is_some() && !is_settled {
                 // The file may never settle; lower versions need not wait for it.
                 continue;
             }
-            let found = self.found(&file.path);
+            let found = self.load_result(&file.path);
             let is_own = offered.is_some_and(|offered| offered.file.path == file.path);
             match found {
                 // The offered version stays offered although its file has become unusable.
@@ -189,7 +202,7 @@ impl Catalog {
     }
 
     /// Records the result of loading a file that had this stamp.
-    pub fn loaded(
+    pub fn record_load(
         &mut self,
         file: &HandlerFile,
         stamp: FileStamp,
@@ -214,18 +227,22 @@ impl Catalog {
                      higher version",
                     other.build.version, other.build.digest
                 ),
-                may_pass: false,
+                is_temporary: false,
             }),
             None => found,
         };
-        let is_new = known.found.as_ref() != Some(&found);
+        let is_new = known.load_result.as_ref() != Some(&found);
         if let Some(known) = self.files.get_mut(&file.path) {
-            known.again =
-                found.as_ref().is_err_and(|refused| refused.may_pass).then(|| now + RETRY_DELAY);
-            known.found = Some(found.clone());
+            known.retry_at = found
+                .as_ref()
+                .is_err_and(|refused| refused.is_temporary)
+                .then(|| now + RETRY_DELAY);
+            known.load_result = Some(found.clone());
         }
         let is_wanted = self.used.contains(&file.name)
-            && self.candidate(&file.name, now).is_some_and(|candidate| candidate.path == file.path);
+            && self
+                .preferred_file(&file.name, now)
+                .is_some_and(|candidate| candidate.path == file.path);
         match found {
             Err(refused) if is_new => LoadOutcome::Unusable(refused.reason),
             Ok(build)
@@ -233,7 +250,7 @@ impl Catalog {
                     && self.offered(&file.name).is_none_or(|offered| offered.build != build) =>
             {
                 let offered = OfferedVersion { file: file.clone(), build };
-                self.gone.remove(&file.name);
+                self.missing_since.remove(&file.name);
                 self.offered.insert(file.name.clone(), offered);
                 LoadOutcome::Offered
             }
@@ -242,19 +259,20 @@ impl Catalog {
     }
 
     /// Returns the result of loading a file's current content, if it has been loaded.
-    pub fn found(&self, path: &Path) -> Option<&Result<Build, FileFault>> {
-        self.files.get(path)?.found.as_ref()
+    pub fn load_result(&self, path: &Path) -> Option<&Result<Build, FileFault>> {
+        self.files.get(path)?.load_result.as_ref()
     }
 
     /// Returns whether a file of this version exists that has not been loaded yet or is unusable for a reason that
     /// may be temporary.
-    pub fn may_come(&self, version: &str) -> bool {
+    pub fn may_become_usable(&self, version: &str) -> bool {
         let (name, semver) = split_version(version);
         let mut files = self.folder.handlers.get(name).into_iter().flatten();
         files.any(|file| {
-            let found = self.found(&file.path);
+            let found = self.load_result(&file.path);
             file.semver == semver
-                && found.is_none_or(|found| found.as_ref().is_err_and(|refused| refused.may_pass))
+                && found
+                    .is_none_or(|found| found.as_ref().is_err_and(|refused| refused.is_temporary))
         })
     }
 
@@ -265,13 +283,13 @@ impl Catalog {
 
     /// Counts the unusable files by the handler that their names give; files without a valid name count under the
     /// empty name.
-    pub fn refused(&self) -> BTreeMap<&str, usize> {
+    pub fn unusable_file_counts(&self) -> BTreeMap<&str, usize> {
         let mut refused = BTreeMap::new();
-        if !self.folder.refused.is_empty() {
-            refused.insert("", self.folder.refused.len());
+        if !self.folder.misnamed.is_empty() {
+            refused.insert("", self.folder.misnamed.len());
         }
         for file in self.folder.handlers.values().flatten() {
-            if let Some(Err(_)) = self.found(&file.path) {
+            if let Some(Err(_)) = self.load_result(&file.path) {
                 *refused.entry(&*file.name).or_default() += 1;
             }
         }
@@ -296,12 +314,12 @@ mod tests {
         fn new(files: &[(&'static str, &'static str)]) -> Self {
             let catalog = Catalog::new(["a".to_owned()]);
             let mut dir = Self { catalog, files: BTreeMap::new(), now: Instant::now() };
-            dir.put(files);
+            dir.write_and_load(files);
             dir
         }
 
         /// Adds files, or removes those without content, and loads every file that is due. Returns the changes.
-        fn put(&mut self, files: &[(&'static str, &'static str)]) -> Vec<String> {
+        fn write_and_load(&mut self, files: &[(&'static str, &'static str)]) -> Vec<String> {
             for (name, content) in files {
                 if content.is_empty() {
                     self.files.remove(name);
@@ -317,11 +335,11 @@ mod tests {
                 folder.stamps.insert(path, FileStamp::of_test(content));
             }
             folder.sort();
-            let gone = self.catalog.look(folder, self.now);
+            let gone = self.catalog.update(folder, self.now);
             let mut said: Vec<String> =
                 gone.iter().map(|offered| format!("{} gone", offered.file)).collect();
             loop {
-                match self.catalog.next(self.now) {
+                match self.catalog.next_action(self.now) {
                     CatalogAction::WaitForChange => return said,
                     CatalogAction::WaitUntil(at) => self.now = at,
                     CatalogAction::Load(file, stamp) => {
@@ -330,13 +348,15 @@ mod tests {
                         digest[..content.len()].copy_from_slice(content.as_bytes());
                         let digest = FileDigest(digest);
                         let found = Build { version: file.version(digest), digest };
-                        let refused =
-                            FileFault { reason: content.to_owned(), may_pass: content == "away" };
+                        let refused = FileFault {
+                            reason: content.to_owned(),
+                            is_temporary: content == "away",
+                        };
                         let found = match content {
                             "bad" | "away" => Err(refused),
                             _ => Ok(found),
                         };
-                        match self.catalog.loaded(&file, stamp, found, self.now) {
+                        match self.catalog.record_load(&file, stamp, found, self.now) {
                             LoadOutcome::Unchanged => {}
                             LoadOutcome::Offered => said.push(format!("{file} offered")),
                             LoadOutcome::Unusable(reason) => {
@@ -360,18 +380,21 @@ mod tests {
     fn highest_usable_version_is_offered() {
         let mut dir = TestFolder::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "bad")]);
         assert_eq!(dir.offered(), "a@1.0.0");
-        assert_eq!(dir.put(&[("a@3.0.0.wasm", "three")]), ["a@3.0.0 offered"]);
-        assert_eq!(dir.put(&[("a@4.0.0.wasm", "bad")]), ["a@4.0.0: bad"]);
+        assert_eq!(dir.write_and_load(&[("a@3.0.0.wasm", "three")]), ["a@3.0.0 offered"]);
+        assert_eq!(dir.write_and_load(&[("a@4.0.0.wasm", "bad")]), ["a@4.0.0: bad"]);
         // The offered version's own file is damaged, and then has another content.
-        assert_eq!(dir.put(&[("a@3.0.0.wasm", "bad")]), ["a@3.0.0: bad"]);
-        assert_eq!(dir.put(&[("a@3.0.0.wasm", "other")]), ["a@3.0.0: has another content"]);
+        assert_eq!(dir.write_and_load(&[("a@3.0.0.wasm", "bad")]), ["a@3.0.0: bad"]);
+        assert_eq!(
+            dir.write_and_load(&[("a@3.0.0.wasm", "other")]),
+            ["a@3.0.0: has another content"]
+        );
         assert_eq!(dir.offered(), "a@3.0.0");
         // The original content is back: nothing changes.
-        assert_eq!(dir.put(&[("a@3.0.0.wasm", "three")]), Vec::<String>::new());
-        assert_eq!(dir.put(&[("a@4.0.0.wasm", "four")]), ["a@4.0.0 offered"]);
+        assert_eq!(dir.write_and_load(&[("a@3.0.0.wasm", "three")]), Vec::<String>::new());
+        assert_eq!(dir.write_and_load(&[("a@4.0.0.wasm", "four")]), ["a@4.0.0 offered"]);
         // No stream uses this handler.
-        assert_eq!(dir.put(&[("b@9.0.0.wasm", "nine"), ("b.wasm", "bad")]), ["b: bad"]);
-        assert_eq!(dir.catalog.refused(), [("a", 1), ("b", 1)].into());
+        assert_eq!(dir.write_and_load(&[("b@9.0.0.wasm", "nine"), ("b.wasm", "bad")]), ["b: bad"]);
+        assert_eq!(dir.catalog.unusable_file_counts(), [("a", 1), ("b", 1)].into());
         assert_eq!(dir.offered(), "a@4.0.0");
     }
 
@@ -380,13 +403,13 @@ mod tests {
         let mut dir =
             TestFolder::new(&[("a@1.0.0.wasm", "one"), ("a@2.0.0.wasm", "two"), ("a.wasm", "x")]);
         assert_eq!(dir.offered(), "a@2.0.0");
-        assert_eq!(dir.put(&[("a@2.0.0.wasm", "")]), ["a@1.0.0 offered"]);
-        assert_eq!(dir.put(&[("a@1.0.0.wasm", "")]), ["a offered"]);
-        assert_eq!(dir.put(&[("a.wasm", "")]), ["a gone"]);
+        assert_eq!(dir.write_and_load(&[("a@2.0.0.wasm", "")]), ["a@1.0.0 offered"]);
+        assert_eq!(dir.write_and_load(&[("a@1.0.0.wasm", "")]), ["a offered"]);
+        assert_eq!(dir.write_and_load(&[("a.wasm", "")]), ["a gone"]);
         assert!(dir.offered().starts_with("a+"));
-        assert_eq!(dir.put(&[]), Vec::<String>::new(), "the loss is reported once");
+        assert_eq!(dir.write_and_load(&[]), Vec::<String>::new(), "the loss is reported once");
         // The file of the version that still runs is back.
-        assert_eq!(dir.put(&[("a.wasm", "x")]), Vec::<String>::new());
+        assert_eq!(dir.write_and_load(&[("a.wasm", "x")]), Vec::<String>::new());
     }
 
     #[test]
@@ -400,20 +423,25 @@ mod tests {
         folder.handlers.get_mut("a").expect("it").push(file.clone());
         let stamp = FileStamp::of_test("away");
         folder.stamps.insert(path, stamp);
-        dir.catalog.look(folder, before);
-        let away = FileFault { reason: "away".to_owned(), may_pass: true };
+        dir.catalog.update(folder, before);
+        let away = FileFault { reason: "away".to_owned(), is_temporary: true };
         let later = before + DEBOUNCE_DELAY;
-        assert_eq!(dir.catalog.next(later), CatalogAction::Load(file.clone(), stamp));
-        let change = dir.catalog.loaded(&file, stamp, Err(away.clone()), later);
+        assert_eq!(dir.catalog.next_action(later), CatalogAction::Load(file.clone(), stamp));
+        let change = dir.catalog.record_load(&file, stamp, Err(away.clone()), later);
         assert_eq!(change, LoadOutcome::Unusable("away".to_owned()));
-        assert_eq!(dir.catalog.next(later), CatalogAction::WaitUntil(later + RETRY_DELAY));
-        assert_eq!(dir.catalog.next(later + RETRY_DELAY), CatalogAction::Load(file.clone(), stamp));
-        assert!(dir.catalog.may_come("a@2.0.0") && !dir.catalog.may_come("a@1.0.0"));
+        assert_eq!(dir.catalog.next_action(later), CatalogAction::WaitUntil(later + RETRY_DELAY));
+        assert_eq!(
+            dir.catalog.next_action(later + RETRY_DELAY),
+            CatalogAction::Load(file.clone(), stamp)
+        );
+        assert!(
+            dir.catalog.may_become_usable("a@2.0.0") && !dir.catalog.may_become_usable("a@1.0.0")
+        );
         // The same failure is reported once.
-        let change = dir.catalog.loaded(&file, stamp, Err(away), later + RETRY_DELAY);
+        let change = dir.catalog.record_load(&file, stamp, Err(away), later + RETRY_DELAY);
         assert_eq!(change, LoadOutcome::Unchanged);
         let found = Build { version: "a@2.0.0".into(), digest: FileDigest([2; 32]) };
-        let change = dir.catalog.loaded(&file, stamp, Ok(found), later + 2 * RETRY_DELAY);
+        let change = dir.catalog.record_load(&file, stamp, Ok(found), later + 2 * RETRY_DELAY);
         assert_eq!((change, &*dir.offered()), (LoadOutcome::Offered, "a@2.0.0"));
     }
 
@@ -425,23 +453,26 @@ mod tests {
         without.handlers.get_mut("a").expect("it").pop();
         without.stamps.remove(Path::new("a@2.0.0.wasm"));
         let now = dir.now;
-        dir.catalog.look(without.clone(), now);
-        assert_eq!(dir.catalog.next(now), CatalogAction::WaitUntil(now + REMOVAL_DELAY));
-        dir.catalog.look(whole, now + REMOVAL_DELAY / 2);
-        dir.catalog.look(without, now + REMOVAL_DELAY);
+        dir.catalog.update(without.clone(), now);
+        assert_eq!(dir.catalog.next_action(now), CatalogAction::WaitUntil(now + REMOVAL_DELAY));
+        dir.catalog.update(whole, now + REMOVAL_DELAY / 2);
+        dir.catalog.update(without, now + REMOVAL_DELAY);
         assert_eq!(
-            dir.catalog.next(now + REMOVAL_DELAY),
+            dir.catalog.next_action(now + REMOVAL_DELAY),
             CatalogAction::WaitUntil(now + 2 * REMOVAL_DELAY)
         );
-        assert!(matches!(dir.catalog.next(now + 2 * REMOVAL_DELAY), CatalogAction::Load(..)));
+        assert!(matches!(
+            dir.catalog.next_action(now + 2 * REMOVAL_DELAY),
+            CatalogAction::Load(..)
+        ));
     }
 
     #[test]
     fn different_contents_without_a_version_are_different_versions() {
         let mut dir = TestFolder::new(&[("a.wasm", "one")]);
         let first = dir.offered();
-        assert_eq!(dir.put(&[("a.wasm", "bad")]), ["a: bad"]);
-        assert_eq!(dir.put(&[("a.wasm", "two")]), ["a offered"]);
+        assert_eq!(dir.write_and_load(&[("a.wasm", "bad")]), ["a: bad"]);
+        assert_eq!(dir.write_and_load(&[("a.wasm", "two")]), ["a offered"]);
         assert_ne!(dir.offered(), first);
     }
 
@@ -455,22 +486,23 @@ mod tests {
         for (after, content) in [(0, "t"), (300, "tw"), (300, "two")] {
             dir.now += Duration::from_millis(after);
             folder.stamps.insert(path.clone(), FileStamp::of_test(content));
-            dir.catalog.look(folder.clone(), dir.now);
+            dir.catalog.update(folder.clone(), dir.now);
             assert_eq!(
-                dir.catalog.next(dir.now),
+                dir.catalog.next_action(dir.now),
                 CatalogAction::WaitUntil(dir.now + DEBOUNCE_DELAY)
             );
         }
-        let CatalogAction::Load(load, stamp) = dir.catalog.next(dir.now + DEBOUNCE_DELAY) else {
+        let CatalogAction::Load(load, stamp) = dir.catalog.next_action(dir.now + DEBOUNCE_DELAY)
+        else {
             panic!("settled")
         };
         assert_eq!(load, file);
         // The file changes during the load.
         folder.stamps.insert(path, FileStamp::of_test("three"));
-        dir.catalog.look(folder, dir.now);
+        dir.catalog.update(folder, dir.now);
         let found = Build { version: "a@2.0.0".into(), digest: FileDigest([1; 32]) };
         let now = dir.now;
-        assert_eq!(dir.catalog.loaded(&file, stamp, Ok(found), now), LoadOutcome::Unchanged);
+        assert_eq!(dir.catalog.record_load(&file, stamp, Ok(found), now), LoadOutcome::Unchanged);
         assert_eq!(dir.offered(), "a@1.0.0");
     }
 }

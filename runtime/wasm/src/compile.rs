@@ -10,9 +10,9 @@ use rustix::process::{Resource, Rlimit, Signal, nice, setrlimit};
 use wasmtime::component::Component;
 
 use super::cache::{open_cache, remove_unfinished};
-use super::engine::compiler;
+use super::engine::compiling_engine;
 use super::settings::CompileLimits;
-use ordain_util::text::cut;
+use ordain_util::text::truncated;
 
 /// Niceness of a process that compiles while handlers run. A handler thread on the same core gets about thirty times
 /// as much processor time.
@@ -40,16 +40,16 @@ pub enum CompilePriority {
 }
 
 /// Compiles a component into a cache. Returns the reason if that fails.
-pub(super) fn compile_beside(
+pub(super) fn compile_in_child(
     bytes: &[u8],
     cache: &Path,
     limits: CompileLimits,
     manner: CompilePriority,
 ) -> Result<(), LoadFailure> {
     let failed = |error: io::Error| {
-        LoadFailure::for_now(format!("cannot be compiled by a process of its own: {error}"))
+        LoadFailure::temporary(format!("cannot be compiled by a process of its own: {error}"))
     };
-    let mut child = start(cache, limits, manner).map_err(failed)?;
+    let mut child = spawn_compiler(cache, limits, manner).map_err(failed)?;
     let input = child.stdin.take();
     let give = move || {
         // A child that ends before it has read everything reports the reason on standard output.
@@ -58,7 +58,7 @@ pub(super) fn compile_beside(
     let status = std::thread::scope(|scope| {
         // The child may never read its input. This thread ends when the child ends.
         std::thread::Builder::new().spawn_scoped(scope, give)?;
-        ended(&mut child, limits.timeout * ELAPSED_TIME_FACTOR)
+        wait_for_exit(&mut child, limits.timeout * ELAPSED_TIME_FACTOR)
     });
     let status = status.map_err(failed)?;
     if status.success() {
@@ -70,16 +70,16 @@ pub(super) fn compile_beside(
         let _ = output.take(REASON_LIMIT_BYTES).read_to_string(&mut said);
     }
     if status.code() == Some(i32::from(TEMPORARY_FAILURE_CODE)) {
-        return Err(LoadFailure::for_now(said));
+        return Err(LoadFailure::temporary(said));
     }
     if !said.trim().is_empty() {
         return Err(said.into());
     }
-    Err(why(status, limits))
+    Err(exit_failure(status, limits))
 }
 
 /// Waits until the child ends; kills it after `patience`.
-fn ended(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
+fn wait_for_exit(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
     let until = Instant::now() + patience;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -96,7 +96,11 @@ fn ended(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
     }
 }
 
-fn start(cache: &Path, limits: CompileLimits, manner: CompilePriority) -> io::Result<Child> {
+fn spawn_compiler(
+    cache: &Path,
+    limits: CompileLimits,
+    manner: CompilePriority,
+) -> io::Result<Child> {
     // This path works even after a newer version has replaced the program's file.
     let this = Path::new("/proc/self/exe");
     let this = if this.exists() { this.to_owned() } else { std::env::current_exe()? };
@@ -114,7 +118,10 @@ fn start(cache: &Path, limits: CompileLimits, manner: CompilePriority) -> io::Re
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> LoadFailure {
+fn exit_failure(
+    status: ExitStatus,
+    CompileLimits { timeout, memory }: CompileLimits,
+) -> LoadFailure {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return match Signal::from_named_raw(signal) {
@@ -127,7 +134,7 @@ fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> 
                 memory >> 20
             )
             .into(),
-            Some(Signal::KILL) => LoadFailure::for_now(
+            Some(Signal::KILL) => LoadFailure::temporary(
                 "cannot be compiled: the compiler was killed, as systems do that have less memory than \
                  `plugins.compile_memory` allows"
                     .to_owned(),
@@ -140,31 +147,31 @@ fn why(status: ExitStatus, CompileLimits { timeout, memory }: CompileLimits) -> 
 
 /// Runs in the child process: compiles the component from standard input. Writes the reason for a failure to standard
 /// output.
-pub fn compile(cache: &Path, limits: CompileLimits, is_polite: bool) -> ExitCode {
+pub fn run_compiler(cache: &Path, limits: CompileLimits, is_polite: bool) -> ExitCode {
     if is_polite {
         // If the system does not allow that, the compilation runs at normal priority.
         let _ = nice(LOW_PRIORITY_NICENESS);
     }
-    let Err(LoadFailure { reason, may_pass }) = try_compile(cache, limits) else {
+    let Err(LoadFailure { reason, is_temporary: may_pass }) = compile_stdin(cache, limits) else {
         return ExitCode::SUCCESS;
     };
     // Only the host reads this output; if the host is gone, the reason is not needed.
-    let _ = io::stdout().write_all(cut(reason, REASON_LIMIT_BYTES as usize / 2).as_bytes());
+    let _ = io::stdout().write_all(truncated(reason, REASON_LIMIT_BYTES as usize / 2).as_bytes());
     if may_pass { TEMPORARY_FAILURE_CODE.into() } else { ExitCode::FAILURE }
 }
 
-fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure> {
+fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure> {
     // If the host dies, the result is no longer needed.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     // When memory runs out, the kernel must kill this process before the host.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    let failed = |error: String| LoadFailure::for_now(format!("cannot be compiled: {error}"));
+    let failed = |error: String| LoadFailure::temporary(format!("cannot be compiled: {error}"));
     let mut bytes = Vec::new();
     io::stdin().read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
     remove_unfinished(cache);
     let kept = open_cache(cache).ok_or_else(|| failed("there is no cache".to_owned()))?;
-    let engine = compiler(kept.clone()).map_err(|error| failed(format!("{error:#}")))?;
+    let engine = compiling_engine(kept.clone()).map_err(|error| failed(format!("{error:#}")))?;
     let memory = limits.memory;
     let seconds = limits.timeout.as_secs().max(1);
     for (resource, most) in
@@ -176,10 +183,10 @@ fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure> {
         setrlimit(resource, limit)
             .map_err(|error| failed(format!("its limits cannot be set: {error}")))?;
     }
-    drop(compiled(&engine, &bytes)?);
+    drop(compile_component(&engine, &bytes)?);
     // The host would compile a component that is missing from the cache itself, without limits.
     let before = kept.cache_hits();
-    drop(compiled(&engine, &bytes)?);
+    drop(compile_component(&engine, &bytes)?);
     if kept.cache_hits() == before {
         let reason = format!(
             "the result cannot be stored in {}: is the disk full? If not, empty that folder",
@@ -191,7 +198,10 @@ fn try_compile(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure> {
 }
 
 /// Compiles a component, or takes it from the engine's cache.
-pub(super) fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Component, String> {
+pub(super) fn compile_component(
+    engine: &wasmtime::Engine,
+    bytes: &[u8],
+) -> Result<Component, String> {
     Component::from_binary(engine, bytes)
         .map_err(|error| format!("is damaged, truncated or not supported: {error:#}"))
 }
@@ -199,19 +209,19 @@ pub(super) fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Compon
 /// The reason why a handler cannot be loaded.
 pub(super) struct LoadFailure {
     pub(super) reason: String,
-    pub(super) may_pass: bool,
+    pub(super) is_temporary: bool,
 }
 
 impl LoadFailure {
     /// A failure that may be temporary: the machine could not load the handler now.
-    pub(super) fn for_now(reason: String) -> Self {
-        Self { reason, may_pass: true }
+    pub(super) fn temporary(reason: String) -> Self {
+        Self { reason, is_temporary: true }
     }
 }
 
 /// A permanent failure: the file has a fault.
 impl From<String> for LoadFailure {
     fn from(reason: String) -> Self {
-        Self { reason, may_pass: false }
+        Self { reason, is_temporary: false }
     }
 }

@@ -60,8 +60,8 @@ const KEEP_RESIDENT_UNSCANNED_BYTES: usize = 256 << 10;
 const KEEP_TABLE_RESIDENT_BYTES: usize = 64 << 10;
 
 /// Builds an engine that only compiles into a cache. Other engines with the same configuration load its results.
-pub(super) fn compiler(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
-    wasmtime::Engine::new(&config(Some(cache)))
+pub(super) fn compiling_engine(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
+    wasmtime::Engine::new(&wasm_config(Some(cache)))
 }
 
 /// A compiler of handlers and factory of their instances.
@@ -82,9 +82,10 @@ pub struct EngineError(String);
 impl HandlerEngine {
     /// Creates an engine. Uses a pool of instances if the system has enough address space.
     pub fn new(settings: HandlerSettings) -> Result<Arc<Self>, EngineError> {
-        let cache = settings.cache.as_deref().and_then(CacheDir::make);
+        let cache = settings.cache.as_deref().and_then(CacheDir::open_or_temporary);
         let path = cache.as_ref().map(CacheDir::path);
-        let wasm = make(&settings, path).map_err(|error| EngineError(format!("{error:#}")))?;
+        let wasm = build_wasm_engine(&settings, path)
+            .map_err(|error| EngineError(format!("{error:#}")))?;
         let mut linker = Linker::new(&wasm);
         guest::link(&mut linker).map_err(|error| EngineError(format!("{error:#}")))?;
         let ticker = Ticker::start(wasm.clone())
@@ -111,12 +112,12 @@ impl HandlerEngine {
     }
 
     /// Keeps the guests' clock running until the guard is dropped.
-    pub(super) fn running(&self) -> TickerGuard {
-        self.ticker.running()
+    pub(super) fn keep_ticking(&self) -> TickerGuard {
+        self.ticker.keep_ticking()
     }
 
     /// Returns the maximum number of idle instances of one worker.
-    pub(super) fn idle_instances(&self) -> usize {
+    pub(super) fn idle_instance_limit(&self) -> usize {
         let workers = self.settings.workers.max(1);
         let share = INSTANCES_PER_WORKER.min(MAX_INSTANCES / workers);
         // Every worker keeps at least the instance that it used last.
@@ -124,10 +125,14 @@ impl HandlerEngine {
     }
 }
 
-fn make(settings: &HandlerSettings, cache: Option<&Path>) -> wasmtime::Result<wasmtime::Engine> {
-    let config = config(cache.and_then(open_cache));
+fn build_wasm_engine(
+    settings: &HandlerSettings,
+    cache: Option<&Path>,
+) -> wasmtime::Result<wasmtime::Engine> {
+    let config = wasm_config(cache.and_then(open_cache));
     let mut pooled = config.clone();
-    pooled.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(settings.workers)));
+    pooled
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pooling_config(settings.workers)));
     wasmtime::Engine::new(&pooled).or_else(|error| {
         // A limit on address space (`ulimit -v`) is the usual reason.
         tracing::warn!("instance pool unavailable: {error:#}; handlers will start more slowly");
@@ -136,7 +141,7 @@ fn make(settings: &HandlerSettings, cache: Option<&Path>) -> wasmtime::Result<wa
 }
 
 /// Builds the configuration on which compiled code depends.
-fn config(cache: Option<Cache>) -> Config {
+fn wasm_config(cache: Option<Cache>) -> Config {
     let mut config = Config::new();
     config
         .epoch_interruption(true)
@@ -147,7 +152,7 @@ fn config(cache: Option<Cache>) -> Config {
     config
 }
 
-fn pool(workers: usize) -> PoolingAllocationConfig {
+fn pooling_config(workers: usize) -> PoolingAllocationConfig {
     let instances = workers.max(1).saturating_mul(INSTANCES_PER_WORKER).min(MAX_INSTANCES);
     let instances = (instances + TRIAL_INSTANCES) as u32;
     let scan = PoolingAllocationConfig::is_pagemap_scan_available();

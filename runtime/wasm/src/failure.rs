@@ -9,7 +9,7 @@ use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 use super::settings::{DisplaySize, HandlerLimits};
-use ordain_util::text::cut;
+use ordain_util::text::truncated;
 
 /// Maximum number of guest functions that a trap's message names.
 const FRAME_LIMIT: usize = 3;
@@ -26,17 +26,17 @@ const PANIC_PREFIX: &str = "panicked at ";
 
 /// A limit of the host that a guest exceeded.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{words}")]
+#[error("{message}")]
 pub(super) struct LimitExceeded {
     /// The limit, if the operator can raise it.
     pub(super) limit: Option<HandlerLimit>,
     /// The message: the limit, its value and its setting.
-    pub(super) words: String,
+    pub(super) message: String,
 }
 
 impl From<LimitExceeded> for FailedAttempt {
     fn from(broken: LimitExceeded) -> Self {
-        let LimitExceeded { limit, words } = broken;
+        let LimitExceeded { limit, message: words } = broken;
         Self { kind: FailureKind::Limit, limit, message: words, after_ms: None }
     }
 }
@@ -86,37 +86,37 @@ pub(super) fn classify(
     }
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
         let message = format!("the handler exited with code {code}");
-        return failure(FailureKind::Error, with_words(message, last_words));
+        return failure(FailureKind::Error, append_output(message, last_words));
     }
     if let Some(trap) = error.downcast_ref::<Trap>() {
         if *trap == Trap::UnreachableCodeReached && !last_words.trim().is_empty() {
-            return failure(FailureKind::Error, uncaught(last_words));
+            return failure(FailureKind::Error, uncaught_message(last_words));
         }
         let trap = trap.to_string();
         let what = trap.strip_prefix("wasm trap: ").unwrap_or(&trap);
-        return failure(FailureKind::Trap, format!("trap: {what}{}", place(error)));
+        return failure(FailureKind::Trap, format!("trap: {what}{}", trap_location(error)));
     }
     let cause = error.root_cause().to_string();
     if cause.contains(LIFT_EXHAUSTED_TEXT) {
         let words = format!(
             "the handler gave the host more than {} at once, which is beyond `plugins.state_size` ({}) \
              and `plugins.messages_size` ({}) together",
-            DisplaySize(limits.lift()),
+            DisplaySize(limits.lift_limit()),
             DisplaySize(limits.state_size),
             DisplaySize(limits.messages_size),
         );
-        return LimitExceeded { limit: Some(HandlerLimit::OutcomeSize), words }.into();
+        return LimitExceeded { limit: Some(HandlerLimit::OutcomeSize), message: words }.into();
     }
-    failure(FailureKind::Trap, format!("trap: {cause}{}", place(error)))
+    failure(FailureKind::Trap, format!("trap: {cause}{}", trap_location(error)))
 }
 
 /// Cuts a handler's reason to the size that is stored.
-pub(super) fn reason(words: String) -> String {
-    cut(words, REASON_LIMIT_BYTES)
+pub(super) fn cut_reason(words: String) -> String {
+    truncated(words, REASON_LIMIT_BYTES)
 }
 
 /// Returns the message for an uncaught error.
-fn uncaught(last_words: &str) -> String {
+fn uncaught_message(last_words: &str) -> String {
     let Some(at) = last_words.rfind(PANIC_PREFIX) else {
         return format!("uncaught error: {}", last_words.trim());
     };
@@ -126,7 +126,7 @@ fn uncaught(last_words: &str) -> String {
     text.trim().replacen(":\n", ": ", 1)
 }
 
-fn with_words(mut message: String, last_words: &str) -> String {
+fn append_output(mut message: String, last_words: &str) -> String {
     if !last_words.trim().is_empty() {
         message.push_str(": ");
         message.push_str(last_words.trim());
@@ -135,7 +135,7 @@ fn with_words(mut message: String, last_words: &str) -> String {
 }
 
 /// Returns the guest functions in which the error occurred, as far as the component has names.
-fn place(error: &wasmtime::Error) -> String {
+fn trap_location(error: &wasmtime::Error) -> String {
     let mut place = String::new();
     let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else { return place };
     let mut names: Vec<_> =
@@ -158,10 +158,10 @@ mod tests {
         let rust = "a line of its own\n\nthread '<unnamed>' (1) panicked at src/lib.rs:7:9:\n\
                     no such order: 17\nnote: run with `RUST_BACKTRACE=1` environment variable to \
                     display a backtrace\n";
-        assert_eq!(uncaught(rust), "panicked at src/lib.rs:7:9: no such order: 17");
+        assert_eq!(uncaught_message(rust), "panicked at src/lib.rs:7:9: no such order: 17");
         let python = "Traceback (most recent call last):\nValueError: no such order\n";
         assert_eq!(
-            uncaught(python),
+            uncaught_message(python),
             "uncaught error: Traceback (most recent call last):\nValueError: no such order"
         );
     }

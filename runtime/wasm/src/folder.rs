@@ -20,7 +20,7 @@ pub struct PluginFolder {
     /// The versions of each handler, ascending.
     pub handlers: BTreeMap<String, Vec<HandlerFile>>,
     /// `.wasm` files whose names are not valid handler names, sorted by path.
-    pub refused: Vec<MisnamedFile>,
+    pub misnamed: Vec<MisnamedFile>,
     /// The stamps of the files in `handlers`, which reveal changes to them.
     pub stamps: BTreeMap<PathBuf, FileStamp>,
 }
@@ -89,7 +89,7 @@ impl PluginFolder {
                     folder.stamps.insert(path.clone(), FileStamp::of(&path));
                     folder.handlers.entry(file.name.clone()).or_default().push(file);
                 }
-                Some(Err(reason)) => folder.refused.push(MisnamedFile { path, reason }),
+                Some(Err(reason)) => folder.misnamed.push(MisnamedFile { path, reason }),
                 None => {}
             }
         }
@@ -101,7 +101,7 @@ impl PluginFolder {
         for versions in self.handlers.values_mut() {
             versions.sort_by(|a, b| a.semver.cmp(&b.semver));
         }
-        self.refused.sort_by(|a, b| a.path.cmp(&b.path));
+        self.misnamed.sort_by(|a, b| a.path.cmp(&b.path));
     }
 
     /// Returns the highest version of a handler.
@@ -211,12 +211,12 @@ mod tests {
         assert_eq!(folder.highest("orders"), folder.handlers["orders"].last());
         assert_eq!(folder.highest("nobody"), None);
 
-        let names = folder.refused.iter().filter_map(|file| file.path.file_name()?.to_str());
+        let names = folder.misnamed.iter().filter_map(|file| file.path.file_name()?.to_str());
         assert_eq!(
             names.collect::<Vec<_>>(),
             ["@1.0.0.wasm", "folder.wasm", "or ders.wasm", "orders@one.wasm"]
         );
-        let reason = &folder.refused[3].reason;
+        let reason = &folder.misnamed[3].reason;
         assert!(reason.contains("`one`") && reason.contains("1.2.3"), "{reason}");
         Ok(())
     }

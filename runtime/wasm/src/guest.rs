@@ -40,7 +40,7 @@ pub(super) struct GuestState {
     wasi: WasiCtx,
     memory: MemoryBudget,
     random: EventRandom,
-    time: Arc<EventClock>,
+    clock: Arc<EventClock>,
     log: Arc<EventLog>,
 }
 
@@ -74,36 +74,36 @@ impl GuestState {
             wasi,
             memory: MemoryBudget::new(limits.memory),
             random: EventRandom::default(),
-            time: EventClock::new(limits.timeout),
+            clock: EventClock::new(limits.timeout),
             log,
         };
         let mut store = Store::new(engine, guest);
-        store.set_hostcall_fuel(limits.lift());
+        store.set_hostcall_fuel(limits.lift_limit());
         store.set_max_component_handles(MAX_HANDLES);
         store.limiter(|guest| &mut guest.memory);
         store.epoch_deadline_callback(|mut store| {
-            let time = &store.data_mut().time;
+            let time = &store.data_mut().clock;
             time.tick()?;
-            Ok(UpdateDeadline::YieldCustom(1, Box::pin(time.pause())))
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(time.yield_once())))
         });
         store
     }
 
     /// Switches the guest's clock, randomness and log to another event.
-    pub(super) fn enter(&mut self, name: &EventIdentity, time_ms: u64) {
-        self.time.enter(time_ms);
-        self.random.enter(name);
-        self.log.enter(name);
+    pub(super) fn begin_event(&mut self, name: &EventIdentity, time_ms: u64) {
+        self.clock.begin_event(time_ms);
+        self.random.begin_event(name);
+        self.log.begin_event(name);
     }
 
     /// Ends the event's output. Fails if the output exceeded the limit.
-    pub(super) fn leave(&self) -> Result<(), LimitExceeded> {
-        self.log.leave()
+    pub(super) fn end_event(&self) -> Result<(), LimitExceeded> {
+        self.log.end_event()
     }
 
     /// Returns the end of what the event wrote to standard error, which contains a panic's text.
-    pub(super) fn last_words(&self) -> String {
-        self.log.last_words()
+    pub(super) fn stderr_tail(&self) -> String {
+        self.log.stderr_tail()
     }
 }
 
@@ -118,8 +118,8 @@ pub(super) fn link(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     // The event's clocks and randomness replace those of the machine.
     linker.allow_shadowing(true);
-    clocks::wall_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::time)?;
-    clocks::monotonic_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::time)?;
+    clocks::wall_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::clock)?;
+    clocks::monotonic_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::clock)?;
     wasi_random::random::add_to_linker::<_, RandomBinding>(linker, |guest| &mut guest.random)?;
     wasi_random::insecure::add_to_linker::<_, RandomBinding>(linker, |guest| &mut guest.random)?;
     wasi_random::insecure_seed::add_to_linker::<_, RandomBinding>(linker, |guest| {
@@ -143,8 +143,8 @@ fn log_message(
 }
 
 impl GuestState {
-    fn time(&mut self) -> ClockView<'_> {
-        ClockView { time: &self.time, table: &mut self.table }
+    fn clock(&mut self) -> ClockView<'_> {
+        ClockView { clock: &self.clock, table: &mut self.table }
     }
 }
 

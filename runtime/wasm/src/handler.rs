@@ -69,7 +69,7 @@ impl Handler {
     }
 
     /// Adds the measurements of a worker and clears them.
-    pub(super) fn note_times(&self, measured: &mut Histogram) {
+    pub(super) fn record_times(&self, measured: &mut Histogram) {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).merge(measured);
         measured.clear();
     }
@@ -100,13 +100,13 @@ pub struct ActiveVersion {
     /// The version.
     pub handler: Arc<Handler>,
     /// The decision that activated the version.
-    pub decided: Arc<Rollout>,
+    pub rollout: Arc<Rollout>,
 }
 
 impl ActiveVersion {
     /// Returns the handler under the first decision of its stream.
     pub fn first(handler: Arc<Handler>) -> Arc<Self> {
         let Build { version, digest } = handler.build().clone();
-        Arc::new(Self { handler, decided: Rollout::first(version, digest) })
+        Arc::new(Self { handler, rollout: Rollout::first(version, digest) })
     }
 }

@@ -18,10 +18,10 @@ const RETIRED_VERSIONS_LIMIT: usize = 16;
 pub struct HandlerRegistry {
     /// The engine that runs the handlers.
     pub engine: Arc<HandlerEngine>,
-    stock: Mutex<RegistryState>,
+    state: Mutex<RegistryState>,
     streams: BTreeMap<Arc<str>, StreamHandler>,
     /// Notified when a partition needs a newer decision than this process knows.
-    pub needed: Notify,
+    pub rollout_required: Notify,
 }
 
 #[derive(Default)]
@@ -30,14 +30,14 @@ pub(super) struct RegistryState {
     /// The handlers that are offered or execute events.
     pub(super) compiled: Vec<Arc<Handler>>,
     /// Handler name, version and times of versions that no longer execute events.
-    pub(super) former: Vec<(String, String, Histogram)>,
+    pub(super) retired_times: Vec<(String, String, Histogram)>,
 }
 
 /// The version that executes the events of a stream.
 struct StreamHandler {
     handler: String,
-    chosen: watch::Sender<ActivationResult>,
-    needs: watch::Sender<u64>,
+    activation: watch::Sender<ActivationResult>,
+    required_rollout: watch::Sender<u64>,
 }
 
 /// The version that executes the events of a stream, or the reason why none does.
@@ -47,43 +47,43 @@ pub type ActivationResult = Result<Arc<ActiveVersion>, VersionUnavailable>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionUnavailable {
     /// The decision for the stream, if there is one.
-    pub decided: Option<Arc<Rollout>>,
+    pub rollout: Option<Arc<Rollout>>,
     /// Why the version is not available here, and what to do.
     pub reason: String,
     /// `true` if another instance has the version.
-    pub is_elsewhere: bool,
+    pub is_available_elsewhere: bool,
 }
 
 /// A partition driver's view of its stream's version: receives changes and requests newer decisions.
 pub struct VersionWatcher {
-    chosen: watch::Receiver<ActivationResult>,
-    needs: watch::Sender<u64>,
+    activation: watch::Receiver<ActivationResult>,
+    required_rollout: watch::Sender<u64>,
     handlers: Arc<HandlerRegistry>,
 }
 
 impl VersionWatcher {
     /// Returns the version that executes events now.
     pub fn active(&mut self) -> Option<Arc<ActiveVersion>> {
-        self.chosen.borrow_and_update().as_ref().ok().map(Arc::clone)
+        self.activation.borrow_and_update().as_ref().ok().map(Arc::clone)
     }
 
     /// Waits until the version changes, and returns it.
     pub async fn changed(&mut self) -> Option<Arc<ActiveVersion>> {
-        if self.chosen.changed().await.is_err() {
+        if self.activation.changed().await.is_err() {
             return std::future::pending().await;
         }
         self.active()
     }
 
     /// Reports that a key was executed under this decision.
-    pub fn needs(&self, generation: u64) {
-        let is_new = self.needs.send_if_modified(|needs| {
+    pub fn require_rollout(&self, generation: u64) {
+        let is_new = self.required_rollout.send_if_modified(|needs| {
             let is_new = *needs < generation;
             *needs = generation.max(*needs);
             is_new
         });
         if is_new {
-            self.handlers.needed.notify_one();
+            self.handlers.rollout_required.notify_one();
         }
     }
 }
@@ -97,34 +97,47 @@ impl HandlerRegistry {
     ) -> Self {
         let streams = streams.into_iter().map(|(name, handler)| {
             let reason = "no version is decided yet".to_owned();
-            let missing = VersionUnavailable { decided: None, reason, is_elsewhere: false };
+            let missing =
+                VersionUnavailable { rollout: None, reason, is_available_elsewhere: false };
             let chosen = watch::Sender::new(Err(missing));
-            (name, StreamHandler { handler, chosen, needs: watch::Sender::new(0) })
+            (
+                name,
+                StreamHandler {
+                    handler,
+                    activation: chosen,
+                    required_rollout: watch::Sender::new(0),
+                },
+            )
         });
         let streams = streams.collect();
-        Self { engine, stock: Mutex::new(stock), streams, needed: Notify::new() }
+        Self { engine, state: Mutex::new(stock), streams, rollout_required: Notify::new() }
     }
 
-    fn stock(&self) -> MutexGuard<'_, RegistryState> {
-        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls a function with the catalog.
     pub fn with_catalog<T>(&self, look: impl FnOnce(&mut Catalog) -> T) -> T {
-        look(&mut self.stock().catalog)
+        look(&mut self.state().catalog)
     }
 
     /// Returns the feed of a stream for a driver.
-    pub fn feed(self: &Arc<Self>, stream: &str) -> Option<VersionWatcher> {
-        let StreamHandler { chosen, needs, .. } = self.streams.get(stream)?;
+    pub fn watch(self: &Arc<Self>, stream: &str) -> Option<VersionWatcher> {
+        let StreamHandler { activation: chosen, required_rollout: needs, .. } =
+            self.streams.get(stream)?;
         let chosen = chosen.subscribe();
         let needs = needs.clone();
-        Some(VersionWatcher { chosen, needs, handlers: Arc::clone(self) })
+        Some(VersionWatcher {
+            activation: chosen,
+            required_rollout: needs,
+            handlers: Arc::clone(self),
+        })
     }
 
     /// Returns the highest generation under which a loaded key of a stream was executed.
-    pub fn needs(&self, stream: &str) -> u64 {
-        self.streams.get(stream).map_or(0, |running| *running.needs.borrow())
+    pub fn required_rollout(&self, stream: &str) -> u64 {
+        self.streams.get(stream).map_or(0, |running| *running.required_rollout.borrow())
     }
 
     /// Returns the streams, each with the name of its handler.
@@ -133,15 +146,15 @@ impl HandlerRegistry {
     }
 
     /// Returns the version that executes the events of a stream; `None` for a stream that is not configured.
-    pub fn chosen(&self, stream: &str) -> Option<ActivationResult> {
-        self.streams.get(stream).map(|running| running.chosen.borrow().clone())
+    pub fn activation(&self, stream: &str) -> Option<ActivationResult> {
+        self.streams.get(stream).map(|running| running.activation.borrow().clone())
     }
 
     /// Switches a stream to another version. Returns whether the version changed.
-    pub fn choose(&self, stream: &str, new: ActivationResult) -> bool {
+    pub fn activate(&self, stream: &str, new: ActivationResult) -> bool {
         let Some(running) = self.streams.get(stream) else { return false };
-        let same = match (&*running.chosen.borrow(), &new) {
-            (Ok(one), Ok(other)) => one.decided == other.decided,
+        let same = match (&*running.activation.borrow(), &new) {
+            (Ok(one), Ok(other)) => one.rollout == other.rollout,
             (Err(one), Err(other)) => one == other,
             _ => false,
         };
@@ -149,23 +162,23 @@ impl HandlerRegistry {
             // Release the old version before its users learn of the new one, so that the last of them frees it.
             let others = self.streams.iter().filter(|(other, _)| ***other != *stream);
             let active = others
-                .filter_map(|(_, running)| id_of(&running.chosen.borrow()))
-                .chain(id_of(&new));
-            self.let_go(&active.collect::<Vec<u64>>());
-            running.chosen.send_modify(|chosen| *chosen = new);
+                .filter_map(|(_, running)| active_handler_id(&running.activation.borrow()))
+                .chain(active_handler_id(&new));
+            self.evict(&active.collect::<Vec<u64>>());
+            running.activation.send_modify(|chosen| *chosen = new);
         }
         !same
     }
 
     /// Returns the folder's contents.
     pub fn folder(&self) -> PluginFolder {
-        self.stock().catalog.folder().clone()
+        self.state().catalog.folder().clone()
     }
 
     /// Returns the result of loading a file, if it was loaded, and whether its build is offered.
-    pub fn look(&self, file: &HandlerFile) -> (Option<Result<Build, FileFault>>, bool) {
-        let stock = self.stock();
-        let found = stock.catalog.found(&file.path).cloned();
+    pub fn inspect_file(&self, file: &HandlerFile) -> (Option<Result<Build, FileFault>>, bool) {
+        let stock = self.state();
+        let found = stock.catalog.load_result(&file.path).cloned();
         let offered =
             stock.catalog.offered(&file.name).filter(|offered| offered.file.path == file.path);
         let is_offered = offered.is_some_and(|offered| {
@@ -175,31 +188,35 @@ impl HandlerRegistry {
     }
 
     /// Returns the build that is offered for a handler.
-    pub fn offered(&self, name: &str) -> Option<Build> {
-        self.stock().catalog.offered(name).map(|offered| offered.build.clone())
+    pub fn offered_build(&self, name: &str) -> Option<Build> {
+        self.state().catalog.offered(name).map(|offered| offered.build.clone())
     }
 
     /// Counts the unusable files by the handler that their names give.
-    pub fn refused(&self) -> BTreeMap<String, usize> {
-        let stock = self.stock();
-        let refused = stock.catalog.refused();
+    pub fn unusable_file_counts(&self) -> BTreeMap<String, usize> {
+        let stock = self.state();
+        let refused = stock.catalog.unusable_file_counts();
         refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
     /// Returns a stream whose events no instance can execute. A stream that another instance can execute does not
     /// count: a rolling update that waited for this instance would never end the last instance that has the version.
-    pub fn missing(&self) -> Option<Arc<str>> {
+    pub fn unavailable_stream(&self) -> Option<Arc<str>> {
         let is_missing = |running: &StreamHandler| {
-            running.chosen.borrow().as_ref().is_err_and(|missing| !missing.is_elsewhere)
+            running
+                .activation
+                .borrow()
+                .as_ref()
+                .is_err_and(|missing| !missing.is_available_elsewhere)
         };
         let missing = self.streams.iter().find(|(_, running)| is_missing(running));
         missing.map(|(stream, _)| Arc::clone(stream))
     }
 
     /// Returns the generation of the decision under which each stream's events are executed.
-    pub fn generations(&self) -> Vec<(String, u64)> {
+    pub fn rollout_numbers(&self) -> Vec<(String, u64)> {
         let of = |(stream, running): (&Arc<str>, &StreamHandler)| {
-            let generation = running.chosen.borrow().as_ref().ok()?.decided.generation;
+            let generation = running.activation.borrow().as_ref().ok()?.rollout.number;
             Some((stream.to_string(), generation))
         };
         self.streams.iter().filter_map(of).collect()
@@ -207,20 +224,23 @@ impl HandlerRegistry {
 
     /// Returns the compiled handler of a build, if this process has it.
     pub fn compiled(&self, build: &Build) -> Option<Arc<Handler>> {
-        self.stock().compiled.iter().find(|handler| handler.build() == build).cloned()
+        self.state().compiled.iter().find(|handler| handler.build() == build).cloned()
     }
 
     /// Stores a handler that is offered now, and releases handlers that are no longer needed.
-    pub fn keep(&self, handler: Arc<Handler>) {
-        self.stock().compiled.push(handler);
-        let active = self.streams.values().filter_map(|running| id_of(&running.chosen.borrow()));
-        self.let_go(&active.collect::<Vec<u64>>());
+    pub fn insert(&self, handler: Arc<Handler>) {
+        self.state().compiled.push(handler);
+        let active = self
+            .streams
+            .values()
+            .filter_map(|running| active_handler_id(&running.activation.borrow()));
+        self.evict(&active.collect::<Vec<u64>>());
     }
 
     /// Releases handlers that are neither offered nor active.
-    fn let_go(&self, active: &[u64]) {
-        let mut stock = self.stock();
-        let RegistryState { catalog, compiled, former } = &mut *stock;
+    fn evict(&self, active: &[u64]) {
+        let mut stock = self.state();
+        let RegistryState { catalog, compiled, retired_times: former } = &mut *stock;
         let (stay, go) = std::mem::take(compiled).into_iter().partition(|handler| {
             let offered = catalog.offered(&handler.file().name);
             active.contains(&handler.id())
@@ -236,8 +256,8 @@ impl HandlerRegistry {
     }
 
     /// Returns the build that is offered for each stream.
-    pub fn offers(&self) -> BTreeMap<String, Build> {
-        let stock = self.stock();
+    pub fn offered_builds(&self) -> BTreeMap<String, Build> {
+        let stock = self.state();
         let offers = self.streams.iter().filter_map(|(stream, running)| {
             let offered = stock.catalog.offered(&running.handler)?;
             Some((stream.to_string(), offered.build.clone()))
@@ -248,8 +268,8 @@ impl HandlerRegistry {
     /// Returns the histogram of seconds per event for each handler and version, including versions that no longer
     /// execute events.
     pub fn times(&self) -> Vec<(String, String, Histogram)> {
-        let stock = self.stock();
-        let mut times = stock.former.clone();
+        let stock = self.state();
+        let mut times = stock.retired_times.clone();
         for handler in &stock.compiled {
             let name = &handler.file().name;
             let version = handler.version().to_string();
@@ -263,6 +283,6 @@ impl HandlerRegistry {
 }
 
 /// Returns the id of the handler that executes events, if there is one.
-fn id_of(chosen: &ActivationResult) -> Option<u64> {
+fn active_handler_id(chosen: &ActivationResult) -> Option<u64> {
     chosen.as_ref().ok().map(|active| active.handler.id())
 }

@@ -21,7 +21,7 @@ use super::wire::{EventArg, HandleFunc, HandleReply, HeaderArg};
 pub(super) struct HandlerInstance {
     store: Store<GuestState>,
     handle: HandleFunc<'static>,
-    woken: Arc<WakeFlag>,
+    wake_flag: Arc<WakeFlag>,
     waker: Waker,
     events: u64,
 }
@@ -36,7 +36,7 @@ impl HandlerInstance {
     ) -> Result<Self, FailedAttempt> {
         let limits = &engine.settings().limits;
         let mut store = GuestState::store(engine.wasm(), limits);
-        store.data_mut().enter(name, time_ms(event));
+        store.data_mut().begin_event(name, time_ms(event));
         store.set_epoch_deadline(1);
         let woken = Arc::<WakeFlag>::default();
         let waker = Waker::from(Arc::clone(&woken));
@@ -44,10 +44,10 @@ impl HandlerInstance {
             let instance = handler.pre().instantiate_async(&mut store).await?;
             instance.get_typed_func(&mut store, handler.handle())
         };
-        let started = unless_stuck(&woken, &waker, pin!(start)).await;
+        let started = poll_until_stuck(&woken, &waker, pin!(start)).await;
         match started.unwrap_or_else(|| Err(TimeoutExceeded::waiting(limits.timeout).into())) {
-            Ok(handle) => Ok(Self { store, handle, woken, waker, events: 0 }),
-            Err(error) => Err(failed(&store, &error, limits)),
+            Ok(handle) => Ok(Self { store, handle, wake_flag: woken, waker, events: 0 }),
+            Err(error) => Err(call_failure(&store, &error, limits)),
         }
     }
 
@@ -82,15 +82,15 @@ impl HandlerInstance {
         limits: &HandlerLimits,
     ) -> Result<HandleReply, FailedAttempt> {
         self.events += 1;
-        self.store.data_mut().enter(name, time_ms(event));
+        self.store.data_mut().begin_event(name, time_ms(event));
         let headers: Vec<HeaderArg<'_>> = event.headers().collect();
         let args = (event_arg(name, event, &headers), state);
         let handle: HandleFunc<'_> = self.handle;
         let call = handle.call_async(&mut self.store, args);
-        let reply = unless_stuck(&self.woken, &self.waker, pin!(call)).await;
+        let reply = poll_until_stuck(&self.wake_flag, &self.waker, pin!(call)).await;
         match reply.unwrap_or_else(|| Err(TimeoutExceeded::waiting(limits.timeout).into())) {
-            Err(error) => Err(failed(&self.store, &error, limits)),
-            Ok((reply,)) => match self.store.data().leave() {
+            Err(error) => Err(call_failure(&self.store, &error, limits)),
+            Ok((reply,)) => match self.store.data().end_event() {
                 Ok(()) => Ok(reply),
                 Err(broken) => Err(broken.into()),
             },
@@ -118,15 +118,15 @@ fn event_arg<'a>(
     }
 }
 
-fn failed(
+fn call_failure(
     store: &Store<GuestState>,
     error: &wasmtime::Error,
     limits: &HandlerLimits,
 ) -> FailedAttempt {
     let guest = store.data();
     // The call's own error is reported instead.
-    let _ = guest.leave();
-    classify(error, &guest.last_words(), limits)
+    let _ = guest.end_event();
+    classify(error, &guest.stderr_tail(), limits)
 }
 
 /// Returns the guest's current time, in ms since the Unix epoch: the event's time, or the host's time for an event
@@ -153,7 +153,7 @@ impl Wake for WakeFlag {
 
 /// Polls a guest's call. Returns `None` when the guest waits for an event that can never occur: everything that a
 /// guest can wait for requests another poll at once, because nothing outside can wake the guest.
-async fn unless_stuck<T>(
+async fn poll_until_stuck<T>(
     woken: &WakeFlag,
     waker: &Waker,
     mut call: Pin<&mut impl Future<Output = T>>,

@@ -27,13 +27,13 @@ mod wire;
 
 pub use caller::InlineExecutor;
 pub use catalog::{Catalog, CatalogAction, FileFault, LoadOutcome, OfferedVersion};
-pub use compile::{COMPILE_COMMAND, CompilePriority, compile};
+pub use compile::{COMPILE_COMMAND, CompilePriority, run_compiler};
 pub use engine::{EngineError, HandlerEngine};
 pub use folder::{FileStamp, HandlerFile, MisnamedFile, PluginFolder};
 pub use handler::{ActiveVersion, Handler};
 pub use handlers::{ActivationResult, HandlerRegistry, VersionUnavailable, VersionWatcher};
 pub use load::LoadError;
-pub use loading::{HandlerSetupError, engine, folder, handlers, warn_of_migrate};
+pub use loading::{HandlerSetupError, create_engine, load_handlers, scan_folder, warn_of_migrate};
 pub use log_line::{LogLine, LogOrigin, LogTarget, log_to_tracing};
 pub use pool::{ResultCallback, TurnQueueHandle, TurnResults, WorkerPool};
 pub use settings::{CompileLimits, HandlerLimits, HandlerSettings, InstancePolicy};

@@ -10,14 +10,14 @@ use ordain_core::{Build, FileDigest};
 use sha2::Digest as _;
 use wasmtime::component::types::{self, ComponentItem};
 
-use super::compile::{CompilePriority, LoadFailure, compile_beside, compiled};
+use super::compile::{CompilePriority, LoadFailure, compile_component, compile_in_child};
 use super::engine::HandlerEngine;
 use super::folder::HandlerFile;
 use super::guest::LOGGING_INTERFACE;
 use super::handler::Handler;
 use super::instance::{HandlerInstance, block_on};
 use super::wire;
-use ordain_util::text::cut;
+use ordain_util::text::truncated;
 
 /// The interface through which the host calls a handler.
 const HANDLER_INTERFACE: &str = "ordain:handler/handler@0.1.0";
@@ -49,7 +49,7 @@ pub struct LoadError {
     /// The fault, and how to correct it.
     pub reason: String,
     /// The machine caused the failure, which may be temporary.
-    pub may_pass: bool,
+    pub is_temporary: bool,
 }
 
 /// Maximum size of a reason, in bytes: a file can make a reason as long as itself.
@@ -59,42 +59,42 @@ impl HandlerEngine {
     /// Reads, checks and compiles a handler, and starts one instance of it. Compiling a large component takes several
     /// seconds, so the caller must not block anything else.
     pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
-        named(file, self.make(file, || read(&file.path)))
+        with_path(file, self.build_handler(file, || read_file(&file.path)))
     }
 
     /// Does the same as [`Self::load`], but compiles in a child process, for which the current program must be
     /// `ordain`. With [`CompilePriority::Polite`], the child uses little processor time.
-    pub fn load_beside(
+    pub fn load_in_child(
         &self,
         file: &HandlerFile,
         manner: CompilePriority,
     ) -> Result<Arc<Handler>, LoadError> {
         let compiled = || {
-            let bytes = read(&file.path)?;
+            let bytes = read_file(&file.path)?;
             check_header(&bytes)?;
             let cache = self.cache().ok_or_else(|| {
                 let reason = "cannot be compiled: there is no folder for the result. Let this user own and \
                               write to `.cache` in the folder of handlers, or write to `/tmp`";
-                LoadFailure::for_now(reason.to_owned())
+                LoadFailure::temporary(reason.to_owned())
             })?;
-            compile_beside(&bytes, cache.path(), self.settings().compile, manner)?;
+            compile_in_child(&bytes, cache.path(), self.settings().compile, manner)?;
             Ok(bytes)
         };
-        let made = self.make(file, compiled);
+        let made = self.build_handler(file, compiled);
         if let Some(cache) = self.cache() {
             cache.clean();
         }
-        named(file, made)
+        with_path(file, made)
     }
 
-    fn make(
+    fn build_handler(
         &self,
         file: &HandlerFile,
         bytes: impl FnOnce() -> Result<Vec<u8>, LoadFailure>,
     ) -> Result<Arc<Handler>, LoadFailure> {
         let bytes = bytes()?;
         check_header(&bytes)?;
-        let component = compiled(self.wasm(), &bytes)?;
+        let component = compile_component(self.wasm(), &bytes)?;
         let ty = component.component_type();
         check_imports(self, &ty)?;
         check_exports(self, &ty)?;
@@ -102,14 +102,14 @@ impl HandlerEngine {
             format!("imports something that Ordain does not provide: {error:#}")
         })?;
         let (_, interface) =
-            component.get_export(None, HANDLER_INTERFACE).ok_or_else(no_handler)?;
+            component.get_export(None, HANDLER_INTERFACE).ok_or_else(missing_function)?;
         let (_, handle) =
-            component.get_export(Some(&interface), HANDLE_FUNCTION).ok_or_else(no_handler)?;
+            component.get_export(Some(&interface), HANDLE_FUNCTION).ok_or_else(missing_function)?;
         let digest = FileDigest(sha2::Sha256::digest(&bytes).into());
         let build = Build { version: file.version(digest), digest };
         let migrates = ty.get_export(self.wasm(), MIGRATION_INTERFACE).is_some();
         let handler = Arc::new(Handler::new(file.clone(), build, pre, handle, migrates));
-        let _running = self.running();
+        let _running = self.keep_ticking();
         block_on(HandlerInstance::trial(self, &handler))
             .map_err(|failure| format!("does not start: {}", failure.message))?;
         Ok(handler)
@@ -117,19 +117,19 @@ impl HandlerEngine {
 }
 
 /// Adds the file's path to a failure, and limits the length of its reason.
-fn named(
+fn with_path(
     file: &HandlerFile,
     loaded: Result<Arc<Handler>, LoadFailure>,
 ) -> Result<Arc<Handler>, LoadError> {
-    loaded.map_err(|LoadFailure { reason, may_pass }| {
-        let reason = cut(reason, REASON_LIMIT_BYTES);
-        LoadError { path: file.path.clone(), reason, may_pass }
+    loaded.map_err(|LoadFailure { reason, is_temporary: may_pass }| {
+        let reason = truncated(reason, REASON_LIMIT_BYTES);
+        LoadError { path: file.path.clone(), reason, is_temporary: may_pass }
     })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, LoadFailure> {
+fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
     // The permissions may change, and the disk may become available again.
-    let unreadable = |error| LoadFailure::for_now(format!("cannot be read: {error}"));
+    let unreadable = |error| LoadFailure::temporary(format!("cannot be read: {error}"));
     let mut options = File::options();
     options.read(true);
     // Opening a pipe without this flag might block for ever.
@@ -170,7 +170,7 @@ fn check_header(bytes: &[u8]) -> Result<(), String> {
 }
 
 fn check_imports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), String> {
-    match ty.imports(engine.wasm()).find(|(name, _)| !is_given(name)) {
+    match ty.imports(engine.wasm()).find(|(name, _)| !is_provided(name)) {
         None => Ok(()),
         Some((name, _)) => Err(format!(
             "imports `{name}`, which Ordain does not provide; a handler may import WASI 0.2 ({}) \
@@ -180,7 +180,7 @@ fn check_imports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), St
     }
 }
 
-fn is_given(import: &str) -> bool {
+fn is_provided(import: &str) -> bool {
     if import == LOGGING_INTERFACE || import == TYPES_INTERFACE {
         return true;
     }
@@ -199,12 +199,12 @@ fn check_exports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), St
         ));
     };
     let ComponentItem::ComponentInstance(interface) = interface.ty else {
-        return Err(no_handler());
+        return Err(missing_function());
     };
     let Some(handle) = interface.get_export(engine.wasm(), HANDLE_FUNCTION) else {
-        return Err(no_handler());
+        return Err(missing_function());
     };
-    let ComponentItem::ComponentFunc(handle) = handle.ty else { return Err(no_handler()) };
+    let ComponentItem::ComponentFunc(handle) = handle.ty else { return Err(missing_function()) };
     handle.typecheck::<wire::HandleArgs<'_>, (wire::HandleReply,)>(&ty.instance_type()).map_err(
         |error| {
             format!(
@@ -214,6 +214,6 @@ fn check_exports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), St
     )
 }
 
-fn no_handler() -> String {
+fn missing_function() -> String {
     format!("exports `{HANDLER_INTERFACE}` without a function `{HANDLE_FUNCTION}`")
 }

@@ -10,7 +10,7 @@ use crate::{
     HandlerFile, HandlerLimits, HandlerSettings, InstancePolicy, LoadError, PluginFolder,
 };
 use ordain_config::{ConfigError, InstanceMode, LoadedConfig};
-use ordain_util::text::clean;
+use ordain_util::text::escape_invisible;
 
 /// A load that takes longer than this is logged.
 const SLOW_LOAD_THRESHOLD: Duration = Duration::from_secs(1);
@@ -30,11 +30,11 @@ pub enum HandlerSetupError {
 }
 
 /// Reads the names in the folder of handlers.
-pub fn folder(loaded: &LoadedConfig) -> Result<PluginFolder, HandlerSetupError> {
+pub fn scan_folder(loaded: &LoadedConfig) -> Result<PluginFolder, HandlerSetupError> {
     let dir = &loaded.config.plugins.dir;
     let folder = PluginFolder::scan(dir).map_err(|error| {
         let dir = dir.display();
-        loaded.error(
+        loaded.setting_error(
             "plugins.dir",
             format!(
                 "the folder {dir} cannot be read: {error}. Create it, and put the handlers in it"
@@ -45,29 +45,29 @@ pub fn folder(loaded: &LoadedConfig) -> Result<PluginFolder, HandlerSetupError> 
 }
 
 /// Creates the engine with the settings of a configuration.
-pub fn engine(loaded: &LoadedConfig) -> Result<Arc<HandlerEngine>, HandlerSetupError> {
+pub fn create_engine(loaded: &LoadedConfig) -> Result<Arc<HandlerEngine>, HandlerSetupError> {
     Ok(HandlerEngine::new(settings(loaded))?)
 }
 
 /// Finds and compiles the handlers that the streams name: the highest version of each that can be loaded.
-pub fn handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSetupError> {
-    let folder = folder(loaded)?;
-    for refused in &folder.refused {
+pub fn load_handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSetupError> {
+    let folder = scan_folder(loaded)?;
+    for refused in &folder.misnamed {
         let path = refused.path.display().to_string();
-        tracing::warn!(path = %clean(&path), reason = %clean(&refused.reason), "file ignored: not a handler");
+        tracing::warn!(path = %escape_invisible(&path), reason = %escape_invisible(&refused.reason), "file ignored: not a handler");
     }
-    let engine = engine(loaded)?;
+    let engine = create_engine(loaded)?;
     let names = loaded.config.streams.values().map(|stream| stream.handler.to_string());
     let mut stock = RegistryState { catalog: Catalog::new(names), ..RegistryState::default() };
-    stock.catalog.look(folder, Instant::now());
+    stock.catalog.update(folder, Instant::now());
     for (name, stream) in &loaded.config.streams {
         let handler = stream.handler.to_string();
-        stock.load_first(&engine, &handler)?;
+        stock.load_highest(&engine, &handler)?;
         if stock.catalog.offered(&handler).is_none() {
             let known: Vec<&str> =
                 stock.catalog.folder().handlers.keys().map(String::as_str).collect();
             let known = if known.is_empty() { "nothing".into() } else { known.join(", ") };
-            return Err(HandlerSetupError::Config(loaded.error(
+            return Err(HandlerSetupError::Config(loaded.setting_error(
                 &format!("streams.{name}.handler"),
                 format!(
                     "there is no {handler}.wasm or {handler}@<version>.wasm in {}; the folder has {known}",
@@ -83,14 +83,14 @@ pub fn handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSetupEr
 
 impl RegistryState {
     /// Loads the highest usable version of a handler. If no version is usable, returns the error of the highest one.
-    fn load_first(&mut self, engine: &HandlerEngine, name: &str) -> Result<(), LoadError> {
+    fn load_highest(&mut self, engine: &HandlerEngine, name: &str) -> Result<(), LoadError> {
         let mut first = None;
-        while let Some(file) = self.catalog.candidate(name, Instant::now()).cloned() {
+        while let Some(file) = self.catalog.preferred_file(name, Instant::now()).cloned() {
             let stamp = self.catalog.folder().stamps[&file.path];
             let found = load(engine, &file);
             let refused =
                 found.as_ref().map(|handler| handler.build().clone()).map_err(FileFault::from);
-            self.catalog.loaded(&file, stamp, refused, Instant::now());
+            self.catalog.record_load(&file, stamp, refused, Instant::now());
             match found {
                 Ok(handler) => self.compiled.push(handler),
                 Err(error) => {
@@ -103,8 +103,8 @@ impl RegistryState {
             (Some(error), None) => Err(error),
             (Some(error), Some(offered)) => {
                 tracing::error!(
-                    path = %clean(&error.path.display().to_string()),
-                    reason = %clean(&error.reason),
+                    path = %escape_invisible(&error.path.display().to_string()),
+                    reason = %escape_invisible(&error.reason),
                     instead = &*offered.build.version,
                     "handler version unusable; using a lower version"
                 );
@@ -117,9 +117,9 @@ impl RegistryState {
 /// Loads a handler. The first compilation takes several seconds and is logged; a later start finds the result in the
 /// cache beside the handlers.
 fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
-    tracing::info!(file = %clean(&file.path.display().to_string()), "loading handler");
+    tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
     let began = Instant::now();
-    let handler = engine.load_beside(file, CompilePriority::Normal)?;
+    let handler = engine.load_in_child(file, CompilePriority::Normal)?;
     let took = began.elapsed();
     if took > SLOW_LOAD_THRESHOLD {
         tracing::info!(handler = &**handler.version(), ?took, "handler compiled");

@@ -6,7 +6,7 @@ use ordain_core::{
     Event, FailedAttempt, FailureKind, HandlerLimit, Message, MessageParts, StateUpdate,
 };
 
-use super::failure::{LimitExceeded, reason};
+use super::failure::{LimitExceeded, cut_reason};
 use super::settings::{DisplaySize, HandlerLimits};
 use super::stream::StreamContext;
 use super::wire::{HandleReply, MessageReply, OutcomeReply, RefusalReply, StateChange};
@@ -36,11 +36,11 @@ pub(super) fn accept(
             let messages = accept_messages(&messages, event, stream, limits)?;
             Ok(AcceptedReply::Effect { state, messages, complete })
         }
-        Err(RefusalReply::Reject(words)) => Ok(AcceptedReply::Rejected(reason(words))),
+        Err(RefusalReply::Reject(words)) => Ok(AcceptedReply::Rejected(cut_reason(words))),
         Err(RefusalReply::Retry(info)) => Err(FailedAttempt {
             kind: FailureKind::Retry,
             limit: None,
-            message: reason(info.reason),
+            message: cut_reason(info.reason),
             after_ms: info.after_ms,
         }),
     }
@@ -56,7 +56,7 @@ fn accept_state(state: StateChange, limits: &HandlerLimits) -> Result<StateUpdat
                 DisplaySize(state.len()),
                 DisplaySize(limits.state_size),
             );
-            Err(broken(HandlerLimit::StateSize, words))
+            Err(limit_failure(HandlerLimit::StateSize, words))
         }
         StateChange::Put(state) => Ok(StateUpdate::Put(state.into())),
     }
@@ -74,17 +74,20 @@ fn accept_messages(
             replies.len(),
             limits.messages,
         );
-        return Err(broken(HandlerLimit::Messages, words));
+        return Err(limit_failure(HandlerLimit::Messages, words));
     }
     let mut messages = Vec::with_capacity(replies.len());
     let mut size = 0;
     for (index, reply) in replies.iter().enumerate() {
-        if !stream.knows(&reply.sink) {
-            return Err(broken(HandlerLimit::Sinks, unknown_sink(index, &reply.sink, stream)));
+        if !stream.has_sink(&reply.sink) {
+            return Err(limit_failure(
+                HandlerLimit::Sinks,
+                unknown_sink(index, &reply.sink, stream),
+            ));
         }
         let wrong = |limit: Option<HandlerLimit>, what: String| -> FailedAttempt {
             let words = format!("message {index}, to the sink `{}`, has {what}", reply.sink);
-            LimitExceeded { limit, words }.into()
+            LimitExceeded { limit, message: words }.into()
         };
         message::check(reply).map_err(|what| wrong(None, what))?;
         let key = reply.key.as_deref().unwrap_or(event.key());
@@ -93,7 +96,7 @@ fn accept_messages(
             let what = format!("a routing key of {size} bytes; AMQP allows {limit}");
             return Err(wrong(None, what));
         }
-        let message = pack(reply, event);
+        let message = build_message(reply, event);
         message::check_size(&message, limits.event_size)
             .map_err(|what| wrong(Some(HandlerLimit::EventSize), what))?;
         size += message.memory();
@@ -105,12 +108,12 @@ fn accept_messages(
             DisplaySize(size),
             DisplaySize(limits.messages_size),
         );
-        return Err(broken(HandlerLimit::MessagesSize, words));
+        return Err(limit_failure(HandlerLimit::MessagesSize, words));
     }
     Ok(messages)
 }
 
-fn pack(reply: &MessageReply, event: &Event) -> Message {
+fn build_message(reply: &MessageReply, event: &Event) -> Message {
     let mut headers: Vec<(&str, &str)> =
         reply.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACE_PARENT_HEADER)) {
@@ -134,12 +137,12 @@ fn pack(reply: &MessageReply, event: &Event) -> Message {
 fn unknown_sink(index: usize, sink: &str, stream: &StreamContext) -> String {
     let known: Vec<_> = stream.sinks().map(|sink| format!("`{sink}`")).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    let sink = reason(sink.to_owned());
+    let sink = cut_reason(sink.to_owned());
     format!(
         "message {index} names the sink `{sink}`, which is not configured; configured sinks: {known}"
     )
 }
 
-fn broken(limit: HandlerLimit, words: String) -> FailedAttempt {
-    LimitExceeded { limit: Some(limit), words }.into()
+fn limit_failure(limit: HandlerLimit, words: String) -> FailedAttempt {
+    LimitExceeded { limit: Some(limit), message: words }.into()
 }

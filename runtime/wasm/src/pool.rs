@@ -28,8 +28,8 @@ pub type ResultCallback = Box<dyn Fn(TurnResults) + Send + Sync>;
 pub struct TurnResults {
     turns: Vec<TurnResult>,
     bytes: usize,
-    queues: Arc<TurnScheduler>,
-    attachment: Arc<TurnQueue>,
+    scheduler: Arc<TurnScheduler>,
+    queue: Arc<TurnQueue>,
 }
 
 impl TurnResults {
@@ -39,8 +39,8 @@ impl TurnResults {
         queues: &Arc<TurnScheduler>,
         of: &Arc<TurnQueue>,
     ) -> Self {
-        of.unread(bytes);
-        Self { turns, bytes, queues: Arc::clone(queues), attachment: Arc::clone(of) }
+        of.add_unread(bytes);
+        Self { turns, bytes, scheduler: Arc::clone(queues), queue: Arc::clone(of) }
     }
 
     /// Takes the results out, which releases their memory from the queue's count.
@@ -57,14 +57,14 @@ impl std::fmt::Debug for TurnResults {
 
 impl Drop for TurnResults {
     fn drop(&mut self) {
-        self.queues.taken(&self.attachment, self.bytes);
+        self.scheduler.release_unread(&self.queue, self.bytes);
     }
 }
 
 /// The worker threads. Dropping the pool ends them: running turns are dropped within a tick, queued turns at once,
 /// and neither are reported.
 pub struct WorkerPool {
-    queues: Arc<TurnScheduler>,
+    scheduler: Arc<TurnScheduler>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -72,7 +72,7 @@ impl WorkerPool {
     /// Starts the worker threads.
     pub fn start(engine: &Arc<HandlerEngine>) -> io::Result<Self> {
         let queues = Arc::new(TurnScheduler::new(engine.settings().workers.max(1)));
-        let mut pool = Self { queues: Arc::clone(&queues), threads: Vec::new() };
+        let mut pool = Self { scheduler: Arc::clone(&queues), threads: Vec::new() };
         for number in 0..engine.settings().workers.max(1) {
             let worker = Worker::new(Arc::clone(&queues), Arc::clone(engine));
             let thread = std::thread::Builder::new()
@@ -91,13 +91,13 @@ impl WorkerPool {
         done: ResultCallback,
     ) -> TurnQueueHandle {
         let attachment = TurnQueue::new(stream, active, done);
-        TurnQueueHandle { queues: Arc::clone(&self.queues), attachment: Arc::new(attachment) }
+        TurnQueueHandle { scheduler: Arc::clone(&self.scheduler), queue: Arc::new(attachment) }
     }
 }
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
-        self.queues.close();
+        self.scheduler.close();
         for thread in self.threads.drain(..) {
             // A panic of a worker has already ended the process.
             let _ = thread.join();
@@ -127,35 +127,35 @@ impl Drop for AbortGuard {
 
 /// A queue of turns. Dropping it drops the queued turns; the results of its running turns are not reported.
 pub struct TurnQueueHandle {
-    queues: Arc<TurnScheduler>,
-    attachment: Arc<TurnQueue>,
+    scheduler: Arc<TurnScheduler>,
+    queue: Arc<TurnQueue>,
 }
 
 impl TurnQueueHandle {
     /// Submits turns for execution; each gets one result. The queue has no limit: the caller must limit the turns
     /// without a result.
     pub fn submit(&self, turns: Vec<Turn>) {
-        self.queues.submit(&self.attachment, turns);
+        self.scheduler.submit(&self.queue, turns);
     }
 
     /// Stops or resumes the start of turns. Turns that already run continue.
     pub fn pause(&self, paused: bool) {
-        self.queues.pause(&self.attachment, paused);
+        self.scheduler.pause(&self.queue, paused);
     }
 
     /// Switches the queue to another version, which executes the turns that are submitted from now on and those that
     /// no worker has taken yet. The old version's idle instances end when nothing refers to it any more. With `None`,
     /// returns the turns that no worker has taken, as results without effect.
-    pub fn replace(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
+    pub fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
         // Nothing here may hold a version that is being replaced.
-        let last = if active.is_none() { self.attachment.active() } else { None };
-        let back = self.attachment.replace(active);
-        self.queues.retire();
+        let last = if active.is_none() { self.queue.active() } else { None };
+        let back = self.queue.switch_version(active);
+        self.scheduler.signal_retired();
         let Some(last) = last else { return Vec::new() };
         let undone = |turn: Turn| TurnResult {
             token: turn.token,
-            version: Arc::clone(&last.decided),
-            verdicts: Vec::new(),
+            rollout: Arc::clone(&last.rollout),
+            outcomes: Vec::new(),
             state: StateUpdate::Keep,
             failure: None,
         };
@@ -164,13 +164,13 @@ impl TurnQueueHandle {
 
     /// Returns the version that executes turns now.
     pub fn active(&self) -> Option<Arc<ActiveVersion>> {
-        self.attachment.active()
+        self.queue.active()
     }
 }
 
 impl Drop for TurnQueueHandle {
     fn drop(&mut self) {
-        self.attachment.detach();
-        self.queues.retire();
+        self.queue.detach();
+        self.scheduler.signal_retired();
     }
 }

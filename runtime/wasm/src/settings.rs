@@ -103,7 +103,7 @@ const LIFT_OVERHEAD_BYTES: usize = 1 << 10;
 impl HandlerLimits {
     /// Returns the number of bytes that one lift may copy from a guest. The limit prevents a list of a million
     /// elements that share one place in the guest's memory from being copied a million times.
-    pub(super) fn lift(&self) -> usize {
+    pub(super) fn lift_limit(&self) -> usize {
         self.state_size + self.messages_size + self.messages * LIFT_OVERHEAD_BYTES
     }
 }

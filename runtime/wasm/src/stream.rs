@@ -46,7 +46,7 @@ impl StreamContext {
         Self { log, ..self }
     }
 
-    pub(super) fn knows(&self, sink: &str) -> bool {
+    pub(super) fn has_sink(&self, sink: &str) -> bool {
         self.sinks.contains_key(sink)
     }
 
@@ -56,7 +56,7 @@ impl StreamContext {
 
     /// Returns the length of a message's routing key if it is too long, in bytes.
     pub(super) fn routing_key_too_long(&self, sink: &str, key: &str, kind: &str) -> Option<usize> {
-        self.sinks.get(sink)?.as_ref()?.too_long(&self.name, key, kind)
+        self.sinks.get(sink)?.as_ref()?.excessive_length(&self.name, key, kind)
     }
 }
 

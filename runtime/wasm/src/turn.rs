@@ -34,7 +34,7 @@ pub(super) async fn run(
     turn: Turn,
     mut instance: Option<HandlerInstance>,
 ) -> FinishedTurn {
-    let version = Arc::clone(&setting.active.decided);
+    let version = Arc::clone(&setting.active.rollout);
     let name = Arc::new(TurnIdentity {
         version: version.build.version.clone(),
         stream: Arc::clone(&setting.stream),
@@ -42,8 +42,8 @@ pub(super) async fn run(
     });
     let mut done = TurnResult {
         token: turn.token,
-        version,
-        verdicts: Vec::with_capacity(turn.events.len()),
+        rollout: version,
+        outcomes: Vec::with_capacity(turn.events.len()),
         state: StateUpdate::Keep,
         failure: None,
     };
@@ -58,14 +58,14 @@ pub(super) async fn run(
             Ok(AcceptedReply::Effect { state: change, messages, complete }) => {
                 apply(change, &mut state, &mut done.state);
                 bytes += messages.iter().map(Message::memory).sum::<usize>();
-                done.verdicts.push(HandlerOutcome::Effect { messages, complete });
+                done.outcomes.push(HandlerOutcome::Effect { messages, complete });
                 if complete || bytes >= turn.bytes {
                     break;
                 }
             }
             Ok(AcceptedReply::Rejected(reason)) => {
                 bytes += reason.len();
-                done.verdicts.push(HandlerOutcome::Rejected(reason));
+                done.outcomes.push(HandlerOutcome::Rejected(reason));
             }
             Err(failure) => {
                 done.failure = Some(failure);

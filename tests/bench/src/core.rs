@@ -248,7 +248,7 @@ impl Loop {
             }
             Effect::Commit(batch) => {
                 for write in &batch.writes {
-                    self.next[number(&write.key)] = write.job.next;
+                    self.next[number(&write.key)] = write.record.next;
                 }
                 let applied = AppliedCommit { time: 1, ..AppliedCommit::default() };
                 let reply = CommitReply::Applied(applied);
@@ -268,8 +268,8 @@ impl Loop {
         let effect = || HandlerOutcome::Effect { messages: Vec::new(), complete: false };
         TurnResult {
             token: turn.token,
-            version: self.version.clone(),
-            verdicts: turn.events.iter().map(|_| effect()).collect(),
+            rollout: self.version.clone(),
+            outcomes: turn.events.iter().map(|_| effect()).collect(),
             state: StateUpdate::Put(self.state.clone()),
             failure: None,
         }
@@ -278,7 +278,7 @@ impl Loop {
     fn job(&self, next: u64) -> KeySnapshot {
         let job = KeyRecord { next, incarnation: 1, ..KeyRecord::new(1, 0) };
         let state = Some(self.state.clone());
-        KeySnapshot { job, state, ids: Vec::new(), now: 0, due_in: None, expire_in: None }
+        KeySnapshot { record: job, state, ids: Vec::new(), now: 0, due_in: None, expire_in: None }
     }
 }
 

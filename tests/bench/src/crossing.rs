@@ -71,7 +71,7 @@ fn row(
     };
     let done = caller.run(turn());
     let effect = |verdict: &HandlerOutcome| matches!(verdict, HandlerOutcome::Effect { .. });
-    ensure!(done.verdicts.len() == TURN && done.verdicts.iter().all(effect), "{done:?}");
+    ensure!(done.outcomes.len() == TURN && done.outcomes.iter().all(effect), "{done:?}");
     ensure!(kind == "noop" || matches!(done.state, StateUpdate::Put(_)), "{done:?}");
     let started = Instant::now();
     for _ in 0..calls / TURN {

@@ -46,13 +46,13 @@ pub(crate) fn default_settings() -> Result<ordain_core::SequencerSettings> {
     let stream = loaded.config.streams.values().next().context("there is one stream")?;
     let share = PartitionParams {
         partition: 0,
-        of_stream: 1,
-        of_process: 1,
+        stream_partitions: 1,
+        process_partitions: 1,
         workers: loaded.config.workers(),
         version: Some(Rollout::first("bench@1.0.0", FileDigest([0; 32]))),
         seed: 1,
     };
-    Ok(loaded.config.settings(stream, &share))
+    Ok(loaded.config.sequencer_settings(stream, &share))
 }
 
 pub(crate) fn bench(common: &Common) -> Result<Report> {
@@ -179,12 +179,12 @@ impl Bare {
                 StateUpdate::Put(state) => drop(states.insert(Arc::clone(&key), state)),
                 StateUpdate::Delete => drop(states.remove(&key)),
             }
-            let Some(HandlerOutcome::Effect { messages, .. }) = done.verdicts.into_iter().next()
+            let Some(HandlerOutcome::Effect { messages, .. }) = done.outcomes.into_iter().next()
             else {
                 bail!("event {sequence} of {key} failed: {:?}", done.failure)
             };
             for (index, message) in (0..).zip(messages) {
-                let emitted = EmittedMessage { sequence, index, event: 0, message };
+                let emitted = EmittedMessage { sequence, index, id_digest: 0, message };
                 let message = OutboxMessage { key: Arc::clone(&key), incarnation: 1, emitted };
                 encoded.clear();
                 encode("orders", &message, None, &mut encoded);

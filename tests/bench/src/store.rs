@@ -85,8 +85,8 @@ async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
         shards: SHARDS,
         replicas: 0,
         dead_ttl: u64::MAX >> 12,
-        patience: None,
-        shift: Arc::default(),
+        retry_timeout: None,
+        clock_offset_ms: Arc::default(),
     };
     let store = Arc::new(RedisStore::open(options).await?);
     Sides::new(store, keys).await?.rows(&cpu).await
@@ -217,15 +217,15 @@ fn write(key: &Key, next: u64) -> KeyWrite {
     let mut job = KeyRecord::new(next + 1, 0);
     job.incarnation = 1;
     job.digests = (0..DIGESTS).collect();
-    job.version = Some(Rollout::first("orders@1.0.0", FileDigest([0; 32])));
+    job.rollout = Some(Rollout::first("orders@1.0.0", FileDigest([0; 32])));
     KeyWrite {
         key: Arc::clone(key),
-        expect: if next == 1 { WriteCondition::Absent } else { WriteCondition::Next(next) },
-        job,
+        condition: if next == 1 { WriteCondition::Absent } else { WriteCondition::Next(next) },
+        record: job,
         state: StateUpdate::Put(vec![b's'; BYTES].into()),
-        messages: vec![EmittedMessage { sequence: next, index: 0, event: 0, message }],
+        messages: vec![EmittedMessage { sequence: next, index: 0, id_digest: 0, message }],
         letters: Vec::new(),
-        consumed: Vec::new(),
+        removed_letters: Vec::new(),
         spill: Vec::new(),
         ids: std::iter::empty().collect(),
         due_in: None,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lapin::message::Delivery;
 use ordain_cloudevents::{
-    DecodeError, EventDecoder, compact, decode_body, decode_http, encode, form_of,
+    DecodeError, EventDecoder, compact, content_mode, decode_body, decode_http, encode,
 };
 use ordain_config::numbering::StreamNumbering;
 use ordain_config::{KeyLocation, LoadedConfig, broker_url};
@@ -73,7 +73,8 @@ fn is_read_again(event: &Event) {
         delay_ms: None,
         end: event.end(),
     };
-    let emitted = EmittedMessage { sequence: 1, index: 0, event: 0, message: Message::new(&parts) };
+    let emitted =
+        EmittedMessage { sequence: 1, index: 0, id_digest: 0, message: Message::new(&parts) };
     let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
     let mut line = Vec::new();
     encode("orders", &message, event.sequence(), &mut line);
@@ -121,7 +122,7 @@ pub fn request(bytes: &[u8]) {
             }
             Err(error) => judge_error(&error),
         }
-        if let Some(form) = form_of(&headers) {
+        if let Some(form) = content_mode(&headers) {
             let found = decode_body(&decoder, form, &headers, &body, BODY_EVENTS, |_| None);
             found.iter().flat_map(|batch| &batch.events).for_each(|event| judge(event));
         }
@@ -151,7 +152,7 @@ pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let env = |name: &str| (name != "NONE").then(|| format!("[{name}]"));
     match LoadedConfig::parse(Path::new("folder/ordain.toml"), text, &env) {
-        Ok(loaded) => drop(loaded.unsupported()),
+        Ok(loaded) => drop(loaded.check_supported()),
         Err(error) => {
             assert!(!error.problems.is_empty(), "an error has a problem");
             for problem in &error.problems {
@@ -186,7 +187,7 @@ pub fn text(bytes: &[u8]) {
     drop(redis::leases::read_lease(field, row));
     if let Some(decided) = versions::decode(text) {
         assert!(versions::is_version(&decided.build.version));
-        assert!(decided.generation < ordain_core::Rollout::NUMBER_END);
+        assert!(decided.number < ordain_core::Rollout::NUMBER_END);
     }
     drop(RedisAddress::parse(text));
     drop(broker_url::parse(text));

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use ordain_core::{Event, Message};
 
 use ordain_store::codec::{
-    KeyCounter, KeyRecordView, OriginRecord, decode_applied, decode_fence, decode_given,
-    decode_letter, decode_outbox, decode_queued, decode_retained, decode_spilled, decode_taken_id,
-    encode_fence, encode_given, encode_job, encode_letter, encode_retained, encode_taken_id,
-    letter_time, put_letter_place, split_letter_place, take_over,
+    KeyCounter, KeyRecordView, OriginRecord, decode_accepted_id, decode_applied, decode_assigned,
+    decode_fence, decode_letter, decode_outbox, decode_queued, decode_retained, decode_spilled,
+    encode_accepted_id, encode_assigned, encode_fence, encode_key_record, encode_letter,
+    encode_retained, letter_time, put_letter_place, split_letter_place, take_over,
 };
 
 /// Reads an event or a message in the core's packed form: a readable one is written as it was read.
@@ -54,8 +54,8 @@ pub fn record(bytes: &[u8]) {
             }
         }
         6 => {
-            if let Ok(parts) = decode_given(&bytes) {
-                assert_eq!(encode_given(&parts), bytes);
+            if let Ok(parts) = decode_assigned(&bytes) {
+                assert_eq!(encode_assigned(&parts), bytes);
             }
         }
         7 => {
@@ -67,9 +67,9 @@ pub fn record(bytes: &[u8]) {
             drop(decode_spilled("k", 1, bytes));
         }
         8 => {
-            if let Ok(id) = decode_taken_id(7, &bytes) {
+            if let Ok(id) = decode_accepted_id(7, &bytes) {
                 let mut out = Vec::new();
-                encode_taken_id(&id, &mut out);
+                encode_accepted_id(&id, &mut out);
                 assert_eq!(out, bytes);
             }
             if let Some(id) = split_letter_place(&bytes) {
@@ -89,7 +89,7 @@ fn job(bytes: &[u8]) {
     let Ok(view) = KeyRecordView::parse(bytes) else { return };
     let written = |view: &KeyRecordView<'_>| {
         let mut out = Vec::new();
-        encode_job(&view.to_job(), 1, &mut out);
+        encode_key_record(&view.to_key_record(), 1, &mut out);
         out
     };
     // Unset times are set when the record is written.
@@ -110,7 +110,7 @@ fn embedded_record(bytes: &[u8]) {
     let Ok(record) = EmbeddedRecord::parse(bytes) else { return };
     let taken = record.with_partition(3);
     let taken = EmbeddedRecord::parse(&taken).expect("the record that was written can be read");
-    assert_eq!((taken.job.partition, taken.job.next), (3, record.job.next));
+    assert_eq!((taken.key_record.partition, taken.key_record.next), (3, record.key_record.next));
 }
 
 fn letter(bytes: &Bytes) {

@@ -193,7 +193,7 @@ fn settings(rng: &mut Rng) -> SequencerSettings {
         quantum: rng.pick(&[1, 4, 16]),
         max_loads: 16,
         max_outbox: 1_000,
-        keep_bytes: 0,
+        commit_history_bytes: 0,
         forward_letters: false,
         lane_buffer: 32,
         spill_after: 500,
@@ -225,7 +225,7 @@ fn settings(rng: &mut Rng) -> SequencerSettings {
         due_poll: 5_000,
         complete_ttl: 7 * 24 * 3_600_000,
         key_ttl: None,
-        version: None,
+        rollout: None,
         seed: rng.next(),
     }
 }

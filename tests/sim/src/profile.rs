@@ -417,7 +417,7 @@ fn goes_back(plan: &mut Plan, rng: &mut Rng) {
         tiny(plan, rng);
     }
     plan.settings.memory_budget = 4 << 20;
-    plan.settings.keep_bytes = 1 << 20;
+    plan.settings.commit_history_bytes = 1 << 20;
     plan.settings.spill_after = rng.pick(&[20, 500]);
     plan.settings.lane_buffer = rng.pick(&[1, 4, 32]);
     disturbances(plan, rng, 1);

@@ -152,7 +152,7 @@ impl Store {
             record.job.takeovers += 1;
         }
         Ok(Some(Box::new(KeySnapshot {
-            job: record.job.clone(),
+            record: record.job.clone(),
             state: record.state.clone(),
             ids: record.ids.values().copied().collect(),
             now: Self::time(now),

@@ -66,7 +66,7 @@ fn describe_input(input: &Input) -> String {
         }
         Input::Loaded { token, loaded: Ok(Some(loaded)) } => {
             let due = loaded.due_in;
-            format!("loaded {}/{}: {} due {due:?}", token.lane, token.serial, job(&loaded.job))
+            format!("loaded {}/{}: {} due {due:?}", token.lane, token.serial, job(&loaded.record))
         }
         Input::TurnDone(done) => turn_done(done),
         Input::Committed { shard, number, reply } => {
@@ -108,7 +108,7 @@ fn sequences(events: &[(u64, Arc<Event>)]) -> Vec<u64> {
 
 fn turn_done(done: &TurnResult) -> String {
     let verdicts: Vec<String> = done
-        .verdicts
+        .outcomes
         .iter()
         .map(|verdict| match verdict {
             HandlerOutcome::Effect { messages, complete: false } => messages.len().to_string(),
@@ -122,7 +122,7 @@ fn turn_done(done: &TurnResult) -> String {
     let token = done.token;
     format!(
         "done {}/{} by {}: {verdicts:?} {failure:?}",
-        token.lane, token.serial, done.version.build.version
+        token.lane, token.serial, done.rollout.build.version
     )
 }
 
@@ -133,7 +133,7 @@ fn answer(reply: &CommitReply) -> String {
             for (index, why) in &applied.refused {
                 let _ = write!(text, ", {index} refused: {why:?}");
             }
-            for present in &applied.present {
+            for present in &applied.existing_spills {
                 let _ = write!(text, ", present {present:?}");
             }
             text
@@ -154,7 +154,7 @@ fn describe_batch(batch: &Batch) -> String {
 }
 
 fn describe_write(write: &KeyWrite) -> String {
-    let mut text = format!("{:?} {:?} to {}", write.key, write.expect, job(&write.job));
+    let mut text = format!("{:?} {:?} to {}", write.key, write.condition, job(&write.record));
     if !write.spill.is_empty() {
         let _ = write!(text, ", spill {:?}", sequences(&write.spill));
     }
@@ -165,7 +165,7 @@ fn describe_write(write: &KeyWrite) -> String {
     for put in &write.letters {
         let _ = write!(text, ", {}", letter(put));
     }
-    for id in &write.consumed {
+    for id in &write.removed_letters {
         let _ = write!(text, ", consume #{}/{:x}", id.sequence, id.tag);
     }
     let _ = write!(text, ", {} messages", write.messages.len());
@@ -187,7 +187,7 @@ fn job(job: &KeyRecord) -> String {
     if job.attempts + job.rounds > 0 {
         let _ = write!(text, ", {} attempts, {} rounds", job.attempts, job.rounds);
     }
-    if let Some(trouble) = &job.trouble {
+    if let Some(trouble) = &job.failure {
         let _ = write!(text, ", {}", trouble.cause);
     }
     text

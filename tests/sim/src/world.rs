@@ -276,5 +276,5 @@ impl World {
 /// Returns a decision. The parts of its digest are not simulated.
 fn decided(generation: u64, version: &str) -> Arc<Rollout> {
     let build = Build { version: version.into(), digest: FileDigest([0; 32]) };
-    Arc::new(Rollout { generation, build })
+    Arc::new(Rollout { number: generation, build })
 }

@@ -31,7 +31,7 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     ];
     assert_eq!(done(giver.send(store, parts).await), [New(1), New(1), New(2), New(3), New(2)]);
     let zero = NumberingSettings { first: 0, ..NUMBERS };
-    let rules = DestinationRules { numbers: Some(zero), queue: None };
+    let rules = DestinationRules { numbering: Some(zero), queue_limit: None };
     let other = Destination::Exchange("other".into());
     let other = Giver { to: other, rules, ..Giver::exchange(store, 1) };
     assert_eq!(other.done(store, 1, &[message(&a, "x"), message(&a, "y")]).await, [New(0), New(1)]);
@@ -42,14 +42,15 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     let expected = [(2, "2".to_owned()), (3, "3".to_owned())];
     assert_eq!(giver.kept(store, &a, 2, 3).await, expected);
     assert_eq!(giver.kept(store, &b, 0, 9).await.len(), 2);
-    let kept = store.retained(&giver.to, &a, &[1..=1, 3..=9], 1 << 20).await.expect("a read");
+    let kept =
+        store.retained_messages(&giver.to, &a, &[1..=1, 3..=9], 1 << 20).await.expect("a read");
     assert_eq!(kept.len(), 3);
     let kept = &kept[1];
     let third = message(&a, "3");
     assert_eq!((kept.id(), kept.kind(), kept.source()), (third.id(), "test", "/ordain/first"));
     assert_eq!((kept.key(), kept.content()), (&*a, third.content()));
     assert_eq!(kept.headers().collect::<Vec<_>>(), [("a", "b")]);
-    let one = store.retained(&giver.to, &a, &[1..=4], 1).await.expect("a read");
+    let one = store.retained_messages(&giver.to, &a, &[1..=4], 1).await.expect("a read");
     assert_eq!(one.len(), 1);
 }
 
@@ -69,12 +70,13 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     // Another owner, whose backlog is grouped differently.
     let second = Giver::exchange(store, 2);
     assert_eq!(second.done(store, 1, &two).await, [Known(1), Known(2)]);
-    let second = second.with(|origin| origin.before = Some(OutboxPosition { commit: 1, part: 0 }));
+    let second =
+        second.with(|origin| origin.last_confirmed = Some(OutboxPosition { commit: 1, chunk: 0 }));
     let parts =
         vec![part(1, 0, &two), part(2, 0, &[message(&a, "3")]), part(3, 0, &[message(&a, "4")])];
     assert_eq!(done(second.send(store, parts).await), [Known(1), Known(2), Known(3), New(4)]);
     // The owner does not assign messages again that are marked done: only a late call does so.
-    let second = second.with(|origin| origin.done = 3);
+    let second = second.with(|origin| origin.published_commit = 3);
     for commit in 4..=19 {
         let next = message(&a, &(commit + 1).to_string());
         assert_eq!(second.done(store, commit, &[next]).await, [New(commit + 1)]);
@@ -104,16 +106,18 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 1, &[message(&a, "4")]).await, [Known(4)]);
 
     // The store has lost entries that it had acknowledged.
-    let went = second.with(|origin| origin.before = Some(OutboxPosition { commit: 1, part: 1 }));
-    let last = OutboxPosition { commit: 1, part: 0 };
+    let went =
+        second.with(|origin| origin.last_confirmed = Some(OutboxPosition { commit: 1, chunk: 1 }));
+    let last = OutboxPosition { commit: 1, chunk: 0 };
     let less = || refused(AssignGroupReply::RolledBack(Some(last)));
     assert_eq!(went.give(store, 2, &[message(&a, "5")]).await, less());
     assert_eq!(went.send(store, Vec::new()).await, less());
-    let right = went.with(|origin| origin.before = Some(OutboxPosition { commit: 1, part: 0 }));
+    let right =
+        went.with(|origin| origin.last_confirmed = Some(OutboxPosition { commit: 1, chunk: 0 }));
     assert!(done(right.send(store, Vec::new()).await).is_empty());
     assert_eq!(right.done(store, 2, &[message(&a, "5")]).await, [New(5)]);
-    let never =
-        Giver::exchange(store, 3).with(|origin| origin.before = Some(OutboxPosition::default()));
+    let never = Giver::exchange(store, 3)
+        .with(|origin| origin.last_confirmed = Some(OutboxPosition::default()));
     assert_eq!(
         never.give(store, 3, &[message(&a, "6")]).await,
         refused(AssignGroupReply::RolledBack(None))
@@ -124,7 +128,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     let parts = || vec![part(1, 0, &[message(&a, "7")]), part(2, 0, &[message(&a, "8")])];
     let earlier = Giver::exchange(store, 1).with(of_two);
     assert_eq!(done(earlier.send(store, parts()).await), [New(6), New(7)]);
-    let later = Giver::exchange(store, 2).with(of_two).with(|origin| origin.found = 1);
+    let later = Giver::exchange(store, 2).with(of_two).with(|origin| origin.claimed_commit = 1);
     assert_eq!(done(later.send(store, parts()).await), [Known(6), New(8)]);
     assert_eq!(done(later.send(store, parts()).await), [Known(6), Known(8)]);
 }
@@ -213,12 +217,13 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     for commit in 1..=10 {
         other.done(store, commit, &[message(&a, &format!("b {commit}"))]).await;
     }
-    let after = Giver::exchange(store, 2).with(|origin| (origin.shard, origin.found) = (1, 5));
+    let after =
+        Giver::exchange(store, 2).with(|origin| (origin.shard, origin.claimed_commit) = (1, 5));
     assert_eq!(after.done(store, 6, &[message(&a, "b new")]).await, [New(51)]);
     assert_eq!(after.done(store, 6, &[message(&a, "b new")]).await, [Known(51)]);
     assert_eq!(after.done(store, 5, &[message(&a, "b 5")]).await, [Known(45)]);
 
-    let second = Giver::exchange(store, 2).with(|origin| origin.found = 30);
+    let second = Giver::exchange(store, 2).with(|origin| origin.claimed_commit = 30);
     for commit in [29, 3, 30, 1] {
         let done = second.done(store, commit, &[message(&a, &commit.to_string())]).await;
         assert_eq!(done, [Known(commit)]);
@@ -227,11 +232,11 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
         (31..=35).map(|at| part(at, 0, &[message(&a, &format!("other {at}"))])).collect();
     let given = done(second.send(store, others.clone()).await);
     assert_eq!(given, (52..=56).map(New).collect::<Vec<_>>());
-    let third = Giver::exchange(store, 3).with(|origin| origin.found = 35);
+    let third = Giver::exchange(store, 3).with(|origin| origin.claimed_commit = 35);
     let known = done(third.send(store, others).await);
     assert_eq!(known, (52..=56).map(Known).collect::<Vec<_>>());
     // The store removes messages that are done, and fences a late call that assigns one of them again.
-    let third = third.with(|origin| origin.done = 35);
+    let third = third.with(|origin| origin.published_commit = 35);
     for commit in 36..=60 {
         third.done(store, commit, &[message(&a, &commit.to_string())]).await;
     }
@@ -246,7 +251,7 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     }
     let older = mixed(2).done(store, 3, &[message(&a, "c 3")]).await;
     let [New(older)] = older[..] else { panic!("{older:?}") };
-    let after = mixed(3).with(|origin| origin.found = 4);
+    let after = mixed(3).with(|origin| origin.claimed_commit = 4);
     let again = after.done(store, 6, &[message(&a, "c 6")]).await;
     assert!(matches!(again[..], [New(_)]), "commit 6 is lost: {again:?}");
     let again = mixed(4).done(store, 5, &[message(&a, "c 5")]).await;
@@ -266,8 +271,8 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
     first.done(store, 4, &[message(&a, "1")]).await;
     third.done(store, 1, &[message(&b, "1")]).await;
     let stale = Giver::exchange(store, 1);
-    let went =
-        of_shard(3).with(|origin| origin.before = Some(OutboxPosition { commit: 9, part: 0 }));
+    let went = of_shard(3)
+        .with(|origin| origin.last_confirmed = Some(OutboxPosition { commit: 9, chunk: 0 }));
     let producer = Giver::producer(store);
     let lots = vec![
         second.lot(vec![part(1, 0, &[message(&a, "2"), message(&b, "2")])]),
@@ -330,7 +335,7 @@ pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let [a, b] = keys(store);
     let numbers = NumberingSettings { retain_events: 3, ..NUMBERS };
-    let rules = DestinationRules { numbers: Some(numbers), queue: None };
+    let rules = DestinationRules { numbering: Some(numbers), queue_limit: None };
     let giver = Giver { rules, ..Giver::exchange(store, 1) };
     for commit in 1..=5 {
         giver.done(store, commit, &[message(&a, &commit.to_string())]).await;
@@ -389,11 +394,11 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     let partition = Partition { stream: "next".into(), number: 0 };
     let shard = giver.shard;
     let read = async |store: &dyn Store, after, limit, bytes| {
-        let all = store.queued(&partition, shard, QueuePosition::default(), 100, 1 << 20).await;
+        let all = store.read_queue(&partition, shard, QueuePosition::default(), 100, 1 << 20).await;
         let all = all.expect("a read").entries;
         let after =
             all.iter().map(|row| row.0).find(|place| place.number == after).unwrap_or_default();
-        let read = store.queued(&partition, shard, after, limit, bytes).await.expect("a read");
+        let read = store.read_queue(&partition, shard, after, limit, bytes).await.expect("a read");
         let row = |(place, queued): (QueuePosition, QueueEntry)| {
             let event = queued.expect("an event");
             (place.number, event.sequence(), data(&event))
@@ -401,7 +406,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
         read.entries.into_iter().map(row).collect::<Vec<_>>()
     };
     let place = async |store: &dyn Store, number| {
-        let all = store.queued(&partition, shard, QueuePosition::default(), 100, 1 << 20).await;
+        let all = store.read_queue(&partition, shard, QueuePosition::default(), 100, 1 << 20).await;
         let all = all.expect("a read").entries;
         all.iter().map(|row| row.0).find(|place| place.number == number).expect("the message waits")
     };
@@ -414,7 +419,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     assert_eq!(read(store, 0, 10, 1 << 20).await, all);
     assert_eq!(read(store, 1, 1, 1 << 20).await, all[1..2]);
     assert_eq!(read(store, 1, 10, 1).await, all[1..2]);
-    assert_eq!(store.waiting(&partition).await.expect("a number"), 3);
+    assert_eq!(store.queue_length(&partition).await.expect("a number"), 3);
     assert_eq!(store.streams().await.expect("streams"), [Arc::from("next")]);
     assert_eq!(giver.kept(store, &a, 0, 9).await.len(), 2);
 
@@ -437,7 +442,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     assert_eq!(giver.give(store, 4, &[message(&b, "5")]).await, AssignReply::Full);
     let last = place(store, 6).await;
     store.dequeue(&partition, owner.claim, shard, 0, last).await.expect("done");
-    assert_eq!(store.waiting(&partition).await.expect("a number"), 0);
+    assert_eq!(store.queue_length(&partition).await.expect("a number"), 0);
     assert_eq!(store.streams().await.expect("streams"), [] as [Arc<str>; 0]);
     giver.done(store, 4, &[message(&b, "5")]).await;
     assert_eq!(read(store, 0, 10, 1 << 20).await, [row(7, 5, "5")]);
@@ -456,7 +461,7 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     for (number, expected) in [(0, vec!["1", "2"]), (5, vec!["1"])] {
         let partition = Partition { stream: "next".into(), number };
         let start = QueuePosition::default();
-        let read = store.queued(&partition, giver.shard, start, 10, 1 << 20).await;
+        let read = store.read_queue(&partition, giver.shard, start, 10, 1 << 20).await;
         let read = read.expect("a read").entries;
         let events: Vec<Event> = read.into_iter().map(|row| row.1.expect("an event")).collect();
         assert!(events.iter().all(|event| event.sequence().is_none()));
@@ -469,7 +474,7 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     assert_eq!(producer.done(store, 0, &[own]).await, [New(7)]);
     let partition = Partition { stream: "next".into(), number: 0 };
     let start = QueuePosition::default();
-    let read = store.queued(&partition, producer.shard, start, 10, 1 << 20).await;
+    let read = store.read_queue(&partition, producer.shard, start, 10, 1 << 20).await;
     let read = read.expect("a read").entries;
     let numbers = read.into_iter().skip(2).map(|row| row.1.expect("an event").sequence());
     assert_eq!(numbers.collect::<Vec<_>>(), [Some(7)]);

@@ -8,7 +8,7 @@ use ordain_store::{KeyFilter, Store};
 use super::{Fixture, Owner, absent, event, fresh, job, next};
 
 fn completing(mut write: KeyWrite, expire_in: u64) -> KeyWrite {
-    write.job.status = KeyStatus::Completed;
+    write.record.status = KeyStatus::Completed;
     write.expire_in = Some(expire_in);
     write
 }
@@ -26,7 +26,7 @@ pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
     fixture.pass(10_000).await;
     let store = fixture.store();
     let loaded = owner.load(store, "a").await.expect("a tombstone");
-    assert_eq!((loaded.job.status, loaded.job.next), (KeyStatus::Completed, 3));
+    assert_eq!((loaded.record.status, loaded.record.next), (KeyStatus::Completed, 3));
     assert_eq!(
         owner.commit(store, vec![absent("a")]).await.refused,
         [(0, WriteRefusal::Next(Some(3)))]
@@ -48,7 +48,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = completing(absent("a"), 20_000);
     write.state = StateUpdate::Put("old".into());
-    write.job.spilled.add(8);
+    write.record.spilled.add(8);
     write.spill = vec![(8, event("a", 8, "old"))];
     write.due_in = Some(10_000);
     let first = owner.write(fixture.store(), write).await;
@@ -57,7 +57,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let second = owner.write(store, absent("a")).await;
     let loaded = owner.load(store, "a").await.expect("a job");
-    assert_eq!(loaded.job, KeyRecord { incarnation: second.time, ..job(2) });
+    assert_eq!(loaded.record, KeyRecord { incarnation: second.time, ..job(2) });
     assert_ne!(second.time, first.time);
     assert_eq!((loaded.state, loaded.due_in), (None, None));
     assert!(owner.spilled(store, "a", 0).await.is_empty());
@@ -69,7 +69,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
         owner.write(fixture.store(), absent(&format!("other-{round}"))).await;
     }
     fixture.reopen().await;
-    assert_eq!(owner.load(fixture.store(), "a").await.expect("a job").job.next, 2);
+    assert_eq!(owner.load(fixture.store(), "a").await.expect("a job").record.next, 2);
 }
 
 /// The last write sets the expiry, earlier or later than the one before.
@@ -111,8 +111,8 @@ pub async fn nothing_of_an_expired_key_is_left(fixture: &mut impl Fixture) {
         let mut write = fresh(&key, WriteCondition::Absent, job(1));
         write.state = StateUpdate::Put("state".into());
         write.spill = vec![(5, event(&key, 5, "five"))];
-        write.job.spilled.add(5);
-        write.job.ids_from = 1;
+        write.record.spilled.add(5);
+        write.record.ids_from = 1;
         write.ids.push(AcceptedId { sequence: 1, id: 7, content: 9 });
         write.due_in = Some(0);
         write.expire_in = Some(10_000);
@@ -128,7 +128,7 @@ pub async fn nothing_of_an_expired_key_is_left(fixture: &mut impl Fixture) {
         let key = format!("key-{number}");
         assert!(owner.spilled(store, &key, 0).await.is_empty());
         let mut write = absent(&key);
-        write.job.ids_from = 1;
+        write.record.ids_from = 1;
         owner.write(store, write).await;
         let loaded = owner.load(store, &key).await.expect("a job");
         assert_eq!((loaded.state, loaded.ids), (None, vec![]));

@@ -35,7 +35,7 @@ pub async fn an_older_claim_is_fenced(fixture: &mut impl Fixture) {
     assert_eq!(old.send(store, &late).await, CommitReply::Fenced);
     assert_eq!(old.send(store, &committed).await, CommitReply::Fenced);
     new.write(store, next("a", 2)).await;
-    assert_eq!(new.load(store, "a").await.expect("a job").job.next, 3);
+    assert_eq!(new.load(store, "a").await.expect("a job").record.next, 3);
 }
 
 /// The store rejects a claim that it cannot have given in this history.
@@ -84,20 +84,20 @@ async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitRep
     let keys = owner.keys(3);
     let mut spilling = absent(&keys[0]);
     spilling.spill = vec![(5, event(&keys[0], 5, "five"))];
-    spilling.job.spilled.add(5);
+    spilling.record.spilled.add(5);
     owner.write(store, spilling).await;
 
     let mut again = fresh(&keys[0], WriteCondition::Next(2), job(2));
     again.spill = vec![(5, event(&keys[0], 5, "other")), (6, event(&keys[0], 6, "six"))];
-    again.job.spilled = ordain_core::SpillExtent { count: 2, first: 5, last: 6 };
+    again.record.spilled = ordain_core::SpillExtent { count: 2, first: 5, last: 6 };
     let mut state = absent(&keys[2]);
     state.state = StateUpdate::Put("once".into());
     let batch = owner.batch(vec![again, next(&keys[1], 7), state]);
     let reply = owner.send(store, &batch).await;
     let CommitReply::Applied(applied) = &reply else { panic!("{reply:?}") };
     assert_eq!(applied.refused, [(1, WriteRefusal::Next(None))]);
-    assert_eq!(applied.present.len(), 1);
-    assert!(!applied.present[0].same);
+    assert_eq!(applied.existing_spills.len(), 1);
+    assert!(!applied.existing_spills[0].same);
     (owner, batch, reply)
 }
 
@@ -111,7 +111,7 @@ pub async fn a_lost_answer_is_given_again(fixture: &mut impl Fixture) {
     assert_eq!(owner.send(store, &other).await, reply);
     assert_eq!(owner.load(store, "else").await, None);
     let key = &batch.writes[2].key;
-    assert_eq!(owner.load(store, key).await.expect("a job").job.next, 2);
+    assert_eq!(owner.load(store, key).await.expect("a job").record.next, 2);
     owner.write(store, next(key, 2)).await;
 }
 

@@ -60,10 +60,10 @@ fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> KeyW
 /// Applies a write to the model. Returns the refusal if its condition does not hold.
 fn apply(model: &mut Model, write: &KeyWrite) -> Option<WriteRefusal> {
     let before = model.get(&write.key);
-    match (write.expect, before) {
+    match (write.condition, before) {
         (WriteCondition::Absent, None) => {}
         (WriteCondition::Next(_), None) => return Some(WriteRefusal::Next(None)),
-        (_, Some(kept)) if kept.partition != write.job.partition => {
+        (_, Some(kept)) if kept.partition != write.record.partition => {
             return Some(WriteRefusal::Partition(kept.next));
         }
         (WriteCondition::Next(next), Some(kept)) if next == kept.next => {}
@@ -75,9 +75,9 @@ fn apply(model: &mut Model, write: &KeyWrite) -> Option<WriteRefusal> {
         StateUpdate::Delete => None,
     };
     let kept = Kept {
-        next: write.job.next,
-        partition: write.job.partition,
-        takeovers: write.job.takeovers,
+        next: write.record.next,
+        partition: write.record.partition,
+        takeovers: write.record.takeovers,
         state,
         ends: write.expire_in.is_some(),
     };
@@ -111,7 +111,8 @@ async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key])
             (kept.next, kept.partition, kept.state.clone())
         });
         let loaded = loaded.expect("a job that can be read");
-        let loaded = loaded.map(|loaded| (loaded.job.next, loaded.job.partition, loaded.state));
+        let loaded =
+            loaded.map(|loaded| (loaded.record.next, loaded.record.partition, loaded.state));
         assert_eq!(loaded, kept, "{key}");
     }
 }

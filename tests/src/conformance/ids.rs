@@ -12,17 +12,17 @@ fn taken(sequence: u64) -> AcceptedId {
 pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");
-    write.job.ids_from = 1;
+    write.record.ids_from = 1;
     write.ids.push(taken(1));
     owner.write(fixture.store(), write).await;
     for sequence in 2..=300_u64 {
         let mut write = next("a", sequence);
-        write.job.ids_from = sequence.saturating_sub(9).max(1);
+        write.record.ids_from = sequence.saturating_sub(9).max(1);
         write.ids.push(taken(sequence));
         owner.write(fixture.store(), write).await;
     }
     let mut other = absent("ab");
-    other.job.ids_from = 1;
+    other.record.ids_from = 1;
     other.ids.push(taken(1));
     owner.write(fixture.store(), other).await;
 
@@ -30,7 +30,7 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     assert_eq!(loaded.ids, (291..=300).map(taken).collect::<Vec<_>>());
     // Widening the window does not restore removed ids.
     let mut write = next("a", 301);
-    write.job.ids_from = 280;
+    write.record.ids_from = 280;
     write.ids.push(taken(301));
     owner.write(fixture.store(), write).await;
     fixture.reopen().await;
@@ -39,7 +39,7 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     assert_eq!(loaded.ids, (291..=301).map(taken).collect::<Vec<_>>());
     owner.write(store, next("a", 302)).await;
     let mut write = next("a", 303);
-    write.job.ids_from = 1;
+    write.record.ids_from = 1;
     owner.write(store, write).await;
     let loaded = owner.load(store, "a").await.expect("a job");
     assert_eq!(loaded.ids, [], "none were remembered for a while");
@@ -51,28 +51,28 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
 pub async fn ids_grow_old_by_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");
-    write.job.ids_from = 1;
+    write.record.ids_from = 1;
     write.ids.push(taken(1));
-    write.job.id_times = [IdStretch { from: 1, since: 0 }].into_iter().collect();
+    write.record.id_times = [IdStretch { from: 1, since: 0 }].into_iter().collect();
     let first = owner.write(fixture.store(), write).await.time;
 
     fixture.pass(60_000).await;
     fixture.reopen().await;
     let loaded = owner.load(fixture.store(), "a").await.expect("a job");
-    let times: Vec<_> = loaded.job.id_times.iter().copied().collect();
+    let times: Vec<_> = loaded.record.id_times.iter().copied().collect();
     assert_eq!(times, [IdStretch { from: 1, since: first }]);
     assert!((60_000..90_000).contains(&(loaded.now - first)), "{} ms", loaded.now - first);
 
     let mut write = next("a", 2);
-    write.job.ids_from = 1;
+    write.record.ids_from = 1;
     write.ids.push(taken(2));
     let both = times.into_iter().chain([IdStretch { from: 2, since: 0 }]);
-    write.job.id_times = both.collect();
+    write.record.id_times = both.collect();
     let second = owner.write(fixture.store(), write).await.time;
     assert!(second - first >= 60_000);
     fixture.reopen().await;
     let loaded = owner.load(fixture.store(), "a").await.expect("a job");
-    let times: Vec<_> = loaded.job.id_times.iter().copied().collect();
+    let times: Vec<_> = loaded.record.id_times.iter().copied().collect();
     assert_eq!(times, [(1, first), (2, second)].map(|(from, since)| IdStretch { from, since }));
-    assert!(!loaded.job.has_new_times());
+    assert!(!loaded.record.lacks_times());
 }

@@ -30,7 +30,7 @@ pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     let applied = owner.write(store, absent("a")).await;
     assert!(applied.time > 0);
     let loaded = owner.load(store, "a").await.expect("a job");
-    assert_eq!(loaded.job, KeyRecord { incarnation: applied.time, ..job(2) });
+    assert_eq!(loaded.record, KeyRecord { incarnation: applied.time, ..job(2) });
     assert_eq!((loaded.state, loaded.ids, loaded.due_in), (None, vec![], None));
 
     fixture.pass(5).await;
@@ -38,12 +38,12 @@ pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     let trouble =
         FailureInfo { cause: Cause::Retry, error: "later".into(), since: 0, version: None };
     let mut waiting = KeyRecord { incarnation: applied.time, ..job(2) };
-    waiting.trouble = Some(Box::new(trouble));
+    waiting.failure = Some(Box::new(trouble));
     let second = owner.write(store, fresh("a", WriteCondition::Next(2), waiting)).await;
     assert!(second.time > applied.time);
-    let loaded = owner.load(store, "a").await.expect("a job").job;
+    let loaded = owner.load(store, "a").await.expect("a job").record;
     assert_eq!(loaded.incarnation, applied.time, "an incarnation stays");
-    assert_eq!(loaded.trouble.expect("trouble").since, second.time);
+    assert_eq!(loaded.failure.expect("trouble").since, second.time);
 }
 
 /// A state is stored beside its job.
@@ -64,7 +64,7 @@ pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
     let mut write = absent("a");
     for (change, expected) in changes {
         write.state = change;
-        let then = next("a", write.job.next);
+        let then = next("a", write.record.next);
         owner.write(store, std::mem::replace(&mut write, then)).await;
         assert_eq!(owner.load(store, "a").await.expect("a job").state, expected);
         let (row, state) = store.key("s", "a").await.expect("a read").expect("a row");
@@ -77,7 +77,7 @@ pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
 fn gap(number: u64) -> GapEntry {
     let answers = SourceAnswers {
         source: "http://archive:8080".into(),
-        asked: u32::MAX,
+        requests: u32::MAX,
         found: 1,
         failed: 0,
         error: Some("503 Service Unavailable".into()),
@@ -87,7 +87,7 @@ fn gap(number: u64) -> GapEntry {
         last: u64::MAX,
         since: 7 + number,
         waited: u64::MAX,
-        known: 0,
+        known_since: 0,
         rounds: u32::MAX,
         answers: vec![answers; SOURCES_LIMIT],
         end: GapEnd::ALL[number as usize % GapEnd::ALL.len()],
@@ -105,11 +105,11 @@ pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let job = KeyRecord { gaps: gaps.into_iter().collect(), ..job(2) };
     let applied = owner.write(store, fresh("a", WriteCondition::Absent, job)).await;
     fixture.reopen().await;
-    let loaded = owner.load(fixture.store(), "a").await.expect("a job").job;
+    let loaded = owner.load(fixture.store(), "a").await.expect("a job").record;
     let found: Vec<_> = loaded.gaps.iter().map(|gap| (gap.first, gap.since, gap.until)).collect();
     assert_eq!(found[..2], [(1, 5, 6), (3, applied.time, applied.time)]);
     assert_eq!((found[2].0, found[2].1), (4, applied.time));
-    assert!(!loaded.gaps.is_new());
+    assert!(!loaded.gaps.lacks_times());
 }
 
 /// A load returns every field of a job, at its extremes.
@@ -124,26 +124,26 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         status: KeyStatus::Parked,
         attempts: u32::MAX,
         rounds: 300,
-        generation: 1,
+        park_count: 1,
         spilled: SpillExtent { count: 0, first: 3, last: u64::MAX },
-        version: Some(Arc::new(Rollout {
-            generation: Rollout::NUMBER_END - 1,
+        rollout: Some(Arc::new(Rollout {
+            number: Rollout::NUMBER_END - 1,
             build: Build { version: "orders@1.2.3-rc.1".into(), digest: FileDigest([0xa5; 32]) },
         })),
-        trouble: Some(Box::new(FailureInfo {
+        failure: Some(Box::new(FailureInfo {
             cause: Cause::Corrupt,
             error: "trüb\n\0".repeat(1_000),
             since: 12,
             version: Some("orders@1".into()),
         })),
         digests: (0..64).map(|number| number * 0x0400_0001).collect(),
-        holes: (0..SkippedRanges::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect(),
+        skipped: (0..SkippedRanges::LIMIT as u64).map(|n| (n * 10, n * 10 + n % 2)).collect(),
         ids_from: u64::MAX,
         id_times: (1..=IdTimes::LIMIT as u64).map(|from| IdStretch { from, since: from }).collect(),
         gaps: (0..GapHistory::LIMIT as u64).map(gap).collect(),
     };
     owner.write(store, fresh("a", WriteCondition::Absent, full.clone())).await;
-    assert_eq!(owner.load(store, "a").await.expect("a job").job, full);
+    assert_eq!(owner.load(store, "a").await.expect("a job").record, full);
     for (number, status) in [
         KeyStatus::Active,
         KeyStatus::Waiting,
@@ -158,7 +158,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         owner
             .write(store, fresh(&key, WriteCondition::Absent, KeyRecord { status, ..job(0) }))
             .await;
-        assert_eq!(owner.load(store, &key).await.expect("a job").job.status, status);
+        assert_eq!(owner.load(store, &key).await.expect("a job").record.status, status);
     }
 }
 
@@ -177,7 +177,7 @@ pub async fn conditions_are_checked_key_by_key(fixture: &mut impl Fixture) {
     let writes = vec![refused, next(&keys[1], 2), next(&keys[2], 5), absent(&keys[3])];
     let applied = owner.commit(store, writes).await;
     assert_eq!(applied.refused, [(0, WriteRefusal::Next(Some(2))), (2, WriteRefusal::Next(None))]);
-    let nexts = async |key| owner.load(store, key).await.map(|loaded| loaded.job.next);
+    let nexts = async |key| owner.load(store, key).await.map(|loaded| loaded.record.next);
     assert_eq!(nexts(&keys[0]).await, Some(2));
     assert_eq!(nexts(&keys[1]).await, Some(3));
     assert_eq!(nexts(&keys[2]).await, None);
@@ -205,7 +205,7 @@ pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
         assert_eq!(loaded.len(), expected, "of {bytes} bytes");
         for job in loaded {
             let job = job.expect("readable").expect("a job");
-            assert_eq!((job.state.map_or(0, |state| state.len()), job.job.partition), (SIZE, 1));
+            assert_eq!((job.state.map_or(0, |state| state.len()), job.record.partition), (SIZE, 1));
         }
         // A load does not take over keys for which it returned nothing.
         if expected < keys.len() {
@@ -224,7 +224,7 @@ pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
         let mut write = absent(name);
         write.state = StateUpdate::Put(number.to_string().into());
         write.spill = vec![(7, event(name, 7, name))];
-        write.job.spilled.add(7);
+        write.record.spilled.add(7);
         write.due_in = Some(60_000);
         write.expire_in = Some(120_000);
         owner.write(store, write).await;
@@ -256,7 +256,7 @@ pub async fn a_damaged_job_is_refused_alone(fixture: &mut impl Fixture) {
     assert!(matches!(&applied.refused[..], [(1, WriteRefusal::Corrupt(_))]), "{applied:?}");
     let loaded = store.load(&owner.partition, &keys, usize::MAX).await.expect("a load");
     let nexts: Vec<Option<u64>> =
-        loaded.iter().map(|job| job.as_ref().ok()?.as_ref().map(|job| job.job.next)).collect();
+        loaded.iter().map(|job| job.as_ref().ok()?.as_ref().map(|job| job.record.next)).collect();
     assert_eq!(nexts, [Some(3), None, Some(3)]);
     assert!(loaded[1].is_err());
     let absent_too = owner.commit(store, vec![absent(&keys[1])]).await;
@@ -270,7 +270,7 @@ pub async fn everything_is_there_after_reopening(fixture: &mut impl Fixture) {
     let mut write = fresh("a", WriteCondition::Absent, KeyRecord::new(4, 3));
     write.state = StateUpdate::Put("state".into());
     write.spill = vec![(6, event("a", 6, "six"))];
-    write.job.spilled.add(6);
+    write.record.spilled.add(6);
     write.due_in = Some(0);
     owner.write(store, write).await;
     let before = owner.load(store, "a").await.expect("a job");

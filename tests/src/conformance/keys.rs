@@ -11,10 +11,10 @@ use super::{Fixture, Owner, absent, claim, event, number_of};
 async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: &str) -> Owner {
     let mut owner = Owner::claim(store, stream, partition).await;
     let mut write = absent(key);
-    write.job.partition = partition;
+    write.record.partition = partition;
     write.state = StateUpdate::Put(format!("{stream} {partition} {key}").into());
     write.spill = vec![(5, event(key, 5, stream))];
-    write.job.spilled.add(5);
+    write.record.spilled.add(5);
     write.due_in = Some(0);
     let id = LetterId { key: key.into(), sequence: 1, tag: 0 };
     let cause = Cause::Gap;
@@ -22,7 +22,7 @@ async fn leave_everything(store: &dyn Store, stream: &str, partition: u32, key: 
     let content = LetterContent::Nothing;
     write.letters = vec![DeadLetter { id, cause, error, origin: None, version: None, content }];
     let message = Message::new(&MessageParts { sink: stream, ..MessageParts::default() });
-    write.messages = vec![EmittedMessage { sequence: 1, index: 0, event: 0, message }];
+    write.messages = vec![EmittedMessage { sequence: 1, index: 0, id_digest: 0, message }];
     owner.write(store, write).await;
     owner
 }
@@ -87,6 +87,6 @@ pub async fn partitions_do_not_meet(fixture: &mut impl Fixture) {
     Owner::claim(store, "s", 1).await;
     let (owner, key) = &mut owners[2];
     let mut write = super::next(key, 2);
-    write.job.partition = 255;
+    write.record.partition = 255;
     owner.write(store, write).await;
 }

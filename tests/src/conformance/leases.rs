@@ -15,9 +15,10 @@ async fn beat(
     about: &str,
     seen: u64,
 ) -> Option<MembershipTable> {
-    let beat = HeartbeatRequest { id, about, report: None, lease: LEASE, seen };
-    let beaten = store.beat(beat).await.expect("a beat");
-    assert!(beaten.lasts.is_none_or(|lasts| lasts <= LEASE && lasts > LEASE / 2), "{beaten:?}");
+    let beat =
+        HeartbeatRequest { id, info: about, report: None, lease: LEASE, known_version: seen };
+    let beaten = store.heartbeat(beat).await.expect("a beat");
+    assert!(beaten.valid_for.is_none_or(|lasts| lasts <= LEASE && lasts > LEASE / 2), "{beaten:?}");
     beaten.table
 }
 
@@ -65,14 +66,14 @@ pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
     assert_eq!(store.lease(&partition, one).await.expect("an answer"), LeaseReply::NotMember);
     beat(store, one, "one", 0).await;
     let late = given(store, &partition, one).await;
-    store.forget(one).await.expect("forgotten");
+    store.remove_instance(one).await.expect("forgotten");
     beat(store, other, "other", 0).await;
     let newer = given(store, &partition, other).await;
     assert!(newer > late);
     store.claim(&partition, newer).await.expect("a claim");
     let refused = store.claim(&partition, late).await;
     assert!(matches!(refused, Err(ordain_store::StoreError::InUse(_))), "{refused:?}");
-    store.forget(other).await.expect("forgotten");
+    store.remove_instance(other).await.expect("forgotten");
     fixture.reopen().await;
     beat(fixture.store(), one, "one", 0).await;
     assert!(given(fixture.store(), &partition, one).await > newer);
@@ -83,38 +84,42 @@ pub async fn changes_are_told_once(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = some();
     let table = beat(store, one, "{\"one\":1}", 0).await.expect("the table is new");
-    assert_eq!(table.members[&one].about, "{\"one\":1}");
-    let seen = table.generation;
+    assert_eq!(table.members[&one].info, "{\"one\":1}");
+    let seen = table.membership_version;
     assert_eq!(beat(store, one, "{\"one\":1}", seen).await, None);
     let report = HeartbeatRequest {
         id: one,
-        about: "{\"one\":1}",
+        info: "{\"one\":1}",
         report: Some("well"),
         lease: LEASE,
-        seen,
+        known_version: seen,
     };
-    assert_eq!(store.beat(report).await.expect("a beat").table, None, "a report is not a change");
+    assert_eq!(
+        store.heartbeat(report).await.expect("a beat").table,
+        None,
+        "a report is not a change"
+    );
     assert_eq!(beat(store, one, "{\"one\":1}", seen).await, None);
     let mut generations = vec![seen];
     beat(store, other, "other", 0).await;
     for step in 0..5 {
         let table = beat(store, one, "{\"one\":1}", generations[step]).await.expect("a change");
-        assert!(!generations.contains(&table.generation));
+        assert!(!generations.contains(&table.membership_version));
         assert_eq!(table.members[&one].report.as_deref(), Some("well"));
         let members = table.members.len();
         let holder = table.holder(&partition);
         match step {
             0 | 3 => assert_eq!((members, holder), (2, None)),
             1 => assert_eq!((members, holder), (2, Some(other))),
-            2 => assert_eq!(table.members[&other].about, "else"),
+            2 => assert_eq!(table.members[&other].info, "else"),
             _ => assert_eq!((members, holder), (1, None)),
         }
-        generations.push(table.generation);
+        generations.push(table.membership_version);
         match step {
             0 => drop(given(store, &partition, other).await),
             1 => drop(beat(store, other, "else", 0).await),
             2 => store.release(&partition, other, 1).await.expect("an answer"),
-            _ => store.forget(other).await.expect("an answer"),
+            _ => store.remove_instance(other).await.expect("an answer"),
         }
     }
 }
@@ -128,13 +133,13 @@ pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
     beat(store, other, "other", 0).await;
     given(store, &partition, one).await;
     given(store, &second, other).await;
-    store.forget(one).await.expect("an answer");
+    store.remove_instance(one).await.expect("an answer");
     let table = store.table().await.expect("a table");
     assert_eq!((table.holder(&partition), table.holder(&second)), (None, Some(other)));
     assert_eq!(table.members.keys().copied().collect::<Vec<_>>(), [other]);
-    store.forget(one).await.expect("nothing to forget");
+    store.remove_instance(one).await.expect("nothing to forget");
     // The instance was alive.
-    let table = beat(store, one, "one", table.generation).await.expect("a change");
+    let table = beat(store, one, "one", table.membership_version).await.expect("a change");
     assert_eq!((table.members.len(), table.holder(&partition)), (2, None));
 }
 
@@ -142,13 +147,14 @@ pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
 pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
-    let about = HeartbeatRequest { id: one, about: "one", report: None, lease: LEASE, seen: 0 };
-    let ends = store.beat(about).await.expect("a beat").lasts.is_some();
+    let about =
+        HeartbeatRequest { id: one, info: "one", report: None, lease: LEASE, known_version: 0 };
+    let ends = store.heartbeat(about).await.expect("a beat").valid_for.is_some();
     let first = given(store, &partition, one).await;
     let lease = LEASE.as_millis() as u64;
     fixture.pass(lease - 10_000).await;
     let store = fixture.store();
-    let seen = beat(store, other, "other", 0).await.expect("the table is new").generation;
+    let seen = beat(store, other, "other", 0).await.expect("the table is new").membership_version;
     assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::HeldBy(one));
     // A heartbeat in time.
     assert!(beat(store, one, "one", seen).await.is_none());
@@ -167,7 +173,8 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     assert_eq!(table.members.keys().copied().collect::<Vec<_>>(), [other]);
     assert_eq!(table.holder(&partition), None);
     assert!(given(store, &partition, other).await > first);
-    let table = beat(store, one, "one", table.generation).await.expect("the instance is back");
+    let table =
+        beat(store, one, "one", table.membership_version).await.expect("the instance is back");
     assert_eq!(table.holder(&partition), Some(other));
 }
 
@@ -177,7 +184,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
     beat(store, one, "one", 0).await;
-    let seen = beat(store, other, "other", 0).await.expect("the table is new").generation;
+    let seen = beat(store, other, "other", 0).await.expect("the table is new").membership_version;
     given(store, &partition, one).await;
     fixture.pass(60 * LEASE.as_millis() as u64).await;
     let store = fixture.store();
@@ -203,7 +210,7 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     }
     let store = fixture.store();
     let members = store.table().await.expect("a table").members;
-    if members[&other].lasts.is_some() {
+    if members[&other].valid_for.is_some() {
         assert_eq!(members.keys().copied().collect::<Vec<_>>(), [other]);
         given(store, &partition, other).await;
     }
@@ -213,9 +220,10 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
 /// without it.
 pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
     let (_, [one, other]) = some();
-    let seen = beat(fixture.store(), one, "one", 0).await.expect("the table is new").generation;
+    let seen =
+        beat(fixture.store(), one, "one", 0).await.expect("the table is new").membership_version;
     let members = fixture.store().table().await.expect("a table").members;
-    if members[&one].lasts.is_none() {
+    if members[&one].valid_for.is_none() {
         return;
     }
     let gone = LEASE.as_millis() as u64 + 1_000;
@@ -224,7 +232,10 @@ pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
     let table = beat(fixture.store(), one, "one", seen).await.expect("a change");
     assert_eq!(table.members.len(), 1);
 
-    let seen = beat(fixture.store(), other, "other", 0).await.expect("the table is new").generation;
+    let seen = beat(fixture.store(), other, "other", 0)
+        .await
+        .expect("the table is new")
+        .membership_version;
     fixture.pass(gone).await;
     let table = beat(fixture.store(), one, "one", seen).await.expect("a change");
     assert_eq!(table.members.len(), 2, "the other instance may be alive");
@@ -239,7 +250,7 @@ pub async fn the_dead_stay_dead(fixture: &mut impl Fixture) {
         fixture.pass(55_000).await;
     }
     let members = fixture.store().table().await.expect("a table").members;
-    if members.values().all(|member| member.lasts.is_some()) {
+    if members.values().all(|member| member.valid_for.is_some()) {
         assert_eq!(members.len(), 1, "{members:?}");
     }
 }

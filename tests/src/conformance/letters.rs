@@ -103,13 +103,13 @@ pub async fn consumed_letters_are_gone(fixture: &mut impl Fixture) {
     owner.write(store, write).await;
 
     let mut write = fresh("a", WriteCondition::Next(3), job(3));
-    write.consumed = letters.iter().map(|letter| letter.id.clone()).collect();
+    write.removed_letters = letters.iter().map(|letter| letter.id.clone()).collect();
     write.letters = vec![letters[1].clone()];
     owner.write(store, write).await;
     assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
 
     let mut refused = fresh("a", WriteCondition::Next(9), job(9));
-    refused.consumed = vec![letters[1].id.clone()];
+    refused.removed_letters = vec![letters[1].id.clone()];
     refused.letters = vec![letters[0].clone()];
     assert_eq!(owner.commit(store, vec![refused]).await.refused.len(), 1);
     assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)]);
@@ -121,7 +121,7 @@ pub async fn far_ahead_letters_are_found(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut write = fresh("a", WriteCondition::Absent, job(1));
     write.spill = vec![(3, event("a", 3, "spilled"))];
-    write.job.spilled.add(3);
+    write.record.spilled.add(3);
     for sequence in [2, 3, 5] {
         let content = LetterContent::Event(event("a", sequence, "far"));
         let far = DeadLetter { cause: Cause::FarAhead, ..letter("a", sequence, 1, content) };
@@ -148,7 +148,7 @@ async fn find(
     missing: &[RangeInclusive<u64>],
     within: u64,
 ) -> Vec<(u64, String)> {
-    let found = store.find(&owner.partition, &"a".into(), missing, within).await;
+    let found = store.find_missing(&owner.partition, &"a".into(), missing, within).await;
     let text = |event: &Event| String::from_utf8_lossy(event.data()).into_owned();
     let found = found.expect("an answer").expect("events");
     found.iter().map(|(sequence, event)| (*sequence, text(event))).collect()

@@ -50,7 +50,7 @@ pub async fn keys_are_listed_by_page<F: Fixture>(fixture: &mut F) {
         let rows = all::<F>(store, "s", &KeyFilter { limit, ..KeyFilter::default() }).await;
         for row in &rows {
             assert_eq!(row.state_size, row.key.len() as u64);
-            assert_eq!(row.job.as_ref().expect("readable").next, 2);
+            assert_eq!(row.record.as_ref().expect("readable").next, 2);
         }
         assert_eq!(names(rows), expected);
     }
@@ -78,7 +78,7 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
             status,
             prefix: prefix.to_owned(),
             cursor: None,
-            looks: Some(limit),
+            scan_limit: Some(limit),
             limit,
         };
         let list = async |filter| names(all::<F>(store, "s", &filter).await);
@@ -101,9 +101,9 @@ pub async fn a_damaged_job_is_listed<F: Fixture>(fixture: &mut F) {
     let rows = all::<F>(store, "s", &KeyFilter { limit: 10, ..KeyFilter::default() }).await;
     assert_eq!(rows.len(), 2);
     let damaged = rows.iter().find(|row| &*row.key == "a").expect("the damaged job");
-    assert!(damaged.job.as_ref().is_err_and(|words| !words.is_empty()));
+    assert!(damaged.record.as_ref().is_err_and(|words| !words.is_empty()));
     let (row, _) = store.key("s", "a").await.expect("a read").expect("a row");
-    assert!(row.job.is_err());
+    assert!(row.record.is_err());
 }
 
 /// Streams that hold any data are listed, even if they hold only a letter.

@@ -23,7 +23,7 @@ fn emitted(sequence: u64, index: u32) -> EmittedMessage {
         delay_ms: (index == 3).then_some(5),
         end: index == 1,
     });
-    EmittedMessage { sequence, index, event: 0, message }
+    EmittedMessage { sequence, index, id_digest: 0, message }
 }
 
 fn emitting(mut write: KeyWrite, messages: &[(u64, u32)]) -> KeyWrite {
@@ -68,7 +68,7 @@ pub async fn entries_come_in_order(fixture: &mut impl Fixture) {
     fixture.pass(10).await;
     let store = fixture.store();
     let mut later = emitting(next(&keys[0], 2), &[(2, 2)]);
-    later.job.incarnation = first.time;
+    later.record.incarnation = first.time;
     let second = owner.commit(store, vec![later]).await;
     assert!(second.time > first.time);
 
@@ -175,7 +175,7 @@ pub async fn a_checkpoint_names_its_claim(fixture: &mut impl Fixture) {
     let owner = Owner::claim(store, "s", 0).await;
     let put = async |claim, value: &'static str| {
         let mark = Mark { name: "source/s".into(), value: value.into() };
-        let put = store.put_checkpoint(&owner.partition, claim, store.breaks(), &mark).await;
+        let put = store.put_checkpoint(&owner.partition, claim, store.disconnects(), &mark).await;
         (put.expect("an answer"), store.mark("source/s").await.expect("a mark"))
     };
     assert_eq!(put(owner.claim, "1").await, (true, Some("1".into())));
@@ -218,7 +218,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let batch = forwarding(&mut owner, vec![first, refused], free.to_vec());
     let CommitReply::Applied(applied) = owner.send(store, &batch).await else { panic!("applied") };
     assert_eq!(applied.refused, [(1, WriteRefusal::Next(None))]);
-    assert_eq!(applied.known, [2]);
+    assert_eq!(applied.existing_letters, [2]);
     let expected =
         [letter(&keys[0], 2, 0), letter(&keys[0], 1, 9), free[0].clone(), free[1].clone()];
     assert_eq!(batch.forwarded(&applied).cloned().collect::<Vec<_>>(), expected);
@@ -229,7 +229,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     for _ in 0..2 {
         let reply = owner.send(store, &again).await;
         let CommitReply::Applied(applied) = reply else { panic!("applied") };
-        assert_eq!(applied.known, [0]);
+        assert_eq!(applied.existing_letters, [0]);
     }
     // No new letter: nothing to publish.
     let nothing = forwarding(&mut owner, vec![next(&keys[2], 2)], vec![free[0].clone()]);
@@ -246,5 +246,5 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     fixture.pass(2 * super::DEAD_TTL).await;
     let late = forwarding(&mut owner, vec![next(&keys[2], 3)], vec![free[0].clone()]);
     let reply = owner.send(fixture.store(), &late).await;
-    assert!(matches!(reply, CommitReply::Applied(applied) if applied.known.is_empty()));
+    assert!(matches!(reply, CommitReply::Applied(applied) if applied.existing_letters.is_empty()));
 }

@@ -102,9 +102,11 @@ impl Owner {
 pub async fn lease(store: &dyn Store, partition: &Partition) -> Result<u64, StoreError> {
     let id = InstanceId::random();
     let lease = Duration::from_mins(1);
-    store.beat(HeartbeatRequest { id, about: "a test", report: None, lease, seen: 0 }).await?;
+    store
+        .heartbeat(HeartbeatRequest { id, info: "a test", report: None, lease, known_version: 0 })
+        .await?;
     let leased = store.lease(partition, id).await?;
-    store.forget(id).await?;
+    store.remove_instance(id).await?;
     match leased {
         LeaseReply::Granted(epoch) => Ok(epoch),
         other => panic!("not given: {other:?}"),
@@ -134,12 +136,12 @@ pub fn job(next: u64) -> KeyRecord {
 pub fn fresh(key: &str, expect: WriteCondition, job: KeyRecord) -> KeyWrite {
     KeyWrite {
         key: key.into(),
-        expect,
-        job,
+        condition: expect,
+        record: job,
         state: StateUpdate::Keep,
         messages: Vec::new(),
         letters: Vec::new(),
-        consumed: Vec::new(),
+        removed_letters: Vec::new(),
         spill: Vec::new(),
         ids: std::iter::empty().collect(),
         due_in: None,

@@ -43,7 +43,7 @@ impl Queue {
         store: &dyn Store,
         after: QueuePosition,
     ) -> Option<Vec<(QueuePosition, String)>> {
-        let read = store.queued(&self.partition, self.giver.shard, after, 1_000, BYTES).await;
+        let read = store.read_queue(&self.partition, self.giver.shard, after, 1_000, BYTES).await;
         match read {
             Err(StoreError::RolledBack) => None,
             page => {
@@ -103,7 +103,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert!(!queue.remove(store, lost.end()).await);
     let after = queue.read(store, third).await.expect("the new entries");
     assert_eq!(after.iter().map(|row| &*row.1).collect::<Vec<_>>(), ["4", "5", "6"]);
-    assert_eq!(store.waiting(&queue.partition).await.expect("a number"), 6);
+    assert_eq!(store.queue_length(&queue.partition).await.expect("a number"), 6);
 
     // The same reader may remove the same entries again.
     assert!(queue.remove(store, second).await);
@@ -117,7 +117,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert_eq!(queue.read(store, new.end()).await, Some(Vec::new()));
     let other = QueuePosition { history: new.history ^ 1, ..new.end() };
     assert_eq!(queue.read(store, other).await, None);
-    let ends = store.waiting_in(&queue.partition).await.expect("the ends");
+    let ends = store.queue_ends(&queue.partition).await.expect("the ends");
     let ends = ends[queue.giver.shard as usize];
     assert_eq!((ends.first, ends.last, ends.is_empty()), (7, new.end(), true));
 }

@@ -16,7 +16,7 @@ fn spilling(expect: WriteCondition, sequences: &[u64], all: &[u64]) -> KeyWrite 
     for sequence in all {
         spilled.add(*sequence);
     }
-    write.job.spilled = spilled;
+    write.record.spilled = spilled;
     write
 }
 
@@ -25,13 +25,13 @@ pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let applied = owner.write(store, spilling(WriteCondition::Absent, &[3, 5], &[3, 5])).await;
-    assert_eq!(applied.present, []);
+    assert_eq!(applied.existing_spills, []);
 
     let mut again = spilling(WriteCondition::Next(1), &[3, 4, 5], &[3, 4, 5]);
     again.spill[2].1 = event("a", 5, "another five");
     let applied = owner.write(store, again).await;
     let present = |sequence, same| ExistingSpill { write: 0, sequence, same };
-    assert_eq!(applied.present, [present(3, true), present(5, false)]);
+    assert_eq!(applied.existing_spills, [present(3, true), present(5, false)]);
 
     let read = store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await;
     let (events, _) = read.expect("an answer").expect("events");
@@ -51,7 +51,10 @@ pub async fn large_sequences_are_told_apart(fixture: &mut impl Fixture) {
         let mut again = spilling(WriteCondition::Next(1), &[*sequence], &all[..=at]);
         again.spill[0].1 = event("a", *sequence, "another");
         let applied = owner.write(store, again).await;
-        assert_eq!(applied.present, [ExistingSpill { write: 0, sequence: *sequence, same: false }]);
+        assert_eq!(
+            applied.existing_spills,
+            [ExistingSpill { write: 0, sequence: *sequence, same: false }]
+        );
     }
     assert_eq!(owner.spilled(store, "a", 0).await, all);
 }
@@ -79,7 +82,7 @@ pub async fn what_is_left_is_read(fixture: &mut impl Fixture) {
             let expect =
                 if round == 0 { WriteCondition::Absent } else { WriteCondition::Next(before) };
             let mut write = spilling(expect, &put, &all);
-            write.job.next = next;
+            write.record.next = next;
             owner.write(store, write).await;
             let mut from = 0;
             let mut read = Vec::new();
@@ -125,7 +128,7 @@ pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(store, "s", 0).await;
     owner.write(store, spilling(WriteCondition::Absent, &[2, 3, 4, 9], &[2, 3, 4, 9])).await;
     let mut write = fresh("a", WriteCondition::Next(1), job(4));
-    write.job.spilled = SpillExtent { count: 2, first: 4, last: 9 };
+    write.record.spilled = SpillExtent { count: 2, first: 4, last: 9 };
     // The store does not put an event that the same write settles.
     write.spill = vec![(3, event("a", 3, "3")), (7, event("a", 7, "7"))];
     owner.write(store, write).await;
@@ -133,7 +136,7 @@ pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
 
     // A write that declares the spill empty removes all events: the key has ended.
     let mut write = fresh("a", WriteCondition::Next(4), job(5));
-    write.job.spilled = SpillExtent::default();
+    write.record.spilled = SpillExtent::default();
     owner.write(store, write).await;
     assert!(owner.spilled(store, "a", 0).await.is_empty());
 }
@@ -143,10 +146,11 @@ pub async fn missing_events_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     owner.write(store, spilling(WriteCondition::Absent, &[2, 3, 5, 8], &[2, 3, 5, 8])).await;
-    let found = store.find(&owner.partition, &"a".into(), &[2..=2, 4..=6, 8..=u64::MAX], 0).await;
+    let found =
+        store.find_missing(&owner.partition, &"a".into(), &[2..=2, 4..=6, 8..=u64::MAX], 0).await;
     let found = found.expect("an answer").expect("events");
     let found: Vec<u64> = found.iter().map(|(sequence, _)| *sequence).collect();
     assert_eq!(found, [2, 5, 8]);
-    let none = store.find(&owner.partition, &"b".into(), &[1..=9], 0).await;
+    let none = store.find_missing(&owner.partition, &"b".into(), &[1..=9], 0).await;
     assert_eq!(none.expect("an answer"), Ok(vec![]));
 }

@@ -32,12 +32,12 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     assert_eq!(store.partitions_of("other", &names).await.expect("a read"), [None; 4]);
     for job in [&loaded[0], &loaded[2]] {
         let job = job.as_ref().expect("a job");
-        assert_eq!((job.job.partition, job.job.takeovers, job.job.next), (1, 1, 2));
+        assert_eq!((job.record.partition, job.record.takeovers, job.record.next), (1, 1, 2));
         assert_eq!(job.state, Some("state".into()));
     }
     let refused = zero.commit(store, keys.iter().map(|key| next(key, 2)).collect()).await.refused;
     assert_eq!(refused, [(0, WriteRefusal::Partition(2)), (1, WriteRefusal::Partition(2))]);
-    blind.job.takeovers = 1;
+    blind.record.takeovers = 1;
     one.write(store, blind).await;
 
     fixture.reopen().await;
@@ -47,10 +47,10 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     let refused = zero.commit(store, vec![absent(&keys[1])]).await.refused;
     assert_eq!(refused, [(0, WriteRefusal::Partition(2))]);
     // And the key moves back.
-    let back = zero.load(store, &keys[0]).await.expect("a job").job;
+    let back = zero.load(store, &keys[0]).await.expect("a job").record;
     assert_eq!((back.partition, back.takeovers), (0, 2));
     let mut write = next(&keys[0], 3);
-    write.job.takeovers = 2;
+    write.record.takeovers = 2;
     zero.write(store, write).await;
 }
 
@@ -63,13 +63,13 @@ pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     zero.write(store, absent("a")).await;
     let old = next("a", 2);
 
-    let mut job = one.load(store, "a").await.expect("a job").job;
+    let mut job = one.load(store, "a").await.expect("a job").record;
     job.spilled.add(7);
     let mut spilling = fresh("a", WriteCondition::Next(2), job);
     spilling.spill = vec![(7, event("a", 7, "seven"))];
     one.write(store, spilling).await;
     // A load whose result no lane uses any more.
-    let back = zero.load(store, "a").await.expect("a job").job;
+    let back = zero.load(store, "a").await.expect("a job").record;
 
     let refused = zero.commit(store, vec![old]).await.refused;
     assert_eq!(refused, [(0, WriteRefusal::Partition(2))]);

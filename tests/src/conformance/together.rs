@@ -18,7 +18,7 @@ pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
             let write = fresh(&key, expect, KeyRecord::new(next + 1, partition));
             owner.write(store, write).await;
             let loaded = owner.load(store, &key).await.expect("the job of the last commit");
-            assert_eq!(loaded.job.next, next + 1);
+            assert_eq!(loaded.record.next, next + 1);
         }
         owner
     }
@@ -28,7 +28,7 @@ pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
     for owner in [owners.0, owners.1, owners.2, owners.3] {
         let key = format!("key-{}", owner.partition.number);
         let loaded = owner.load(fixture.store(), &key).await.expect("a job");
-        assert_eq!(loaded.job.next, COMMITS + 1);
+        assert_eq!(loaded.record.next, COMMITS + 1);
     }
 }
 
@@ -41,7 +41,7 @@ pub async fn a_key_has_one_writer_at_a_time(fixture: &mut impl Fixture) {
             let loaded = owner.load(store, "key").await;
             let (expect, job) = match loaded {
                 None => (WriteCondition::Absent, KeyRecord::new(1, partition)),
-                Some(loaded) => (WriteCondition::Next(loaded.job.next), loaded.job),
+                Some(loaded) => (WriteCondition::Next(loaded.record.next), loaded.record),
             };
             let write = fresh("key", expect, KeyRecord { next: job.next + 1, ..job });
             applied += u64::from(owner.commit(store, vec![write]).await.refused.is_empty());
@@ -52,5 +52,5 @@ pub async fn a_key_has_one_writer_at_a_time(fixture: &mut impl Fixture) {
     let applied = tokio::join!(one(store, 0), one(store, 1), one(store, 2));
     let applied = applied.0 + applied.1 + applied.2;
     let (row, _) = store.key("s", "key").await.expect("a read").expect("a row");
-    assert_eq!(row.job.expect("readable").next, 1 + applied);
+    assert_eq!(row.record.expect("readable").next, 1 + applied);
 }

@@ -9,7 +9,7 @@ use super::{Fixture, Owner, fresh};
 
 fn decided(generation: u64, version: &str) -> Rollout {
     let digest = FileDigest([generation as u8; 32]);
-    Rollout { generation, build: Build { version: version.into(), digest } }
+    Rollout { number: generation, build: Build { version: version.into(), digest } }
 }
 
 async fn decide(store: &dyn Store, stream: &str, before: u64, decided: &Rollout) -> bool {
@@ -38,15 +38,21 @@ pub async fn one_decides_at_a_time(fixture: &mut impl Fixture) {
 pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     let id = InstanceId::random();
     let lease = std::time::Duration::from_mins(1);
-    let beat = |seen| HeartbeatRequest { id, about: "one", report: None, lease, seen };
+    let beat =
+        |seen| HeartbeatRequest { id, info: "one", report: None, lease, known_version: seen };
     let store = fixture.store();
-    let table = store.beat(beat(0)).await.expect("a beat").table.expect("the table is new");
+    let table = store.heartbeat(beat(0)).await.expect("a beat").table.expect("the table is new");
     let first = decided(1, "orders@1.0.0");
     assert!(decide(store, "s", 0, &first).await);
-    let told = store.beat(beat(table.generation)).await.expect("a beat").table.expect("a change");
+    let told = store
+        .heartbeat(beat(table.membership_version))
+        .await
+        .expect("a beat")
+        .table
+        .expect("a change");
     assert_eq!(*told.versions["s"], first);
     store.flush().await.expect("flushed");
-    store.forget(id).await.expect("forgotten");
+    store.remove_instance(id).await.expect("forgotten");
     fixture.reopen().await;
     let found = fixture.store().table().await.expect("a table").versions;
     assert_eq!(*found["s"], first);
@@ -59,7 +65,7 @@ pub async fn an_older_decision_commits_nothing(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let job = |next, generation: u64| KeyRecord {
-        version: (generation > 0).then(|| Arc::new(decided(generation, "orders@1.0.0"))),
+        rollout: (generation > 0).then(|| Arc::new(decided(generation, "orders@1.0.0"))),
         ..KeyRecord::new(next, 0)
     };
     owner.write(store, fresh("a", WriteCondition::Absent, job(2, 300))).await;
@@ -70,6 +76,6 @@ pub async fn an_older_decision_commits_nothing(fixture: &mut impl Fixture) {
     }
     owner.write(store, fresh("a", WriteCondition::Next(2), job(3, 300))).await;
     owner.write(store, fresh("a", WriteCondition::Next(3), job(4, 65_536))).await;
-    let loaded = owner.load(store, "a").await.expect("a job").job;
-    assert_eq!((loaded.next, loaded.version), (4, job(4, 65_536).version));
+    let loaded = owner.load(store, "a").await.expect("a job").record;
+    assert_eq!((loaded.next, loaded.rollout), (4, job(4, 65_536).rollout));
 }

@@ -42,14 +42,14 @@ impl Rig {
         let stream = loaded.config.streams.values().next().context("a stream")?;
         let share = PartitionParams {
             partition: 0,
-            of_stream: 1,
-            of_process: 1,
+            stream_partitions: 1,
+            process_partitions: 1,
             workers: 1,
             version: Some(version()),
             seed: 1,
         };
         Ok(Self {
-            sequencer: Sequencer::new(loaded.config.settings(stream, &share), &[0], 0),
+            sequencer: Sequencer::new(loaded.config.sequencer_settings(stream, &share), &[0], 0),
             delivery: 0,
             job: None,
             batches: Vec::new(),
@@ -80,8 +80,8 @@ impl Rig {
             let answer = match effect {
                 Effect::Run(turn) => Input::TurnDone(TurnResult {
                     token: turn.token,
-                    version: version(),
-                    verdicts: turn.events.iter().map(|_| effect_without_messages()).collect(),
+                    rollout: version(),
+                    outcomes: turn.events.iter().map(|_| effect_without_messages()).collect(),
                     state: StateUpdate::Keep,
                     failure: None,
                 }),
@@ -89,7 +89,7 @@ impl Rig {
                     let shard = batch.shard;
                     let number = batch.number;
                     if let (Some(stored), Some(write)) = (&mut self.job, batch.writes.first()) {
-                        stored.job = KeyRecord { incarnation: 1, ..write.job.clone() };
+                        stored.record = KeyRecord { incarnation: 1, ..write.record.clone() };
                     }
                     self.batches.push(batch);
                     let reply =
@@ -132,10 +132,10 @@ impl Rig {
     /// Stores the last committed record, so that later loads return it.
     fn remember(&mut self) -> Result<()> {
         let batch = self.batches.last().context("a commit")?;
-        let mut job = batch.writes[0].job.clone();
+        let mut job = batch.writes[0].record.clone();
         job.incarnation = 1;
         self.job = Some(Box::new(LoadedJob {
-            job,
+            record: job,
             state: None,
             ids: Vec::new(),
             now: 1,
@@ -255,7 +255,7 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
     assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "backoff later");
     // The gap history separates arrived from missing numbers until all have arrived.
     let listed = |rig: &Rig| -> Result<Vec<_>> {
-        let job = &rig.batches.last().context("a commit")?.writes[0].job;
+        let job = &rig.batches.last().context("a commit")?.writes[0].record;
         Ok(job.gaps.iter().map(|gap| (gap.first, gap.last, gap.rounds, gap.end)).collect())
     };
     let come = (2, 40, 1, GapEnd::Arrived);
@@ -318,7 +318,7 @@ fn gap_history_has_all_parts_of_a_gap() -> Result<()> {
         for (at, sequence) in (2_000..).zip(order) {
             rig.deliver(at, sequence);
         }
-        let job = &rig.batches.last().context("a commit")?.writes[0].job;
+        let job = &rig.batches.last().context("a commit")?.writes[0].record;
         let listed: Vec<_> = job.gaps.iter().map(|gap| (gap.first, gap.last, gap.end)).collect();
         assert_eq!(listed, [(2, 4, GapEnd::Arrived)], "{order:?}");
     }
@@ -427,7 +427,7 @@ fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
             job.spilled.add(last);
         }
         rig.job = Some(Box::new(LoadedJob {
-            job,
+            record: job,
             state: None,
             ids: Vec::new(),
             now: 1,

@@ -40,13 +40,13 @@ impl Rig {
         let stream = loaded.config.streams.values().next().context("a stream")?;
         let share = PartitionParams {
             partition: 0,
-            of_stream: 1,
-            of_process: 1,
+            stream_partitions: 1,
+            process_partitions: 1,
             workers: 1,
             version: Some(version()),
             seed: 1,
         };
-        let settings = loaded.config.settings(stream, &share);
+        let settings = loaded.config.sequencer_settings(stream, &share);
         let sequencer = Sequencer::new(settings.clone(), &[0], 0);
         Ok(Self {
             settings,
@@ -88,7 +88,7 @@ impl Rig {
     /// Applies a batch to the record. Returns the reply.
     fn commit(&mut self, batch: &Batch, store_time: u64) -> Input {
         for write in &batch.writes {
-            let mut job = write.job.clone();
+            let mut job = write.record.clone();
             job.fill_times(store_time);
             self.ids.extend(write.ids.iter().map(|taken| (taken.sequence, *taken)));
             self.ids.retain(|sequence, _| *sequence >= job.ids_from);
@@ -115,8 +115,8 @@ impl Rig {
             let answer = match effect {
                 Effect::Run(turn) => Input::TurnDone(TurnResult {
                     token: turn.token,
-                    version: version(),
-                    verdicts: turn.events.iter().map(|_| effect_without_messages()).collect(),
+                    rollout: version(),
+                    outcomes: turn.events.iter().map(|_| effect_without_messages()).collect(),
                     state: StateUpdate::Keep,
                     failure: None,
                 }),
@@ -127,7 +127,7 @@ impl Rig {
                 Effect::Commit(batch) => self.commit(&batch, store_time),
                 Effect::Load { token, .. } => {
                     let loaded = self.job.clone().map(|job| LoadedJob {
-                        job,
+                        record: job,
                         state: None,
                         ids: self.ids.values().copied().collect(),
                         now: store_time,

@@ -27,14 +27,14 @@ fn lost_commits_are_made_again_from_memory() {
     // again.
     assert_eq!(rig.numbers(), [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((rig.next(), rig.acked, &rig.stopped), (Some(7), 6, &None));
-    assert_eq!(rig.sequencer.stats().rewound, 5);
+    assert_eq!(rig.sequencer.stats().recommitted, 5);
     let again = &rig.stored[0].0.writes[0];
-    assert_eq!(first.writes[0].job.incarnation, 0, "the store assigns the incarnation");
+    assert_eq!(first.writes[0].record.incarnation, 0, "the store assigns the incarnation");
     assert_eq!(
-        again.job.incarnation, 1_001,
+        again.record.incarnation, 1_001,
         "the incarnation must not change, or messages would get other ids"
     );
-    assert_eq!((again.expect, again.job.next), (first.writes[0].expect, 2));
+    assert_eq!((again.condition, again.record.next), (first.writes[0].condition, 2));
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn shard_may_use_memory_that_others_do_not_need() {
     rig.stored.truncate(2);
     rig.deliver(9);
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(10), 9, None));
-    assert_eq!(rig.sequencer.stats().rewound, 6);
+    assert_eq!(rig.sequencer.stats().recommitted, 6);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn loss_is_noticed_without_new_events() {
     rig.tell(Input::StoreMayHaveRolledBack);
     assert_eq!(rig.numbers()[5..], [6]);
     assert_eq!(
-        (rig.stored.len(), rig.sequencer.stats().rewound),
+        (rig.stored.len(), rig.sequencer.stats().recommitted),
         (6, 0),
         "the store has every commit"
     );
@@ -210,7 +210,7 @@ fn loss_is_noticed_without_new_events() {
     rig.silent = 1;
     rig.tell(Input::StoreMayHaveRolledBack);
     assert_eq!(rig.numbers()[6..], [7, 7, 3, 4, 5, 6, 7]);
-    assert_eq!((rig.stored.len(), rig.sequencer.stats().rewound), (7, 4));
+    assert_eq!((rig.stored.len(), rig.sequencer.stats().recommitted), (7, 4));
     rig.deliver(6);
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(7), 6, None));
 }
@@ -223,7 +223,7 @@ fn loss_of_the_newest_commit_is_noticed() {
         rig.wait();
         rig.tell(Input::StoreMayHaveRolledBack);
         assert_eq!(rig.numbers(), [1, 2, 3, 2, 3]);
-        assert_eq!(rig.sequencer.stats().rewound, u64::from(!still));
+        assert_eq!(rig.sequencer.stats().recommitted, u64::from(!still));
         rig.deliver(2);
         assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(4), 3, None));
     }

@@ -32,7 +32,7 @@ fn messages_have_limits() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"emit","messages":1000,"bytes":3000,"headers":3}"#);
     assert!(
-        matches!(&done.verdicts[0], HandlerOutcome::Effect { messages, .. } if messages.len() == 1000)
+        matches!(&done.outcomes[0], HandlerOutcome::Effect { messages, .. } if messages.len() == 1000)
     );
     let cases: [(&str, &[&str]); 9] = [
         (
@@ -83,7 +83,7 @@ fn memory_has_a_limit() -> Result<()> {
     }
     // The memory grows step by step over several events.
     let hoard = workers.run(turn("key", &[r#"{"do":"hoard","mib":20}"#; 4]));
-    assert!(hoard.verdicts.len() < 4);
+    assert!(hoard.outcomes.len() < 4);
     assert_failure(&hoard.failure.expect("it fails"), Limit, &["`plugins.memory` allows 64 MiB"]);
     Ok(())
 }
@@ -113,7 +113,7 @@ fn time_has_a_limit() -> Result<()> {
     assert_failure(&workers.failure(r#"{"do":"loop"}"#), Timeout, &words);
     // The limit applies to each event, not to the turn.
     let done = workers.run(turn("key", &[r#"{"do":"sleep","ms":200}"#; 5]));
-    assert_eq!((done.verdicts.len(), done.failure), (5, None));
+    assert_eq!((done.outcomes.len(), done.failure), (5, None));
     Ok(())
 }
 
@@ -183,13 +183,13 @@ fn uncaught_error_is_reported_with_its_text() -> Result<()> {
 fn handler_may_reject_or_retry_an_event() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"reject","reason":"not mine"}"#);
-    assert_eq!(done.verdicts, [HandlerOutcome::Rejected("not mine".to_owned())]);
+    assert_eq!(done.outcomes, [HandlerOutcome::Rejected("not mine".to_owned())]);
     assert_eq!(done.failure, None);
     let failure = workers.failure(r#"{"do":"retry","reason":"busy","after_ms":70}"#);
     assert_eq!((failure.kind, &*failure.message, failure.after_ms), (Retry, "busy", Some(70)));
     let long = format!(r#"{{"do":"reject","reason":"{}"}}"#, "x".repeat(100_000));
     let done = workers.command(&long);
-    assert!(matches!(&done.verdicts[0], HandlerOutcome::Rejected(reason) if reason.len() < 5_000));
+    assert!(matches!(&done.outcomes[0], HandlerOutcome::Rejected(reason) if reason.len() < 5_000));
     Ok(())
 }
 
@@ -252,7 +252,7 @@ fn strings_in_utf16_are_accepted() -> Result<()> {
     let pairs = pairs.list(1024 + message::SINK, 64, 5).list(1024 + message::KIND, 64, 5);
     let pairs = name.fold(pairs, |pairs, (at, unit)| pairs.pair(at, unit[0] | unit[1] << 16));
     let done = Workers::guest("puppet-utf16")?.command(pairs.bytes());
-    let [HandlerOutcome::Effect { messages, .. }] = done.verdicts.as_slice() else {
+    let [HandlerOutcome::Effect { messages, .. }] = done.outcomes.as_slice() else {
         panic!("{done:?}")
     };
     let message = &messages[0];

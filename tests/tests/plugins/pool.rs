@@ -19,7 +19,7 @@ const CALLS: &str = r#"{"do":"calls"}"#;
 
 /// Returns the texts of all messages of a turn.
 fn texts(done: &TurnResult) -> Vec<String> {
-    let messages = done.verdicts.iter().flat_map(|verdict| match verdict {
+    let messages = done.outcomes.iter().flat_map(|verdict| match verdict {
         HandlerOutcome::Effect { messages, .. } => messages.as_slice(),
         HandlerOutcome::Rejected(_) => &[],
     });
@@ -38,7 +38,7 @@ fn each_event_gets_the_state_of_its_predecessor() -> Result<()> {
     events.state = Some(vec![0; 3].into());
     let done = workers.run(events);
     assert_eq!(texts(&done), [r#"{"bytes":3}"#, r#"{"bytes":7}"#, r#"{"bytes":7}"#]);
-    assert_eq!(done.verdicts.len(), 5);
+    assert_eq!(done.outcomes.len(), 5);
     assert!(matches!(&done.state, StateUpdate::Put(state) if state.len() == 7));
 
     let done = workers.run(turn("key", &[put, r#"{"do":"delete"}"#, STATE]));
@@ -53,18 +53,18 @@ fn turn_stops_at_a_failure_and_at_the_end_of_its_key() -> Result<()> {
     let workers = Workers::faulty()?;
     let put = r#"{"do":"put","bytes":7}"#;
     let done = workers.run(turn("key", &[put, r#"{"do":"fail-after","bytes":9}"#, OK]));
-    assert_eq!(done.verdicts.len(), 1);
+    assert_eq!(done.outcomes.len(), 1);
     assert!(matches!(&done.state, StateUpdate::Put(state) if state.len() == 7));
     assert_eq!(done.failure.map(|failure| failure.kind), Some(FailureKind::Error));
 
     let done = workers.run(turn("key", &[OK, r#"{"do":"complete"}"#, OK]));
-    assert_eq!((done.verdicts.len(), done.failure), (2, None));
-    assert!(matches!(done.verdicts[1], HandlerOutcome::Effect { complete: true, .. }));
+    assert_eq!((done.outcomes.len(), done.failure), (2, None));
+    assert!(matches!(done.outcomes[1], HandlerOutcome::Effect { complete: true, .. }));
 
     let mut marked = turn("key", &[OK, OK, OK]);
     let last = EventParts { key: "key", data: OK.as_bytes(), end: true, ..EventParts::default() };
     marked.events[1].1 = Arc::new(Event::new(&last));
-    assert_eq!(workers.run(marked).verdicts.len(), 2);
+    assert_eq!(workers.run(marked).outcomes.len(), 2);
     Ok(())
 }
 
@@ -101,8 +101,8 @@ fn slow_key_does_not_block_others() -> Result<()> {
     let at =
         results.iter().position(|done| done.token.lane == 0).expect("a result of the slow key");
     assert_eq!(at, 500, "the result of the slow key must be the last");
-    assert!(results[..500].iter().all(|done| done.verdicts.len() == 3));
-    assert_eq!(results[500].verdicts.len(), 1);
+    assert!(results[..500].iter().all(|done| done.outcomes.len() == 3));
+    assert_eq!(results[500].outcomes.len(), 1);
     assert_eq!(
         results[500].failure.as_ref().map(|failure| failure.kind),
         Some(FailureKind::Timeout)
@@ -132,7 +132,7 @@ fn turn_with_large_output_ends_early() -> Result<()> {
     let workers = Workers::faulty()?;
     let emit = r#"{"do":"emit","messages":4,"bytes":100000}"#;
     let done = workers.run(Turn { bytes: 1 << 20, ..turn("key", &[emit; 8]) });
-    assert_eq!((done.verdicts.len(), done.failure), (3, None));
+    assert_eq!((done.outcomes.len(), done.failure), (3, None));
     Ok(())
 }
 
@@ -230,7 +230,7 @@ fn every_turn_has_one_result_with_many_workers_and_queues() -> Result<()> {
     while lanes.len() < 6_000 {
         let done = results.recv_timeout(Duration::from_mins(1))?;
         for done in done {
-            assert_eq!((done.verdicts.len(), &done.failure), (2, &None));
+            assert_eq!((done.outcomes.len(), &done.failure), (2, &None));
             lanes.push(done.token.lane);
         }
     }
@@ -243,7 +243,7 @@ fn every_turn_has_one_result_with_many_workers_and_queues() -> Result<()> {
 #[test]
 fn handler_is_replaced_between_turns() -> Result<()> {
     let workers = Workers::faulty()?;
-    assert!(workers.command(OK).version.build.version.starts_with("faulty+"));
+    assert!(workers.command(OK).rollout.build.version.starts_with("faulty+"));
     let dir = tempfile::tempdir()?;
     let newer = dir.path().join("tally@2.0.0.wasm");
     std::fs::copy(plugin("tally")?, &newer)?;
@@ -251,13 +251,13 @@ fn handler_is_replaced_between_turns() -> Result<()> {
     // Without a handler, turns that no worker has started are returned without verdicts.
     workers.turns.pause(true);
     workers.turns.submit(vec![turn("waits", &[OK])]);
-    let undone = workers.turns.replace(None);
+    let undone = workers.turns.switch_version(None);
     assert_eq!(undone.len(), 1);
-    assert!(undone[0].verdicts.is_empty() && undone[0].failure.is_none());
+    assert!(undone[0].outcomes.is_empty() && undone[0].failure.is_none());
     workers.turns.pause(false);
-    workers.turns.replace(Some(ActiveVersion::first(tally)));
+    workers.turns.switch_version(Some(ActiveVersion::first(tally)));
     let done = workers.command(OK);
-    assert_eq!(&*done.version.build.version, "tally@2.0.0");
+    assert_eq!(&*done.rollout.build.version, "tally@2.0.0");
     assert!(texts(&done)[0].contains("\"count\":1"));
     Ok(())
 }

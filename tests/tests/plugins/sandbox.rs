@@ -24,7 +24,7 @@ fn handler_has_no_files_variables_arguments_or_sockets() -> Result<()> {
 
 fn senses(workers: &Workers, turn: Turn) -> Result<Value> {
     let done = workers.run(turn);
-    let [HandlerOutcome::Effect { messages, .. }] = done.verdicts.as_slice() else {
+    let [HandlerOutcome::Effect { messages, .. }] = done.outcomes.as_slice() else {
         panic!("{done:?}")
     };
     Ok(serde_json::from_str(&text(&messages[0]))?)
@@ -76,7 +76,7 @@ fn output_of_a_guest_is_logged_line_by_line() -> Result<()> {
 fn trace_of_an_event_continues_in_its_messages() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"emit","headers":1}"#);
-    let [HandlerOutcome::Effect { messages, .. }] = done.verdicts.as_slice() else {
+    let [HandlerOutcome::Effect { messages, .. }] = done.outcomes.as_slice() else {
         panic!("{done:?}")
     };
     let headers: Vec<_> = messages[0].headers().collect();

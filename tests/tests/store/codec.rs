@@ -11,10 +11,10 @@ use ordain_core::{
 };
 use ordain_store::codec::{
     AssignedChunk, FenceRecord, KeyCounter, KeyRecordView, OUTBOX_TIME_FORMAT, OriginRecord,
-    RecordDecodeError, decode_fence, decode_given, decode_letter, decode_outbox, decode_queued,
-    decode_retained, decode_taken_id, encode_fence, encode_given, encode_job, encode_letter,
-    encode_outbox_letters, encode_outbox_write, encode_retained, encode_taken_id, letter_time,
-    take_over,
+    RecordDecodeError, decode_accepted_id, decode_assigned, decode_fence, decode_letter,
+    decode_outbox, decode_queued, decode_retained, encode_accepted_id, encode_assigned,
+    encode_fence, encode_key_record, encode_letter, encode_outbox_letters, encode_outbox_write,
+    encode_retained, letter_time, take_over,
 };
 use ordain_store::{Claim, OutboxPosition, StoredLetter};
 use proptest::collection::vec;
@@ -44,10 +44,10 @@ prop_compose! {
 prop_compose! {
     fn answers()(
         source in ".{0,10}",
-        (asked, found, failed) in any::<(u32, u32, u32)>(),
+        (requests, found, failed) in any::<(u32, u32, u32)>(),
         error in option::of(".{0,10}"),
     ) -> SourceAnswers {
-        SourceAnswers { source: source.into(), asked, found, failed, error: error.map(Into::into) }
+        SourceAnswers { source: source.into(), requests, found, failed, error: error.map(Into::into) }
     }
 }
 
@@ -62,19 +62,19 @@ prop_compose! {
         let end = GapEnd::ALL[end];
         let first = a.min(b);
         let last = a.max(b);
-        let known = 0;
-        GapEntry { first, last, since, waited, known, rounds, answers, end, until }
+        let known_since = 0;
+        GapEntry { first, last, since, waited, known_since, rounds, answers, end, until }
     }
 }
 
 prop_compose! {
     fn job()(
         (next, incarnation, partition, takeovers, ids_from) in any::<(u64, u64, u32, u32, u64)>(),
-        (attempts, rounds, generation) in any::<(u32, u32, u32)>(),
+        (attempts, rounds, park_count) in any::<(u32, u32, u32)>(),
         (count, first, last) in (any::<u64>(), 0..SEQUENCE_END, 0..SEQUENCE_END),
         status in status(),
         version in option::of((".{0,20}", 1..Rollout::NUMBER_END, any::<[u8; 32]>())),
-        trouble in option::of(trouble()),
+        failure in option::of(trouble()),
         digests in vec(any::<u32>(), 0..70),
         holes in vec(any::<(u64, u64)>(), 0..5),
         gaps in vec(gap(), 0..4),
@@ -88,15 +88,15 @@ prop_compose! {
         }
         let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b)));
         KeyRecord {
-            next, incarnation, partition, takeovers, status, attempts, rounds, generation,
+            next, incarnation, partition, takeovers, status, attempts, rounds, park_count,
             spilled: SpillExtent { count, first: first.min(last), last: first.max(last) },
-            version: version.map(|(version, generation, digest)| {
+            rollout: version.map(|(version, number, digest)| {
                 let build = Build { version: version.into(), digest: FileDigest(digest) };
-                Arc::new(Rollout { generation, build })
+                Arc::new(Rollout { number, build })
             }),
-            trouble,
+            failure,
             digests: digests.into_iter().collect(),
-            holes: holes.collect(),
+            skipped: holes.collect(),
             ids_from,
             id_times: ids.into_iter().map(|(from, since)| IdStretch { from, since }).collect(),
             gaps: gaps.into_iter().collect(),
@@ -129,14 +129,14 @@ prop_compose! {
 
 prop_compose! {
     fn emitted()(
-        (sequence, index, event, delay_ms, end) in any::<(u64, u32, u64, Option<u64>, bool)>(),
+        (sequence, index, id_digest, delay_ms, end) in any::<(u64, u32, u64, Option<u64>, bool)>(),
         sink in ".{0,5}",
         key in option::of(".{0,5}"),
         data in vec(any::<u8>(), 0..20),
     ) -> EmittedMessage {
         let parts =
             MessageParts { sink: &sink, key: key.as_deref(), data: &data, delay_ms, end, ..MessageParts::default() };
-        EmittedMessage { sequence, index, event, message: Message::new(&parts) }
+        EmittedMessage { sequence, index, id_digest, message: Message::new(&parts) }
     }
 }
 
@@ -154,10 +154,10 @@ prop_compose! {
         (epoch, random, number, time) in any::<(u64, u64, u64, u64)>(),
         refused in vec((0..512_usize, refusal()), 0..5),
         present in vec((0..512_usize, any::<u64>(), any::<bool>()), 0..5),
-        known in vec(0..512_usize, 0..5),
+        existing_letters in vec(0..512_usize, 0..5),
     ) -> FenceRecord {
         let present = present.into_iter().map(|(write, sequence, same)| ExistingSpill { write, sequence, same });
-        let applied = AppliedCommit { time, refused, present: present.collect(), known };
+        let applied = AppliedCommit { time, refused, existing_spills: present.collect(), existing_letters };
         FenceRecord { claim: Claim { epoch, random }, number, applied }
     }
 }
@@ -167,7 +167,7 @@ fn impossible_bounds_are_rejected() {
     let parse = |count, first, last| {
         let spilled = SpillExtent { count, first, last };
         let mut record = Vec::new();
-        encode_job(&KeyRecord { spilled, ..KeyRecord::new(1, 0) }, 1, &mut record);
+        encode_key_record(&KeyRecord { spilled, ..KeyRecord::new(1, 0) }, 1, &mut record);
         KeyRecordView::parse(&record).map(|view| view.spilled == spilled)
     };
     let error = RecordDecodeError::Part { record: "job", part: "bounds of spilled" };
@@ -184,17 +184,17 @@ fn impossible_bounds_are_rejected() {
 fn decode_all(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Ok(view) = KeyRecordView::parse(&bytes) {
-        view.to_job();
+        view.to_key_record();
     }
     let words = [
         KeyRecordView::parse(&bytes).err(),
         decode_letter(&bytes).err(),
         decode_outbox(1, &bytes).err(),
         decode_fence(&bytes).err(),
-        decode_taken_id(1, &bytes).err(),
+        decode_accepted_id(1, &bytes).err(),
         KeyCounter::decode(&bytes).err(),
         OriginRecord::decode(&bytes).err(),
-        decode_given(&bytes).err(),
+        decode_assigned(&bytes).err(),
     ];
     for error in words.into_iter().flatten() {
         assert!(error.to_string().starts_with("the "), "{error}");
@@ -204,16 +204,16 @@ fn decode_all(bytes: &[u8]) {
 }
 
 fn place() -> impl Strategy<Value = OutboxPosition> {
-    any::<(u64, u32)>().prop_map(|(commit, part)| OutboxPosition { commit, part })
+    any::<(u64, u32)>().prop_map(|(commit, part)| OutboxPosition { commit, chunk: part })
 }
 
 prop_compose! {
     fn origin()(
         epoch in any::<u64>(),
         (last, highest) in (place(), place()),
-        (a, b, is_mixed) in any::<(u64, u64, bool)>(),
+        (a, b, is_unordered) in any::<(u64, u64, bool)>(),
     ) -> OriginRecord {
-        OriginRecord { epoch, last, highest, first: a.min(b), next: a.max(b), is_mixed }
+        OriginRecord { epoch, last, highest, first: a.min(b), next: a.max(b), is_unordered }
     }
 }
 
@@ -254,12 +254,12 @@ fn records() -> impl Strategy<Value = Vec<u8>> {
         |(kind, job, letter, fence, messages, (origin, given, (event, sequence)))| {
             let mut out = Vec::new();
             match kind {
-                0 => encode_job(&job, 1, &mut out),
+                0 => encode_key_record(&job, 1, &mut out),
                 1 => encode_letter(&letter, 1, &mut out),
                 2 => encode_fence(&fence, &mut out),
-                3 => encode_taken_id(&AcceptedId { sequence: 1, id: 2, content: 3 }, &mut out),
+                3 => encode_accepted_id(&AcceptedId { sequence: 1, id: 2, content: 3 }, &mut out),
                 4 => out = origin.encode(),
-                5 => out = encode_given(&given),
+                5 => out = encode_assigned(&given),
                 6 => out = kept(&event, sequence),
                 _ => {
                     encode_outbox_write("key", 1, &messages, &mut out);
@@ -275,17 +275,17 @@ proptest! {
     #[test]
     fn jobs_round_trip(job in job(), now in 1..u64::MAX, partition in any::<u32>()) {
         let mut bytes = Vec::new();
-        encode_job(&job, now, &mut bytes);
+        encode_key_record(&job, now, &mut bytes);
         let mut expected = job;
         expected.fill_times(now);
         let before = bytes.clone();
         let view = KeyRecordView::parse(&before).expect("a job");
         prop_assert_eq!((view.next, view.partition), (expected.next, expected.partition));
-        prop_assert_eq!(view.to_job(), expected.clone());
+        prop_assert_eq!(view.to_key_record(), expected.clone());
         take_over(&mut bytes, &view, partition);
         expected.partition = partition;
         expected.takeovers = expected.takeovers.wrapping_add(1);
-        prop_assert_eq!(KeyRecordView::parse(&bytes).expect("a job").to_job(), expected);
+        prop_assert_eq!(KeyRecordView::parse(&bytes).expect("a job").to_key_record(), expected);
     }
 
     #[test]
@@ -342,8 +342,8 @@ proptest! {
     fn taken_ids_round_trip((sequence, id, content) in any::<(u64, u64, u32)>()) {
         let taken = AcceptedId { sequence, id, content };
         let mut bytes = Vec::new();
-        encode_taken_id(&taken, &mut bytes);
-        prop_assert_eq!(decode_taken_id(sequence, &bytes), Ok(taken));
+        encode_accepted_id(&taken, &mut bytes);
+        prop_assert_eq!(decode_accepted_id(sequence, &bytes), Ok(taken));
     }
 
     #[test]
@@ -355,7 +355,7 @@ proptest! {
         let count = KeyCounter { next, end };
         prop_assert_eq!(KeyCounter::decode(&count.encode()), Ok(count));
         prop_assert_eq!(OriginRecord::decode(&origin.encode()), Ok(origin));
-        prop_assert_eq!(decode_given(&encode_given(&given)), Ok(given));
+        prop_assert_eq!(decode_assigned(&encode_assigned(&given)), Ok(given));
     }
 
     #[test]

@@ -16,18 +16,28 @@ use super::own::Own;
 /// Creates a request with one message for a stream, of one commit.
 fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
     let partition = Partition { stream: "first".into(), number: 0 };
-    let origin = OriginOutbox { partition, shard: 0, epoch: 1, found: 0, before: None, done };
+    let origin = OriginOutbox {
+        partition,
+        shard: 0,
+        epoch: 1,
+        claimed_commit: 0,
+        last_confirmed: None,
+        published_commit: done,
+    };
     let id = commit.to_string();
     let event = EventParts { key: "a", id: &id, kind: "test", ..EventParts::default() };
     let items = vec![AssignItem { event: Arc::new(Event::new(&event)), partition: 0, number: 0 }];
     Arc::new(AssignRequest {
-        to: Destination::Stream("next".into()),
+        destination: Destination::Stream("next".into()),
         shard: 0,
-        rules: DestinationRules { numbers: Some(NumberingSettings::default()), queue: Some(1_000) },
+        rules: DestinationRules {
+            numbering: Some(NumberingSettings::default()),
+            queue_limit: Some(1_000),
+        },
         witness: None,
-        lots: vec![AssignGroup {
+        groups: vec![AssignGroup {
             origin: Some(origin),
-            parts: vec![OutboxChunk { place: OutboxPosition { commit, part: 0 }, items }],
+            chunks: vec![OutboxChunk { position: OutboxPosition { commit, chunk: 0 }, items }],
         }],
     })
 }

@@ -45,7 +45,7 @@ async fn damaged_record_is_reported() {
     let keys = owner.keys(2);
     let jobs = own.name(owner.shard(&keys[0]), "data:s");
     let mut write = step(&keys[0], 1);
-    write.job.digests.push(17, 4);
+    write.record.digests.push(17, 4);
     write.due_in = Some(1_000_000);
     owner.write(store, write).await;
     owner.write(store, step(&keys[1], 1)).await;
@@ -60,12 +60,12 @@ async fn damaged_record_is_reported() {
         assert!(loaded[1].is_ok(), "{bytes:?}");
         assert!(!is_cut || loaded[0].is_err(), "{bytes:?}: {:?}", loaded[0]);
         let row = store.key("s", &keys[0]).await.expect("a read");
-        let said = row.map(|(row, _)| row.job.is_err());
+        let said = row.map(|(row, _)| row.record.is_err());
         assert_eq!(said.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
         let filter = KeyFilter { limit: 10, ..KeyFilter::default() };
         let rows = store.keys("s", &filter).await.expect("keys").rows;
         // A record that claims to be expired is absent for its owner, but listed.
-        let is_shown = rows.iter().any(|row| row.job.is_err());
+        let is_shown = rows.iter().any(|row| row.record.is_err());
         assert!(is_shown || loaded[0].is_ok(), "{bytes:?}");
         assert!(!is_shown || !matches!(loaded[0], Ok(Some(_))), "{bytes:?}");
         store.due(&owner.partition, None, 10, true).await.expect("the index");

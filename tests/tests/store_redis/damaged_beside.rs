@@ -14,8 +14,8 @@ async fn damaged_spilled_events_and_ids_are_reported() {
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut write = step("a", 1);
     write.spill = vec![(3, event("a", 3, "held"))];
-    write.job.spilled.add(3);
-    write.job.ids_from = 1;
+    write.record.spilled.add(3);
+    write.record.ids_from = 1;
     write.ids.push(AcceptedId { sequence: 1, id: 5, content: 6 });
     owner.write(store, write).await;
     let shard = owner.shard("a");
@@ -25,7 +25,7 @@ async fn damaged_spilled_events_and_ids_are_reported() {
     for bytes in garbage(&right) {
         own.lua(&format!("redis.call('HSET', name, {field}, bytes)"), &data, &bytes);
         let all = store.read_spill(&owner.partition, &"a".into(), 0, 10, 1 << 20).await;
-        let found = store.find(&owner.partition, &"a".into(), &[0..=u64::MAX], 0).await;
+        let found = store.find_missing(&owner.partition, &"a".into(), &[0..=u64::MAX], 0).await;
         if right.starts_with(&bytes) {
             assert!(matches!(&all, Ok(Err(_))), "{bytes:?}: {all:?}");
             assert!(matches!(&found, Ok(Err(_))), "{bytes:?}");
@@ -43,7 +43,7 @@ async fn damaged_spilled_events_and_ids_are_reported() {
     own.put_field(&ids, b"a\0\0\0\0\0\0\0\0", b"cut off");
     owner.write(store, step("b", 1)).await;
     let mut write = step("a", 2);
-    write.job.ids_from = 2;
+    write.record.ids_from = 2;
     write.ids.push(AcceptedId { sequence: 2, id: 2, content: 0 });
     owner.write(store, write).await;
     let loaded = owner.load(store, "a").await.expect("a job");
@@ -59,7 +59,7 @@ async fn removed_index_of_spilled_events_is_written_again() {
     let mut write = step("a", 1);
     for sequence in sequences {
         write.spill.push((sequence, event("a", sequence, "held")));
-        write.job.spilled.add(sequence);
+        write.record.spilled.add(sequence);
     }
     owner.write(store, write).await;
     owner.write(store, step("b", 1)).await;
@@ -139,7 +139,7 @@ async fn damaged_letter_is_listed_as_corrupt() {
             assert!(rows[0].letter.error.contains("cannot be read"), "{bytes:?}");
         }
         store
-            .find(&owner.partition, &"a".into(), &[0..=9], u64::MAX)
+            .find_missing(&owner.partition, &"a".into(), &[0..=9], u64::MAX)
             .await
             .expect("a search")
             .expect("events");

@@ -13,8 +13,8 @@ use super::own::{Own, letter, next_of, numbers, step, until_applied};
 fn everything(key: &str, sequence: u64) -> KeyWrite {
     let mut write = step(key, sequence);
     write.spill = vec![(sequence + 5, event(key, sequence + 5, "held"))];
-    write.job.spilled.add(sequence + 5);
-    write.job.ids_from = 1;
+    write.record.spilled.add(sequence + 5);
+    write.record.ids_from = 1;
     write.ids.push(AcceptedId { sequence, id: sequence, content: 0 });
     write.state = StateUpdate::Put("state".into());
     write.letters = vec![letter(key, sequence, 0)];
@@ -139,11 +139,11 @@ async fn foreign_value_of_previous_partition_is_ignored() {
     own.command(&["DEL", &name]);
     own.command(&["SET", &name, "foreign"]);
     let mut new = Owner::claim(store, "s", 1).await;
-    let job = new.load(store, "a").await.expect("a job").job;
+    let job = new.load(store, "a").await.expect("a job").record;
     assert_eq!((job.partition, job.takeovers), (1, 1));
     let mut write = step("a", 2);
-    write.job.partition = 1;
-    write.job.takeovers = 1;
+    write.record.partition = 1;
+    write.record.takeovers = 1;
     new.write(store, write).await;
     assert_eq!(own.command(&["TYPE", &name]).text(), Some("string"));
 }

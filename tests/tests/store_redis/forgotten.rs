@@ -21,7 +21,7 @@ async fn every_call_loads_its_script_again() {
     forget();
     let mut write = step("a", 1);
     write.spill = vec![(3, event("a", 3, "held"))];
-    write.job.spilled.add(3);
+    write.record.spilled.add(3);
     write.due_in = Some(0);
     owner.write(store, write).await;
     forget();
@@ -29,7 +29,7 @@ async fn every_call_loads_its_script_again() {
     forget();
     assert_eq!(owner.spilled(store, "a", 0).await, [3]);
     forget();
-    let found = store.find(&partition, &key, &[3..=3], 0).await.expect("a search");
+    let found = store.find_missing(&partition, &key, &[3..=3], 0).await.expect("a search");
     assert_eq!(found.expect("events").len(), 1);
     forget();
     assert_eq!(owner.due(store, 10).await.0, ["a"]);
@@ -40,7 +40,7 @@ async fn every_call_loads_its_script_again() {
     assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows, []);
     let other = Owner::claim(store, "s", 1).await;
     forget();
-    assert_eq!(other.load(store, "a").await.expect("a job").job.takeovers, 1);
+    assert_eq!(other.load(store, "a").await.expect("a job").record.takeovers, 1);
     assert_eq!(numbers(store, &owner, "a").await, [1]);
 }
 

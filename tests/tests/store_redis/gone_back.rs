@@ -83,7 +83,7 @@ async fn lost_claim_is_detected() {
     let said = rewound(&own, &mut second, 3).await;
     assert_eq!(said, ("another claim has epoch 2".to_owned(), None));
     let found = own.store.key("s", "a").await.expect("a read").expect("a job");
-    assert_eq!(found.0.job.map(|job| job.next), Ok(2));
+    assert_eq!(found.0.record.map(|job| job.next), Ok(2));
 }
 
 /// The store writes no checkpoint over a connection that replaced a broken one before its owner knows of the
@@ -98,12 +98,12 @@ async fn checkpoint_waits_until_owner_knows_of_reconnect() {
         let put = store.put_checkpoint(&owner.partition, owner.claim, breaks, &mark).await;
         (put.expect("an answer"), store.mark("m").await.expect("a mark"))
     };
-    let before = store.breaks();
+    let before = store.disconnects();
     assert_eq!(put(before, "1").await, (true, Some("1".into())));
     own.server.restart().expect("a server");
     // The first call finds the broken connection, and the read of the mark opens another.
     for value in ["2", "3"] {
         assert_eq!(put(before, value).await, (false, Some("1".into())));
     }
-    assert_eq!(put(store.breaks(), "4").await, (true, Some("4".into())));
+    assert_eq!(put(store.disconnects(), "4").await, (true, Some("4".into())));
 }

@@ -20,12 +20,12 @@ fn spill(write: &mut KeyWrite, sequences: &[u64], all: &[u64]) {
     write.spill =
         sequences.iter().map(|sequence| (*sequence, event(&key, *sequence, "held"))).collect();
     for sequence in all {
-        write.job.spilled.add(*sequence);
+        write.record.spilled.add(*sequence);
     }
 }
 
 fn take_id(write: &mut KeyWrite, from: u64, sequence: u64) {
-    write.job.ids_from = from;
+    write.record.ids_from = from;
     write.ids.push(AcceptedId { sequence, id: 100 + sequence, content: 7 });
 }
 
@@ -51,10 +51,10 @@ fn last(keys: &[Key]) -> (Vec<KeyWrite>, Vec<DeadLetter>) {
     let [mut full, mut again, mut plain] =
         [step(&keys[0], 2), step(&keys[1], 1), step(&keys[2], 2)];
     spill(&mut full, &[8], &[5, 6, 8]);
-    full.job.next = 4;
+    full.record.next = 4;
     take_id(&mut full, 2, 2);
     full.state = StateUpdate::Delete;
-    full.consumed = vec![letter(&keys[0], 1, 0).id];
+    full.removed_letters = vec![letter(&keys[0], 1, 0).id];
     full.letters = vec![letter(&keys[0], 2, 0)];
     full.expire_in = Some(1_000_000);
     spill(&mut again, &[20], &[20]);
@@ -90,11 +90,11 @@ async fn seen(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
             continue;
         };
         // As the owner reads them.
-        let spilled = owner.spilled(store, key, loaded.job.next).await;
+        let spilled = owner.spilled(store, key, loaded.record.next).await;
         seen.push(format!("{key}: spilled {spilled:?}"));
-        loaded.job.incarnation = 0;
+        loaded.record.incarnation = 0;
         let times = (loaded.due_in.is_some(), loaded.expire_in.is_some());
-        let job = loaded.job;
+        let job = loaded.record;
         let ids = loaded.ids;
         let state = loaded.state.map(|state| state.len());
         seen.push(format!("{key}: {job:?} {times:?} {ids:?} {state:?}"));
@@ -316,7 +316,7 @@ async fn commit_too_large_for_one_call_is_atomic() {
     let mut second = with_state(2);
     let mut many = step(&keys[1], 1);
     let start = fs::read(&log).expect("a log").len();
-    second.consumed = vec![letter(&keys[0], 1, 0).id];
+    second.removed_letters = vec![letter(&keys[0], 1, 0).id];
     spill(&mut second, &[4], &[4]);
     many.letters = (0..4_000).map(|tag| letter(&keys[1], 1, tag)).collect();
     let batch = owner.batch(vec![second, many]);
@@ -337,14 +337,14 @@ async fn commit_too_large_for_one_call_is_atomic() {
     fs::write(&log, cut).expect("a log");
     own.server.restart().expect("a server that comes back");
     let loaded = owner.load(store, &keys[0]).await.expect("a job");
-    assert_eq!((loaded.job.next, loaded.state), (2, Some(vec![1; 5_000].into())));
+    assert_eq!((loaded.record.next, loaded.state), (2, Some(vec![1; 5_000].into())));
     assert!(store.letter("s", &letter(&keys[0], 1, 0).id).await.expect("a read").is_some());
     assert_eq!(owner.spilled(store, &keys[0], 2).await, [] as [u64; 0]);
     assert_eq!(owner.load(store, &keys[1]).await, None);
 
     until_applied(store, &owner, &batch).await;
     let loaded = owner.load(store, &keys[0]).await.expect("a job");
-    assert_eq!((loaded.job.next, loaded.state), (3, Some(vec![2; 5_000].into())));
+    assert_eq!((loaded.record.next, loaded.state), (3, Some(vec![2; 5_000].into())));
     assert!(store.letter("s", &letter(&keys[0], 1, 0).id).await.expect("a read").is_none());
     assert_eq!(owner.spilled(store, &keys[0], 3).await, [4]);
 }

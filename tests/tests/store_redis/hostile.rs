@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(3);
 fn spilling(key: &str, sequence: u64, held: u64) -> KeyWrite {
     let mut write = step(key, sequence);
     write.spill = vec![(held, event(key, held, "held"))];
-    write.job.spilled.add(held);
+    write.record.spilled.add(held);
     write
 }
 
@@ -203,7 +203,7 @@ async fn endless_record_is_rejected_quickly() {
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut write = step("a", 1);
-    write.job.ids_from = 1;
+    write.record.ids_from = 1;
     owner.write(store, write).await;
     let data = own.name(owner.shard("a"), "data:s");
     let record = own.bytes_of_field(&data, b"ja");
@@ -257,8 +257,9 @@ async fn wrong_epoch_is_named() {
             "instances" | "about" => {
                 let lease = Duration::from_secs(1);
                 let seen = 0;
-                let beat = HeartbeatRequest { id, about: "x", report: None, lease, seen };
-                store.beat(beat).await.map(drop)
+                let beat =
+                    HeartbeatRequest { id, info: "x", report: None, lease, known_version: seen };
+                store.heartbeat(beat).await.map(drop)
             }
             _ => claim(store, &owner.partition).await.map(drop),
         };
@@ -280,18 +281,18 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     let mut seen = 0;
     for wrong in ["x", "-1", "", "1.5", "99999999999999999999"] {
         own.command(&["HSET", &about, "generation", wrong]);
-        assert_eq!(store.table().await.expect("a table").generation, 0, "{wrong}");
-        let beat = HeartbeatRequest { id, about: "x", report: None, lease, seen };
-        let table = store.beat(beat).await.expect("a beat").table.expect("a change");
-        assert!(table.generation > 0 && table.members.contains_key(&id), "{wrong}");
-        seen = table.generation;
+        assert_eq!(store.table().await.expect("a table").membership_version, 0, "{wrong}");
+        let beat = HeartbeatRequest { id, info: "x", report: None, lease, known_version: seen };
+        let table = store.heartbeat(beat).await.expect("a beat").table.expect("a change");
+        assert!(table.membership_version > 0 && table.members.contains_key(&id), "{wrong}");
+        seen = table.membership_version;
     }
     let other = InstanceId::random().to_string();
     for (score, theirs) in [("9e15", "x"), ("inf", "1e300"), ("inf", "")] {
         own.command(&["ZADD", &instances, score, &other]);
         own.command(&["HSET", &about, &format!("l{other}"), theirs]);
-        let beat = HeartbeatRequest { id, about: "x", report: None, lease, seen };
-        store.beat(beat).await.expect("a beat");
+        let beat = HeartbeatRequest { id, info: "x", report: None, lease, known_version: seen };
+        store.heartbeat(beat).await.expect("a beat");
         let found = own.command(&["ZSCORE", &instances, &other]);
         let till: f64 = found.text().expect("a score").parse().expect("a number");
         assert!(till < 9e14, "{score} {theirs}: {till}");
@@ -312,9 +313,9 @@ async fn incarnations_increase_after_clock_was_ahead() {
     let own = Own::start().await;
     let store = &own.store;
     let mut owner = Owner::claim(store, "s", 0).await;
-    own.options.shift.store(1_000_000_000, Ordering::Relaxed);
+    own.options.clock_offset_ms.store(1_000_000_000, Ordering::Relaxed);
     owner.write(store, step("a", 1)).await;
-    own.options.shift.store(0, Ordering::Relaxed);
+    own.options.clock_offset_ms.store(0, Ordering::Relaxed);
     let mates: Vec<String> = (0..).map(|number| format!("b{number}")).take(64).collect();
     let key = mates.iter().find(|key| owner.shard(key) == owner.shard("a")).expect("a key");
     let mut lives = Vec::new();
@@ -324,9 +325,9 @@ async fn incarnations_increase_after_clock_was_ahead() {
         write.expire_in = Some(1_000);
         write.due_in = None;
         owner.write(store, write).await;
-        lives.push(owner.load(store, key).await.expect("a job").job.incarnation);
+        lives.push(owner.load(store, key).await.expect("a job").record.incarnation);
         // Durations follow the current clock.
-        own.options.shift.fetch_add(2_000, Ordering::Relaxed);
+        own.options.clock_offset_ms.fetch_add(2_000, Ordering::Relaxed);
         assert_eq!(owner.load(store, key).await, None);
     }
     assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");

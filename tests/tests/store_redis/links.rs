@@ -29,7 +29,7 @@ async fn idle_connections_survive_the_timeout_of_the_server() {
         assert!(put(&store, "1").await);
         sleep(Duration::from_millis(500)).await;
     }
-    assert_eq!(store.breaks(), 0);
+    assert_eq!(store.disconnects(), 0);
 }
 
 /// The store finds nodes that have all moved at once, at the configured address.

@@ -90,8 +90,8 @@ async fn claim_is_higher_after_any_loss() {
         for reply in [true, false] {
             let id = InstanceId::random();
             let lease = Duration::from_mins(1);
-            let beat = HeartbeatRequest { id, about: "", report: None, lease, seen: 0 };
-            direct.beat(beat).await.expect("a beat");
+            let beat = HeartbeatRequest { id, info: "", report: None, lease, known_version: 0 };
+            direct.heartbeat(beat).await.expect("a beat");
             if reply {
                 rig.proxy.lose_replies(1, step_of_it);
             } else {
@@ -100,7 +100,7 @@ async fn claim_is_higher_after_any_loss() {
             let leased = through.lease(&owner.partition, id).await.expect("a lease");
             let LeaseReply::Granted(epoch) = leased else { panic!("the partition has no owner") };
             let claimed = through.claim(&owner.partition, epoch).await.expect("a claim");
-            direct.forget(id).await.expect("forgotten");
+            direct.remove_instance(id).await.expect("forgotten");
             let partition = owner.partition.clone();
             let claim = claimed.claim;
             let next = Owner { partition, claim, numbers: claimed.commits };
@@ -129,12 +129,12 @@ async fn job_is_taken_over_once() {
     let new = Owner::claim(through, "s", 1).await;
     new.load(through, "b").await.expect("a job, and a server that knows the script");
     rig.proxy.lose_replies(1, "due:1:s");
-    let job = new.load(through, "a").await.expect("a job").job;
+    let job = new.load(through, "a").await.expect("a job").record;
     assert_eq!((job.partition, job.takeovers), (1, 1));
     assert_eq!(rig.proxy.counts().replies_lost, 1);
 
     let (row, _) = direct.key("s", "a").await.expect("a read").expect("a job");
-    assert_eq!(row.job.map(|job| (job.partition, job.takeovers)), Ok((1, 1)));
+    assert_eq!(row.record.map(|job| (job.partition, job.takeovers)), Ok((1, 1)));
     assert_eq!(new.due(direct, 10).await.0, ["a"]);
     assert_eq!(old.due(direct, 10).await, (vec![], None));
 }

@@ -31,7 +31,7 @@ async fn far_ahead_event_is_found_behind_large_letters() {
     write.letters.push(far(21, 1, Cause::FarAhead, "wanted"));
     write.letters.push(letter("a", 22, 0));
     owner.write(store, write).await;
-    let found = store.find(&owner.partition, &"a".into(), &[1..=30], DEAD_TTL).await;
+    let found = store.find_missing(&owner.partition, &"a".into(), &[1..=30], DEAD_TTL).await;
     let found = found.expect("an answer").expect("events");
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].0, found[0].1.data()), (21, &b"wanted"[..]));
@@ -45,7 +45,7 @@ async fn event_is_found_behind_foreign_entries() {
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut write = step("a", 1);
     write.spill = vec![(40, event("a", 40, "spilled"))];
-    write.job.spilled.add(40);
+    write.record.spilled.add(40);
     owner.write(store, write).await;
     let name = own.name(owner.shard("a"), "spilled:s");
     // As many entries as one call reads. The last of them has the length of a valid entry.
@@ -64,7 +64,7 @@ async fn entry_is_found_behind_orphan_index_entries() {
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut write = step("a", 1);
     write.spill = vec![(u64::MAX - 1, event("a", u64::MAX - 1, "spilled"))];
-    write.job.spilled.add(u64::MAX - 1);
+    write.record.spilled.add(u64::MAX - 1);
     write.letters = vec![letter("a", u64::MAX - 1, 0)];
     write.due_in = Some(1_000_000);
     owner.write(store, write).await;

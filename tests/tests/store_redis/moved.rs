@@ -58,8 +58,8 @@ async fn reads_wait_for_slot_migration() {
     let mut owner = Owner::claim(&*store, "s", 0).await;
     let mut write = step("a", 1);
     write.spill = vec![(3, event("a", 3, "held"))];
-    write.job.spilled.add(3);
-    write.job.ids_from = 1;
+    write.record.spilled.add(3);
+    write.record.ids_from = 1;
     write.ids.push(AcceptedId { sequence: 1, id: 1, content: 1 });
     write.state = StateUpdate::Put("1".into());
     owner.write(&*store, write).await;

@@ -105,7 +105,7 @@ pub(super) fn step(key: &str, sequence: u64) -> KeyWrite {
         data: data.as_bytes(),
         ..MessageParts::default()
     });
-    write.messages = vec![EmittedMessage { sequence, index: 0, event: 0, message }];
+    write.messages = vec![EmittedMessage { sequence, index: 0, id_digest: 0, message }];
     write
 }
 
@@ -151,7 +151,7 @@ pub(super) async fn until_applied(
 /// Returns the next sequence of a key; 1 if the key has no record.
 pub(super) async fn next_of(store: &dyn Store, key: &str) -> u64 {
     let row = store.key("s", key).await.expect("a read");
-    row.map_or(1, |(row, _)| row.job.expect("a job that can be read").next)
+    row.map_or(1, |(row, _)| row.record.expect("a job that can be read").next)
 }
 
 /// Returns the whole outbox of a shard.

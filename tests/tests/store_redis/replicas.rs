@@ -28,7 +28,7 @@ async fn commit_waits_for_replica() {
     let replica = replica(&own);
     let store = waiting(&own, 1).await;
     assert!(
-        store.durability().words.contains("until a replica has it"),
+        store.durability().description.contains("until a replica has it"),
         "{:?}",
         store.durability()
     );
@@ -58,7 +58,7 @@ async fn commit_with_too_few_replicas_is_not_answered() {
     let own = Own::start().await;
     let _one = replica(&own);
     let store = waiting(&own, 2).await;
-    assert!(store.durability().words.contains("only 1 now"), "{:?}", store.durability());
+    assert!(store.durability().description.contains("only 1 now"), "{:?}", store.durability());
     let mut owner = Owner::claim(&store, "s", 0).await;
     let batch = owner.batch(vec![step("a", 1)]);
     assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown);

@@ -57,8 +57,8 @@ fn start(rules: &str) -> Server {
 async fn write_everything(store: &RedisStore, owner: &mut Owner) {
     let mut write = step("a", 1);
     write.spill = (3..40).map(|sequence| (sequence, event("a", sequence, "held"))).collect();
-    write.spill.iter().for_each(|(sequence, _)| write.job.spilled.add(*sequence));
-    write.job.ids_from = 1;
+    write.spill.iter().for_each(|(sequence, _)| write.record.spilled.add(*sequence));
+    write.record.ids_from = 1;
     write.ids.push(AcceptedId { sequence: 1, id: 1, content: 1 });
     write.state = StateUpdate::Put("1".into());
     write.due_in = Some(0);
@@ -72,16 +72,16 @@ async fn write_everything(store: &RedisStore, owner: &mut Owner) {
         content: LetterContent::Nothing,
     };
     write.letters = vec![letter.clone()];
-    let held = write.job.spilled;
+    let held = write.record.spilled;
     owner.write(store, write.clone()).await;
     let mut again = step("a", 2);
     again.spill = vec![(50, event("a", 50, "held")), write.spill[0].clone()];
-    again.job.spilled = held;
-    again.job.ids_from = 2;
+    again.record.spilled = held;
+    again.record.ids_from = 2;
     again.ids.push(AcceptedId { sequence: 2, id: 2, content: 2 });
     again.state = StateUpdate::Delete;
-    again.consumed = vec![letter.id.clone()];
-    assert_eq!(owner.write(store, again).await.present.len(), 1);
+    again.removed_letters = vec![letter.id.clone()];
+    assert_eq!(owner.write(store, again).await.existing_spills.len(), 1);
     owner.write(store, step("a", 3)).await;
 }
 
@@ -91,7 +91,7 @@ async fn let_a_job_end(store: &RedisStore, owner: &mut Owner) {
     ended.expire_in = Some(0);
     ended.due_in = Some(0);
     ended.spill = vec![(9, event("b", 9, "held"))];
-    ended.job.spilled.add(9);
+    ended.record.spilled.add(9);
     owner.write(store, ended).await;
     let shard_mate = (0..).map(|number| format!("mate-{number}"));
     let mate = shard_mate.into_iter().find(|key| owner.shard(key) == owner.shard("b"));
@@ -128,18 +128,21 @@ async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     assert_eq!(store.keys("s", &filter).await.expect("keys").rows[0].state_size, 100_000);
     let id = InstanceId::random();
     let lease = Duration::from_millis(10);
-    let beat = HeartbeatRequest { id, about: "x", report: Some("y"), lease, seen: 0 };
-    store.beat(HeartbeatRequest { id: InstanceId::random(), ..beat }).await.expect("a beat");
+    let beat = HeartbeatRequest { id, info: "x", report: Some("y"), lease, known_version: 0 };
+    store.heartbeat(HeartbeatRequest { id: InstanceId::random(), ..beat }).await.expect("a beat");
     tokio::time::sleep(lease).await;
-    store.beat(HeartbeatRequest { lease: Duration::from_mins(1), ..beat }).await.expect("a beat");
+    store
+        .heartbeat(HeartbeatRequest { lease: Duration::from_mins(1), ..beat })
+        .await
+        .expect("a beat");
     let LeaseReply::Granted(epoch) = store.lease(&owner.partition, id).await.expect("a lease")
     else {
         panic!("the partition has no owner")
     };
     store.release(&owner.partition, id, epoch).await.expect("given back");
-    store.forget(id).await.expect("forgotten");
+    store.remove_instance(id).await.expect("forgotten");
     let other = Owner::claim(store, "s", 1).await;
-    assert_eq!(other.load(store, "a").await.expect("a job").job.takeovers, 1);
+    assert_eq!(other.load(store, "a").await.expect("a job").record.takeovers, 1);
 }
 
 /// A user without any other rights can do everything that the store does.
@@ -147,7 +150,11 @@ async fn read_everything(store: &RedisStore, owner: &mut Owner) {
 async fn user_with_least_rights_can_do_everything() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
     let store = RedisStore::open(options_of(&server)).await.expect("the store");
-    assert!(store.durability().words.contains("appendfsync always"), "{:?}", store.durability());
+    assert!(
+        store.durability().description.contains("appendfsync always"),
+        "{:?}",
+        store.durability()
+    );
 
     let mut owner = Owner::claim(&store, "s", 0).await;
     write_everything(&store, &mut owner).await;
@@ -206,7 +213,7 @@ async fn revoked_right_is_waited_for() {
         write.spill = vec![(number + 2, event("a", number + 2, "held"))];
         let held = (number + 2 - u64::from(number > 1)..=number + 2).collect::<Vec<_>>();
         for sequence in &held {
-            write.job.spilled.add(*sequence);
+            write.record.spilled.add(*sequence);
         }
         write.due_in = (number % 2 == 0).then_some(1_000_000);
         let batch = owner.batch(vec![write]);
@@ -229,7 +236,7 @@ async fn user_without_dangerous_commands_can_do_everything() {
     let server = start("~ordain:* +@all -@dangerous +info");
     let store = RedisStore::open(options_of(&server)).await.expect("the store");
     assert!(
-        store.durability().words.contains("does not report how it syncs"),
+        store.durability().description.contains("does not report how it syncs"),
         "{:?}",
         store.durability()
     );

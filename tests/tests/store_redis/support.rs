@@ -69,8 +69,8 @@ pub(super) fn options(url: &str) -> RedisOptions {
         shards: 4,
         replicas: 0,
         dead_ttl: DEAD_TTL,
-        patience: None,
-        shift: Arc::default(),
+        retry_timeout: None,
+        clock_offset_ms: Arc::default(),
     }
 }
 
@@ -83,7 +83,7 @@ impl Fixture for Rig {
     }
 
     async fn pass(&mut self, ms: u64) {
-        self.options.shift.fetch_add(ms, Ordering::Relaxed);
+        self.options.clock_offset_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
     async fn reopen(&mut self) {
@@ -101,6 +101,6 @@ impl Fixture for Rig {
     }
 
     async fn garble(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {
-        self.store.overwrite_job(stream, key, bytes).await.expect("garbage");
+        self.store.overwrite_record(stream, key, bytes).await.expect("garbage");
     }
 }

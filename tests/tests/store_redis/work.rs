@@ -134,7 +134,7 @@ impl Worker {
                 write.spill = vec![(sequence, event(key, sequence, "held"))];
                 progress.spilled = Some(sequence);
             }
-            progress.spilled.iter().for_each(|sequence| write.job.spilled.add(*sequence));
+            progress.spilled.iter().for_each(|sequence| write.record.spilled.add(*sequence));
             writes.push(write);
         }
         let batch = self.owner.batch(writes);
@@ -159,7 +159,7 @@ impl Worker {
                 continue;
             }
             let loaded = loaded.expect("a job");
-            assert_eq!(loaded.job.next, progress.settled + 1, "{key}");
+            assert_eq!(loaded.record.next, progress.settled + 1, "{key}");
             assert_eq!(loaded.state, Some(progress.settled.to_string().into()), "{key}");
             let spilled: Vec<u64> = progress.spilled.into_iter().collect();
             assert_eq!(self.owner.spilled(store, key, 0).await, spilled, "{key}");

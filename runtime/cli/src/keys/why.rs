@@ -7,7 +7,7 @@ use super::super::look::InspectTarget;
 use crate::cli::CommandError;
 use ordain_http::view::{GapRow, KeyRow, LetterRow, TroubleRow};
 use ordain_store::ListPage;
-use ordain_util::text::{clean, count, quoted};
+use ordain_util::text::{escape_invisible, pluralized, shell_quoted};
 
 /// Maximum number of dead letters of a key that are counted.
 const LETTER_COUNT_LIMIT: usize = 500;
@@ -19,36 +19,36 @@ pub(super) async fn explain(
     stream: &str,
     name: &str,
 ) -> Result<String, CommandError> {
-    let key = clean(name);
+    let key = escape_invisible(name);
     if let Some(error) = &row.error {
         return Ok(format!(
             "key {key}: the record of the key cannot be read: {error}\nThe events of the key are dead-lettered with the \
              cause `corrupt`.\n"
         ));
     }
-    let mut words = format!("key {key}: {}\n", standing(row));
+    let mut words = format!("key {key}: {}\n", status_text(row));
     if let Some(missing) = look.missing(stream)? {
         words += &format!("all keys of the stream wait for a handler version here: {missing}\n");
     }
     if let Some(trouble) = &row.trouble {
-        words += &why(trouble);
+        words += &reason_text(trouble);
     }
-    words += &held(row);
-    words += &looked_for(row);
+    words += &held_text(row);
+    words += &requests_text(row);
     if let Some(at) = &row.due_at {
         words += &format!("next check: {at}\n");
     }
-    if let Some(letters) = letters(look, stream, name).await? {
+    if let Some(letters) = letters_text(look, stream, name).await? {
         words += &format!("{letters}\n");
     }
-    if let Some(helps) = what_helps(row, look.tries_again(stream)?) {
+    if let Some(helps) = remedy(row, look.retries_on_new_version(stream)?) {
         words += &format!("remedy: {helps}\n");
     }
     Ok(words)
 }
 
 /// Returns how many dead letters a key has and the command that lists them; `None` if it has none.
-pub(super) async fn letters(
+pub(super) async fn letters_text(
     look: &InspectTarget,
     stream: &str,
     name: &str,
@@ -62,7 +62,7 @@ pub(super) async fn letters(
     Ok(Some(format!(
         "dead letters: {}{more}; see `ordain dead list {stream} --key {}{}`",
         letters.rows.len(),
-        quoted(name),
+        shell_quoted(name),
         look.option()
     )))
 }
@@ -72,15 +72,15 @@ fn cause(row: &KeyRow) -> Option<Cause> {
     row.trouble.as_ref().and_then(TroubleRow::cause)
 }
 
-fn standing(row: &KeyRow) -> String {
+fn status_text(row: &KeyRow) -> String {
     let KeyRow { next, attempts, .. } = row;
     match row.status() {
         Some(KeyStatus::Active) => {
             format!("active: all events before event {next} are settled")
         }
-        Some(KeyStatus::Waiting) => format!("waiting for {}", missing(row)),
+        Some(KeyStatus::Waiting) => format!("waiting for {}", missing_events(row)),
         Some(KeyStatus::Retrying) => {
-            let times = count(u64::from(*attempts), "time");
+            let times = pluralized(u64::from(*attempts), "time");
             format!("event {next} failed {times} and will be retried")
         }
         // The stream's setting `retry.attempts` limits the attempts of such failures.
@@ -95,14 +95,14 @@ fn standing(row: &KeyRow) -> String {
     }
 }
 
-fn why(trouble: &TroubleRow) -> String {
+fn reason_text(trouble: &TroubleRow) -> String {
     let TroubleRow { cause, error, since, .. } = trouble;
     let version = trouble.version.as_ref().map(|version| format!(", under {version}"));
     format!("reason: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
 }
 
 /// Returns the events that the key waits for: those before the first held event.
-fn missing(row: &KeyRow) -> String {
+fn missing_events(row: &KeyRow) -> String {
     events(row.next, row.held.first.saturating_sub(1))
 }
 
@@ -110,7 +110,7 @@ fn events(first: u64, last: u64) -> String {
     if last > first { format!("events {first} to {last}") } else { format!("event {first}") }
 }
 
-fn held(row: &KeyRow) -> String {
+fn held_text(row: &KeyRow) -> String {
     let held = row.held;
     match held.count {
         0 => String::new(),
@@ -122,7 +122,7 @@ fn held(row: &KeyRow) -> String {
 }
 
 /// Returns the sources that were asked for missing events, while the events are missing.
-fn looked_for(row: &KeyRow) -> String {
+fn requests_text(row: &KeyRow) -> String {
     let gap = row.gaps.as_ref().and_then(|gaps| gaps.last());
     let Some(gap) = gap.filter(|gap| gap.end().is_some_and(GapEnd::is_open)) else {
         return String::new();
@@ -130,11 +130,11 @@ fn looked_for(row: &KeyRow) -> String {
     let GapRow { first, last, since, .. } = gap;
     let is_asked = gap.end() == Some(GapEnd::Open);
     let given_up = if is_asked { "" } else { "; no further requests" };
-    let rounds = count(u64::from(gap.rounds), "round");
+    let rounds = pluralized(u64::from(gap.rounds), "round");
     let events = events(*first, *last);
     let mut words = format!("requested: {events}, in {rounds} since {since}{given_up}\n");
     for answers in &gap.answers {
-        let asked = count(u64::from(answers.asked), "time");
+        let asked = pluralized(u64::from(answers.asked), "time");
         let source = &answers.source;
         let found = answers.found;
         let failed = answers.failed;
@@ -147,9 +147,11 @@ fn looked_for(row: &KeyRow) -> String {
     words
 }
 
-fn what_helps(row: &KeyRow, tries_again: bool) -> Option<String> {
-    let again =
-        format!("send {} again from the producer, which resolves this at any time", missing(row));
+fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
+    let again = format!(
+        "send {} again from the producer, which resolves this at any time",
+        missing_events(row)
+    );
     match row.status()? {
         KeyStatus::Waiting => return Some(again),
         KeyStatus::Parked if cause(row) == Some(Cause::Gap) => return Some(again),
@@ -157,19 +159,19 @@ fn what_helps(row: &KeyRow, tries_again: bool) -> Option<String> {
         KeyStatus::Active | KeyStatus::Retrying | KeyStatus::Completed => return None,
     }
     let trouble = row.trouble.as_ref()?;
-    let mend = mend(trouble.cause(), trouble.limit());
+    let mend = handler_remedy(trouble.cause(), trouble.limit());
     let switch = if tries_again { "" } else { ", set `retry.on_new_version` to true" };
     let version = trouble.version.as_ref().map_or("handler", |version| version.raw());
-    let higher = higher(version);
+    let higher = higher_version_file(version);
     Some(format!(
         "{mend}{switch}; then put another version of the handler into its folder: a changed file, or \
          the same file under a higher version, such as {}",
-        clean(&higher)
+        escape_invisible(&higher)
     ))
 }
 
 /// Returns the remedy for a failure of a handler.
-fn mend(cause: Option<Cause>, limit: Option<HandlerLimit>) -> String {
+fn handler_remedy(cause: Option<Cause>, limit: Option<HandlerLimit>) -> String {
     if cause == Some(Cause::Retry) {
         return "make the resource that the handler needs available, or fix the handler".to_owned();
     }
@@ -185,7 +187,7 @@ fn mend(cause: Option<Cause>, limit: Option<HandlerLimit>) -> String {
 }
 
 /// Returns a file name with a higher version than the failed one.
-fn higher(version: &str) -> String {
+fn higher_version_file(version: &str) -> String {
     let (name, version) = split_version(version);
     let next = version.map_or(semver::Version::new(1, 0, 0), |version| {
         let patch = version.patch + u64::from(version.pre.is_empty());
@@ -216,7 +218,7 @@ mod tests {
             trouble: Some(trouble),
             ..KeyRow::default()
         };
-        what_helps(&row, true).unwrap_or_default()
+        remedy(&row, true).unwrap_or_default()
     }
 
     #[test]
@@ -267,7 +269,7 @@ mod tests {
                     trouble: Some(trouble),
                     ..KeyRow::default()
                 };
-                let helps = what_helps(&row, true).unwrap_or_default();
+                let helps = remedy(&row, true).unwrap_or_default();
                 assert!(
                     helps.starts_with(&format!("send {missing} again from the producer")),
                     "{helps}"

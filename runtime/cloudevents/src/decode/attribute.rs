@@ -21,13 +21,13 @@ pub(super) fn key<'a>(
         let message = "the key is missing: `partitionkey` or `subject` must contain it";
         return Err(EventRejection(Cause::NoKey, message.to_owned()));
     };
-    match text(raw) {
+    match json_text(raw) {
         Some(key) if key.len() > KEY_SIZE_LIMIT => {
             unreadable(format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
         }
         Some(key) if !key.is_empty() => Ok((key, member)),
         _ => {
-            let found = shown(raw);
+            let found = excerpt(raw);
             let message =
                 format!("the key, `{name}`, must be a text that is not empty, found {found}");
             Err(EventRejection(Cause::NoKey, message))
@@ -44,14 +44,14 @@ pub(super) fn attribute<'a>(
     let Some(raw) = envelope.raw(member) else {
         return unreadable(format!("`{name}` is missing: it must be a text"));
     };
-    match text(raw) {
+    match json_text(raw) {
         Some(text) if text.len() > ATTRIBUTE_LIMIT => {
             let size = text.len();
             unreadable(format!("`{name}` has {size} bytes; {ATTRIBUTE_LIMIT} are allowed"))
         }
         Some(text) if !text.is_empty() => Ok(text),
         _ => {
-            let found = shown(raw);
+            let found = excerpt(raw);
             unreadable(format!("`{name}` must be a text that is not empty, found {found}"))
         }
     }
@@ -65,7 +65,7 @@ pub(super) fn sequence(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>
     match number.flatten() {
         Some(number) if number < SEQUENCE_END => Ok(Some(number)),
         _ => {
-            let found = shown(raw);
+            let found = excerpt(raw);
             let message =
                 format!("`sequence` must be a whole number below {SEQUENCE_END}, found {found}");
             Err(EventRejection(Cause::NoSequence, message))
@@ -76,11 +76,11 @@ pub(super) fn sequence(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>
 /// Returns the time of the event, in ms since the Unix epoch.
 pub(super) fn time(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     let Some(raw) = envelope.raw(EnvelopeMember::Time) else { return Ok(None) };
-    let time: Option<jiff::Timestamp> = text(raw).and_then(|text| text.parse().ok());
+    let time: Option<jiff::Timestamp> = json_text(raw).and_then(|text| text.parse().ok());
     if let Some(Ok(time)) = time.map(|time| u64::try_from(time.as_millisecond())) {
         return Ok(Some(time));
     }
-    let found = shown(raw);
+    let found = excerpt(raw);
     unreadable(format!(
         "`time` must be a time from 1970 on as in RFC 3339, such as \"2026-01-31T12:00:00Z\", found {found}"
     ))
@@ -92,14 +92,14 @@ pub(super) fn end(envelope: &EventEnvelope<'_>) -> DecodeResult<bool> {
         Some("true" | "\"true\"") => Ok(true),
         None | Some("false" | "\"false\"") => Ok(false),
         Some(other) => {
-            unreadable(format!("`endofsequence` must be true or false, found {}", shown(other)))
+            unreadable(format!("`endofsequence` must be true or false, found {}", excerpt(other)))
         }
     }
 }
 
 /// Returns the text of a JSON string; borrowed unless it has escapes. Returns `None` for other JSON, and for a
 /// string that is not valid text (half of a surrogate pair).
-pub(super) fn text(raw: &str) -> Option<Cow<'_, str>> {
+pub(super) fn json_text(raw: &str) -> Option<Cow<'_, str>> {
     let inside = raw.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
         return Some(Cow::Borrowed(inside));
@@ -110,6 +110,6 @@ pub(super) fn text(raw: &str) -> Option<Cow<'_, str>> {
 /// Size limit of a part of an event that an error shows, in bytes.
 pub(super) const EXCERPT_LIMIT: usize = 60;
 
-pub(super) fn shown(raw: &str) -> &str {
+pub(super) fn excerpt(raw: &str) -> &str {
     if raw.len() <= EXCERPT_LIMIT { raw } else { "a longer value" }
 }

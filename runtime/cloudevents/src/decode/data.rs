@@ -9,7 +9,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use super::super::compact::{NESTING_LIMIT, NestingError, compact};
 use super::super::envelope::{EnvelopeMember, EventEnvelope};
 use super::super::is_json;
-use super::attribute::{shown, text};
+use super::attribute::{excerpt, json_text};
 use super::{DecodeResult, unreadable};
 
 /// Returns the payload.
@@ -24,9 +24,9 @@ pub(super) fn data<'a>(
     if data.is_some() {
         return unreadable("both `data` and `data_base64` are present: only one is allowed");
     }
-    match text(encoded).and_then(|text| BASE64.decode(text.as_bytes()).ok()) {
+    match json_text(encoded).and_then(|text| BASE64.decode(text.as_bytes()).ok()) {
         Some(bytes) => Ok(Cow::Owned(bytes)),
-        None => unreadable(format!("`data_base64` must be base64, found {}", shown(encoded))),
+        None => unreadable(format!("`data_base64` must be base64, found {}", excerpt(encoded))),
     }
 }
 
@@ -38,7 +38,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// Returns JSON in compact form, or the text itself if the media type is not JSON.
 fn plain_data<'a>(raw: &'a str, content_type: &str) -> DecodeResult<Cow<'a, [u8]>> {
-    let json = match text(raw) {
+    let json = match json_text(raw) {
         Some(text) if !is_json(content_type) => text,
         _ => compacted(raw)?,
     };
@@ -56,7 +56,7 @@ fn compacted(raw: &str) -> DecodeResult<Cow<'_, str>> {
 
 /// Returns the value of an extension: a text without quotes, any other value as JSON.
 pub(super) fn value(raw: &str) -> DecodeResult<Cow<'_, str>> {
-    match text(raw) {
+    match json_text(raw) {
         Some(text) => Ok(text),
         None => compacted(raw),
     }

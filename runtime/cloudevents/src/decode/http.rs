@@ -32,7 +32,7 @@ pub enum ContentMode {
 }
 
 /// Returns the form of a body by its headers; `None` if they name no form of events.
-pub fn form_of(headers: &HeaderMap) -> Option<ContentMode> {
+pub fn content_mode(headers: &HeaderMap) -> Option<ContentMode> {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match kind.as_str() {
@@ -52,34 +52,36 @@ pub fn decode_http(
     headers: &HeaderMap,
     body: &Bytes,
 ) -> Result<Event, DecodeError> {
-    match form_of(headers) {
+    match content_mode(headers) {
         Some(ContentMode::Binary) => decoder.binary(headers, body),
         Some(ContentMode::Structured) | None => decoder.decode(body),
-        Some(ContentMode::Batch | ContentMode::Lines) => {
-            Err(none("several events: a single event is required, as application/cloudevents+json"))
-        }
+        Some(ContentMode::Batch | ContentMode::Lines) => Err(unreadable_request(
+            "several events: a single event is required, as application/cloudevents+json",
+        )),
     }
 }
 
-fn none(message: &str) -> DecodeError {
+fn unreadable_request(message: &str) -> DecodeError {
     DecodeError { cause: Cause::Unreadable, message: message.to_owned(), key: None, sequence: None }
 }
 
 impl EventDecoder {
     fn binary(&self, headers: &HeaderMap, body: &Bytes) -> Result<Event, DecodeError> {
-        let attributes =
-            attributes(headers).map_err(|EventRejection(_, message)| none(&message))?;
+        let attributes = attributes(headers)
+            .map_err(|EventRejection(_, message)| unreadable_request(&message))?;
         let mut envelope = EventEnvelope::default();
         let mut size = body.len();
         for (name, json) in &attributes {
             size += name.len() + json.len();
-            envelope.put(Cow::Borrowed(name), json);
+            envelope.insert(Cow::Borrowed(name), json);
         }
         if size > self.event_size {
             let limit = self.event_size;
-            return Err(none(&format!("{size} bytes; runtime.event_size allows {limit}")));
+            return Err(unreadable_request(&format!(
+                "{size} bytes; runtime.event_size allows {limit}"
+            )));
         }
-        self.judge(&envelope, Some(body))
+        self.decode_envelope(&envelope, Some(body))
     }
 }
 
@@ -95,7 +97,7 @@ fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
         let text = if header == CONTENT_TYPE {
             value.to_str().ok().map(Cow::Borrowed)
         } else {
-            text(value)
+            header_text(value)
         };
         let Some(text) = text else {
             return unreadable(format!("the header {header} must be percent-encoded UTF-8"));
@@ -113,7 +115,7 @@ fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
 }
 
 /// Decodes the value of a header: percent-encoded UTF-8, optionally in quotation marks.
-fn text(value: &HeaderValue) -> Option<Cow<'_, str>> {
+fn header_text(value: &HeaderValue) -> Option<Cow<'_, str>> {
     let bytes = value.as_bytes();
     let inside = bytes.strip_prefix(b"\"").and_then(|inside| inside.strip_suffix(b"\""));
     let Some(quoted) = inside else {
@@ -205,9 +207,9 @@ mod tests {
             ("Application/X-NDJSON", Some(ContentMode::Lines)),
             ("application/json", None),
         ] {
-            assert_eq!(form_of(&headers(&[("content-type", kind)])), form, "{kind}");
+            assert_eq!(content_mode(&headers(&[("content-type", kind)])), form, "{kind}");
         }
         let binary = [("content-type", "application/json"), ("ce-specversion", "1.0")];
-        assert_eq!(form_of(&headers(&binary)), Some(ContentMode::Binary));
+        assert_eq!(content_mode(&headers(&binary)), Some(ContentMode::Binary));
     }
 }

@@ -42,7 +42,7 @@ fn every_setting_of_the_sequencer_is_read_by_it() {
 
 #[test]
 fn only_code_that_runs_reads_a_setting() {
-    let reads = |text: &str| unread(&BTreeSet::from(["id_ttl"]), &[running(text)]).is_empty();
+    let reads = |text: &str| unread(&BTreeSet::from(["id_ttl"]), &[product_code(text)]).is_empty();
     for text in ["stream.id_ttl.0", "self\n    .settings\n    .id_ttl;", "{x.id_ttl}"] {
         assert!(reads(text), "{text}");
     }
@@ -100,7 +100,7 @@ fn code(of: &str, without: &[&str]) -> Vec<String> {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                texts.push(running(&fs::read_to_string(&path).expect("a source file")));
+                texts.push(product_code(&fs::read_to_string(&path).expect("a source file")));
             }
         }
     }
@@ -109,7 +109,7 @@ fn code(of: &str, without: &[&str]) -> Vec<String> {
 }
 
 /// Returns the lines of a file before its tests, without comments.
-fn running(text: &str) -> String {
+fn product_code(text: &str) -> String {
     let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Sequencer;
 use super::held::{HeldEvent, SpillCopy};
 use super::lane::{DeferredEvent, LaneMode, SpillCheck};
-use super::letters::aside;
+use super::letters::orphan_letter;
 use super::window::NO_LANE;
 use crate::event::{DeliveryNumber, Event, SEQUENCE_END, shard_of};
 use crate::job::{AcceptedId, ContentDigests};
@@ -15,9 +15,9 @@ use crate::settings::{OrderingMode, OverflowPolicy, SequencerSettings};
 impl Sequencer {
     pub(super) fn arrived(&mut self, delivery: DeliveryNumber, event: Arc<Event>) {
         self.stats.delivered += 1;
-        if let Some(letter) = self.refuse(&event) {
+        if let Some(letter) = self.invalid_event_letter(&event) {
             self.window.open(delivery, NO_LANE, self.now);
-            self.free_letter(letter, delivery);
+            self.queue_orphan_letter(letter, delivery);
             return;
         }
         let index = match self.lanes.find(event.key()) {
@@ -25,41 +25,41 @@ impl Sequencer {
             None => self.new_lane(&event),
         };
         self.window.open(delivery, index, self.now);
-        self.take(index, delivery, event);
-        self.settle(index);
+        self.accept(index, delivery, event);
+        self.reschedule(index);
     }
 
     /// Accepts an offered event. Drops an event that cannot be accepted now; the source will
     /// deliver it later.
-    pub(super) fn offered(&mut self, event: Arc<Event>) {
-        if self.refuse(&event).is_some() {
+    pub(super) fn arrived_early(&mut self, event: Arc<Event>) {
+        if self.invalid_event_letter(&event).is_some() {
             return;
         }
         let index = match self.lanes.find(event.key()) {
             Some(index) => index,
             None => self.new_lane(&event),
         };
-        self.take_undelivered(index, event);
-        self.settle(index);
+        self.accept_undelivered(index, event);
+        self.reschedule(index);
     }
 
     /// Accepts an event without a delivery, unless it overflows. A `fifo` key never drops such an
     /// event, because the next offered event would overtake it; the source limits its offers.
-    fn take_undelivered(&mut self, index: u32, event: Arc<Event>) {
+    fn accept_undelivered(&mut self, index: u32, event: Arc<Event>) {
         if self.settings.ordering == OrderingMode::Fifo || !self.overflows(index) {
-            self.take(index, 0, event);
+            self.accept(index, 0, event);
         }
     }
 
     /// Accepts an event that replay found.
-    pub(super) fn take_found(&mut self, index: u32, event: Arc<Event>) {
+    pub(super) fn accept_replayed(&mut self, index: u32, event: Arc<Event>) {
         let sequence = event.sequence().unwrap_or_default();
-        self.take(index, 0, event);
-        self.lanes[index].held.found(sequence);
+        self.accept(index, 0, event);
+        self.lanes[index].held.mark_replayed(sequence);
     }
 
     /// Returns the dead letter of an event that cannot belong to any lane.
-    pub(super) fn refuse(&self, event: &Arc<Event>) -> Option<DeadLetter> {
+    pub(super) fn invalid_event_letter(&self, event: &Arc<Event>) -> Option<DeadLetter> {
         let (cause, error) = if event.key().is_empty() {
             (Cause::NoKey, "the event has no key: set `partitionkey` or `subject`".into())
         } else if self.settings.ordering == OrderingMode::Fifo {
@@ -87,13 +87,13 @@ impl Sequencer {
             }
         };
         let sequence = event.sequence().unwrap_or(0);
-        Some(aside(&event.key().into(), sequence, event, cause, error))
+        Some(orphan_letter(&event.key().into(), sequence, event, cause, error))
     }
 
     fn new_lane(&mut self, event: &Event) -> u32 {
         let key = event.key().into();
         let shard = shard_of(event.key(), self.settings.shards);
-        let index = self.make_lane(key, shard);
+        let index = self.insert_lane(key, shard);
         let first_of_all = self.settings.ordering == OrderingMode::Sequenced
             && event.sequence() == Some(self.settings.first);
         let lane = &mut self.lanes[index];
@@ -101,7 +101,7 @@ impl Sequencer {
             // The event may run before the load shows that there is no job. The commit checks that.
             lane.mode = LaneMode::Live;
             lane.absent = true;
-            lane.assumed = true;
+            lane.absence_assumed = true;
         } else {
             self.loads.push_back(index);
         }
@@ -109,65 +109,65 @@ impl Sequencer {
     }
 
     /// Decides about an event of a lane, or keeps the event until the lane's job is loaded.
-    pub(super) fn take(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
+    pub(super) fn accept(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {
-            LaneMode::Loading => self.wait(index, delivery, event),
+            LaneMode::Loading => self.defer(index, delivery, event),
             LaneMode::Foreign(next) => {
                 let expected = is_next(&self.settings, *next, &event);
-                self.wait(index, delivery, event);
+                self.defer(index, delivery, event);
                 if expected {
-                    self.load_again(index);
+                    self.restart_lane(index);
                 }
             }
             LaneMode::Broken(error) => {
                 let error =
                     format!("the key's stored record or spilled events cannot be read: {error}");
                 let sequence = event.sequence().unwrap_or(0);
-                let letter = aside(&lane.key, sequence, &event, Cause::Corrupt, error);
-                self.free_letter(letter, delivery);
+                let letter = orphan_letter(&lane.key, sequence, &event, Cause::Corrupt, error);
+                self.queue_orphan_letter(letter, delivery);
             }
             // The store may have removed the key. This event may then belong to the key's next
             // life.
-            LaneMode::Live if self.now >= lane.forgotten_at && lane.durable() => {
-                self.wait(index, delivery, event);
-                self.load_again(index);
+            LaneMode::Live if self.now >= lane.expires_at && lane.durable() => {
+                self.defer(index, delivery, event);
+                self.restart_lane(index);
             }
             LaneMode::Live => match self.settings.ordering {
-                OrderingMode::Sequenced => self.take_sequenced(index, delivery, event),
-                OrderingMode::Fifo => self.take_fifo(index, delivery, event),
+                OrderingMode::Sequenced => self.accept_sequenced(index, delivery, event),
+                OrderingMode::Fifo => self.accept_fifo(index, delivery, event),
             },
         }
     }
 
     /// Keeps an event until its lane can decide about it.
-    pub(super) fn wait(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
+    pub(super) fn defer(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         self.memory += event.memory();
-        self.lanes[index].arrivals.push(DeferredEvent::new(delivery, event));
+        self.lanes[index].deferred.push(DeferredEvent::new(delivery, event));
     }
 
     /// Decides about the events that the lane kept.
-    pub(super) fn take_arrivals(&mut self, index: u32) {
+    pub(super) fn accept_deferred(&mut self, index: u32) {
         for DeferredEvent { delivery, event, replayed } in
-            std::mem::take(&mut self.lanes[index].arrivals)
+            std::mem::take(&mut self.lanes[index].deferred)
         {
             self.memory -= event.memory();
             if replayed {
-                self.take_found(index, event);
+                self.accept_replayed(index, event);
             } else if delivery == 0 {
-                self.take_undelivered(index, event);
+                self.accept_undelivered(index, event);
             } else {
-                self.take(index, delivery, event);
+                self.accept(index, delivery, event);
             }
         }
     }
 
-    fn take_sequenced(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
+    fn accept_sequenced(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let sequence = event.sequence().expect("events without a sequence never reach a lane");
         let lane = &mut self.lanes[index];
         if sequence < lane.done && fault!(self, TakeADuplicateForNew) && sequence + 1 == lane.done {
             lane.done = sequence;
-            lane.job.next = lane.job.next.min(sequence);
+            lane.record.next = lane.record.next.min(sequence);
         }
         let lane = &mut self.lanes[index];
         if let Ok(position) = lane.held.find(sequence) {
@@ -175,20 +175,24 @@ impl Sequencer {
         } else if sequence < lane.done {
             self.repeat_of_settled(index, sequence, delivery, event);
         } else if lane.ended {
-            self.after_end(index, sequence, delivery, &event);
-        } else if lane.rare.rest.spans(sequence) {
-            if !lane.rare.rest.contiguous() && self.overflows(index) {
-                self.overflow(index, sequence, delivery, &event);
+            self.dead_letter_after_end(index, sequence, delivery, &event);
+        } else if lane.cold.stored_only.spans(sequence) {
+            if !lane.cold.stored_only.contiguous() && self.overflows(index) {
+                self.dead_letter_overflow(index, sequence, delivery, &event);
                 return;
             }
             self.memory += event.memory();
-            self.lanes[index].rare.make().checks.push(SpillCheck { sequence, event, delivery });
+            self.lanes[index].cold.get_or_init().checks.push(SpillCheck {
+                sequence,
+                event,
+                delivery,
+            });
         } else {
             self.hold(index, sequence, delivery, event);
         }
     }
 
-    fn take_fifo(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
+    fn accept_fifo(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let id = event.id_digest();
         let lane = &self.lanes[index];
         if let Some((sequence, content)) = lane.ids.as_ref().and_then(|ids| ids.get(id))
@@ -197,26 +201,26 @@ impl Sequencer {
             if let Ok(position) = lane.held.find(sequence) {
                 self.repeat_of_held(index, position, delivery, &event);
             } else if content == ContentDigests::short(event.content()) {
-                self.duplicate(delivery);
+                self.count_duplicate(delivery);
             } else {
-                self.conflict(index, sequence, delivery, &event);
+                self.dead_letter_conflict(index, sequence, delivery, &event);
             }
             return;
         }
         let lane = &mut self.lanes[index];
         if lane.ended {
-            self.after_end(index, 0, delivery, &event);
+            self.dead_letter_after_end(index, 0, delivery, &event);
             return;
         }
         lane.advance_front();
         let sequence = lane.front.max(lane.highest().map_or(0, |highest| highest + 1));
         if delivery != 0 && self.overflows(index) {
-            self.overflow(index, sequence, delivery, &event);
+            self.dead_letter_overflow(index, sequence, delivery, &event);
             return;
         }
         let content = ContentDigests::short(event.content());
         let taken = AcceptedId { sequence, id, content };
-        self.lanes[index].ids.get_or_insert_default().take(taken);
+        self.lanes[index].ids.get_or_insert_default().insert(taken);
         self.hold(index, sequence, delivery, event);
     }
 
@@ -227,8 +231,8 @@ impl Sequencer {
             lane.advance_front();
             let sequenced = self.settings.ordering == OrderingMode::Sequenced;
             if sequenced && sequence > lane.front.saturating_add(self.settings.gap.max_width) {
-                if lane.assumed {
-                    self.wait(index, delivery, event);
+                if lane.absence_assumed {
+                    self.defer(index, delivery, event);
                     return;
                 }
                 if delivery == 0 {
@@ -239,14 +243,14 @@ impl Sequencer {
                      missing sequence",
                     self.settings.gap.max_width, lane.front
                 );
-                let letter = aside(&lane.key, sequence, &event, Cause::FarAhead, error);
-                self.free_letter(letter, delivery);
+                let letter = orphan_letter(&lane.key, sequence, &event, Cause::FarAhead, error);
+                self.queue_orphan_letter(letter, delivery);
                 return;
             }
             // An event from replay runs at once if no earlier event is missing, and needs no room.
             let runs = delivery == 0 && sequence == lane.front;
             if sequenced && !runs && self.overflows(index) {
-                self.overflow(index, sequence, delivery, &event);
+                self.dead_letter_overflow(index, sequence, delivery, &event);
                 return;
             }
         }
@@ -258,7 +262,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         if lane.parked() {
             if sequence == lane.done
-                && lane.job.trouble.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap)
+                && lane.record.failure.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap)
             {
                 // The missing event that stopped the key has arrived after all.
                 self.resume(index);
@@ -285,7 +289,7 @@ impl Sequencer {
     fn overflows(&self, index: u32) -> bool {
         let lane = &self.lanes[index];
         self.settings.overflow == OverflowPolicy::DeadLetter
-            && lane.rare.rest.count + lane.held.len() as u64 >= self.settings.spill_limit
+            && lane.cold.stored_only.count + lane.held.len() as u64 >= self.settings.spill_limit
             && lane.blocked()
     }
 }

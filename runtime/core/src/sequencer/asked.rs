@@ -10,11 +10,11 @@ use crate::turn::AttemptToken;
 pub(super) struct OutstandingRequests(HashSet<AttemptToken, FixedState>);
 
 impl OutstandingRequests {
-    pub(super) fn ask(&mut self, token: AttemptToken) {
+    pub(super) fn insert(&mut self, token: AttemptToken) {
         self.0.insert(token);
     }
 
-    pub(super) fn answer(&mut self, token: AttemptToken) {
+    pub(super) fn remove(&mut self, token: AttemptToken) {
         self.0.remove(&token);
     }
 

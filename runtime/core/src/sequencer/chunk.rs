@@ -17,15 +17,15 @@ pub(super) struct ResultChunk {
     pub(super) events: usize,
     /// The number of `events` with effect.
     pub(super) effects: usize,
-    pub(super) version: Option<Arc<Rollout>>,
+    pub(super) rollout: Option<Arc<Rollout>>,
     pub(super) state: StateUpdate,
     pub(super) messages: Vec<EmittedMessage>,
     pub(super) letters: Vec<DeadLetter>,
-    pub(super) consumed: Vec<LetterId>,
+    pub(super) removed_letters: Vec<LetterId>,
     /// Ranges that these results skip unseen, ascending.
     pub(super) skipped: Vec<(u64, u64)>,
     /// Deliveries that these results settle although their events are not held: late originals.
-    pub(super) joined: Vec<(DeliveryNumber, Arc<Event>)>,
+    pub(super) late_originals: Vec<(DeliveryNumber, Arc<Event>)>,
     pub(super) bytes: usize,
 }
 
@@ -35,13 +35,13 @@ impl ResultChunk {
             next,
             events: 0,
             effects: 0,
-            version,
+            rollout: version,
             state: StateUpdate::Keep,
             messages: Vec::new(),
             letters: Vec::new(),
-            consumed: Vec::new(),
+            removed_letters: Vec::new(),
             skipped: Vec::new(),
-            joined: Vec::new(),
+            late_originals: Vec::new(),
             bytes: 0,
         }
     }
@@ -57,15 +57,15 @@ impl Lane {
         let fits = self.pending.last().is_some_and(|chunk| {
             chunk.events < settings.batch_events
                 && chunk.bytes < settings.batch_bytes
-                && (chunk.version.is_none() || version.is_none() || chunk.version == version)
+                && (chunk.rollout.is_none() || version.is_none() || chunk.rollout == version)
         });
         if !fits {
             self.pending.push(Box::new(ResultChunk::new(self.done, version.clone())));
         }
         let chunk =
             self.pending.last_mut().expect("the code above pushes a chunk if there is none");
-        if chunk.version.is_none() {
-            chunk.version = version;
+        if chunk.rollout.is_none() {
+            chunk.rollout = version;
         }
         chunk
     }

@@ -26,7 +26,7 @@ const RESEND_BACKOFF: BackoffBounds = BackoffBounds { min: 50, max: 5_000 };
 pub(super) struct ShardState {
     /// The difference between the server's clock and the sequencer's at the last reply; wraps
     /// around.
-    pub(super) store_ahead: u64,
+    pub(super) store_clock_offset: u64,
     /// The number of the last batch formed.
     number: u64,
     /// Batches to send to the store, in order; the first is being sent.
@@ -42,14 +42,14 @@ pub(super) struct ShardState {
     pub(super) letters: VecDeque<OrphanLetter>,
     /// Committed batches that are not published: number, messages and letters, bytes.
     outbox: VecDeque<(u64, usize, usize)>,
-    kept: CommitHistory,
+    history: CommitHistory,
     /// `true` if the store may have gone back. The shard then queries the store as soon as no batch
     /// is being sent.
     in_doubt: bool,
     /// `true` if replies to batches sent since then are outstanding.
-    asked: bool,
+    query_sent: bool,
     /// `true` if the store has gone back, or may have, and may still lack commits.
-    gone_back: bool,
+    rolled_back: bool,
 }
 
 #[derive(Debug)]
@@ -68,7 +68,7 @@ struct InFlightWrite {
     lane: u32,
     events: usize,
     effects: usize,
-    joined: Vec<(DeliveryNumber, Arc<Event>)>,
+    late_originals: Vec<(DeliveryNumber, Arc<Event>)>,
     checks: Vec<SpillCheck>,
 }
 
@@ -82,11 +82,11 @@ impl ShardState {
     }
 
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.in_doubt || self.asked || self.gone_back
+        self.in_doubt || self.query_sent || self.rolled_back
     }
 
     /// Returns whether kept commits are being sent to the store.
-    fn makes_again(&self) -> bool {
+    fn is_recovering(&self) -> bool {
         self.sending.len() > usize::from(self.in_flight.is_some())
     }
 
@@ -106,7 +106,7 @@ impl Sequencer {
                 if !full && !self.shards[shard].is_quiet() {
                     self.close_batch(shard);
                 }
-                self.ask_if_in_doubt(shard);
+                self.query_if_in_doubt(shard);
             }
         }
     }
@@ -142,14 +142,14 @@ impl Sequencer {
             self.lanes[index].dirty = false;
             if self.lanes[index].wants_write(&self.settings) {
                 let room = (max_events - events, max_bytes - bytes);
-                let (write, in_write, cost) = self.write_of(index, room);
+                let (write, in_write, cost) = self.form_write(index, room);
                 events += cost.events.max(1);
                 bytes += cost.bytes;
                 kept += cost.kept;
                 batch.writes.push(write);
                 lanes.push(in_write);
             }
-            self.settle(index);
+            self.reschedule(index);
         }
         if !batch.writes.is_empty() || !batch.letters.is_empty() {
             self.send(batch, lanes, letters, kept);
@@ -197,27 +197,27 @@ impl Sequencer {
             return;
         };
         match reply {
-            CommitReply::Applied(applied) => self.sent(shard, applied),
+            CommitReply::Applied(applied) => self.batch_stored(shard, applied),
             CommitReply::Unknown => {
                 state.resend_at = Some(self.now + self.jitter.delay(RESEND_BACKOFF, state.tries));
                 state.tries = state.tries.saturating_add(1);
             }
             CommitReply::Fenced => self.stop(StopReason::Fenced),
-            CommitReply::RolledBack { found, last } => self.rewound(shard, &found, last),
+            CommitReply::RolledBack { found, last } => self.recover_commits(shard, &found, last),
         }
     }
 
     /// Removes the first batch of a shard, because it is stored, and sends the next.
-    fn sent(&mut self, shard: u32, applied: AppliedCommit) {
+    fn batch_stored(&mut self, shard: u32, applied: AppliedCommit) {
         let state = &mut self.shards[shard as usize];
         state.tries = 0;
         let Some(batch) = state.sending.pop_front() else { return };
         match state.in_flight.take_if(|_| state.sending.is_empty()) {
             Some(mut flight) => {
                 flight.return_letters(&applied, &mut state.letters);
-                self.applied(flight, applied);
+                self.apply_reply(flight, applied);
             }
-            None => self.made_again(batch, applied),
+            None => self.recommitted(batch, applied),
         }
         if self.stopped {
             return;
@@ -227,9 +227,9 @@ impl Sequencer {
             self.effects.push_back(Effect::Commit(Arc::clone(next)));
             return;
         }
-        state.asked = false;
-        if std::mem::take(&mut state.gone_back) {
-            self.read_again(shard);
+        state.query_sent = false;
+        if std::mem::take(&mut state.rolled_back) {
+            self.discard_reads(shard);
         }
     }
 
@@ -241,7 +241,7 @@ impl Sequencer {
 
     /// Counts the previous owner's unpublished messages: the commit's number, the number of
     /// messages, and their bytes.
-    pub(super) fn left_over(&mut self, shard: u32, left: (u64, usize, usize)) {
+    pub(super) fn count_backlog(&mut self, shard: u32, left: (u64, usize, usize)) {
         let Some(shard) = self.shards.get_mut(shard as usize) else { return };
         self.outbox += left.1;
         self.memory += left.2;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::lane::RunningTurn;
-use super::letters::{far_ahead_id, settling};
+use super::letters::{far_ahead_id, settling_letter};
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::job::{EmittedMessage, StateUpdate};
@@ -27,11 +27,11 @@ impl Sequencer {
             if self.lanes[index].runnable(&self.settings) {
                 self.start_turn(index);
             }
-            if self.lanes[index].rare.is_some() {
-                self.settle(index);
+            if self.lanes[index].cold.is_some() {
+                self.reschedule(index);
             } else {
                 // Only the lane's running state has changed.
-                self.count(index);
+                self.update_counts(index);
             }
         }
     }
@@ -46,11 +46,11 @@ impl Sequencer {
         self.turns < self.settings.max_turns
             && self.ahead < self.settings.run_ahead
             && self.outbox < self.settings.max_outbox
-            && (self.fits() || (self.written() && !self.extra_runs()))
+            && (self.another_turn_fits() || (self.all_published() && !self.over_budget_turn_runs()))
     }
 
     fn start_turn(&mut self, index: u32) {
-        let fits = self.fits();
+        let fits = self.another_turn_fits();
         let serial = self.next_serial();
         let mut limit = self.settings.quantum.min(self.settings.run_ahead - self.ahead);
         let lane = &mut self.lanes[index];
@@ -70,7 +70,7 @@ impl Sequencer {
         }
         lane.turn = Some(RunningTurn { serial, events: events.len() as u32, stale: false });
         if !fits {
-            self.extra = Some((AttemptToken { lane: index, serial }, self.now));
+            self.over_budget_turn = Some((AttemptToken { lane: index, serial }, self.now));
         }
         self.turns += 1;
         self.ahead += events.len();
@@ -87,7 +87,7 @@ impl Sequencer {
     pub(super) fn turn_done(&mut self, done: TurnResult) {
         let careless = fault!(self, ForgetTheTokenCheck);
         let index = done.token.lane;
-        self.extra.take_if(|(token, _)| *token == done.token);
+        self.over_budget_turn.take_if(|(token, _)| *token == done.token);
         let turn = self.lanes.get(index).and_then(|lane| lane.turn);
         let Some(turn) = turn.filter(|turn| turn.serial == done.token.serial) else {
             self.stats.stale += 1;
@@ -99,28 +99,28 @@ impl Sequencer {
         if turn.stale && !careless {
             self.stats.stale += 1;
         } else {
-            self.take_result(index, turn, done);
+            self.apply_result(index, turn, done);
         }
-        self.settle(index);
+        self.reschedule(index);
     }
 
-    fn take_result(&mut self, index: u32, turn: RunningTurn, done: TurnResult) {
-        let TurnResult { version, verdicts, state, failure, .. } = done;
+    fn apply_result(&mut self, index: u32, turn: RunningTurn, done: TurnResult) {
+        let TurnResult { rollout: version, outcomes: verdicts, state, failure, .. } = done;
         assert!(
             verdicts.len() <= turn.events as usize,
             "a worker must not settle more events than its turn has"
         );
         if !verdicts.is_empty() {
-            self.take_verdicts(index, &version, verdicts, state);
+            self.apply_outcomes(index, &version, verdicts, state);
         }
         if let Some(failure) = failure
             && !self.lanes[index].ended
         {
-            self.failed(index, failure, &version);
+            self.handle_failure(index, failure, &version);
         }
     }
 
-    fn take_verdicts(
+    fn apply_outcomes(
         &mut self,
         index: u32,
         version: &Arc<Rollout>,
@@ -151,21 +151,32 @@ impl Sequencer {
                         bytes += message.memory();
                         let sequence = held.sequence;
                         let index = position as u32;
-                        chunk.messages.push(EmittedMessage { sequence, index, event, message });
+                        chunk.messages.push(EmittedMessage {
+                            sequence,
+                            index,
+                            id_digest: event,
+                            message,
+                        });
                     }
                 }
                 HandlerOutcome::Rejected(reason) => {
                     let event = Some(&held.event);
                     let version = Some(version.build.version.clone());
-                    let letter =
-                        settling(&key, held.sequence, event, Cause::Rejected, reason, version);
+                    let letter = settling_letter(
+                        &key,
+                        held.sequence,
+                        event,
+                        Cause::Rejected,
+                        reason,
+                        version,
+                    );
                     bytes += letter.memory();
                     chunk.letters.push(letter);
                 }
             }
             if held.replayed {
                 let id = far_ahead_id(&key, held.sequence, &held.event);
-                chunk.consumed.push(id);
+                chunk.removed_letters.push(id);
             }
             chunk.events += 1;
             self.ahead += 1;
@@ -188,16 +199,16 @@ impl Sequencer {
                 chunk.state = StateUpdate::Delete;
             }
         }
-        lane.held.executed((done - lane.done) as usize);
+        lane.held.mark_executed((done - lane.done) as usize);
         chunk.next = done;
         chunk.bytes += bytes;
         self.memory = self.memory + chunk.bytes - before;
-        self.outcome = bytes.max(self.outcome - self.outcome / 8);
+        self.outcome_bytes = bytes.max(self.outcome_bytes - self.outcome_bytes / 8);
         lane.pending.push(chunk);
         lane.done = done;
         lane.ended = ended;
-        lane.job.attempts = 0;
-        lane.job.rounds = 0;
-        lane.job.trouble = None;
+        lane.record.attempts = 0;
+        lane.record.rounds = 0;
+        lane.record.failure = None;
     }
 }

@@ -35,12 +35,12 @@ impl DueScan {
         (!self.reading).then_some(self.at)
     }
 
-    pub(super) fn settled(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.clean && !self.reading && !self.in_pass
     }
 
     /// Schedules a pass, because a key that is not in memory may be due earlier than known.
-    pub(super) fn soon(&mut self, at: u64) {
+    pub(super) fn schedule(&mut self, at: u64) {
         self.clean = false;
         self.at = self.at.min(at);
     }
@@ -48,7 +48,7 @@ impl DueScan {
 
 impl Sequencer {
     pub(super) fn read_due(&mut self) {
-        let is_due = self.due.at <= self.now && !self.draining && self.settings.version.is_some();
+        let is_due = self.due.at <= self.now && !self.draining && self.settings.rollout.is_some();
         if self.due.reading || !is_due {
             return;
         }
@@ -63,7 +63,7 @@ impl Sequencer {
         }
         self.due.reading = true;
         let after = self.due.after.clone();
-        self.effects.push_back(Effect::ReadDue { after, limit, all: self.ended });
+        self.effects.push_back(Effect::ReadDue { after, limit, all: self.source_has_ended });
     }
 
     pub(super) fn due_read(&mut self, entries: Vec<(u64, Key)>, next_in: Option<u64>) {
@@ -73,13 +73,13 @@ impl Sequencer {
         }
         let some = !entries.is_empty();
         for entry in entries {
-            if !self.bring_in(&entry.1) {
+            if !self.ensure_loaded(&entry.1) {
                 break;
             }
             self.wake_idle(&entry.1);
             self.due.after = Some(entry);
         }
-        let more = next_in.is_some_and(|wait| wait == 0 || self.ended);
+        let more = next_in.is_some_and(|wait| wait == 0 || self.source_has_ended);
         if some && more {
             self.due.at = self.now;
             return;
@@ -93,16 +93,20 @@ impl Sequencer {
         self.due.at =
             self.now + next_in.filter(|wait| *wait > 0).map_or(poll, |wait| wait.min(poll));
         if !self.due.clean {
-            let pause = if self.ended { SCAN_RETRY_DELAY_AT_END_MS } else { SCAN_RETRY_DELAY_MS };
-            self.due.soon(self.now + pause);
+            let pause = if self.source_has_ended {
+                SCAN_RETRY_DELAY_AT_END_MS
+            } else {
+                SCAN_RETRY_DELAY_MS
+            };
+            self.due.schedule(self.now + pause);
         }
     }
 
     /// Loads the keys of [`Input::Look`](crate::Input::Look) requests.
-    pub(super) fn look(&mut self) {
-        while let Some(key) = self.looks.pop_front() {
-            if !self.bring_in(&key) {
-                self.looks.push_front(key);
+    pub(super) fn load_requested(&mut self) {
+        while let Some(key) = self.reload_requests.pop_front() {
+            if !self.ensure_loaded(&key) {
+                self.reload_requests.push_front(key);
                 return;
             }
         }
@@ -115,21 +119,21 @@ impl Sequencer {
         let Some(index) = self.lanes.find(key) else { return };
         let lane = &self.lanes[index];
         if lane.durable() && lane.knows_nothing_due(self.now) {
-            self.load_again(index);
+            self.restart_lane(index);
         }
     }
 
     /// Loads a key that is not in memory. Returns `false` if no lane is free.
-    pub(super) fn bring_in(&mut self, key: &Key) -> bool {
+    pub(super) fn ensure_loaded(&mut self, key: &Key) -> bool {
         if self.lanes.find(key).is_some() {
             return true;
         }
         if self.room() == 0 {
             return false;
         }
-        let index = self.make_lane(Key::clone(key), shard_of(key, self.settings.shards));
+        let index = self.insert_lane(Key::clone(key), shard_of(key, self.settings.shards));
         self.loads.push_back(index);
-        self.settle(index);
+        self.reschedule(index);
         true
     }
 }

@@ -12,13 +12,13 @@ use super::Sequencer;
 pub(super) struct LaneGap {
     /// The first missing sequence.
     pub(super) at: u64,
-    stage: GapState,
+    state: GapState,
     /// The number of finished rounds.
     pub(super) round: u32,
     /// `true` if a source may find more events later.
-    again: bool,
+    may_find_more: bool,
     /// `true` if a source could not be queried in this round. The round then does not count.
-    unasked: bool,
+    source_unreachable: bool,
     /// `true` if the gap is a request for the next event of a silent key, without a later event.
     pub(super) tail: bool,
     /// The time when the event was first known to be missing.
@@ -42,7 +42,7 @@ enum GapState {
 impl LaneGap {
     /// Returns the time of the next round, if the gap waits for its clock.
     pub(super) fn clock(&self) -> Option<u64> {
-        match self.stage {
+        match self.state {
             GapState::Clock(at) => Some(at),
             _ => None,
         }
@@ -50,7 +50,7 @@ impl LaneGap {
 
     /// Returns the time when the owner must process the gap if the lane leaves memory now.
     pub(super) fn until(&self, now: u64) -> Option<u64> {
-        match self.stage {
+        match self.state {
             GapState::Clock(at) => Some(at),
             GapState::Waiting => None,
             _ => Some(now),
@@ -58,25 +58,25 @@ impl LaneGap {
     }
 
     /// Returns whether an answer is outstanding.
-    pub(super) fn asks(&self) -> bool {
-        matches!(self.stage, GapState::Reloading | GapState::Querying(_))
+    pub(super) fn has_outstanding_request(&self) -> bool {
+        matches!(self.state, GapState::Reloading | GapState::Querying(_))
     }
 
     pub(super) fn reloading(&self) -> bool {
-        self.stage == GapState::Reloading
+        self.state == GapState::Reloading
     }
 
-    pub(super) fn for_ever(&self) -> bool {
-        self.stage == GapState::Waiting
+    pub(super) fn waits_forever(&self) -> bool {
+        self.state == GapState::Waiting
     }
 }
 
 impl Sequencer {
     /// Starts, keeps or ends the lane's gap, depending on the events held now.
     pub(super) fn update_gap(&mut self, index: u32) {
-        self.lanes[index].end_listed_gap();
+        self.lanes[index].end_recorded_gap();
         let now = self.now;
-        let ended = self.ended;
+        let ended = self.source_has_ended;
         let skip = fault!(self, SkipAGap);
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
@@ -89,15 +89,15 @@ impl Sequencer {
                     lane.ended || lane.parked() || closed(gap)
                 }
             };
-            if lane.rare.gap.as_ref().is_some_and(over) {
-                self.note_recovery(index);
-                let rare = self.lanes[index].rare.make();
+            if lane.cold.gap.as_ref().is_some_and(over) {
+                self.count_recovery(index);
+                let rare = self.lanes[index].cold.get_or_init();
                 rare.forget_gap();
                 rare.replay = None;
             }
             return;
         }
-        if lane.rare.gap.as_ref().is_none_or(|gap| gap.at != lane.front || gap.tail) {
+        if lane.cold.gap.as_ref().is_none_or(|gap| gap.at != lane.front || gap.tail) {
             let front = lane.front;
             if skip
                 && front == lane.done
@@ -108,29 +108,29 @@ impl Sequencer {
                 lane.front += 1;
                 return;
             }
-            self.note_recovery(index);
+            self.count_recovery(index);
             let lane = &mut self.lanes[index];
             let later = lane.held.iter().filter(|held| held.sequence > front);
             let since = later.map(|held| held.at).min().unwrap_or(now);
             let timeout = if ended { 0 } else { self.settings.gap.timeout };
-            let asked = lane.rare.asked.iter().any(|range| range.contains(&front));
-            let before = lane.rare.gap.filter(|gap| !gap.tail && asked);
+            let asked = lane.cold.requested.iter().any(|range| range.contains(&front));
+            let before = lane.cold.gap.filter(|gap| !gap.tail && asked);
             let (round, wait) = match before {
                 // A source that returned a part of the gap may have more of it.
                 Some(before) if lane.is_replayed(before.at) => (before.round, 0),
                 // An event that arrived by itself may be followed by others.
-                Some(before) if before.stage != GapState::Exhausted => {
+                Some(before) if before.state != GapState::Exhausted => {
                     (before.round, self.settings.gap.backoff.min)
                 }
                 Some(before) => (before.round, 0),
-                None if front == lane.done => (lane.job.rounds, 0),
+                None if front == lane.done => (lane.record.rounds, 0),
                 None => (0, 0),
             };
-            let rare = lane.rare.make();
+            let rare = lane.cold.get_or_init();
             let until = match rare.gap_due.take() {
                 // The source delivers the previous owner's unacknowledged events again, within this
                 // time.
-                Some(due) if !ended => due.max(self.born.saturating_add(timeout)),
+                Some(due) if !ended => due.max(self.claimed_at.saturating_add(timeout)),
                 Some(due) => due,
                 None => since.saturating_add(timeout),
             };
@@ -139,47 +139,55 @@ impl Sequencer {
             let stage = GapState::Clock(until);
             rare.replay = None;
             if before.is_none() {
-                rare.asked.clear();
+                rare.requested.clear();
             }
             let again = false;
             let unasked = false;
             let tail = false;
-            rare.gap = Some(LaneGap { at: front, stage, round, again, unasked, tail, since });
+            rare.gap = Some(LaneGap {
+                at: front,
+                state: stage,
+                round,
+                may_find_more: again,
+                source_unreachable: unasked,
+                tail,
+                since,
+            });
             if ended || until <= now {
-                self.gap_round(index);
+                self.start_gap_round(index);
             }
-        } else if lane.rare.gap.as_ref().and_then(LaneGap::clock).is_some_and(|at| at <= now) {
+        } else if lane.cold.gap.as_ref().and_then(LaneGap::clock).is_some_and(|at| at <= now) {
             // The clock expired while the gap could not change.
-            self.gap_round(index);
+            self.start_gap_round(index);
         }
         self.act_on_exhausted(index);
     }
 
     /// Counts the lane's gap as recovered if the missing event has arrived.
-    fn note_recovery(&mut self, index: u32) {
+    fn count_recovery(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         // A skipped event has not arrived.
         let came =
-            |gap: &LaneGap| !gap.tail && gap.at < lane.front && gap.stage != GapState::Exhausted;
-        if let Some(gap) = lane.rare.gap.filter(came) {
-            self.stats.recovery.add(self.now.saturating_sub(gap.since));
+            |gap: &LaneGap| !gap.tail && gap.at < lane.front && gap.state != GapState::Exhausted;
+        if let Some(gap) = lane.cold.gap.filter(came) {
+            self.stats.recovery_times.add(self.now.saturating_sub(gap.since));
         }
     }
 
     /// Returns the time to request the next event of a key that is silent from now on.
     pub(super) fn tail_from_now(&self) -> Option<u64> {
-        let wait = |tail| if self.ended { 0 } else { tail };
+        let wait = |tail| if self.source_has_ended { 0 } else { tail };
         self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)))
     }
 
     /// Requests the next event once, because the key has been silent for `gap.tail`.
-    pub(super) fn ask_for_tail(&mut self, index: u32) {
+    pub(super) fn request_tail(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        if let Some(rare) = lane.rare.there() {
+        if let Some(rare) = lane.cold.get_mut() {
             rare.tail_at = None;
         }
-        let busy = lane.turn.is_some() || lane.rare.gap.is_some() || lane.held.to_run() > 0;
-        if busy || lane.ended || lane.parked() || !lane.live() || lane.rare.rest.count > 0 {
+        let busy = lane.turn.is_some() || lane.cold.gap.is_some() || lane.held.to_run() > 0;
+        if busy || lane.ended || lane.parked() || !lane.live() || lane.cold.stored_only.count > 0 {
             return;
         }
         let at = lane.done;
@@ -188,36 +196,44 @@ impl Sequencer {
         let again = false;
         let unasked = false;
         let tail = true;
-        let gap = LaneGap { at, stage, round: 0, again, unasked, tail, since };
-        lane.rare.make().gap = Some(gap);
-        self.ask_source(index, 0);
+        let gap = LaneGap {
+            at,
+            state: stage,
+            round: 0,
+            may_find_more: again,
+            source_unreachable: unasked,
+            tail,
+            since,
+        };
+        lane.cold.get_or_init().gap = Some(gap);
+        self.query_source(index, 0);
     }
 
     /// Handles the end of the source: no more events will arrive.
     pub(super) fn source_ended(&mut self) {
-        self.ended = true;
-        self.due.soon(self.now);
+        self.source_has_ended = true;
+        self.due.schedule(self.now);
         for index in self.lanes.indices() {
             let lane = &mut self.lanes[index];
-            if lane.rare.tail_at.is_some_and(|at| at > self.now) {
-                lane.rare.make().tail_at = Some(self.now);
+            if lane.cold.tail_at.is_some_and(|at| at > self.now) {
+                lane.cold.get_or_init().tail_at = Some(self.now);
             }
-            if self.lanes[index].rare.gap.as_ref().is_some_and(|gap| gap.clock().is_some()) {
-                self.gap_round(index);
+            if self.lanes[index].cold.gap.as_ref().is_some_and(|gap| gap.clock().is_some()) {
+                self.start_gap_round(index);
             }
-            self.settle(index);
+            self.reschedule(index);
         }
     }
 
     /// Gives the source `gap.timeout` to deliver the events that it held while it was unavailable.
-    pub(super) fn source_is_back(&mut self) {
-        if self.away_until == u64::MAX {
-            self.away_until = self.now.saturating_add(self.settings.gap.timeout);
+    pub(super) fn source_available(&mut self) {
+        if self.gaps_held_until == u64::MAX {
+            self.gaps_held_until = self.now.saturating_add(self.settings.gap.timeout);
         }
     }
 
     /// Returns whether all waiting lanes wait for ever.
-    pub(super) fn waiting_for_ever(&self) -> bool {
-        self.restless == 0
+    pub(super) fn all_wait_forever(&self) -> bool {
+        self.changing_lanes == 0
     }
 }

@@ -39,9 +39,9 @@ pub(super) struct HeldQueue {
     /// Ascending by sequence.
     queue: VecDeque<HeldEvent>,
     /// The number of executed events at the front.
-    ran: u32,
+    executed: u32,
     /// The number of events that are not durable.
-    loose: u32,
+    not_durable: u32,
     /// The number of events that have a copy in the spill area, or get one by the write in flight.
     copies: u32,
 }
@@ -53,7 +53,7 @@ impl HeldQueue {
 
     /// Returns the number of events not executed yet.
     pub(super) fn to_run(&self) -> usize {
-        self.queue.len() - self.ran as usize
+        self.queue.len() - self.executed as usize
     }
 
     pub(super) fn len(&self) -> usize {
@@ -61,8 +61,8 @@ impl HeldQueue {
     }
 
     /// Returns the number of events that are not durable.
-    pub(super) fn loose(&self) -> usize {
-        self.loose as usize
+    pub(super) fn not_durable(&self) -> usize {
+        self.not_durable as usize
     }
 
     /// Returns the number of events that have a copy in the spill area, or get one by the write in
@@ -96,12 +96,12 @@ impl HeldQueue {
 
     /// Returns the first event that was not executed.
     pub(super) fn head(&self) -> Option<&HeldEvent> {
-        self.queue.get(self.ran as usize)
+        self.queue.get(self.executed as usize)
     }
 
     /// Returns the events that were not executed.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &HeldEvent> {
-        self.queue.range(self.ran as usize..)
+        self.queue.range(self.executed as usize..)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &HeldEvent> {
@@ -114,9 +114,9 @@ impl HeldQueue {
         let Err(position) = self.find(held.sequence) else {
             unreachable!("two events of one sequence are never held")
         };
-        self.loose += u32::from(held.copy != SpillCopy::Stored);
+        self.not_durable += u32::from(held.copy != SpillCopy::Stored);
         self.copies += u32::from(held.copy != SpillCopy::None);
-        self.ran += u32::from(held.sequence < done);
+        self.executed += u32::from(held.sequence < done);
         if self.queue.capacity() == 0 {
             self.queue = VecDeque::with_capacity(INITIAL_CAPACITY);
         }
@@ -125,12 +125,12 @@ impl HeldQueue {
     }
 
     /// Counts `events` more events as executed.
-    pub(super) fn executed(&mut self, events: usize) {
-        self.ran += events as u32;
+    pub(super) fn mark_executed(&mut self, events: usize) {
+        self.executed += events as u32;
     }
 
     /// Marks an event as found by replay, unless the source has delivered it before.
-    pub(super) fn found(&mut self, sequence: u64) {
+    pub(super) fn mark_replayed(&mut self, sequence: u64) {
         if let Ok(position) = self.find(sequence) {
             let held = &mut self.queue[position];
             held.replayed |= held.delivery == 0;
@@ -138,19 +138,19 @@ impl HeldQueue {
     }
 
     /// Sets the delivery of an event that replay had found first.
-    pub(super) fn deliver(&mut self, position: usize, delivery: DeliveryNumber) {
+    pub(super) fn set_delivery(&mut self, position: usize, delivery: DeliveryNumber) {
         self.queue[position].delivery = delivery;
     }
 
     /// Records that the store has a copy of an event. Returns the sequence and the delivery that
     /// ends with the copy; `None` if the copy was known.
-    pub(super) fn stored(&mut self, position: usize) -> Option<(u64, DeliveryNumber)> {
+    pub(super) fn mark_stored(&mut self, position: usize) -> Option<(u64, DeliveryNumber)> {
         let held = &mut self.queue[position];
         if held.copy == SpillCopy::Stored {
             return None;
         }
         self.copies += u32::from(held.copy == SpillCopy::None);
-        self.loose -= 1;
+        self.not_durable -= 1;
         held.copy = SpillCopy::Stored;
         Some((held.sequence, std::mem::take(&mut held.delivery)))
     }
@@ -178,8 +178,8 @@ impl HeldQueue {
     /// Removes and returns the first event if it lies below `next`.
     pub(super) fn pop_below(&mut self, next: u64) -> Option<HeldEvent> {
         let held = self.queue.pop_front_if(|held| held.sequence < next)?;
-        self.ran = self.ran.saturating_sub(1);
-        self.forget(&held);
+        self.executed = self.executed.saturating_sub(1);
+        self.uncount(&held);
         if self.queue.is_empty() {
             // Most keys hold no events most of the time, so this frees the memory for others.
             self.queue = VecDeque::new();
@@ -194,7 +194,7 @@ impl HeldQueue {
         skip: usize,
         which: impl Fn(&HeldEvent) -> bool,
     ) -> Vec<HeldEvent> {
-        let keep = (self.ran as usize + skip).min(self.queue.len());
+        let keep = (self.executed as usize + skip).min(self.queue.len());
         // Usually no event matches, and nothing needs to move.
         if !self.queue.range(keep..).any(&which) {
             return Vec::new();
@@ -202,7 +202,7 @@ impl HeldQueue {
         let (out, rest): (Vec<_>, Vec<_>) = self.queue.drain(keep..).partition(|held| which(held));
         self.queue.extend(rest);
         for held in &out {
-            self.forget(held);
+            self.uncount(held);
         }
         out
     }
@@ -212,8 +212,8 @@ impl HeldQueue {
         std::mem::take(self).queue
     }
 
-    fn forget(&mut self, held: &HeldEvent) {
-        self.loose -= u32::from(held.copy != SpillCopy::Stored);
+    fn uncount(&mut self, held: &HeldEvent) {
+        self.not_durable -= u32::from(held.copy != SpillCopy::Stored);
         self.copies -= u32::from(held.copy != SpillCopy::None);
     }
 }

@@ -32,7 +32,7 @@ impl IdWindow {
     pub(super) fn from_taken(taken: &[AcceptedId]) -> Self {
         let mut ids = Self::default();
         for id in taken {
-            ids.take(*id);
+            ids.insert(*id);
         }
         ids
     }
@@ -42,7 +42,7 @@ impl IdWindow {
         self.by_id.get(&id).copied()
     }
 
-    pub(super) fn take(&mut self, taken: AcceptedId) {
+    pub(super) fn insert(&mut self, taken: AcceptedId) {
         self.by_id.insert(taken.id, (taken.sequence, taken.content));
         self.order.push_back((taken.sequence, taken.id));
     }
@@ -87,17 +87,18 @@ impl IdWindow {
 impl Sequencer {
     /// Returns the time of the server of a shard, estimated from the server's last reply.
     pub(super) fn store_time(&self, shard: u32) -> u64 {
-        self.now.wrapping_add(self.shards[shard as usize].store_ahead)
+        self.now.wrapping_add(self.shards[shard as usize].store_clock_offset)
     }
 
     /// Returns the first sequence of a lane whose id is still known.
     pub(super) fn known_ids_from(&self, lane: &Lane) -> u64 {
         let Some(ids) = &lane.ids else { return 0 };
-        let young = lane.job.id_times.young_from(self.store_time(lane.shard), self.settings.id_ttl);
+        let young =
+            lane.record.id_times.first_young(self.store_time(lane.shard), self.settings.id_ttl);
         if young == 0 {
             return 0;
         }
-        young.min(ids.newest_from(self.settings.id_floor)).min(lane.job.next)
+        young.min(ids.newest_from(self.settings.id_floor)).min(lane.record.next)
     }
 
     /// Removes surplus and old ids of a lane. The next write removes them from the store.
@@ -107,12 +108,12 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let Some(ids) = &mut lane.ids else { return };
         if ids.order.len() > window + ID_SLACK_LIMIT {
-            lane.job.ids_from = ids.trim(window, lane.job.next);
+            lane.record.ids_from = ids.trim(window, lane.record.next);
         }
-        if known_from > lane.job.ids_from {
+        if known_from > lane.record.ids_from {
             let limit = ids.order.len().saturating_sub(OLD_IDS_LIMIT);
-            lane.job.ids_from = ids.trim(limit, known_from);
+            lane.record.ids_from = ids.trim(limit, known_from);
         }
-        lane.job.id_times.forget_below(lane.job.ids_from);
+        lane.record.id_times.forget_below(lane.record.ids_from);
     }
 }

@@ -54,57 +54,57 @@ pub(super) struct Lane {
     pub(super) key: Key,
     pub(super) shard: u32,
     /// A number that is never used twice, although the lane's index is.
-    pub(super) birth: u64,
+    pub(super) serial: u64,
     pub(super) mode: LaneMode,
     /// The record as it will be after the commit in flight, except that the fields of the event at
     /// `done` (attempts, rounds, status, trouble) are ahead of the store.
-    pub(super) job: KeyRecord,
+    pub(super) record: KeyRecord,
     /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
     /// `true` if the missing record is only an assumption that no commit has confirmed. No event may
     /// end on the basis of this assumption.
-    pub(super) assumed: bool,
+    pub(super) absence_assumed: bool,
     /// The state after all events below `done`.
     pub(super) state: Option<Bytes>,
     pub(super) done: u64,
     pub(super) front: u64,
     pub(super) held: HeldQueue,
     /// Events that wait until the job is loaded, in order.
-    pub(super) arrivals: Vec<DeferredEvent>,
+    pub(super) deferred: Vec<DeferredEvent>,
     /// Executed or settled results that are not yet in a commit.
     pub(super) pending: SmallVec<[Box<ResultChunk>; 2]>,
-    pub(super) rare: ColdState,
+    pub(super) cold: ColdState,
     pub(super) turn: Option<RunningTurn>,
     pub(super) load: Option<u64>,
     /// `true` if a commit with a write of this lane is in flight.
     pub(super) writing: bool,
     /// `true` if that commit settles a late original.
-    pub(super) joining: bool,
+    pub(super) writing_late: bool,
     /// `true` if the lane is in its shard's queue of lanes to write.
     pub(super) dirty: bool,
     /// `true` if the lane is in the queue of lanes to run.
     pub(super) ready: bool,
     /// `true` if the record must be written although no result is pending.
-    pub(super) header: bool,
+    pub(super) must_write: bool,
     /// `true` if all held events must be spilled.
     pub(super) spill_all: bool,
     /// `true` if the key ended with the last event below `done`.
     pub(super) ended: bool,
     /// The time when the store removes the key if no write follows.
-    pub(super) forgotten_at: u64,
+    pub(super) expires_at: u64,
     pub(super) ids: Option<Box<IdWindow>>,
     /// The state as counted in the statistics.
-    pub(super) class: LaneState,
+    pub(super) counted_state: LaneState,
     /// `true` if the lane is counted as one that will change without a new input.
-    pub(super) restless: bool,
+    pub(super) will_change: bool,
     /// The counted memory without the events, in bytes.
-    pub(super) charged: usize,
+    pub(super) counted_memory: usize,
 }
 
 /// The fields of a stored record, besides `next`, that reveal another owner's write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoredRevision {
-    generation: u32,
+    park_count: u32,
     attempts: u32,
     rounds: u32,
     spilled: SpillExtent,
@@ -113,15 +113,15 @@ pub(super) struct StoredRevision {
 impl StoredRevision {
     /// The fields of a new job.
     pub(super) const NEW: Self = Self {
-        generation: 0,
+        park_count: 0,
         attempts: 0,
         rounds: 0,
         spilled: SpillExtent { count: 0, first: 0, last: 0 },
     };
 
     pub(super) fn of(job: &KeyRecord) -> Self {
-        let KeyRecord { generation, attempts, rounds, spilled, .. } = *job;
-        Self { generation, attempts, rounds, spilled }
+        let KeyRecord { park_count: generation, attempts, rounds, spilled, .. } = *job;
+        Self { park_count: generation, attempts, rounds, spilled }
     }
 }
 
@@ -162,32 +162,32 @@ impl Lane {
         Self {
             key,
             shard,
-            birth,
+            serial: birth,
             mode: LaneMode::Loading,
             absent: false,
-            assumed: false,
+            absence_assumed: false,
             state: None,
             done: job.next,
             front: job.next,
-            job,
+            record: job,
             held: HeldQueue::default(),
-            arrivals: Vec::new(),
+            deferred: Vec::new(),
             pending: SmallVec::new(),
-            rare: ColdState::default(),
+            cold: ColdState::default(),
             turn: None,
             load: None,
             writing: false,
-            joining: false,
+            writing_late: false,
             dirty: false,
             ready: false,
-            header: false,
+            must_write: false,
             spill_all: false,
             ended: false,
-            forgotten_at: u64::MAX,
+            expires_at: u64::MAX,
             ids: None,
-            class: LaneState::Loading,
-            restless: false,
-            charged: 0,
+            counted_state: LaneState::Loading,
+            will_change: false,
+            counted_memory: 0,
         }
     }
 
@@ -197,50 +197,50 @@ impl Lane {
 
     /// Returns whether a late original is settled but not yet durable, so that its repeats must
     /// wait.
-    pub(super) fn joins(&self) -> bool {
-        self.joining || self.pending.iter().any(|chunk| !chunk.joined.is_empty())
+    pub(super) fn has_unwritten_late(&self) -> bool {
+        self.writing_late || self.pending.iter().any(|chunk| !chunk.late_originals.is_empty())
     }
 
     /// Returns whether the sequence was skipped unseen, durably or not.
     pub(super) fn skipped(&self, sequence: u64) -> bool {
         let within = |&(first, last): &(u64, u64)| (first..=last).contains(&sequence);
-        self.job.holes.contains(sequence)
+        self.record.skipped.contains(sequence)
             || self.pending.iter().any(|chunk| chunk.skipped.iter().any(within))
     }
 
     /// Returns whether the key's end is durable.
-    pub(super) fn over(&self) -> bool {
-        self.job.status == KeyStatus::Completed && !self.writing && self.pending.is_empty()
+    pub(super) fn end_is_durable(&self) -> bool {
+        self.record.status == KeyStatus::Completed && !self.writing && self.pending.is_empty()
     }
 
     pub(super) fn wants_load(&self) -> bool {
-        self.load.is_none() && (self.mode == LaneMode::Loading || self.reloads())
+        self.load.is_none() && (self.mode == LaneMode::Loading || self.reloads_for_gap())
     }
 
     /// Returns whether a round of the lane's gap begins with a load of the job.
-    pub(super) fn reloads(&self) -> bool {
-        self.live() && self.rare.gap.as_ref().is_some_and(super::gap::LaneGap::reloading)
+    pub(super) fn reloads_for_gap(&self) -> bool {
+        self.live() && self.cold.gap.as_ref().is_some_and(super::gap::LaneGap::reloading)
     }
 
     /// Returns the number of events being executed whose results will count.
-    pub(super) fn running(&self) -> usize {
+    pub(super) fn running_events(&self) -> usize {
         self.turn.filter(|turn| !turn.stale).map_or(0, |turn| turn.events as usize)
     }
 
     pub(super) fn parked(&self) -> bool {
-        self.job.status == KeyStatus::Parked
+        self.record.status == KeyStatus::Parked
     }
 
     /// Returns the highest sequence known to be held in memory or in the store.
     pub(super) fn highest(&self) -> Option<u64> {
         let held = self.held.highest();
-        let rest = (self.rare.rest.count > 0).then_some(self.rare.rest.last);
+        let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.last);
         held.max(rest)
     }
 
     /// Removes and returns the deliveries of an event's repeats, which end with the event.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<DeliveryNumber> {
-        let Some(rare) = self.rare.there() else { return Vec::new() };
+        let Some(rare) = self.cold.get_mut() else { return Vec::new() };
         let same = rare.repeats.extract_if(.., |repeat| repeat.0 == sequence);
         same.map(|(_, delivery)| delivery).collect()
     }
@@ -252,11 +252,11 @@ impl Lane {
             return;
         }
         loop {
-            if self.rare.rest.spans(self.front) {
-                if !self.rare.rest.contiguous() {
+            if self.cold.stored_only.spans(self.front) {
+                if !self.cold.stored_only.contiguous() {
                     return;
                 }
-                self.front = self.rare.rest.last + 1;
+                self.front = self.cold.stored_only.last + 1;
             } else if let Ok(mut index) = self.held.find(self.front) {
                 while self.held.get(index).is_some_and(|held| held.sequence == self.front) {
                     self.front += 1;
@@ -276,36 +276,36 @@ impl Lane {
     /// Returns whether this is the first sequence that is certainly missing. A sequence that may be
     /// among the spilled events is not.
     pub(super) fn misses(&self, sequence: u64) -> bool {
-        sequence == self.front && !self.rare.rest.spans(sequence)
+        sequence == self.front && !self.cold.stored_only.spans(sequence)
     }
 
     /// Returns the time when the clock of the lane's gap expires, unless the clock is suspended.
     pub(super) fn gap_clock(&self) -> Option<u64> {
-        self.rare.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
+        self.cold.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
 
     /// Returns whether some held events cannot run now.
     pub(super) fn blocked(&self) -> bool {
         self.live()
             && (self.parked()
-                || self.rare.retry_at.is_some()
-                || self.rare.newer.is_some()
-                || self.rare.gap.is_some()
-                || self.rare.rest.count > 0)
+                || self.cold.retry_at.is_some()
+                || self.cold.newer_rollout.is_some()
+                || self.cold.gap.is_some()
+                || self.cold.stored_only.count > 0)
     }
 
     /// Records whether the job was executed under a decision that this instance does not know yet.
     pub(super) fn compare_versions(&mut self, settings: &SequencerSettings) {
-        let generation = self.job.version_generation();
-        let known = settings.version.as_ref().map_or(0, |decided| decided.generation);
-        if generation > known || self.rare.newer.is_some() {
-            self.rare.make().newer = (generation > known).then_some(generation);
+        let generation = self.record.rollout_number();
+        let known = settings.rollout.as_ref().map_or(0, |decided| decided.number);
+        if generation > known || self.cold.newer_rollout.is_some() {
+            self.cold.get_or_init().newer_rollout = (generation > known).then_some(generation);
         }
     }
 
     /// Returns whether no version that may execute the lane's events is available here.
     pub(super) fn lacks_version(&self, settings: &SequencerSettings) -> bool {
-        settings.version.is_none() || self.rare.newer.is_some()
+        settings.rollout.is_none() || self.cold.newer_rollout.is_some()
     }
 
     pub(super) fn runnable(&self, settings: &SequencerSettings) -> bool {
@@ -313,7 +313,7 @@ impl Lane {
             && self.live()
             && !self.ended
             && !self.parked()
-            && self.rare.retry_at.is_none()
+            && self.cold.retry_at.is_none()
             && !self.lacks_version(settings)
             && self.held.head().is_some_and(|held| held.sequence == self.done)
             && match self.pending.last() {
@@ -333,20 +333,20 @@ impl Lane {
             let head = self.held.head();
             head.is_some_and(|held| held.sequence == self.done && held.copy == SpillCopy::None)
         };
-        self.held.loose() > 0 && (self.job.spilled.count < settings.spill_limit || head())
+        self.held.not_durable() > 0 && (self.record.spilled.count < settings.spill_limit || head())
     }
 
     /// Returns the number of checks that can be made now: none during a read of spilled events,
     /// whose bounds they would change, and at most the free room of the spill area, in case all
     /// events are new.
     pub(super) fn check_room(&self, settings: &SequencerSettings) -> usize {
-        if self.rare.page.is_some() {
+        if self.cold.page.is_some() {
             0
-        } else if self.rare.rest.contiguous() {
+        } else if self.cold.stored_only.contiguous() {
             // No check can be of a new event.
             usize::MAX
         } else {
-            settings.spill_limit.saturating_sub(self.job.spilled.count) as usize
+            settings.spill_limit.saturating_sub(self.record.spilled.count) as usize
         }
     }
 
@@ -357,23 +357,23 @@ impl Lane {
         self.live()
             && self.load.is_none()
             && (!self.pending.is_empty()
-                || self.header
-                || (!self.rare.checks.is_empty() && self.check_room(settings) > 0)
+                || self.must_write
+                || (!self.cold.checks.is_empty() && self.check_room(settings) > 0)
                 || (self.spill_all && self.can_spill(settings)))
     }
 
     /// Returns the reason why the lane breaks now: its spilled events cannot be read, and all its
     /// results are written.
-    pub(super) fn breaks(&mut self) -> Option<String> {
-        let written = self.pending.is_empty() && !self.header && !self.writing;
-        self.rare.there()?.unreadable.take_if(|_| written)
+    pub(super) fn take_break_reason(&mut self) -> Option<String> {
+        let written = self.pending.is_empty() && !self.must_write && !self.writing;
+        self.cold.get_mut()?.unreadable.take_if(|_| written)
     }
 
     /// Returns whether the lane is idle and its held events exceed the spill limit.
     pub(super) fn durable_but_full(&self, settings: &SequencerSettings) -> bool {
-        self.held.loose() > 0
+        self.held.not_durable() > 0
             && self.turn.is_none()
-            && self.rare.page.is_none()
+            && self.cold.page.is_none()
             && self.load.is_none()
             && !self.writing
             && !self.wants_write(settings)
@@ -382,58 +382,58 @@ impl Lane {
 
     /// Returns whether everything in the lane is durable and no request is outstanding.
     pub(super) fn durable(&self) -> bool {
-        self.held.loose() == 0
+        self.held.not_durable() == 0
             && self.mode != LaneMode::Loading
             && self.turn.is_none()
             && self.load.is_none()
-            && self.rare.page.is_none()
+            && self.cold.page.is_none()
             && !self.ready
             && !self.writing
             && !self.dirty
-            && self.arrivals.is_empty()
-            && self.rare.checks.is_empty()
+            && self.deferred.is_empty()
+            && self.cold.checks.is_empty()
             && self.pending.is_empty()
-            && !self.header
-            && self.rare.gap.as_ref().is_none_or(|gap| !gap.asks())
+            && !self.must_write
+            && self.cold.gap.as_ref().is_none_or(|gap| !gap.has_outstanding_request())
     }
 
     /// Returns the sequence and content of the next event to run.
-    pub(super) fn at_done(&self) -> Option<(u64, u64)> {
+    pub(super) fn next_event(&self) -> Option<(u64, u64)> {
         let held = self.held.head().filter(|held| held.sequence == self.done)?;
         Some((held.sequence, held.event.content()))
     }
 
     /// Returns whether the next event is held, or may be among the spilled events.
     pub(super) fn has_next(&self) -> bool {
-        self.at_done().is_some() || self.rare.rest.spans(self.done)
+        self.next_event().is_some() || self.cold.stored_only.spans(self.done)
     }
 
     /// Returns whether the next event has trapped once. Another event may have its sequence by now.
     pub(super) fn has_trapped(&self) -> bool {
-        self.rare.again.is_some() && self.rare.again == self.at_done()
+        self.cold.trapped.is_some() && self.cold.trapped == self.next_event()
     }
 
     /// Returns the time when the owner must process the lane again, according to its durable state.
     /// `None` if only an event or a manual action can change the key.
     pub(super) fn due(&self, now: u64) -> Option<u64> {
         if self.parked() || self.ended {
-            return self.ended.then_some(now).filter(|_| self.job.spilled.count > 0);
+            return self.ended.then_some(now).filter(|_| self.record.spilled.count > 0);
         }
-        if let Some(at) = self.rare.retry_at {
+        if let Some(at) = self.cold.retry_at {
             return Some(at);
         }
-        if self.job.spilled.count > 0 {
-            return match &self.rare.gap {
+        if self.record.spilled.count > 0 {
+            return match &self.cold.gap {
                 Some(gap) if gap.at == self.done => gap.until(now),
                 // The delay prevents lanes that come and go from causing a busy loop over the due
                 // index.
-                _ if self.rare.newer.is_some() => {
+                _ if self.cold.newer_rollout.is_some() => {
                     Some(now.saturating_add(ROLLOUT_PROPAGATION_DELAY_MS))
                 }
                 _ => Some(now),
             };
         }
-        self.rare.tail_at
+        self.cold.tail_at
     }
 
     /// Returns whether the lane has nothing due, so that a due entry of its key must come from
@@ -448,9 +448,9 @@ impl Lane {
             + self.key.len()
             + self.state.as_ref().map_or(0, Bytes::len)
             + self.ids.as_ref().map_or(0, |ids| ids.memory())
-            + self.job.trouble.as_deref().map_or(0, FailureInfo::memory)
-            + self.job.gaps.memory()
-            + self.job.id_times.memory()
-            + self.rare.memory()
+            + self.record.failure.as_deref().map_or(0, FailureInfo::memory)
+            + self.record.gaps.memory()
+            + self.record.id_times.memory()
+            + self.cold.memory()
     }
 }

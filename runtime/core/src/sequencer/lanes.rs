@@ -92,7 +92,7 @@ impl LaneTable {
     }
 
     pub(super) fn remove(&mut self, index: u32) -> Lane {
-        self.list(index, None);
+        self.move_to(index, None);
         let lane = self.slab.remove(index as usize);
         let hash = self.links[index as usize].hash;
         if let Ok(entry) = self.by_key.find_entry(hash, |&other| other == index) {
@@ -116,7 +116,7 @@ impl LaneTable {
     }
 
     /// Moves the lane to the end of a list, as the most recently used, or removes it from its list.
-    pub(super) fn list(&mut self, index: u32, list: Option<LaneList>) {
+    pub(super) fn move_to(&mut self, index: u32, list: Option<LaneList>) {
         let link = self.links[index as usize];
         let stays = link.list == list;
         if stays && list.is_none_or(|list| self.ends[list as usize].last == index) {

@@ -8,50 +8,50 @@ use crate::gaps::{GapEnd, GapEntry};
 
 impl Lane {
     /// Records the lane's gap, because its clock has expired.
-    pub(super) fn list_gap(&mut self, now: u64) {
-        let Some(gap) = self.rare.gap.filter(|gap| !gap.tail) else { return };
+    pub(super) fn record_gap(&mut self, now: u64) {
+        let Some(gap) = self.cold.gap.filter(|gap| !gap.tail) else { return };
         let at = gap.at;
         let missing = self.last_missing(gap.at);
-        let known = self.job.gaps.take_back(at);
+        let known = self.record.gaps.withdraw_from(at);
         // A part of the recorded gap behind this sequence may have arrived.
         let last = known.as_ref().map_or(missing, |entry| entry.last.max(missing));
         let first = known.as_ref().map_or(at, |entry| entry.first.min(at));
         let known = known.unwrap_or_else(|| {
             let new = GapEntry::new(at, missing, now.saturating_sub(gap.since));
-            GapEntry { rounds: gap.round, known: gap.since, ..new }
+            GapEntry { rounds: gap.round, known_since: gap.since, ..new }
         });
-        self.job.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..known });
+        self.record.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..known });
     }
 
     /// Records that replay found a lost last event, which was requested since `since`.
-    pub(super) fn list_tail(&mut self, sequence: u64, now: u64, since: u64) {
+    pub(super) fn record_tail(&mut self, sequence: u64, now: u64, since: u64) {
         let new = GapEntry::new(sequence, sequence, now.saturating_sub(since));
         // An earlier record of the same event was lost; the event is recorded anew.
-        self.job.gaps.take_back(sequence);
-        self.job.gaps.push(GapEntry { rounds: 1, known: since, ..new });
+        self.record.gaps.withdraw_from(sequence);
+        self.record.gaps.push(GapEntry { rounds: 1, known_since: since, ..new });
     }
 
     /// Records a source's answer: the events of the gap that it returned, or the reason of its
     /// failure.
-    pub(super) fn note_answer(
+    pub(super) fn record_answer(
         &mut self,
         source: &Arc<str>,
         found: &[(u64, Arc<Event>)],
         error: Option<&str>,
     ) {
-        if let Some(listed) = self.job.gaps.open_mut() {
+        if let Some(listed) = self.record.gaps.open_mut() {
             let range = listed.first..=listed.last;
             let found = found.iter().filter(|(sequence, _)| range.contains(sequence)).count();
-            listed.answered(source, found, error);
+            listed.record_answer(source, found, error);
         }
     }
 
     /// Records that a part of the gap is skipped, the first part or the next.
-    pub(super) fn note_skip(&mut self, first: u64, last: u64) {
-        if let Some(listed) = self.job.gaps.open_mut() {
+    pub(super) fn record_skip(&mut self, first: u64, last: u64) {
+        if let Some(listed) = self.record.gaps.open_mut() {
             // The gap may be wider by now, because the held event behind it has become a letter.
             (listed.last, listed.end, listed.until) = (last, GapEnd::Skipped, 0);
-        } else if let Some(listed) = self.job.gaps.last_mut()
+        } else if let Some(listed) = self.record.gaps.last_mut()
             && listed.end == GapEnd::Skipped
             && listed.last + 1 == first
         {
@@ -67,36 +67,36 @@ impl Lane {
 
     /// Records the end of the gap whose replay rounds are over.
     pub(super) fn give_up_gap(&mut self, end: GapEnd, last: u64) {
-        if let Some(listed) = self.job.gaps.open_mut() {
+        if let Some(listed) = self.record.gaps.open_mut() {
             (listed.last, listed.end, listed.until) = (listed.last.max(last), end, 0);
         }
     }
 
     /// Ends the recorded gap up to a sequence. The rest becomes a separate part, as open as before.
     fn end_gap(&mut self, end: GapEnd, last: u64) {
-        let Some(listed) = self.job.gaps.open_mut() else { return };
+        let Some(listed) = self.record.gaps.open_mut() else { return };
         let gap = listed.clone();
         listed.last = listed.last.min(last).max(listed.first);
         (listed.end, listed.until) = (end, 0);
         let first = listed.last + 1;
-        self.job.gaps.join_parts();
+        self.record.gaps.merge_newest();
         if end != GapEnd::Passed && first <= gap.last {
-            self.job.gaps.push(GapEntry { first, ..gap });
+            self.record.gaps.push(GapEntry { first, ..gap });
         }
     }
 
     /// Ends the recorded gap if the missing event has arrived, or if the key has passed it.
-    pub(super) fn end_listed_gap(&mut self) {
-        let Some(listed) = self.job.gaps.open() else { return };
+    pub(super) fn end_recorded_gap(&mut self) {
+        let Some(listed) = self.record.gaps.open() else { return };
         // A part of the gap may have arrived before.
-        let gap = self.rare.gap.filter(|gap| !gap.tail);
+        let gap = self.cold.gap.filter(|gap| !gap.tail);
         let at = gap.map_or(self.done, |gap| gap.at).max(listed.first);
         if self.front <= at && !self.ended {
             return;
         }
         let end = if self.is_replayed(at) {
             GapEnd::Replayed
-        } else if self.held.find(at).is_ok() || self.rare.rest.spans(at) {
+        } else if self.held.find(at).is_ok() || self.cold.stored_only.spans(at) {
             GapEnd::Arrived
         } else {
             GapEnd::Passed
@@ -109,7 +109,7 @@ impl Lane {
     /// Returns the last of the consecutive missing sequences that begin with `first`.
     fn last_missing(&self, first: u64) -> u64 {
         let held = self.held.iter().map(|held| held.sequence).find(|sequence| *sequence > first);
-        let rest = (self.rare.rest.count > 0).then_some(self.rare.rest.first);
+        let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.first);
         let next = [held, rest.filter(|sequence| *sequence > first)].into_iter().flatten().min();
         next.map_or(first, |next| next - 1)
     }

@@ -24,7 +24,7 @@ pub(super) fn tag(event: &Event, cause: Cause) -> u64 {
 }
 
 /// Creates the letter of an event that never settles under its sequence.
-pub(super) fn aside(
+pub(super) fn orphan_letter(
     key: &Key,
     sequence: u64,
     event: &Arc<Event>,
@@ -42,7 +42,7 @@ pub(super) fn aside(
 }
 
 /// Creates the letter that records how a sequence was settled.
-pub(super) fn settling(
+pub(super) fn settling_letter(
     key: &Key,
     sequence: u64,
     event: Option<&Arc<Event>>,
@@ -77,11 +77,11 @@ impl Sequencer {
     pub(super) fn unreadable(&mut self, delivery: DeliveryNumber, letter: DeadLetter) {
         self.stats.delivered += 1;
         self.window.open(delivery, NO_LANE, self.now);
-        self.free_letter(letter, delivery);
+        self.queue_orphan_letter(letter, delivery);
     }
 
     /// Queues a letter for the next commit of its shard; the delivery ends with that commit.
-    pub(super) fn free_letter(&mut self, letter: DeadLetter, delivery: DeliveryNumber) {
+    pub(super) fn queue_orphan_letter(&mut self, letter: DeadLetter, delivery: DeliveryNumber) {
         let shard = match &*letter.id.key {
             "" => (letter.id.tag % u64::from(self.settings.shards)) as u32,
             key => shard_of(key, self.settings.shards),
@@ -90,7 +90,7 @@ impl Sequencer {
         self.shards[shard as usize].letters.push_back(OrphanLetter { letter, delivery });
     }
 
-    pub(super) fn overflow(
+    pub(super) fn dead_letter_overflow(
         &mut self,
         index: u32,
         sequence: u64,
@@ -98,32 +98,32 @@ impl Sequencer {
         event: &Arc<Event>,
     ) {
         let lane = &self.lanes[index];
-        if lane.assumed {
-            self.wait(index, delivery, Arc::clone(event));
+        if lane.absence_assumed {
+            self.defer(index, delivery, Arc::clone(event));
             return;
         }
         let error = format!(
             "the key is blocked at sequence {} and already holds {} events behind it (spill_limit)",
             lane.done, self.settings.spill_limit
         );
-        let letter = aside(&lane.key, sequence, event, Cause::Overflow, error);
-        self.free_letter(letter, delivery);
+        let letter = orphan_letter(&lane.key, sequence, event, Cause::Overflow, error);
+        self.queue_orphan_letter(letter, delivery);
     }
 
-    pub(super) fn after_end(
+    pub(super) fn dead_letter_after_end(
         &mut self,
         index: u32,
         sequence: u64,
         delivery: DeliveryNumber,
         event: &Arc<Event>,
     ) {
-        if !self.lanes[index].over() {
+        if !self.lanes[index].end_is_durable() {
             // The end is not durable yet. If its commit is refused, this event may still count.
-            self.wait(index, delivery, Arc::clone(event));
+            self.defer(index, delivery, Arc::clone(event));
             return;
         }
         let letter = self.after_end_letter(index, sequence, event);
-        self.free_letter(letter, delivery);
+        self.queue_orphan_letter(letter, delivery);
     }
 
     pub(super) fn after_end_letter(
@@ -133,10 +133,10 @@ impl Sequencer {
         event: &Arc<Event>,
     ) -> DeadLetter {
         let lane = &self.lanes[index];
-        let error = format!("the key ended with sequence {}", lane.job.next.saturating_sub(1));
+        let error = format!("the key ended with sequence {}", lane.record.next.saturating_sub(1));
         // A number that Ordain assigned, and under which nothing was settled, identifies nothing.
         let fifo = self.settings.ordering == OrderingMode::Fifo;
         let sequence = if fifo { 0 } else { sequence };
-        aside(&lane.key, sequence, event, Cause::AfterEnd, error)
+        orphan_letter(&lane.key, sequence, event, Cause::AfterEnd, error)
     }
 }

@@ -17,35 +17,35 @@ const NUMBERS_END: u64 = u64::MAX - (1 << 40);
 impl Sequencer {
     /// Creates a lane for a key without one. If necessary, this evicts the least recently used
     /// durable lane; the caller must have checked that there is room.
-    pub(super) fn make_lane(&mut self, key: Key, shard: u32) -> u32 {
+    pub(super) fn insert_lane(&mut self, key: Key, shard: u32) -> u32 {
         if self.lanes.len() >= self.settings.max_lanes
             && let Some(oldest) = self.lanes.first(LaneList::Evictable)
         {
-            self.leave(oldest);
+            self.evict(oldest);
         }
         let birth = self.next_serial();
         let lane = Lane::new(key, shard, birth, &self.settings);
-        self.stats.lanes_by_state[lane.class as usize] += 1;
+        self.stats.lanes_by_state[lane.counted_state as usize] += 1;
         let index = self.lanes.insert(lane);
         self.stats.lanes_peak = self.stats.lanes_peak.max(self.lanes.len());
         index
     }
 
     /// Evicts a lane whose state is durable.
-    pub(super) fn leave(&mut self, index: u32) {
+    pub(super) fn evict(&mut self, index: u32) {
         let lane = self.lanes.remove(index);
         debug_assert!(lane.durable(), "only a durable lane may leave");
-        self.memory -= lane.charged;
+        self.memory -= lane.counted_memory;
         self.memory -= lane.held.iter().map(|held| held.event.memory()).sum::<usize>();
-        self.stats.lanes_by_state[lane.class as usize] -= 1;
-        self.restless -= usize::from(lane.restless);
+        self.stats.lanes_by_state[lane.counted_state as usize] -= 1;
+        self.changing_lanes -= usize::from(lane.will_change);
         if let Some(at) = lane.due(self.now) {
-            self.due.soon(at);
+            self.due.schedule(at);
         }
     }
 
     pub(super) fn start_loads(&mut self) {
-        while self.loads_under_way.len() < self.settings.max_loads {
+        while self.outstanding_loads.len() < self.settings.max_loads {
             let Some(index) = self.loads.pop_front() else { return };
             let serial = self.next_serial();
             let Some(lane) = self.lanes.get(index) else { continue };
@@ -55,15 +55,15 @@ impl Sequencer {
             if lane.live() {
                 self.reload_for_gap(index, serial);
             } else {
-                self.ask_for_load(index, serial);
+                self.request_load(index, serial);
             }
         }
     }
 
-    pub(super) fn ask_for_load(&mut self, index: u32, serial: u64) {
+    pub(super) fn request_load(&mut self, index: u32, serial: u64) {
         let lane = &mut self.lanes[index];
         lane.load = Some(serial);
-        self.loads_under_way.ask(AttemptToken { lane: index, serial });
+        self.outstanding_loads.insert(AttemptToken { lane: index, serial });
         let token = AttemptToken { lane: index, serial };
         self.effects.push_back(Effect::Load { token, key: lane.key.clone() });
     }
@@ -74,8 +74,8 @@ impl Sequencer {
         loaded: Result<Option<Box<KeySnapshot>>, String>,
     ) {
         // This counts answers that no lane waits for, too.
-        self.loads_under_way.answer(token);
-        let Some(index) = self.answered(token, |lane| Some(&mut lane.load)) else { return };
+        self.outstanding_loads.remove(token);
+        let Some(index) = self.match_completion(token, |lane| Some(&mut lane.load)) else { return };
         if self.lanes[index].live() {
             self.reloaded_for_gap(index, &loaded);
         } else {
@@ -88,16 +88,16 @@ impl Sequencer {
                 }
                 Ok(Some(loaded)) => self.install(index, *loaded),
             }
-            self.take_arrivals(index);
-            if self.lanes[index].rare.tail_at.is_some_and(|at| at <= self.now) {
-                self.ask_for_tail(index);
+            self.accept_deferred(index);
+            if self.lanes[index].cold.tail_at.is_some_and(|at| at <= self.now) {
+                self.request_tail(index);
             }
         }
-        self.settle(index);
+        self.reschedule(index);
     }
 
     /// Returns the lane that still waits for this completion. Drops a stale completion.
-    pub(super) fn answered(
+    pub(super) fn match_completion(
         &mut self,
         token: AttemptToken,
         waiting: impl Fn(&mut Lane) -> Option<&mut Option<u64>>,
@@ -119,9 +119,9 @@ impl Sequencer {
         let now = self.now;
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
-        self.shards[lane.shard as usize].store_ahead = loaded.now.wrapping_sub(now);
-        self.newest_generation = self.newest_generation.max(loaded.job.version_generation());
-        let last = loaded.job.next.max(loaded.job.spilled.last);
+        self.shards[lane.shard as usize].store_clock_offset = loaded.now.wrapping_sub(now);
+        self.newest_rollout = self.newest_rollout.max(loaded.record.rollout_number());
+        let last = loaded.record.next.max(loaded.record.spilled.last);
         if settings.ordering == OrderingMode::Fifo && last >= NUMBERS_END {
             lane.mode = LaneMode::Broken(format!(
                 "the record has assigned {last} numbers, which is impossible"
@@ -130,54 +130,55 @@ impl Sequencer {
         }
         lane.mode = LaneMode::Live;
         lane.absent = false;
-        let known = StoredRevision::of(&loaded.job);
-        lane.job = KeyRecord { partition: settings.partition, ..loaded.job };
+        let known = StoredRevision::of(&loaded.record);
+        lane.record = KeyRecord { partition: settings.partition, ..loaded.record };
         if !fault_keeps_state(lane) {
             lane.state = loaded.state;
         }
-        if lane.job.version == settings.version {
+        if lane.record.rollout == settings.rollout {
             // All lanes share one copy of the decision.
-            lane.job.version.clone_from(&settings.version);
+            lane.record.rollout.clone_from(&settings.rollout);
         }
         if !ignore_newer {
             lane.compare_versions(settings);
         }
-        lane.done = lane.job.next;
-        lane.front = lane.job.next;
-        lane.ended = lane.job.status == KeyStatus::Completed;
-        lane.forgotten_at = loaded.expire_in.map_or(u64::MAX, |wait| now.saturating_add(wait));
+        lane.done = lane.record.next;
+        lane.front = lane.record.next;
+        lane.ended = lane.record.status == KeyStatus::Completed;
+        lane.expires_at = loaded.expire_in.map_or(u64::MAX, |wait| now.saturating_add(wait));
         if settings.ordering == OrderingMode::Fifo {
-            if lane.job.ids_from == 0 {
+            if lane.record.ids_from == 0 {
                 // The stream was `sequenced` before.
-                lane.job.ids_from = lane.job.next;
+                lane.record.ids_from = lane.record.next;
             }
             lane.ids = Some(Box::new(super::ids::IdWindow::from_taken(&loaded.ids)));
         }
         let wait = loaded.due_in.unwrap_or(0);
         if known != StoredRevision::NEW {
-            let rare = lane.rare.make();
-            rare.known = known;
-            rare.rest = lane.job.spilled;
+            let rare = lane.cold.get_or_init();
+            rare.revision = known;
+            rare.stored_only = lane.record.spilled;
         }
-        if lane.rare.rest.count > 0 {
-            lane.rare.make().gap_due = Some(now + wait.min(settings.gap.timeout));
+        if lane.cold.stored_only.count > 0 {
+            lane.cold.get_or_init().gap_due = Some(now + wait.min(settings.gap.timeout));
         }
-        match lane.job.status {
+        match lane.record.status {
             KeyStatus::Retrying => {
-                lane.rare.make().retry_at = Some(now + wait.min(settings.retry.backoff.max));
-                lane.job.status = KeyStatus::Active;
+                lane.cold.get_or_init().retry_at = Some(now + wait.min(settings.retry.backoff.max));
+                lane.record.status = KeyStatus::Active;
             }
-            KeyStatus::Waiting => lane.job.status = KeyStatus::Active,
-            KeyStatus::Active if loaded.due_in.is_some() && lane.rare.rest.count == 0 => {
-                let wait = if self.ended { 0 } else { wait };
-                lane.rare.make().tail_at = settings.gap.tail.map(|tail| now + wait.min(tail));
+            KeyStatus::Waiting => lane.record.status = KeyStatus::Active,
+            KeyStatus::Active if loaded.due_in.is_some() && lane.cold.stored_only.count == 0 => {
+                let wait = if self.source_has_ended { 0 } else { wait };
+                lane.cold.get_or_init().tail_at =
+                    settings.gap.tail.map(|tail| now + wait.min(tail));
                 // Without a write, an entry that the present settings no longer request would come
                 // due again and again.
-                lane.header |= lane.rare.tail_at.is_none();
+                lane.must_write |= lane.cold.tail_at.is_none();
             }
             KeyStatus::Active | KeyStatus::Parked | KeyStatus::Completed => {}
         }
-        if lane.rare.retry_at.is_some_and(|at| at <= now) {
+        if lane.cold.retry_at.is_some_and(|at| at <= now) {
             self.retry_now(index);
         } else if lane.parked() {
             self.retry_under_new_version(index);

@@ -17,69 +17,71 @@ impl Sequencer {
     /// Returns whether a requested [`Run`](crate::Effect::Run) may start now. With full memory, it
     /// waits for commits and publications in progress.
     pub fn may_run(&self) -> bool {
-        !self.full() || self.written()
+        !self.is_full() || self.all_published()
     }
 
     /// Returns whether a requested [`Load`](crate::Effect::Load) or
     /// [`ReadSpill`](crate::Effect::ReadSpill) may start now. With full memory, lanes that are
     /// ready to run go first.
     pub fn may_read(&self) -> bool {
-        !self.full() || (self.written() && self.ready.is_empty() && !self.extra_runs())
+        !self.is_full()
+            || (self.all_published() && self.ready.is_empty() && !self.over_budget_turn_runs())
     }
 
     /// Returns whether another turn fits, including the expected outcomes of all running turns.
-    pub(super) fn fits(&self) -> bool {
-        self.memory + (self.turns + 1) * self.outcome <= self.settings.memory_budget
+    pub(super) fn another_turn_fits(&self) -> bool {
+        self.memory + (self.turns + 1) * self.outcome_bytes <= self.settings.memory_budget
     }
 
     /// Returns whether the last turn that started beyond the budget may still end soon.
-    pub(super) fn extra_runs(&self) -> bool {
-        self.extra.is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
+    pub(super) fn over_budget_turn_runs(&self) -> bool {
+        self.over_budget_turn
+            .is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
     /// Returns the time when the next such turn may start although the last has not ended.
-    pub(super) fn extra_timeout(&self) -> Option<u64> {
-        let waits = !self.ready.is_empty() || self.full();
-        self.extra
-            .filter(|_| waits && self.extra_runs())
+    pub(super) fn over_budget_timeout(&self) -> Option<u64> {
+        let waits = !self.ready.is_empty() || self.is_full();
+        self.over_budget_turn
+            .filter(|_| waits && self.over_budget_turn_runs())
             .map(|(_, at)| at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
     /// Returns whether memory reaches the budget.
-    pub(super) fn full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.memory >= self.settings.memory_budget
     }
 
     /// Returns whether memory reaches three quarters of the budget, so that the intake stops.
-    pub(super) fn filling(&self) -> bool {
+    pub(super) fn is_nearly_full(&self) -> bool {
         self.memory >= self.settings.memory_budget / 4 * 3
     }
 
     /// Frees memory, and spills lanes that block other events.
-    pub(super) fn relieve(&mut self) {
+    pub(super) fn free_memory(&mut self) {
         let mut stalled = false;
-        if let Some(head) = self.window.head()
+        if let Some(head) = self.window.oldest()
             && self.can_spill_head(head.lane)
         {
             let late = self.now >= head.at.saturating_add(self.settings.spill_after);
             if late || head.behind > self.prefetch / 2 {
                 self.lanes[head.lane].spill_all = true;
-                self.settle(head.lane);
+                self.reschedule(head.lane);
             }
             stalled = late || self.stalled();
         }
-        if (stalled || self.ended || self.filling() || self.room() == 0)
+        if (stalled || self.source_has_ended || self.is_nearly_full() || self.room() == 0)
             && !fault!(self, NeverSpill)
         {
             while let Some(index) = self.lanes.first(LaneList::Blocked) {
                 self.lanes[index].spill_all = true;
-                self.settle(index);
+                self.reschedule(index);
             }
         }
-        while self.filling()
+        while self.is_nearly_full()
             && let Some(index) = self.lanes.first(LaneList::Evictable)
         {
-            self.leave(index);
+            self.evict(index);
         }
     }
 
@@ -87,16 +89,16 @@ impl Sequencer {
     /// memory is full and states of this size would fill it with one for each event of the window.
     /// The lane is loaded again. Only a lane that has just committed is evicted, so that each
     /// eviction follows progress.
-    pub(super) fn unload_state(&mut self, index: u32) {
+    pub(super) fn evict_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.prefetch.max(1);
-        if !self.fits()
-            && (lane.runnable(&self.settings) || lane.rare.page.is_some())
+        if !self.another_turn_fits()
+            && (lane.runnable(&self.settings) || lane.cold.page.is_some())
             && lane.pending.is_empty()
-            && !lane.header
+            && !lane.must_write
             && lane.state.as_ref().is_some_and(|state| state.len() > share)
         {
-            self.load_again(index);
+            self.restart_lane(index);
         }
     }
 }

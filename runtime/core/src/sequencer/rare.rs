@@ -20,9 +20,9 @@ pub(super) struct ColdFields {
     /// Deliveries that may be repeats of events in `rest`. The store compares them.
     pub(super) checks: Vec<SpillCheck>,
     /// The events that only the store's spill area has.
-    pub(super) rest: SpillExtent,
+    pub(super) stored_only: SpillExtent,
     /// The stored fields of the record once the commit in flight is applied.
-    pub(super) known: StoredRevision,
+    pub(super) revision: StoredRevision,
     /// The read of spilled events in progress.
     pub(super) page: Option<u64>,
     /// The reason why the spilled events cannot be read. The lane breaks when its executed events
@@ -32,40 +32,40 @@ pub(super) struct ColdFields {
     pub(super) replay: Option<u64>,
     /// The event (sequence and content) that trapped once. It is tried once more, on a fresh
     /// instance.
-    pub(super) again: Option<(u64, u64)>,
+    pub(super) trapped: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
     /// The generation under which the job was executed, if this instance does not know it yet.
-    pub(super) newer: Option<u64>,
+    pub(super) newer_rollout: Option<u64>,
     /// The time to load the job again, because another partition had the job or may have it now.
     pub(super) reload_at: Option<u64>,
     /// The time to request a lost last event.
     pub(super) tail_at: Option<u64>,
     pub(super) gap: Option<LaneGap>,
     /// The sequences that every round of the gap has requested.
-    pub(super) asked: Vec<RangeInclusive<u64>>,
+    pub(super) requested: Vec<RangeInclusive<u64>>,
     /// The time, from the store, of the next round for a gap found now.
     pub(super) gap_due: Option<u64>,
     /// The earliest entry in the timers.
-    pub(super) timer: Option<u64>,
+    pub(super) timer_at: Option<u64>,
 }
 
 const EMPTY: ColdFields = ColdFields {
     repeats: Vec::new(),
     checks: Vec::new(),
-    rest: SpillExtent { count: 0, first: 0, last: 0 },
-    known: StoredRevision::NEW,
+    stored_only: SpillExtent { count: 0, first: 0, last: 0 },
+    revision: StoredRevision::NEW,
     page: None,
     unreadable: None,
     replay: None,
-    again: None,
+    trapped: None,
     retry_at: None,
-    newer: None,
+    newer_rollout: None,
     reload_at: None,
     tail_at: None,
     gap: None,
-    asked: Vec::new(),
+    requested: Vec::new(),
     gap_due: None,
-    timer: None,
+    timer_at: None,
 };
 
 static SHARED_EMPTY: ColdFields = EMPTY;
@@ -77,32 +77,33 @@ impl ColdState {
     }
 
     /// Returns the cold state if it is allocated, for removals that need no allocation.
-    pub(super) fn there(&mut self) -> Option<&mut ColdFields> {
+    pub(super) fn get_mut(&mut self) -> Option<&mut ColdFields> {
         self.0.as_deref_mut()
     }
 
     /// Returns the cold state, and allocates it if necessary.
-    pub(super) fn make(&mut self) -> &mut ColdFields {
+    pub(super) fn get_or_init(&mut self) -> &mut ColdFields {
         self.0.get_or_insert_with(|| Box::new(EMPTY))
     }
 
     pub(super) fn take_checks(&mut self) -> Vec<SpillCheck> {
-        self.there().map(|parts| std::mem::take(&mut parts.checks)).unwrap_or_default()
+        self.get_mut().map(|parts| std::mem::take(&mut parts.checks)).unwrap_or_default()
     }
 
     pub(super) fn gap_mut(&mut self) -> Option<&mut LaneGap> {
-        self.there()?.gap.as_mut()
+        self.get_mut()?.gap.as_mut()
     }
 
     /// Returns the memory of the cold state, in bytes.
     pub(super) fn memory(&self) -> usize {
-        let asked = |parts: &ColdFields| parts.asked.capacity() * size_of::<RangeInclusive<u64>>();
+        let asked =
+            |parts: &ColdFields| parts.requested.capacity() * size_of::<RangeInclusive<u64>>();
         self.0.as_deref().map_or(0, |parts| size_of::<ColdFields>() + asked(parts))
     }
 
     /// Frees the cold state if it is empty.
     pub(super) fn release(&mut self) {
-        if self.0.as_deref().is_some_and(ColdFields::are_none) {
+        if self.0.as_deref().is_some_and(ColdFields::is_empty) {
             self.0 = None;
         }
     }
@@ -111,28 +112,28 @@ impl ColdState {
 impl ColdFields {
     /// Removes the gap.
     pub(super) fn forget_gap(&mut self) {
-        (self.gap, self.asked) = (None, Vec::new());
+        (self.gap, self.requested) = (None, Vec::new());
     }
 
-    fn are_none(&self) -> bool {
+    fn is_empty(&self) -> bool {
         let Self {
             repeats,
             checks,
-            rest,
-            known,
+            stored_only: rest,
+            revision: known,
             page,
             unreadable,
             replay,
-            again,
+            trapped: again,
             retry_at,
-            newer,
+            newer_rollout: newer,
             reload_at,
             tail_at,
             gap,
             // Meaningless without a gap.
-            asked: _,
+            requested: _,
             gap_due,
-            timer,
+            timer_at: timer,
         } = self;
         let numbers = [page, replay, retry_at, newer, reload_at, tail_at, gap_due, timer];
         numbers.iter().all(|number| number.is_none())
@@ -170,31 +171,31 @@ mod tests {
         let known = StoredRevision::of(&job);
         let changes: [(ColdChange, ColdChange); 12] = [
             (|parts| parts.repeats.push((1, 2)), |parts| parts.repeats.clear()),
-            (|parts| parts.rest.add(3), |parts| parts.rest = SpillExtent::default()),
+            (|parts| parts.stored_only.add(3), |parts| parts.stored_only = SpillExtent::default()),
             (|parts| parts.page = Some(0), |parts| parts.page = None),
             (|parts| parts.unreadable = Some(String::new()), |parts| parts.unreadable = None),
             (|parts| parts.replay = Some(0), |parts| parts.replay = None),
-            (|parts| parts.again = Some((0, 0)), |parts| parts.again = None),
+            (|parts| parts.trapped = Some((0, 0)), |parts| parts.trapped = None),
             (|parts| parts.retry_at = Some(0), |parts| parts.retry_at = None),
-            (|parts| parts.newer = Some(0), |parts| parts.newer = None),
+            (|parts| parts.newer_rollout = Some(0), |parts| parts.newer_rollout = None),
             (|parts| parts.reload_at = Some(0), |parts| parts.reload_at = None),
             (|parts| parts.tail_at = Some(0), |parts| parts.tail_at = None),
             (|parts| parts.gap_due = Some(0), |parts| parts.gap_due = None),
-            (|parts| parts.timer = Some(0), |parts| parts.timer = None),
+            (|parts| parts.timer_at = Some(0), |parts| parts.timer_at = None),
         ];
         for (number, (set, clear)) in changes.into_iter().enumerate() {
-            set(rare.make());
+            set(rare.get_or_init());
             rare.release();
             assert!(rare.is_some(), "change {number} was lost");
-            clear(rare.make());
+            clear(rare.get_or_init());
             rare.release();
             assert!(!rare.is_some(), "change {number} stays");
         }
-        rare.make().known = known;
+        rare.get_or_init().revision = known;
         rare.release();
-        assert_eq!(rare.known, known);
+        assert_eq!(rare.revision, known);
         // The shared empty state is never written to.
-        assert_eq!(ColdState::default().known, StoredRevision::NEW);
+        assert_eq!(ColdState::default().revision, StoredRevision::NEW);
         assert!(ColdState::default().repeats.is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::held::SpillCopy;
-use super::letters::{aside, settling};
+use super::letters::{orphan_letter, settling_letter};
 use crate::event::{DeliveryNumber, Event};
 use crate::letter::{Cause, LetterId};
 
@@ -21,14 +21,14 @@ impl Sequencer {
         let held = lane.held.get(position).expect("the caller found the event at this position");
         let sequence = held.sequence;
         if held.event.content() != event.content() {
-            self.conflict(index, sequence, delivery, event);
+            self.dead_letter_conflict(index, sequence, delivery, event);
         } else if held.copy == SpillCopy::Stored {
-            self.duplicate(delivery);
+            self.count_duplicate(delivery);
         } else if held.delivery == 0 {
             // Replay or an offer brought the event first, and now the source has delivered it.
-            lane.held.deliver(position, delivery);
+            lane.held.set_delivery(position, delivery);
         } else if delivery != 0 {
-            lane.rare.make().repeats.push((sequence, delivery));
+            lane.cold.get_or_init().repeats.push((sequence, delivery));
         }
     }
 
@@ -40,59 +40,65 @@ impl Sequencer {
         event: Arc<Event>,
     ) {
         let lane = &mut self.lanes[index];
-        if lane.joins() {
-            self.wait(index, delivery, event);
+        if lane.has_unwritten_late() {
+            self.defer(index, delivery, event);
             return;
         }
         if lane.skipped(sequence) {
-            self.late(index, sequence, delivery, event);
+            self.settle_late_original(index, sequence, delivery, event);
             return;
         }
-        let differs = lane.job.digests.differs(lane.job.next, sequence, event.content());
+        let differs = lane.record.digests.differs(lane.record.next, sequence, event.content());
         if differs == Some(true) {
-            self.conflict(index, sequence, delivery, &event);
+            self.dead_letter_conflict(index, sequence, delivery, &event);
         } else {
-            self.duplicate(delivery);
+            self.count_duplicate(delivery);
         }
     }
 
     /// Settles the late original of a skipped sequence: its letter replaces the empty letter.
-    fn late(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
+    fn settle_late_original(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        delivery: DeliveryNumber,
+        event: Arc<Event>,
+    ) {
         let lane = &mut self.lanes[index];
         let error = "the event arrived after its sequence had been skipped".into();
-        let letter = settling(&lane.key, sequence, Some(&event), Cause::Late, error, None);
+        let letter = settling_letter(&lane.key, sequence, Some(&event), Cause::Late, error, None);
         let bytes = letter.memory();
         let empty = LetterId { key: Arc::clone(&lane.key), sequence, tag: 0 };
         let chunk = lane.chunk(None, &self.settings);
         // If the same chunk skips the sequence, the empty letter has not been written yet.
         chunk.letters.retain(|letter| letter.id != empty);
-        chunk.consumed.push(empty);
+        chunk.removed_letters.push(empty);
         chunk.letters.push(letter);
-        chunk.joined.push((delivery, event));
+        chunk.late_originals.push((delivery, event));
         chunk.bytes += bytes;
         self.memory += bytes;
     }
 
-    pub(super) fn duplicate(&mut self, delivery: DeliveryNumber) {
+    pub(super) fn count_duplicate(&mut self, delivery: DeliveryNumber) {
         if delivery != 0 {
             self.stats.duplicates += 1;
             self.window.finish(delivery);
         }
     }
 
-    pub(super) fn conflict(
+    pub(super) fn dead_letter_conflict(
         &mut self,
         index: u32,
         sequence: u64,
         delivery: DeliveryNumber,
         event: &Arc<Event>,
     ) {
-        if self.lanes[index].assumed {
-            self.wait(index, delivery, Arc::clone(event));
+        if self.lanes[index].absence_assumed {
+            self.defer(index, delivery, Arc::clone(event));
             return;
         }
         let error = "another event with different content has the same identity".into();
-        let letter = aside(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
-        self.free_letter(letter, delivery);
+        let letter = orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
+        self.queue_orphan_letter(letter, delivery);
     }
 }

@@ -9,11 +9,11 @@ use super::lane::{DeferredEvent, Lane, LaneMode, RunningTurn};
 impl Sequencer {
     /// Discards everything that is not durable and restarts from the stored job. The events that
     /// are not durable wait for the load as if they had just arrived.
-    pub(super) fn load_again(&mut self, index: u32) {
+    pub(super) fn restart_lane(&mut self, index: u32) {
         self.unwind(index);
         self.lanes[index].mode = LaneMode::Loading;
         self.loads.push_back(index);
-        self.settle(index);
+        self.reschedule(index);
     }
 
     /// Yields the job, because another partition took it over. The lane takes the job back only
@@ -22,14 +22,14 @@ impl Sequencer {
     pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
         self.unwind(index);
         let lane = &self.lanes[index];
-        if lane.arrivals.iter().any(|arrival| is_next(&self.settings, next, &arrival.event)) {
-            self.load_again(index);
+        if lane.deferred.iter().any(|arrival| is_next(&self.settings, next, &arrival.event)) {
+            self.restart_lane(index);
             return;
         }
         let lane = &mut self.lanes[index];
         lane.mode = LaneMode::Foreign(next);
-        lane.rare.make().reload_at = Some(self.now + self.settings.gap.timeout.max(1));
-        self.settle(index);
+        lane.cold.get_or_init().reload_at = Some(self.now + self.settings.gap.timeout.max(1));
+        self.reschedule(index);
     }
 
     /// Marks the lane as broken, because the key's stored record cannot be read. The sequencer
@@ -38,59 +38,59 @@ impl Sequencer {
     pub(super) fn break_lane(&mut self, index: u32, error: String) {
         self.unwind(index);
         self.lanes[index].mode = LaneMode::Broken(error);
-        self.take_arrivals(index);
-        self.settle(index);
+        self.accept_deferred(index);
+        self.reschedule(index);
     }
 
     /// Turns the events that are not durable back into arrivals.
     fn unwind(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         debug_assert!(!lane.writing, "a lane starts again only when no write of it is in flight");
-        let arrivals = std::mem::take(&mut lane.arrivals);
+        let arrivals = std::mem::take(&mut lane.deferred);
         for held in lane.held.take() {
             self.memory -= held.event.memory();
             if held.copy == SpillCopy::Stored {
                 continue;
             }
             let repeats =
-                lane.rare.repeats.iter().filter(|(sequence, _)| *sequence == held.sequence);
+                lane.cold.repeats.iter().filter(|(sequence, _)| *sequence == held.sequence);
             let deliveries = std::iter::once(held.delivery).chain(repeats.map(|(_, d)| *d));
             for delivery in deliveries {
                 self.memory += held.event.memory();
                 let replayed = held.replayed && delivery == 0;
                 let event = held.event.clone();
-                lane.arrivals.push(DeferredEvent { delivery, event, replayed });
+                lane.deferred.push(DeferredEvent { delivery, event, replayed });
             }
         }
         for chunk in std::mem::take(&mut lane.pending) {
             self.ahead -= chunk.events;
             self.memory -= chunk.bytes;
-            for (delivery, event) in chunk.joined {
+            for (delivery, event) in chunk.late_originals {
                 self.memory += event.memory();
-                lane.arrivals.push(DeferredEvent::new(delivery, event));
+                lane.deferred.push(DeferredEvent::new(delivery, event));
             }
         }
         // Their memory stays counted, because a check becomes an arrival.
-        let checks = lane.rare.take_checks();
-        lane.arrivals.extend(
+        let checks = lane.cold.take_checks();
+        lane.deferred.extend(
             checks.into_iter().map(|check| DeferredEvent::new(check.delivery, check.event)),
         );
-        lane.arrivals.extend(arrivals);
+        lane.deferred.extend(arrivals);
 
         let settings = &self.settings;
-        let fresh = Lane::new(lane.key.clone(), lane.shard, lane.birth, settings);
+        let fresh = Lane::new(lane.key.clone(), lane.shard, lane.serial, settings);
         let old = std::mem::replace(lane, fresh);
-        lane.arrivals = old.arrivals;
+        lane.deferred = old.deferred;
         lane.turn = old.turn.map(|turn| RunningTurn { stale: true, ..turn });
         lane.dirty = old.dirty;
         lane.ready = old.ready;
-        if old.rare.again.is_some() || old.rare.timer.is_some() {
-            let rare = lane.rare.make();
-            (rare.again, rare.timer) = (old.rare.again, old.rare.timer);
+        if old.cold.trapped.is_some() || old.cold.timer_at.is_some() {
+            let rare = lane.cold.get_or_init();
+            (rare.trapped, rare.timer_at) = (old.cold.trapped, old.cold.timer_at);
         }
-        lane.class = old.class;
-        lane.restless = old.restless;
-        lane.charged = old.charged;
+        lane.counted_state = old.counted_state;
+        lane.will_change = old.will_change;
+        lane.counted_memory = old.counted_memory;
         if fault!(self, KeepRefusedState) {
             self.lanes[index].state = old.state;
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::letters::{far_ahead_id, settling};
+use super::letters::{far_ahead_id, settling_letter};
 use crate::job::{FailureInfo, KeyStatus};
 use crate::letter::Cause;
 use crate::limit::tagged;
@@ -13,49 +13,54 @@ use crate::version::Rollout;
 
 impl Sequencer {
     /// Handles a failure of the event at `done`.
-    pub(super) fn failed(&mut self, index: u32, failure: FailedAttempt, version: &Arc<Rollout>) {
+    pub(super) fn handle_failure(
+        &mut self,
+        index: u32,
+        failure: FailedAttempt,
+        version: &Arc<Rollout>,
+    ) {
         self.stats.failures += 1;
         self.stats.failures_by_kind[failure.kind as usize] += 1;
         let never_enough = fault!(self, RetryForEver);
         let settings = &self.settings.retry;
         let lane = &mut self.lanes[index];
         if failure.kind.may_pass() {
-            lane.job.attempts = lane.job.attempts.saturating_add(1);
-            if lane.job.attempts >= settings.attempts && !never_enough {
-                self.exhausted(index, failure, version);
+            lane.record.attempts = lane.record.attempts.saturating_add(1);
+            if lane.record.attempts >= settings.attempts && !never_enough {
+                self.handle_exhausted(index, failure, version);
                 return;
             }
             let delay = match failure.after_ms {
                 Some(wish) => wish.min(settings.backoff.max),
-                None => self.jitter.delay(settings.backoff, lane.job.attempts - 1),
+                None => self.jitter.delay(settings.backoff, lane.record.attempts - 1),
             };
-            let rare = lane.rare.make();
-            rare.again = None;
+            let rare = lane.cold.get_or_init();
+            rare.trapped = None;
             rare.retry_at = Some(self.now.saturating_add(delay));
-            lane.job.trouble = Some(Box::new(trouble(failure, version)));
-            lane.header = true;
+            lane.record.failure = Some(Box::new(handler_failure(failure, version)));
+            lane.must_write = true;
         } else if lane.has_trapped() && !never_enough {
-            self.exhausted(index, failure, version);
+            self.handle_exhausted(index, failure, version);
         } else {
             // The retry follows at once, on a fresh instance, because an earlier event may have
             // damaged the instance.
-            lane.rare.make().again = lane.at_done();
+            lane.cold.get_or_init().trapped = lane.next_event();
         }
     }
 
-    fn exhausted(&mut self, index: u32, failure: FailedAttempt, version: &Arc<Rollout>) {
-        let active = self.settings.version.as_ref();
+    fn handle_exhausted(&mut self, index: u32, failure: FailedAttempt, version: &Arc<Rollout>) {
+        let active = self.settings.rollout.as_ref();
         if self.settings.retry.on_new_version
             && active.is_none_or(|active| active.build.version != version.build.version)
         {
             // Another version became active during the turn, and has not tried the event yet.
-            self.calm(index);
+            self.clear_failure(index);
             return;
         }
         match self.settings.retry.on_exhausted {
             ExhaustedPolicy::Skip => self.skip_failed(index, failure, version),
             ExhaustedPolicy::Park | ExhaustedPolicy::Wait => {
-                self.park(index, trouble(failure, version));
+                self.park(index, handler_failure(failure, version));
             }
         }
     }
@@ -69,82 +74,83 @@ impl Sequencer {
         let sequence = held.sequence;
         let cause = failure.kind.cause();
         let label = Some(Arc::clone(&version.build.version));
-        let letter = settling(&lane.key, sequence, Some(&event), cause, failure.message, label);
+        let letter =
+            settling_letter(&lane.key, sequence, Some(&event), cause, failure.message, label);
         let consumed = replayed.then(|| far_ahead_id(&lane.key, sequence, &event));
         let bytes = letter.memory();
         let chunk = lane.chunk(Some(Arc::clone(version)), &self.settings);
         chunk.next = sequence + 1;
         chunk.events += 1;
         chunk.letters.push(letter);
-        chunk.consumed.extend(consumed);
+        chunk.removed_letters.extend(consumed);
         chunk.bytes += bytes;
         self.memory += bytes;
         self.ahead += 1;
         lane.done += 1;
-        lane.held.executed(1);
+        lane.held.mark_executed(1);
         lane.ended = ends && !fault!(self, ForgetTheEnd);
-        self.calm(index);
+        self.clear_failure(index);
     }
 
     /// Stops the key at the event at `done`. The lane then spills the held events.
     pub(super) fn park(&mut self, index: u32, trouble: FailureInfo) {
         let lane = &mut self.lanes[index];
-        lane.job.status = KeyStatus::Parked;
-        lane.job.generation = lane.job.generation.wrapping_add(1);
-        lane.job.trouble = Some(Box::new(trouble));
-        if let Some(rare) = lane.rare.there() {
-            (rare.again, rare.retry_at) = (None, None);
+        lane.record.status = KeyStatus::Parked;
+        lane.record.park_count = lane.record.park_count.wrapping_add(1);
+        lane.record.failure = Some(Box::new(trouble));
+        if let Some(rare) = lane.cold.get_mut() {
+            (rare.trapped, rare.retry_at) = (None, None);
             rare.forget_gap();
         }
         lane.spill_all = true;
-        lane.header = true;
+        lane.must_write = true;
     }
 
     /// Resumes a parked key from the event at which it stopped.
     pub(super) fn resume(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        lane.job.status = KeyStatus::Active;
-        lane.header = true;
-        if let Some(rare) = lane.rare.there() {
+        lane.record.status = KeyStatus::Active;
+        lane.must_write = true;
+        if let Some(rare) = lane.cold.get_mut() {
             // The reload was scheduled because the key was full.
             rare.reload_at = None;
         }
-        self.calm(index);
+        self.clear_failure(index);
     }
 
     /// Clears the failure history of the event at `done`.
-    fn calm(&mut self, index: u32) {
+    fn clear_failure(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        if let Some(rare) = lane.rare.there() {
-            (rare.again, rare.retry_at) = (None, None);
+        if let Some(rare) = lane.cold.get_mut() {
+            (rare.trapped, rare.retry_at) = (None, None);
         }
-        lane.job.attempts = 0;
-        lane.job.rounds = 0;
-        lane.job.trouble = None;
+        lane.record.attempts = 0;
+        lane.record.rounds = 0;
+        lane.record.failure = None;
     }
 
     /// Retries the event at `done`, because the backoff is over.
     pub(super) fn retry_now(&mut self, index: u32) {
         let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
-        lane.rare.make().retry_at = None;
-        if lane.held.to_run() == 0 && lane.rare.rest.count == 0 {
+        lane.cold.get_or_init().retry_at = None;
+        if lane.held.to_run() == 0 && lane.cold.stored_only.count == 0 {
             // The event must arrive again: from the source or, if it was a lost last event, by the
             // next tail request. Until then nothing is due.
-            lane.rare.make().tail_at = tail;
-            lane.header = true;
+            lane.cold.get_or_init().tail_at = tail;
+            lane.must_write = true;
         }
     }
 
     pub(super) fn version_changed(&mut self, version: Option<Arc<Rollout>>) {
-        self.settings.version = version;
+        self.settings.rollout = version;
         for index in self.lanes.indices() {
             self.lanes[index].compare_versions(&self.settings);
             self.retry_under_new_version(index);
-            self.settle(index);
+            self.reschedule(index);
         }
         // Due keys were not read while no version was available.
-        self.due.soon(self.now);
+        self.due.schedule(self.now);
     }
 
     /// Resumes a key that a failure of one version parked, under another version.
@@ -153,8 +159,8 @@ impl Sequencer {
         if !self.settings.retry.on_new_version || !lane.live() || !lane.parked() {
             return;
         }
-        let Some(trouble) = &lane.job.trouble else { return };
-        if let Some(active) = &self.settings.version
+        let Some(trouble) = &lane.record.failure else { return };
+        if let Some(active) = &self.settings.rollout
             && trouble.version.as_ref().is_some_and(|failed| *failed != active.build.version)
         {
             self.resume(index);
@@ -162,7 +168,7 @@ impl Sequencer {
     }
 }
 
-fn trouble(failure: FailedAttempt, version: &Arc<Rollout>) -> FailureInfo {
+fn handler_failure(failure: FailedAttempt, version: &Arc<Rollout>) -> FailureInfo {
     FailureInfo {
         cause: failure.kind.cause(),
         error: tagged(failure.limit, failure.message),
@@ -172,6 +178,6 @@ fn trouble(failure: FailedAttempt, version: &Arc<Rollout>) -> FailureInfo {
 }
 
 /// Returns the reason of a key that is stopped because an event never arrived.
-pub(super) fn missing(error: String) -> FailureInfo {
+pub(super) fn gap_failure(error: String) -> FailureInfo {
     FailureInfo { cause: Cause::Gap, error, since: 0, version: None }
 }

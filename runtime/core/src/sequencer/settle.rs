@@ -9,18 +9,18 @@ use crate::settings::SequencerSettings;
 use crate::stats::LaneState;
 
 impl Sequencer {
-    pub(super) fn settle(&mut self, index: u32) {
+    pub(super) fn reschedule(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if lane.live() {
             lane.advance_front();
-            let is_open = lane.job.gaps.open().is_some();
-            if lane.rare.is_some() || lane.parked() || lane.has_gap() || is_open {
-                if let Some(error) = lane.breaks() {
+            let is_open = lane.record.gaps.open().is_some();
+            if lane.cold.is_some() || lane.parked() || lane.has_gap() || is_open {
+                if let Some(error) = lane.take_break_reason() {
                     self.break_lane(index, error);
                     return;
                 }
                 self.update_gap(index);
-                self.want_page(index);
+                self.request_page(index);
                 self.overflow_held(index);
                 self.watch_full(index);
             }
@@ -35,67 +35,68 @@ impl Sequencer {
                 self.shards[lane.shard as usize].dirty.push_back(index);
             }
         }
-        self.lanes[index].rare.release();
-        self.count(index);
-        if self.lanes[index].rare.is_some() {
-            self.arm(index);
+        self.lanes[index].cold.release();
+        self.update_counts(index);
+        if self.lanes[index].cold.is_some() {
+            self.set_timer(index);
         }
     }
 
     /// Sets a timer for the lane's earliest deadline.
-    fn arm(&mut self, index: u32) {
+    fn set_timer(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let gap = lane.gap_clock();
-        let tail = lane.rare.tail_at.filter(|_| lane.class == LaneState::Idle);
+        let tail = lane.cold.tail_at.filter(|_| lane.counted_state == LaneState::Idle);
         let mut at = u64::MAX;
-        for deadline in [lane.rare.retry_at, lane.rare.reload_at, tail, gap] {
+        for deadline in [lane.cold.retry_at, lane.cold.reload_at, tail, gap] {
             at = at.min(deadline.unwrap_or(u64::MAX));
         }
-        if at < lane.rare.timer.unwrap_or(u64::MAX) {
-            lane.rare.make().timer = Some(at);
-            self.timers.set(at, index, lane.birth);
+        if at < lane.cold.timer_at.unwrap_or(u64::MAX) {
+            lane.cold.get_or_init().timer_at = Some(at);
+            self.timers.set(at, index, lane.serial);
         }
     }
 
     pub(super) fn lane_timeout(&mut self, index: u32) {
         let now = self.now;
         let lane = &mut self.lanes[index];
-        if let Some(rare) = lane.rare.there() {
-            rare.timer = None;
+        if let Some(rare) = lane.cold.get_mut() {
+            rare.timer_at = None;
         }
-        if lane.rare.retry_at.is_some_and(|at| at <= now) {
+        if lane.cold.retry_at.is_some_and(|at| at <= now) {
             self.retry_now(index);
         }
         if self.lanes[index].gap_clock().is_some_and(|at| at <= now) {
-            self.gap_round(index);
+            self.start_gap_round(index);
         }
         let lane = &mut self.lanes[index];
-        let reload = lane.rare.there().and_then(|rare| rare.reload_at.take_if(|at| *at <= now));
+        let reload = lane.cold.get_mut().and_then(|rare| rare.reload_at.take_if(|at| *at <= now));
         if reload.is_some() && !lane.writing {
-            self.load_again(index);
+            self.restart_lane(index);
         }
-        if self.lanes[index].rare.tail_at.is_some_and(|at| at <= now) {
-            self.ask_for_tail(index);
+        if self.lanes[index].cold.tail_at.is_some_and(|at| at <= now) {
+            self.request_tail(index);
         }
-        self.settle(index);
+        self.reschedule(index);
     }
 
     /// Updates the list and the counts that the lane belongs in.
-    pub(super) fn count(&mut self, index: u32) {
+    pub(super) fn update_counts(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let own = lane.own_memory();
-        self.memory = self.memory + own - lane.charged;
-        lane.charged = own;
+        self.memory = self.memory + own - lane.counted_memory;
+        lane.counted_memory = own;
 
-        let class = class_of(lane, &self.settings);
-        self.stats.lanes_by_state[lane.class as usize] -= 1;
+        let class = lane_state(lane, &self.settings);
+        self.stats.lanes_by_state[lane.counted_state as usize] -= 1;
         self.stats.lanes_by_state[class as usize] += 1;
-        lane.class = class;
+        lane.counted_state = class;
 
-        let restless = lane.rare.gap.as_ref().is_some_and(|gap| !gap.for_ever())
-            || lane.rare.reload_at.is_some();
-        self.restless = self.restless + usize::from(restless) - usize::from(lane.restless);
-        lane.restless = restless;
+        let restless = lane.cold.gap.as_ref().is_some_and(|gap| !gap.waits_forever())
+            || lane.cold.reload_at.is_some();
+        self.changing_lanes =
+            self.changing_lanes + usize::from(restless) - usize::from(lane.will_change);
+        lane.will_change = restless;
 
         let list = if lane.durable() {
             Some(LaneList::Evictable)
@@ -104,11 +105,11 @@ impl Sequencer {
         } else {
             None
         };
-        self.lanes.list(index, list);
+        self.lanes.move_to(index, list);
     }
 }
 
-fn class_of(lane: &Lane, settings: &SequencerSettings) -> LaneState {
+fn lane_state(lane: &Lane, settings: &SequencerSettings) -> LaneState {
     match lane.mode {
         LaneMode::Loading => return LaneState::Loading,
         LaneMode::Foreign(_) => return LaneState::Waiting,
@@ -117,7 +118,7 @@ fn class_of(lane: &Lane, settings: &SequencerSettings) -> LaneState {
     }
     if lane.turn.is_some() {
         LaneState::Running
-    } else if lane.rare.page.is_some() {
+    } else if lane.cold.page.is_some() {
         LaneState::Loading
     } else if lane.ready {
         LaneState::Ready
@@ -125,11 +126,11 @@ fn class_of(lane: &Lane, settings: &SequencerSettings) -> LaneState {
         LaneState::Committing
     } else if lane.parked() {
         LaneState::Parked
-    } else if lane.rare.retry_at.is_some() {
+    } else if lane.cold.retry_at.is_some() {
         LaneState::Retrying
     } else if lane.lacks_version(settings) && lane.has_next() {
         LaneState::Version
-    } else if lane.rare.gap.is_some() {
+    } else if lane.cold.gap.is_some() {
         LaneState::Waiting
     } else {
         LaneState::Idle

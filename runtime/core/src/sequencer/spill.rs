@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::held::{HeldEvent, SpillCopy};
-use super::letters::{aside, settling};
+use super::letters::{orphan_letter, settling_letter};
 use super::window::NO_LANE;
 use super::{Sequencer, ShardState};
 use crate::effect::Effect;
@@ -17,24 +17,24 @@ use crate::turn::AttemptToken;
 impl Sequencer {
     /// Reads spilled events back when the next event to execute is among them, or when a key's end
     /// leaves spilled events to dead-letter.
-    pub(super) fn want_page(&mut self, index: u32) {
+    pub(super) fn request_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        let asked = lane.rare.page.is_some() || lane.rare.unreadable.is_some();
-        if asked || lane.rare.rest.count == 0 || lane.writing {
+        let asked = lane.cold.page.is_some() || lane.cold.unreadable.is_some();
+        if asked || lane.cold.stored_only.count == 0 || lane.writing {
             return;
         }
         if lane.turn.is_some() {
             // The turn may take long, and other lanes need the memory until it ends.
             return;
         }
-        let next = lane.done + lane.running() as u64;
-        let from = if lane.over() {
-            lane.rare.rest.first
+        let next = lane.done + lane.running_events() as u64;
+        let from = if lane.end_is_durable() {
+            lane.cold.stored_only.first
         } else if lane.ended
             || lane.parked()
-            || lane.rare.retry_at.is_some()
+            || lane.cold.retry_at.is_some()
             || lane.lacks_version(&self.settings)
-            || !lane.rare.rest.spans(next)
+            || !lane.cold.stored_only.spans(next)
             || lane.held.find(next).is_ok()
         {
             return;
@@ -43,8 +43,8 @@ impl Sequencer {
         };
         let serial = self.next_serial();
         let lane = &mut self.lanes[index];
-        lane.rare.make().page = Some(serial);
-        self.pages.ask(AttemptToken { lane: index, serial });
+        lane.cold.get_or_init().page = Some(serial);
+        self.outstanding_pages.insert(AttemptToken { lane: index, serial });
         self.effects.push_back(Effect::ReadSpill {
             token: AttemptToken { lane: index, serial },
             key: lane.key.clone(),
@@ -56,38 +56,39 @@ impl Sequencer {
 
     pub(super) fn spill_read(&mut self, token: AttemptToken, read: Result<SpillPage, String>) {
         // This counts answers that no lane waits for, too.
-        self.pages.answer(token);
-        let Some(index) = self.answered(token, |lane| Some(&mut lane.rare.there()?.page)) else {
+        self.outstanding_pages.remove(token);
+        let Some(index) = self.match_completion(token, |lane| Some(&mut lane.cold.get_mut()?.page))
+        else {
             return;
         };
         let lane = &mut self.lanes[index];
-        if lane.ended && !lane.over() {
+        if lane.ended && !lane.end_is_durable() {
             // When the end is durable, the events are read again and dead-lettered.
-            self.settle(index);
+            self.reschedule(index);
             return;
         }
         let (events, end) = match read {
             Ok(page) => page,
             Err(error) => {
-                lane.rare.make().unreadable = Some(error);
-                self.settle(index);
+                lane.cold.get_or_init().unreadable = Some(error);
+                self.reschedule(index);
                 return;
             }
         };
         // Events that are also in memory were spilled meanwhile, and `rest` does not count them.
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
-        let left = lane.rare.rest.count.saturating_sub(read as u64);
+        let left = lane.cold.stored_only.count.saturating_sub(read as u64);
         match events.last() {
-            Some(&(read, _)) if !end && left > 0 && read < lane.rare.rest.last => {
+            Some(&(read, _)) if !end && left > 0 && read < lane.cold.stored_only.last => {
                 let first = read + 1;
-                let last = lane.rare.rest.last;
-                lane.rare.make().rest = SpillExtent { count: left, first, last };
+                let last = lane.cold.stored_only.last;
+                lane.cold.get_or_init().stored_only = SpillExtent { count: left, first, last };
             }
-            _ => lane.rare.make().rest = SpillExtent::default(),
+            _ => lane.cold.get_or_init().stored_only = SpillExtent::default(),
         }
         for (sequence, event) in events {
-            if self.lanes[index].over() {
-                self.bury(index, sequence, &event);
+            if self.lanes[index].end_is_durable() {
+                self.dead_letter_spilled(index, sequence, &event);
             } else {
                 self.unspill(index, sequence, event);
             }
@@ -95,16 +96,16 @@ impl Sequencer {
         // Memory now knows the sequences that were read, so the checks against them are decided
         // again.
         self.lanes[index].front = self.lanes[index].done;
-        for check in self.lanes[index].rare.take_checks() {
+        for check in self.lanes[index].cold.take_checks() {
             self.memory -= check.event.memory();
-            self.take(index, check.delivery, check.event);
+            self.accept(index, check.delivery, check.event);
         }
         let lane = &mut self.lanes[index];
-        if lane.rare.rest.count == 0 && (lane.ended || lane.held.is_empty()) {
+        if lane.cold.stored_only.count == 0 && (lane.ended || lane.held.is_empty()) {
             // The record counts more spilled events than the store holds.
-            lane.header |= lane.job.spilled.count > 0;
+            lane.must_write |= lane.record.spilled.count > 0;
         }
-        self.settle(index);
+        self.reschedule(index);
     }
 
     /// Puts a spilled event back into memory.
@@ -125,55 +126,60 @@ impl Sequencer {
                 // the store may still lose the copy, and no commit would write it again.
                 let held = lane.held.get(position);
                 if held.is_some_and(|held| held.copy != SpillCopy::Writing) {
-                    self.stored(index, position);
+                    self.finish_stored(index, position);
                 }
             }
             Ok(_) => {
                 let error = "another event with the same sequence is being executed".into();
-                let letter = aside(&lane.key, sequence, &event, Cause::Conflict, error);
-                self.free_letter(letter, 0);
+                let letter = orphan_letter(&lane.key, sequence, &event, Cause::Conflict, error);
+                self.queue_orphan_letter(letter, 0);
             }
         }
     }
 
     /// Finishes the deliveries of a held event, because the spill area has a copy.
-    pub(super) fn stored(&mut self, index: u32, position: usize) {
+    pub(super) fn finish_stored(&mut self, index: u32, position: usize) {
         let lane = &mut self.lanes[index];
-        let Some((sequence, delivery)) = lane.held.stored(position) else { return };
+        let Some((sequence, delivery)) = lane.held.mark_stored(position) else { return };
         self.window.finish(delivery);
         self.finish_repeats(index, sequence);
     }
 
     pub(super) fn finish_repeats(&mut self, index: u32, sequence: u64) {
         for delivery in self.lanes[index].take_repeats(sequence) {
-            self.duplicate(delivery);
+            self.count_duplicate(delivery);
         }
     }
 
     /// Dead-letters an event that was spilled before its key ended.
-    pub(super) fn bury(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
+    pub(super) fn dead_letter_spilled(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
         let letter = self.after_end_letter(index, sequence, event);
-        self.free_letter(letter, 0);
+        self.queue_orphan_letter(letter, 0);
     }
 
     /// Evicts held events that the store has and that cannot run soon.
-    pub(super) fn unload(&mut self, index: u32) {
-        let slow = self.filling() && self.lanes[index].turn.is_some();
+    pub(super) fn evict_stored(&mut self, index: u32) {
+        let slow = self.is_nearly_full() && self.lanes[index].turn.is_some();
         let lane = &mut self.lanes[index];
-        if !(slow || lane.blocked()) || lane.rare.page.is_some() || lane.ended {
+        if !(slow || lane.blocked()) || lane.cold.page.is_some() || lane.ended {
             return;
         }
-        let stopped = lane.parked() || lane.rare.retry_at.is_some() || lane.rare.newer.is_some();
+        let stopped =
+            lane.parked() || lane.cold.retry_at.is_some() || lane.cold.newer_rollout.is_some();
         let from = if slow || stopped {
-            lane.done + lane.running() as u64
+            lane.done + lane.running_events() as u64
         } else {
-            let gap = lane.rare.gap.as_ref().map_or(u64::MAX, |gap| gap.at);
-            let rest = if lane.rare.rest.count > 0 { lane.rare.rest.first } else { u64::MAX };
+            let gap = lane.cold.gap.as_ref().map_or(u64::MAX, |gap| gap.at);
+            let rest = if lane.cold.stored_only.count > 0 {
+                lane.cold.stored_only.first
+            } else {
+                u64::MAX
+            };
             gap.min(rest)
         };
         let stored = |held: &HeldEvent| held.sequence >= from && held.copy == SpillCopy::Stored;
-        for held in lane.held.extract(lane.running(), stored) {
-            lane.rare.make().rest.add(held.sequence);
+        for held in lane.held.extract(lane.running_events(), stored) {
+            lane.cold.get_or_init().stored_only.add(held.sequence);
             self.memory -= held.event.memory();
         }
         lane.front = lane.done;
@@ -181,7 +187,7 @@ impl Sequencer {
 
     /// Returns the time when the oldest delivery has waited long enough for its lane to spill.
     pub(super) fn spill_timeout(&self) -> Option<u64> {
-        let head = self.window.head()?;
+        let head = self.window.oldest()?;
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
     }
 
@@ -189,7 +195,7 @@ impl Sequencer {
     /// missing, no lane spills: all keys wait, and the source keeps the events without room.
     pub(super) fn can_spill_head(&self, lane: u32) -> bool {
         lane != NO_LANE
-            && self.settings.version.is_some()
+            && self.settings.rollout.is_some()
             && !fault!(self, NeverSpill)
             && self.lanes.get(lane).is_some_and(|lane| {
                 lane.live() && !lane.spill_all && lane.can_spill(&self.settings)
@@ -203,15 +209,15 @@ impl Sequencer {
         // A lane that holds only checks has nothing to spill, but that does not mean that it is
         // full.
         let room =
-            lane.job.spilled.count < self.settings.spill_limit || lane.can_spill(&self.settings);
+            lane.record.spilled.count < self.settings.spill_limit || lane.can_spill(&self.settings);
         if self.settings.overflow != OverflowPolicy::DeadLetter
-            || (lane.held.loose() == 0 && lane.rare.checks.is_empty())
+            || (lane.held.not_durable() == 0 && lane.cold.checks.is_empty())
             || lane.ended
             || lane.turn.is_some()
             || lane.writing
             || !lane.pending.is_empty()
             || !lane.blocked()
-            || lane.assumed
+            || lane.absence_assumed
             || room
         {
             return;
@@ -222,8 +228,8 @@ impl Sequencer {
         let over = lane.held.extract(0, beyond).into_iter();
         let mut over: Vec<_> =
             over.map(|held| (held.sequence, held.delivery, held.event)).collect();
-        if lane.rare.page.is_none() && !lane.rare.rest.contiguous() {
-            let checks = lane.rare.take_checks().into_iter();
+        if lane.cold.page.is_none() && !lane.cold.stored_only.contiguous() {
+            let checks = lane.cold.take_checks().into_iter();
             over.extend(checks.map(|check| (check.sequence, check.delivery, check.event)));
         }
         if over.is_empty() {
@@ -242,9 +248,9 @@ impl Sequencer {
             if let Some(ids) = &mut lane.ids {
                 ids.forget_from(sequence);
             }
-            self.overflow(index, sequence, delivery, &event);
+            self.dead_letter_overflow(index, sequence, delivery, &event);
             for delivery in self.lanes[index].take_repeats(sequence) {
-                self.overflow(index, sequence, delivery, &event);
+                self.dead_letter_overflow(index, sequence, delivery, &event);
             }
         }
     }
@@ -267,8 +273,9 @@ impl Sequencer {
             self.memory -= held.event.memory();
             lane.front = lane.done;
         }
-        if lane.held.loose() > 0 && lane.rare.reload_at.is_none() {
-            lane.rare.make().reload_at = Some(self.now.saturating_add(self.settings.due_poll));
+        if lane.held.not_durable() > 0 && lane.cold.reload_at.is_none() {
+            lane.cold.get_or_init().reload_at =
+                Some(self.now.saturating_add(self.settings.due_poll));
         }
     }
 
@@ -276,16 +283,16 @@ impl Sequencer {
     pub(super) fn stalled(&self) -> bool {
         self.window.len() >= self.prefetch
             && self.turns == 0
-            && self.loads_under_way.len() == 0
+            && self.outstanding_loads.len() == 0
             && self.ready.is_empty()
             && self.shards.iter().all(ShardState::is_quiet)
     }
 
     /// Dead-letters the held events of a key that has just ended.
-    pub(super) fn completed(&mut self, index: u32) {
+    pub(super) fn dead_letter_held(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         lane.spill_all = false;
-        if let Some(rare) = lane.rare.there() {
+        if let Some(rare) = lane.cold.get_mut() {
             rare.forget_gap();
             // A read in progress does not cover the events that are added to `rest` below.
             rare.page = None;
@@ -298,17 +305,17 @@ impl Sequencer {
             self.memory -= held.event.memory();
             if held.copy == SpillCopy::Stored {
                 // The event is dead-lettered with the other spilled events when they are read.
-                self.lanes[index].rare.make().rest.add(held.sequence);
+                self.lanes[index].cold.get_or_init().stored_only.add(held.sequence);
                 continue;
             }
-            self.after_end(index, held.sequence, held.delivery, &held.event);
+            self.dead_letter_after_end(index, held.sequence, held.delivery, &held.event);
             for delivery in self.lanes[index].take_repeats(held.sequence) {
-                self.after_end(index, held.sequence, delivery, &held.event);
+                self.dead_letter_after_end(index, held.sequence, delivery, &held.event);
             }
         }
         let lane = &mut self.lanes[index];
-        if lane.rare.rest.count == 0 && lane.job.spilled.count > 0 {
-            lane.header = true;
+        if lane.cold.stored_only.count == 0 && lane.record.spilled.count > 0 {
+            lane.must_write = true;
         }
     }
 
@@ -319,7 +326,8 @@ impl Sequencer {
         let mut bytes = 0;
         let mut letters = Vec::new();
         for sequence in first..=last {
-            let letter = settling(&lane.key, sequence, None, Cause::Gap, error.to_owned(), None);
+            let letter =
+                settling_letter(&lane.key, sequence, None, Cause::Gap, error.to_owned(), None);
             bytes += letter.memory();
             letters.push(letter);
         }
@@ -330,8 +338,8 @@ impl Sequencer {
         chunk.bytes += bytes;
         self.memory += bytes;
         lane.done = last + 1;
-        lane.job.rounds = 0;
-        lane.job.attempts = 0;
-        lane.job.trouble = None;
+        lane.record.rounds = 0;
+        lane.record.attempts = 0;
+        lane.record.failure = None;
     }
 }

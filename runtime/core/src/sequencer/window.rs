@@ -53,7 +53,7 @@ impl DeliveryWindow {
     }
 
     /// Assigns the delivery to a lane.
-    pub(super) fn belongs(&mut self, delivery: DeliveryNumber, lane: u32) {
+    pub(super) fn assign_lane(&mut self, delivery: DeliveryNumber, lane: u32) {
         let index = delivery.checked_sub(self.base);
         if let Some(slot) = index.and_then(|index| self.slots.get_mut(index as usize)) {
             slot.lane = lane;
@@ -97,7 +97,7 @@ impl DeliveryWindow {
         self.slots.len()
     }
 
-    pub(super) fn head(&self) -> Option<OldestDelivery> {
+    pub(super) fn oldest(&self) -> Option<OldestDelivery> {
         let slot = self.slots.front()?;
         Some(OldestDelivery { lane: slot.lane, at: slot.at, behind: self.done })
     }

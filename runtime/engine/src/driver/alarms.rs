@@ -9,7 +9,7 @@ use ordain_core::{
 };
 
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::text::{clean, cut, quoted};
+use ordain_util::text::{escape_invisible, shell_quoted, truncated};
 
 /// Lines per interval; further ones are only counted. A handler that fails for every key must not fill a disk with
 /// its log.
@@ -24,54 +24,54 @@ static THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
 /// Returns the batch if there is something to log once it is committed.
-pub(super) fn of(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
+pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     let tells = |write: &KeyWrite| {
         !write.letters.is_empty()
-            || newly_parked(&write.job).is_some()
-            || newly_waiting(&write.job).is_some()
+            || newly_parked(&write.record).is_some()
+            || newly_waiting(&write.record).is_some()
     };
     let any = !batch.letters.is_empty() || batch.writes.iter().any(tells);
     any.then(|| Arc::clone(batch))
 }
 
 /// Logs the alarms of a committed batch.
-pub(super) fn tell(stream: &str, batch: &Batch, applied: &AppliedCommit) {
+pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
     for (at, write) in batch.writes.iter().enumerate() {
         if applied.refused.binary_search_by_key(&at, |(position, _)| *position).is_ok() {
             continue;
         }
-        write.letters.iter().for_each(|letter| dead(stream, letter));
-        if let Some(trouble) = newly_parked(&write.job) {
-            parked(stream, write, trouble);
+        write.letters.iter().for_each(|letter| log_dead_letter(stream, letter));
+        if let Some(trouble) = newly_parked(&write.record) {
+            log_parked_key(stream, write, trouble);
         }
-        if let Some(gap) = newly_waiting(&write.job) {
-            waits(stream, write, gap);
+        if let Some(gap) = newly_waiting(&write.record) {
+            log_missing_event(stream, write, gap);
         }
     }
     // Known letters come from repeated deliveries.
-    let known = |at: usize| applied.known.binary_search(&at).is_ok();
+    let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
     let free = batch.letters.iter().enumerate().filter(|(at, _)| !known(*at));
-    free.for_each(|(_, letter)| dead(stream, letter));
+    free.for_each(|(_, letter)| log_dead_letter(stream, letter));
 }
 
 /// Returns the reason if a write parks its key. A write that only repeats the reason contains its time.
 fn newly_parked(job: &KeyRecord) -> Option<&FailureInfo> {
     let parks = job.status == KeyStatus::Parked;
-    job.trouble.as_deref().filter(|trouble| parks && trouble.since == 0)
+    job.failure.as_deref().filter(|trouble| parks && trouble.since == 0)
 }
 
-fn parked(stream: &str, write: &KeyWrite, trouble: &FailureInfo) {
-    if !may_tell() {
+fn log_parked_key(stream: &str, write: &KeyWrite, trouble: &FailureInfo) {
+    if !allow_line() {
         return;
     }
     tracing::warn!(
         stream,
-        key = %clean(&write.key),
-        event = write.job.next,
+        key = %escape_invisible(&write.key),
+        event = write.record.next,
         cause = trouble.cause.name(),
-        error = %short(trouble.words()),
+        error = %shortened(trouble.words()),
         "key parked: see `ordain keys why {stream} {}`",
-        quoted(&write.key)
+        shell_quoted(&write.key)
     );
 }
 
@@ -80,55 +80,55 @@ fn newly_waiting(job: &KeyRecord) -> Option<&GapEntry> {
     job.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
 
-fn waits(stream: &str, write: &KeyWrite, gap: &GapEntry) {
-    if !may_tell() {
+fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {
+    if !allow_line() {
         return;
     }
     tracing::warn!(
         stream,
-        key = %clean(&write.key),
+        key = %escape_invisible(&write.key),
         first = gap.first,
         last = gap.last,
         rounds = gap.rounds,
         "event missing: requests to replay sources ended; the key waits; see `ordain keys why {stream} {}`",
-        quoted(&write.key)
+        shell_quoted(&write.key)
     );
 }
 
 /// Logs spilled events that cannot be read.
-pub(super) fn unread(stream: &str, key: &str, error: &str) {
-    if !may_tell() {
+pub(super) fn log_unreadable_spill(stream: &str, key: &str, error: &str) {
+    if !allow_line() {
         return;
     }
     tracing::error!(
         stream,
-        key = %clean(key),
-        error = %short(error),
+        key = %escape_invisible(key),
+        error = %shortened(error),
         "spilled events of the key unreadable; its events become dead letters"
     );
 }
 
-fn dead(stream: &str, letter: &DeadLetter) {
-    if !may_tell() {
+fn log_dead_letter(stream: &str, letter: &DeadLetter) {
+    if !allow_line() {
         return;
     }
     tracing::warn!(
         stream,
-        key = %clean(&letter.id.key),
+        key = %escape_invisible(&letter.id.key),
         sequence = letter.id.sequence,
         cause = letter.cause.name(),
-        error = %short(&letter.error),
+        error = %shortened(&letter.error),
         "dead letter"
     );
 }
 
-fn short(error: &str) -> String {
-    cut(clean(error).into_owned(), ERROR_BYTES)
+fn shortened(error: &str) -> String {
+    truncated(escape_invisible(error).into_owned(), ERROR_BYTES)
 }
 
 /// Returns whether one more line may be written. The first suppressed line starts a task that logs the
 /// number of suppressed lines when the interval is over.
-fn may_tell() -> bool {
+fn allow_line() -> bool {
     let mut throttle = throttle();
     let is_allowed = throttle.allow();
     if !is_allowed && throttle.suppressed() == 1 {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ordain_core::{Key, KeyRecord, KeyStatus, Rollout};
 use tokio::sync::{Semaphore, mpsc};
 
-use ordain_store::{KeyFilter, Mark, Partition, Store, insist_on};
+use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok};
 use ordain_util::backoff::Backoff;
 
 /// Keys in one page.
@@ -47,13 +47,13 @@ impl ParkedSearch {
             let (pages, keys) = mpsc::channel(1);
             let store = Arc::clone(store);
             let partition = partition.clone();
-            tokio::spawn(ParkedSearchTask { store, partition, decided, pages }.run());
+            tokio::spawn(ParkedSearchTask { store, partition, rollout: decided, pages }.run());
             keys
         }))
     }
 
     /// Returns whether the search has ended.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.0.is_none()
     }
 
@@ -71,19 +71,19 @@ impl ParkedSearch {
 struct ParkedSearchTask {
     store: Arc<dyn Store>,
     partition: Partition,
-    decided: Rollout,
+    rollout: Rollout,
     pages: mpsc::Sender<Vec<Key>>,
 }
 
 impl ParkedSearchTask {
     async fn run(self) {
         let Partition { stream, number } = &self.partition;
-        let Rollout { generation, build } = &self.decided;
+        let Rollout { number: generation, build } = &self.rollout;
         let stream = &**stream;
         let version = &*build.version;
         let generation = generation.to_string();
         let name = format!("version/{stream}/{number}");
-        let mark = insist_on("read of a mark", || self.store.mark(&name)).await;
+        let mark = retry_until_ok("read of a mark", || self.store.mark(&name)).await;
         if mark.as_deref() == Some(generation.as_bytes()) {
             return;
         }
@@ -92,7 +92,7 @@ impl ParkedSearchTask {
         let mut backoff = PASS_BACKOFF;
         for pass in 1..=PASS_LIMIT {
             let began = Instant::now();
-            let Some(found) = self.pass().await else { return };
+            let Some(found) = self.run_pass().await else { return };
             first = first.max(found);
             if found == 0 {
                 if first > 0 {
@@ -109,7 +109,7 @@ impl ParkedSearchTask {
                 }
                 let value = Bytes::copy_from_slice(generation.as_bytes());
                 let mark = [Mark { name: name.clone(), value }];
-                return insist_on("write of a mark", || self.store.put_marks(&mark)).await;
+                return retry_until_ok("write of a mark", || self.store.put_marks(&mark)).await;
             }
             if pass < PASS_LIMIT {
                 let delay = backoff.next_delay().max(began.elapsed()).min(MAX_PASS_DELAY);
@@ -127,12 +127,12 @@ impl ParkedSearchTask {
     }
 
     /// Sends the keys that the store shows, and returns their number; `None` if the receiver is gone.
-    async fn pass(&self) -> Option<usize> {
+    async fn run_pass(&self) -> Option<usize> {
         let status = Some(KeyStatus::Parked);
         let mut filter = KeyFilter {
             status,
             limit: KEY_PAGE_LIMIT,
-            looks: Some(KEY_RECORDS_PER_STEP),
+            scan_limit: Some(KEY_RECORDS_PER_STEP),
             ..KeyFilter::default()
         };
         let mut found = 0;
@@ -140,15 +140,15 @@ impl ParkedSearchTask {
             // The search of each partition reads the keys of the whole stream.
             let turn = SEARCH_PERMIT.acquire().await.ok()?;
             let began = Instant::now();
-            let page = insist_on("listing of parked keys", || {
+            let page = retry_until_ok("listing of parked keys", || {
                 self.store.keys(&self.partition.stream, &filter)
             });
             let page = page.await;
             let took = began.elapsed();
             let rows = page.rows.into_iter();
-            let ours = |job: &KeyRecord| self.is_meant(job);
+            let ours = |job: &KeyRecord| self.is_parked_by_other_version(job);
             let keys: Vec<Key> =
-                rows.filter(|row| row.job.as_ref().is_ok_and(ours)).map(|row| row.key).collect();
+                rows.filter(|row| row.record.as_ref().is_ok_and(ours)).map(|row| row.key).collect();
             found += keys.len();
             if !keys.is_empty() {
                 self.pages.send(keys).await.ok()?;
@@ -166,9 +166,9 @@ impl ParkedSearchTask {
     }
 
     /// Returns whether a failure of another version has parked this key of our partition.
-    fn is_meant(&self, job: &KeyRecord) -> bool {
-        let version = job.trouble.as_ref().and_then(|trouble| trouble.version.as_ref());
+    fn is_parked_by_other_version(&self, job: &KeyRecord) -> bool {
+        let version = job.failure.as_ref().and_then(|trouble| trouble.version.as_ref());
         job.partition == self.partition.number
-            && version.is_some_and(|version| *version != self.decided.build.version)
+            && version.is_some_and(|version| *version != self.rollout.build.version)
     }
 }

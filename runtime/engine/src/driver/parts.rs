@@ -31,9 +31,9 @@ pub struct DriverConfig {
     /// The channel to the publisher.
     pub publisher: mpsc::Sender<CommittedBatch>,
     /// The partition's data for the publisher, with its tenure.
-    pub target: Arc<PartitionHandle>,
+    pub handle: Arc<PartitionHandle>,
     /// Messages that an earlier process left in the outbox and that are being published.
-    pub left_over: Vec<Input>,
+    pub backlog: Vec<Input>,
     /// The channel from the workers and the publisher.
     pub completions: mpsc::Receiver<Completion>,
     /// The source of events.
@@ -43,11 +43,11 @@ pub struct DriverConfig {
     /// The replay sources for missing events.
     pub replay: replay::ReplaySources,
     /// The name of the source's checkpoint, if it can resume.
-    pub checkpoint: Option<String>,
+    pub checkpoint_name: Option<String>,
     /// `true` if the driver ends when the source has ended and everything is settled or held.
     pub once: bool,
     /// With `once`: `true` when the driver may end; `false` while other partitions may still send events.
     pub may_end: watch::Receiver<bool>,
     /// The figures that the driver updates.
-    pub progress: Arc<PartitionMetrics>,
+    pub metrics: Arc<PartitionMetrics>,
 }

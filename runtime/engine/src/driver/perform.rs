@@ -19,7 +19,7 @@ use super::{Driver, DriverError, alarms};
 use crate::incident::{self, CommitsRepeated, LostCommits};
 use crate::replay::ReplayAnswer;
 use crate::sink::CommittedBatch;
-use ordain_store::{StoreError, insist_on};
+use ordain_store::{StoreError, retry_until_ok};
 
 /// Turns that the driver submits to the workers together.
 const TURN_BATCH_LIMIT: usize = 128;
@@ -69,35 +69,35 @@ impl Driver {
             self.perform(effect);
         }
         // After a stop the driver writes nothing more, not even a checkpoint.
-        self.check()?;
-        self.watch_doubt();
-        self.hand_over();
-        if self.taken.is_due()
-            && !self.taken.is_saving()
+        self.take_failure()?;
+        self.track_recovery();
+        self.submit_work();
+        if self.delivery_tracker.is_checkpoint_due()
+            && !self.delivery_tracker.is_writing_checkpoint()
             && let Some(save) = self.checkpoint()
         {
-            self.ask(async move { StoreReply::Checkpoint(save.await) });
+            self.request(async move { StoreReply::Checkpoint(save.await) });
         }
-        self.check()
+        self.take_failure()
     }
 
     /// Makes another checkpoint due while the store may have gone back in time. After the sequencer has resolved the
     /// doubt, wakes the waiting tasks and logs the commits that were repeated.
-    fn watch_doubt(&mut self) {
+    fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
-            self.taken.may_be_lost();
+            self.delivery_tracker.invalidate_checkpoint();
             return;
         }
-        let rewound = self.sequencer.stats().rewound;
-        let again = rewound - std::mem::replace(&mut self.rewinds.logged, rewound);
-        for waiting in self.rewinds.waiting.drain(..) {
+        let rewound = self.sequencer.stats().recommitted;
+        let again = rewound - std::mem::replace(&mut self.rollback_tracker.logged, rewound);
+        for waiting in self.rollback_tracker.waiting_checks.drain(..) {
             // The receiver is gone if its strand was given up.
             let _ = waiting.send(());
         }
-        let lost = std::mem::take(&mut self.rewinds.lost);
+        let lost = std::mem::take(&mut self.rollback_tracker.lost_commits);
         if again > 0 {
             for shard in lost.keys() {
-                self.mark_again(*shard);
+                self.repeat_outbox_mark(*shard);
             }
             let shards: Vec<LostCommits> = lost
                 .into_iter()
@@ -119,42 +119,42 @@ impl Driver {
 
     /// Repeats the mark of the published messages of a shard whose lost commits were repeated. The messages of these
     /// commits are in the outbox again, and without the mark the next owner would publish them once more.
-    fn mark_again(&mut self, shard: u32) {
-        let Some(through) = self.target.done[shard as usize].mark_to_repeat() else { return };
+    fn repeat_outbox_mark(&mut self, shard: u32) {
+        let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
         let claim = self.claim;
-        self.ask(async move {
+        self.request(async move {
             let mark = || store.outbox_done(&partition, claim, shard, through, &[]);
-            insist_on("mark of published messages", mark).await;
+            retry_until_ok("mark of published messages", mark).await;
             StoreReply::OutboxMarkRepeated
         });
     }
 
-    fn check(&mut self) -> Result<(), DriverError> {
+    fn take_failure(&mut self) -> Result<(), DriverError> {
         self.failed.take().map_or(Ok(()), Err)
     }
 
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Run(turn) => {
-                self.bunch.push(turn);
-                if self.bunch.len() >= TURN_BATCH_LIMIT {
-                    self.turns.submit(std::mem::take(&mut self.bunch));
+                self.turn_batch.push(turn);
+                if self.turn_batch.len() >= TURN_BATCH_LIMIT {
+                    self.turns.submit(std::mem::take(&mut self.turn_batch));
                 }
             }
-            Effect::Load { token, key } => self.loads.push((token, key)),
+            Effect::Load { token, key } => self.waiting_loads.push((token, key)),
             Effect::Commit(batch) => self.commit(batch),
-            Effect::Ack { through } => self.taken.acknowledge(through),
+            Effect::Ack { through } => self.delivery_tracker.acknowledge(through),
             Effect::Publish { batch, applied } => self.publish(batch, applied),
             Effect::ReadSpill { token, key, from, limit, bytes } => {
-                self.pages.push_back(SpillReadRequest { token, key, from, limit, bytes });
+                self.waiting_reads.push_back(SpillReadRequest { token, key, from, limit, bytes });
             }
-            Effect::Replay { token, key, source, missing, within } => {
+            Effect::Replay { token, key, source, missing, max_letter_age: within } => {
                 let sources = Arc::clone(&self.replay);
-                self.answer(async move {
+                self.request_input(async move {
                     let ReplayAnswer { events, until, failed } =
-                        sources.ask(source, &key, &missing, within).await;
+                        sources.request(source, &key, &missing, within).await;
                     Input::Replayed { token, found: events, until, failed }
                 });
             }
@@ -167,23 +167,23 @@ impl Driver {
     }
 
     /// Submits the turns that `perform` gathered, and starts waiting loads and reads as far as their limits allow.
-    fn hand_over(&mut self) {
+    fn submit_work(&mut self) {
         self.turns.pause(!self.sequencer.may_run());
-        if !self.bunch.is_empty() {
-            self.turns.submit(std::mem::take(&mut self.bunch));
+        if !self.turn_batch.is_empty() {
+            self.turns.submit(std::mem::take(&mut self.turn_batch));
         }
         let may_read = self.sequencer.may_read();
-        if may_read && !self.loads.is_empty() && self.loading < LOAD_LIMIT {
-            self.loading += 1;
-            let loads = std::mem::take(&mut self.loads);
+        if may_read && !self.waiting_loads.is_empty() && self.running_loads < LOAD_LIMIT {
+            self.running_loads += 1;
+            let loads = std::mem::take(&mut self.waiting_loads);
             self.load(loads);
         }
         while may_read
-            && self.reading < SPILL_READ_LIMIT
-            && let Some(page) = self.pages.pop_front()
+            && self.running_reads < SPILL_READ_LIMIT
+            && let Some(page) = self.waiting_reads.pop_front()
         {
-            self.reading += 1;
-            self.read_page(page);
+            self.running_reads += 1;
+            self.read_spill(page);
         }
     }
 
@@ -191,9 +191,9 @@ impl Driver {
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
         let bytes = self.load_bytes;
-        self.ask(async move {
+        self.request(async move {
             let (mut tokens, mut keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
-            let loaded = insist_on("load", || store.load(&partition, &keys, bytes)).await;
+            let loaded = retry_until_ok("load", || store.load(&partition, &keys, bytes)).await;
             let rest = tokens.split_off(loaded.len()).into_iter().zip(keys.split_off(loaded.len()));
             let input = |(token, loaded)| Input::Loaded { token, loaded };
             StoreReply::Loaded(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
@@ -206,13 +206,13 @@ impl Driver {
         let claim = self.claim;
         let shard = batch.shard;
         let number = batch.number;
-        let telling = alarms::of(&batch);
+        let telling = alarms::if_alarming(&batch);
         let asked_at = Instant::now();
-        self.ask(async move {
+        self.request(async move {
             let reply = store.commit(&partition, claim, batch).await;
             match (telling, &reply) {
                 (Some(batch), CommitReply::Applied(applied)) => {
-                    alarms::tell(&partition.stream, &batch, applied);
+                    alarms::log_alarms(&partition.stream, &batch, applied);
                 }
                 (_, CommitReply::RolledBack { found, .. }) => tracing::error!(
                     stream = &*partition.stream,
@@ -228,7 +228,7 @@ impl Driver {
     }
 
     fn publish(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
-        let committed = CommittedBatch { target: Arc::clone(&self.target), batch, applied };
+        let committed = CommittedBatch { handle: Arc::clone(&self.handle), batch, applied };
         match self.publisher.try_send(committed) {
             // If the publisher has ended, the process is about to end too. The outbox keeps the messages.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
@@ -237,14 +237,15 @@ impl Driver {
         }
     }
 
-    fn read_page(&mut self, page: SpillReadRequest) {
+    fn read_spill(&mut self, page: SpillReadRequest) {
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
-        self.ask(async move {
+        self.request(async move {
             let SpillReadRequest { token, key, from, limit, bytes } = page;
             let read = || store.read_spill(&partition, &key, from, limit, bytes);
-            let read = insist_on("read of spilled events", read).await;
-            let read = read.inspect_err(|words| alarms::unread(&partition.stream, &key, words));
+            let read = retry_until_ok("read of spilled events", read).await;
+            let read = read
+                .inspect_err(|words| alarms::log_unreadable_spill(&partition.stream, &key, words));
             StoreReply::SpillRead(Input::SpillRead { token, read })
         });
     }
@@ -252,9 +253,9 @@ impl Driver {
     fn read_due(&mut self, after: Option<(u64, Key)>, limit: usize, all: bool) {
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
-        self.answer(async move {
+        self.request_input(async move {
             let read = || store.due(&partition, after.as_ref(), limit, all);
-            let (entries, next_in) = insist_on("read of the due index", read).await;
+            let (entries, next_in) = retry_until_ok("read of the due index", read).await;
             Input::DueRead { entries, next_in }
         });
     }
@@ -264,25 +265,25 @@ impl Driver {
         if self.sequencer.in_doubt() {
             return None;
         }
-        let mark = self.taken.begin_save(|| self.target.last_commits())?;
+        let mark = self.delivery_tracker.begin_checkpoint(|| self.handle.last_commits())?;
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
         let claim = self.claim;
-        let breaks = self.breaks;
+        let breaks = self.disconnects;
         Some(async move { store.put_checkpoint(&partition, claim, breaks, &mark).await })
     }
 
-    fn answer(&mut self, input: impl Future<Output = Input> + Send + 'static) {
-        self.ask(async move { StoreReply::Input(input.await) });
+    fn request_input(&mut self, input: impl Future<Output = Input> + Send + 'static) {
+        self.request(async move { StoreReply::Input(input.await) });
     }
 
-    fn ask(&mut self, answer: impl Future<Output = StoreReply> + Send + 'static) {
+    fn request(&mut self, answer: impl Future<Output = StoreReply> + Send + 'static) {
         let mut asked: StoreFuture = Box::pin(answer);
         // The first poll sends the request now, not when the driver next waits.
         if let Poll::Ready(answer) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             asked = Box::pin(ready(answer));
         }
-        self.asked.push(asked);
+        self.store_requests.push(asked);
     }
 }
 

@@ -21,7 +21,7 @@ const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
 pub struct PartitionMetrics {
     partition: Partition,
     stats: Mutex<AccumulatedStats>,
-    times: Mutex<CommitHistograms>,
+    commit_histograms: Mutex<CommitHistograms>,
     /// Events that wait for delivery in the broker or in the store.
     pub lag: Arc<BacklogGauge>,
     /// Events received over HTTP and not yet published to the broker: those of this partition, and those without a
@@ -29,16 +29,16 @@ pub struct PartitionMetrics {
     pub inbox: [Arc<BacklogGauge>; 2],
     /// Number of events that this process put into the store for the partition and that the store lost before they
     /// were read.
-    pub lost: Arc<AtomicU64>,
-    ended: AtomicBool,
-    rests: AtomicBool,
+    pub lost_events: Arc<AtomicU64>,
+    source_ended: AtomicBool,
+    is_idle: AtomicBool,
 }
 
 /// The figures of the current driver, and the sum of those before it.
 #[derive(Debug, Default)]
 struct AccumulatedStats {
-    now: Stats,
-    before: Stats,
+    current: Stats,
+    earlier: Stats,
 }
 
 /// Times and sizes of a driver's commits.
@@ -77,12 +77,12 @@ impl PartitionMetrics {
         Self {
             partition,
             stats: Mutex::default(),
-            times: Mutex::default(),
+            commit_histograms: Mutex::default(),
             lag: Arc::default(),
             inbox: Default::default(),
-            lost: Arc::default(),
-            ended: AtomicBool::new(false),
-            rests: AtomicBool::new(false),
+            lost_events: Arc::default(),
+            source_ended: AtomicBool::new(false),
+            is_idle: AtomicBool::new(false),
         }
     }
 
@@ -91,38 +91,38 @@ impl PartitionMetrics {
         &self.partition
     }
 
-    pub(super) fn put(&self, stats: &Stats) {
-        self.kept().now = *stats;
+    pub(super) fn set_stats(&self, stats: &Stats) {
+        self.lock_stats().current = *stats;
     }
 
     /// Records the end of the driver: counters stay, current values are cleared.
-    pub fn over(&self) {
-        let mut kept = self.kept();
-        kept.before = kept.before.and(&kept.now.counters());
-        kept.now = Stats::default();
+    pub fn end_driver(&self) {
+        let mut kept = self.lock_stats();
+        kept.earlier = kept.earlier.plus(&kept.current.counters());
+        kept.current = Stats::default();
         drop(kept);
         for waiting in self.inbox.iter().chain([&self.lag]) {
             waiting.set(None);
         }
-        self.ended.store(false, Ordering::Relaxed);
-        self.rests.store(false, Ordering::SeqCst);
+        self.source_ended.store(false, Ordering::Relaxed);
+        self.is_idle.store(false, Ordering::SeqCst);
     }
 
     /// Returns the latest figures, as the sum over all drivers.
-    pub fn get(&self) -> Stats {
-        let kept = self.kept();
-        kept.now.and(&kept.before)
+    pub fn stats(&self) -> Stats {
+        let kept = self.lock_stats();
+        kept.current.plus(&kept.earlier)
     }
 
-    fn kept(&self) -> MutexGuard<'_, AccumulatedStats> {
+    fn lock_stats(&self) -> MutexGuard<'_, AccumulatedStats> {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records an applied commit: its duration, and the producers' times of the events that it settled, in ms since
     /// the Unix epoch.
-    pub(super) fn committed(&self, took: Duration, settled: &[Option<u64>]) {
+    pub(super) fn record_commit(&self, took: Duration, settled: &[Option<u64>]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut times = self.lock_times();
+        let mut times = self.lock_histograms();
         times.commit.add(took.as_secs_f64(), 1);
         times.batch.add(settled.len() as f64, 1);
         for at in settled.iter().flatten() {
@@ -135,31 +135,31 @@ impl PartitionMetrics {
     }
 
     /// Returns the measurements of the commits so far.
-    pub fn times(&self) -> CommitHistograms {
-        self.lock_times().clone()
+    pub fn commit_histograms(&self) -> CommitHistograms {
+        self.lock_histograms().clone()
     }
 
-    fn lock_times(&self) -> MutexGuard<'_, CommitHistograms> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_histograms(&self) -> MutexGuard<'_, CommitHistograms> {
+        self.commit_histograms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the partition rests: its source has ended or is empty, all its events are settled or held, and
     /// all committed messages are published.
-    pub fn rests(&self) -> bool {
-        self.rests.load(Ordering::SeqCst)
+    pub fn is_idle(&self) -> bool {
+        self.is_idle.load(Ordering::SeqCst)
     }
 
-    pub(super) fn set_rests(&self, rests: bool) {
-        self.rests.store(rests, Ordering::SeqCst);
+    pub(super) fn set_idle(&self, rests: bool) {
+        self.is_idle.store(rests, Ordering::SeqCst);
     }
 
     /// Returns whether the sequencer knows that the source has ended.
-    pub fn ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
+    pub fn source_ended(&self) -> bool {
+        self.source_ended.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_ended(&self) {
-        self.ended.store(true, Ordering::Relaxed);
+    pub(super) fn set_source_ended(&self) {
+        self.source_ended.store(true, Ordering::Relaxed);
     }
 }
 
@@ -173,14 +173,20 @@ mod tests {
         let day = 24 * 60 * 60 * 1_000;
         let shared = PartitionMetrics::new(Partition { stream: "s".into(), number: 0 });
         let absurd = [0, 1, now / 1_000, now - 31 * day, now + day, u64::MAX];
-        shared.committed(Duration::ZERO, &absurd.map(Some));
+        shared.record_commit(Duration::ZERO, &absurd.map(Some));
         let count = || {
-            shared.times().publish_to_commit.buckets().iter().map(|(_, count)| count).sum::<u64>()
+            shared
+                .commit_histograms()
+                .publish_to_commit
+                .buckets()
+                .iter()
+                .map(|(_, count)| count)
+                .sum::<u64>()
         };
-        assert_eq!((count(), shared.times().publish_to_commit.sum()), (0, 0.0));
-        shared.committed(Duration::ZERO, &[Some(now - 29 * day), Some(now + 10_000), None]);
+        assert_eq!((count(), shared.commit_histograms().publish_to_commit.sum()), (0, 0.0));
+        shared.record_commit(Duration::ZERO, &[Some(now - 29 * day), Some(now + 10_000), None]);
         assert_eq!(count(), 2);
-        let days = shared.times().publish_to_commit.sum() * 1_000.0 / day as f64;
+        let days = shared.commit_histograms().publish_to_commit.sum() * 1_000.0 / day as f64;
         assert!((29.0..30.0).contains(&days), "{days}");
     }
 }

@@ -17,26 +17,26 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 /// The deliveries of a source, from the first unacknowledged one on.
 pub(super) struct DeliveryTracker {
     /// The name of the checkpoint, if the source can resume.
-    name: Option<String>,
+    checkpoint_name: Option<String>,
     /// The channel of acknowledgements to a source that tracks them itself.
-    tell: Option<watch::Sender<AckProgress>>,
+    acknowledgements: Option<watch::Sender<AckProgress>>,
     /// The generation of the connection over which deliveries arrive.
-    generation: u64,
+    subscription_epoch: u64,
     /// Number of deliveries over earlier connections.
-    before: DeliveryNumber,
+    earlier_deliveries: DeliveryNumber,
     delivered: DeliveryNumber,
     through: DeliveryNumber,
     /// The end position of each delivery, if the source has a checkpoint.
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
     acknowledged: Option<FilePosition>,
     /// Fingerprints of the source's data at the end of each batch that is not before the last checkpoint.
-    prints: VecDeque<ReadFingerprint>,
+    fingerprints: VecDeque<ReadFingerprint>,
     /// Number of acknowledgements since the last checkpoint.
     unsaved: usize,
     /// Number of acknowledgements that the checkpoint being written covers.
     saving: Option<usize>,
     /// `true` if the store may have lost the last checkpoint.
-    lost: bool,
+    is_checkpoint_lost: bool,
     /// Maximum number of deliveries that a crash may repeat.
     limit: usize,
     saved_at: Instant,
@@ -50,35 +50,35 @@ impl DeliveryTracker {
         prefetch: usize,
     ) -> Self {
         Self {
-            name,
-            tell,
-            generation: 0,
-            before: 0,
+            checkpoint_name: name,
+            acknowledgements: tell,
+            subscription_epoch: 0,
+            earlier_deliveries: 0,
             delivered: 0,
             through: 0,
             positions: VecDeque::new(),
             acknowledged: None,
-            prints: VecDeque::new(),
+            fingerprints: VecDeque::new(),
             unsaved: 0,
             saving: None,
-            lost: false,
+            is_checkpoint_lost: false,
             limit: prefetch + CHECKPOINT_INTERVAL_EVENTS,
             saved_at: Instant::now(),
         }
     }
 
     /// Records the fingerprint at the end of a batch, before the batch's deliveries are added.
-    pub(super) fn read(&mut self, print: Option<ReadFingerprint>) {
-        self.prints.extend(print);
+    pub(super) fn record_fingerprint(&mut self, print: Option<ReadFingerprint>) {
+        self.fingerprints.extend(print);
     }
 
     /// Switches to another connection if `generation` is new, and returns whether it is. Unacknowledged deliveries of
     /// the previous connection arrive again.
-    pub(super) fn is_new(&mut self, generation: u64) -> bool {
-        let is_new = generation != self.generation;
+    pub(super) fn switch_subscription(&mut self, generation: u64) -> bool {
+        let is_new = generation != self.subscription_epoch;
         if is_new {
-            self.generation = generation;
-            self.before = self.delivered;
+            self.subscription_epoch = generation;
+            self.earlier_deliveries = self.delivered;
             self.through = self.delivered;
             self.positions.clear();
         }
@@ -88,7 +88,7 @@ impl DeliveryTracker {
     /// Adds a delivery that ends at `position`, and returns its number.
     pub(super) fn add(&mut self, position: FilePosition) -> DeliveryNumber {
         self.delivered += 1;
-        if self.name.is_some() {
+        if self.checkpoint_name.is_some() {
             self.positions.push_back((self.delivered, position));
         }
         self.delivered
@@ -97,10 +97,10 @@ impl DeliveryTracker {
     /// Acknowledges the deliveries through a number.
     pub(super) fn acknowledge(&mut self, through: DeliveryNumber) {
         self.through = through;
-        if let Some(tell) = &self.tell {
-            let generation = self.generation;
-            let through = through - self.before;
-            tell.send_replace(AckProgress { generation, through });
+        if let Some(tell) = &self.acknowledgements {
+            let generation = self.subscription_epoch;
+            let through = through - self.earlier_deliveries;
+            tell.send_replace(AckProgress { subscription_epoch: generation, through });
         }
         while let Some((_, position)) =
             self.positions.pop_front_if(|(delivery, _)| *delivery <= through)
@@ -113,7 +113,7 @@ impl DeliveryTracker {
     /// Returns whether another delivery may be taken.
     pub(super) fn has_room(&self) -> bool {
         let repeats = self.positions.len() + self.unsaved + self.saving.unwrap_or(0);
-        self.name.is_none() || repeats < self.limit
+        self.checkpoint_name.is_none() || repeats < self.limit
     }
 
     /// Returns whether all deliveries are acknowledged.
@@ -122,60 +122,61 @@ impl DeliveryTracker {
     }
 
     /// Returns whether a newer checkpoint than the last one could be written.
-    pub(super) fn is_unsaved(&self) -> bool {
-        self.name.is_some() && (self.unsaved > 0 || self.lost)
+    pub(super) fn needs_checkpoint(&self) -> bool {
+        self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }
 
     /// Returns the latest time of the next checkpoint.
-    pub(super) fn save_at(&self) -> Option<Instant> {
-        (self.is_unsaved() && self.saving.is_none()).then(|| self.saved_at + CHECKPOINT_INTERVAL)
+    pub(super) fn next_checkpoint_at(&self) -> Option<Instant> {
+        (self.needs_checkpoint() && self.saving.is_none())
+            .then(|| self.saved_at + CHECKPOINT_INTERVAL)
     }
 
     /// Returns whether a checkpoint is due now.
-    pub(super) fn is_due(&self) -> bool {
+    pub(super) fn is_checkpoint_due(&self) -> bool {
         // At half of the limit, so that deliveries continue while the checkpoint is written.
-        let at = self.save_at();
+        let at = self.next_checkpoint_at();
         at.is_some_and(|at| self.unsaved >= CHECKPOINT_INTERVAL_EVENTS / 2 || at <= Instant::now())
     }
 
     /// Makes the next checkpoint due at once.
-    pub(super) fn save_soon(&mut self) {
+    pub(super) fn make_checkpoint_due(&mut self) {
         let now = Instant::now();
         self.saved_at = now.checked_sub(CHECKPOINT_INTERVAL).unwrap_or(now);
     }
 
     /// Returns the checkpoint of all acknowledged deliveries in its stored form. `commits` returns the last durable
     /// commit of each shard. The checkpoint counts as being written until [`Self::saved`].
-    pub(super) fn begin_save(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
+    pub(super) fn begin_checkpoint(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);
-        let name = self.name.as_ref()?;
+        let name = self.checkpoint_name.as_ref()?;
         let position = self.acknowledged?;
-        while self.prints.pop_front_if(|print| print.end() < position.offset).is_some() {}
-        let checkpoint = Checkpoint::new(position, *self.prints.front()?, commits());
+        while self.fingerprints.pop_front_if(|print| print.end() < position.offset).is_some() {}
+        let checkpoint = Checkpoint::new(position, *self.fingerprints.front()?, commits());
         self.saving = Some(unsaved);
-        self.lost = false;
+        self.is_checkpoint_lost = false;
         Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
     }
 
     /// Records that the checkpoint was written.
-    pub(super) fn saved(&mut self) {
+    pub(super) fn record_checkpoint(&mut self) {
         self.saving = None;
     }
 
     /// Records that the checkpoint was not written.
-    pub(super) fn not_saved(&mut self) {
+    pub(super) fn record_failed_checkpoint(&mut self) {
         self.unsaved += self.saving.take().unwrap_or(0);
-        self.lost = true;
+        self.is_checkpoint_lost = true;
     }
 
     /// Makes another checkpoint due, because the store may have gone back to an earlier one.
-    pub(super) fn may_be_lost(&mut self) {
-        self.lost = self.name.is_some() && self.acknowledged.is_some();
+    pub(super) fn invalidate_checkpoint(&mut self) {
+        self.is_checkpoint_lost = self.checkpoint_name.is_some() && self.acknowledged.is_some();
     }
 
     /// Returns whether a checkpoint is being written.
-    pub(super) fn is_saving(&self) -> bool {
+    pub(super) fn is_writing_checkpoint(&self) -> bool {
         self.saving.is_some()
     }
 }
@@ -195,7 +196,7 @@ mod tests {
 
     /// Returns the offset at which a file with this text would be resumed.
     fn resume(taken: &mut DeliveryTracker, text: &[u8]) -> Option<u64> {
-        let mark = taken.begin_save(Vec::new).expect("a checkpoint");
+        let mark = taken.begin_checkpoint(Vec::new).expect("a checkpoint");
         let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");
         checkpoint.resume(&file(text)).expect("compared").map(|position| position.offset)
     }
@@ -206,7 +207,7 @@ mod tests {
         let mut taken = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
         for ends in [&[4, 8, 14][..], &[19]] {
             let read = &text[..ends[ends.len() - 1]];
-            taken.read(Some(ReadFingerprint::new(
+            taken.record_fingerprint(Some(ReadFingerprint::new(
                 text,
                 &TailFingerprint::new(read.len() as u64, read),
             )));
@@ -214,7 +215,7 @@ mod tests {
                 taken.add(FilePosition { offset: *offset as u64, line });
             }
         }
-        assert!(taken.begin_save(Vec::new).is_none(), "nothing is acknowledged");
+        assert!(taken.begin_checkpoint(Vec::new).is_none(), "nothing is acknowledged");
 
         taken.acknowledge(1);
         assert_eq!(resume(&mut taken, &text[..14]), Some(4));
@@ -232,7 +233,7 @@ mod tests {
         taken.acknowledge(4);
         assert_eq!(resume(&mut taken, text), Some(19));
         assert_eq!(resume(&mut taken, text), Some(19), "the last one can be saved again");
-        assert!(taken.is_empty() && !taken.is_due());
+        assert!(taken.is_empty() && !taken.is_checkpoint_due());
     }
 
     #[test]
@@ -248,38 +249,41 @@ mod tests {
         };
         let repeats = 10 + CHECKPOINT_INTERVAL_EVENTS as u64;
         assert_eq!(take_all(&mut taken), repeats);
-        taken.read(Some(ReadFingerprint::new(b"", &TailFingerprint::new(10 * repeats, b""))));
+        taken.record_fingerprint(Some(ReadFingerprint::new(
+            b"",
+            &TailFingerprint::new(10 * repeats, b""),
+        )));
         taken.acknowledge(repeats);
-        assert!(taken.is_due() && !taken.has_room());
+        assert!(taken.is_checkpoint_due() && !taken.has_room());
 
-        assert!(taken.begin_save(Vec::new).is_some());
+        assert!(taken.begin_checkpoint(Vec::new).is_some());
         assert!(
-            taken.is_saving() && !taken.is_due() && !taken.has_room(),
+            taken.is_writing_checkpoint() && !taken.is_checkpoint_due() && !taken.has_room(),
             "the checkpoint is not durable"
         );
-        taken.saved();
+        taken.record_checkpoint();
         assert_eq!(take_all(&mut taken), repeats);
     }
 
     #[test]
     fn checkpoint_that_may_be_lost_is_written_again() {
         let mut taken = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
-        taken.may_be_lost();
-        assert!(taken.save_at().is_none(), "nothing is acknowledged yet");
-        taken.read(Some(ReadFingerprint::new(b"", &TailFingerprint::new(10, b""))));
+        taken.invalidate_checkpoint();
+        assert!(taken.next_checkpoint_at().is_none(), "nothing is acknowledged yet");
+        taken.record_fingerprint(Some(ReadFingerprint::new(b"", &TailFingerprint::new(10, b""))));
         taken.add(FilePosition { offset: 1, line: 1 });
         taken.acknowledge(1);
-        let first = taken.begin_save(Vec::new).expect("a checkpoint");
-        assert!(taken.save_at().is_none(), "the checkpoint is being written");
-        taken.may_be_lost();
-        taken.saved();
-        assert!(taken.save_at().is_some());
-        assert_eq!(taken.begin_save(Vec::new).expect("a checkpoint").value, first.value);
-        taken.not_saved();
-        assert!(taken.save_at().is_some());
-        assert_eq!(taken.begin_save(Vec::new).expect("a checkpoint").value, first.value);
-        taken.saved();
-        assert!(taken.save_at().is_none());
+        let first = taken.begin_checkpoint(Vec::new).expect("a checkpoint");
+        assert!(taken.next_checkpoint_at().is_none(), "the checkpoint is being written");
+        taken.invalidate_checkpoint();
+        taken.record_checkpoint();
+        assert!(taken.next_checkpoint_at().is_some());
+        assert_eq!(taken.begin_checkpoint(Vec::new).expect("a checkpoint").value, first.value);
+        taken.record_failed_checkpoint();
+        assert!(taken.next_checkpoint_at().is_some());
+        assert_eq!(taken.begin_checkpoint(Vec::new).expect("a checkpoint").value, first.value);
+        taken.record_checkpoint();
+        assert!(taken.next_checkpoint_at().is_none());
     }
 
     #[test]
@@ -289,7 +293,7 @@ mod tests {
             assert!(taken.has_room());
             taken.add(FilePosition { offset: line, line });
             taken.acknowledge(line);
-            assert!(taken.begin_save(Vec::new).is_none() && !taken.is_saving());
+            assert!(taken.begin_checkpoint(Vec::new).is_none() && !taken.is_writing_checkpoint());
         }
     }
 }

@@ -27,28 +27,28 @@ const WARN_INTERVAL: Duration = Duration::from_secs(30);
 /// The heartbeat of a running instance. Dropping it stops the heartbeat, and the leases expire.
 pub(crate) struct Heartbeat {
     id: InstanceId,
-    about: watch::Sender<InstanceInfo>,
+    info: watch::Sender<InstanceInfo>,
     report: watch::Sender<Option<String>>,
-    soon: Arc<Notify>,
+    trigger: Arc<Notify>,
     table: watch::Receiver<MembershipSnapshot>,
-    until: watch::Receiver<MembershipExpiry>,
-    tenures: OwnershipRegistry,
-    beating: JoinHandle<()>,
+    lease_until: watch::Receiver<MembershipExpiry>,
+    ownerships: OwnershipRegistry,
+    task: JoinHandle<()>,
 }
 
 /// Access to the membership for a part of this process: publishes information, and receives the table.
 #[derive(Clone)]
 pub(crate) struct Membership {
     id: InstanceId,
-    about: watch::Sender<InstanceInfo>,
-    soon: Arc<Notify>,
+    info: watch::Sender<InstanceInfo>,
+    trigger: Arc<Notify>,
     table: watch::Receiver<MembershipSnapshot>,
 }
 
 impl Membership {
     /// Publishes the handler versions that are available here, by stream.
     pub(crate) fn offer(&self, offers: BTreeMap<String, Build>) {
-        self.about.send_if_modified(|about| {
+        self.info.send_if_modified(|about| {
             let is_new = about.offers != offers;
             about.offers = offers;
             is_new
@@ -56,8 +56,8 @@ impl Membership {
     }
 
     /// Triggers a heartbeat now, after a change.
-    pub(crate) fn beat_soon(&self) {
-        self.soon.notify_one();
+    pub(crate) fn trigger(&self) {
+        self.trigger.notify_one();
     }
 
     /// Returns the newest table.
@@ -82,7 +82,7 @@ impl Membership {
 /// The newest table, and the time of the request for it.
 #[derive(Debug, Clone)]
 struct MembershipSnapshot {
-    asked: Instant,
+    requested_at: Instant,
     table: Arc<MembershipTable>,
 }
 
@@ -93,17 +93,17 @@ struct HeartbeatTask {
     store: Arc<dyn Store>,
     id: InstanceId,
     lease: Duration,
-    about: watch::Receiver<InstanceInfo>,
+    info: watch::Receiver<InstanceInfo>,
     report: watch::Receiver<Option<String>>,
-    soon: Arc<Notify>,
+    trigger: Arc<Notify>,
     table: watch::Sender<MembershipSnapshot>,
-    until: watch::Sender<MembershipExpiry>,
-    tenures: OwnershipRegistry,
-    seen: MembershipVersion,
+    lease_until: watch::Sender<MembershipExpiry>,
+    ownerships: OwnershipRegistry,
+    membership_version: MembershipVersion,
     /// The time of the last response, successful or not.
-    answered: Instant,
+    responded_at: Instant,
     /// `true` if the last response was successful.
-    is_well: bool,
+    has_succeeded: bool,
     throttle: LogThrottle,
 }
 
@@ -117,7 +117,7 @@ impl Heartbeat {
     ) -> Result<Self, StoreError> {
         let about = watch::Sender::new(about);
         let report = watch::Sender::new(None);
-        let nothing = MembershipSnapshot { asked: Instant::now(), table: Arc::default() };
+        let nothing = MembershipSnapshot { requested_at: Instant::now(), table: Arc::default() };
         let table = watch::Sender::new(nothing);
         let until = watch::Sender::new(None);
         let soon = Arc::<Notify>::default();
@@ -126,22 +126,31 @@ impl Heartbeat {
             store: Arc::clone(store),
             id,
             lease,
-            about: about.subscribe(),
+            info: about.subscribe(),
             report: report.subscribe(),
-            soon: Arc::clone(&soon),
+            trigger: Arc::clone(&soon),
             table,
-            until,
-            tenures: Arc::clone(&tenures),
-            seen: 0,
-            answered: Instant::now(),
-            is_well: true,
+            lease_until: until,
+            ownerships: Arc::clone(&tenures),
+            membership_version: 0,
+            responded_at: Instant::now(),
+            has_succeeded: true,
             throttle: LogThrottle::new(WARN_INTERVAL),
         };
         beating.beat().await?;
         let table = beating.table.subscribe();
-        let until = beating.until.subscribe();
+        let until = beating.lease_until.subscribe();
         let beating = tokio::spawn(beating.run());
-        Ok(Self { id, about, report, soon, table, until, tenures, beating })
+        Ok(Self {
+            id,
+            info: about,
+            report,
+            trigger: soon,
+            table,
+            lease_until: until,
+            ownerships: tenures,
+            task: beating,
+        })
     }
 
     /// Returns the id of this instance.
@@ -153,15 +162,15 @@ impl Heartbeat {
     pub(crate) fn membership(&self) -> Membership {
         Membership {
             id: self.id,
-            about: self.about.clone(),
-            soon: Arc::clone(&self.soon),
+            info: self.info.clone(),
+            trigger: Arc::clone(&self.trigger),
             table: self.table.clone(),
         }
     }
 
     /// Returns the newest table, and the time of the request for it.
     pub(crate) fn table(&self) -> (Arc<MembershipTable>, Instant) {
-        let MembershipSnapshot { asked, table } = self.table.borrow().clone();
+        let MembershipSnapshot { requested_at: asked, table } = self.table.borrow().clone();
         (table, asked)
     }
 
@@ -169,25 +178,25 @@ impl Heartbeat {
     pub(crate) async fn changed(&mut self) -> Result<(), JoinError> {
         tokio::select! {
             Ok(()) = self.table.changed() => Ok(()),
-            ended = &mut self.beating => ended,
+            ended = &mut self.task => ended,
         }
     }
 
     /// Stops the heartbeat. No further write of it reaches the store.
     pub(crate) async fn stop(mut self) {
-        self.beating.abort();
+        self.task.abort();
         // The task was cancelled.
-        let _ = (&mut self.beating).await;
+        let _ = (&mut self.task).await;
     }
 
     /// Publishes that this instance claims no more partitions.
-    pub(crate) fn leave(&self) {
-        self.about.send_modify(|about| about.leaving = true);
+    pub(crate) fn announce_leaving(&self) {
+        self.info.send_modify(|about| about.leaving = true);
     }
 
     /// Publishes whether this instance reaches the broker.
-    pub(crate) fn reaches_broker(&self, reach: BrokerHealth) {
-        self.about.send_modify(|about| about.broker = reach);
+    pub(crate) fn set_broker_health(&self, reach: BrokerHealth) {
+        self.info.send_modify(|about| about.broker = reach);
     }
 
     /// Publishes a report of this instance's work.
@@ -196,23 +205,23 @@ impl Heartbeat {
     }
 
     /// Triggers a heartbeat now, after a change.
-    pub(crate) fn beat_soon(&self) {
-        self.soon.notify_one();
+    pub(crate) fn trigger(&self) {
+        self.trigger.notify_one();
     }
 
     /// Returns a new tenure. It ends as soon as this instance learns that another one owns its lease, before the
     /// instance acts on the table in any other way.
-    pub(crate) fn tenure(&self) -> Arc<Ownership> {
-        let tenure = Arc::new(Ownership::new(self.until.clone()));
-        lock(&self.tenures).push(Arc::downgrade(&tenure));
+    pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
+        let tenure = Arc::new(Ownership::new(self.lease_until.clone()));
+        lock(&self.ownerships).push(Arc::downgrade(&tenure));
         tenure
     }
 
     /// Records the lease on which a tenure depends, and evaluates it against the newest table.
-    pub(crate) fn leased(&self, tenure: &Ownership, partition: &Partition, epoch: u64) {
-        tenure.leased(partition.clone(), epoch);
-        let MembershipSnapshot { asked, table } = self.table.borrow().clone();
-        tenure.judge(self.id, &table, asked);
+    pub(crate) fn record_lease(&self, tenure: &Ownership, partition: &Partition, epoch: u64) {
+        tenure.record_lease(partition.clone(), epoch);
+        let MembershipSnapshot { requested_at: asked, table } = self.table.borrow().clone();
+        tenure.evaluate(self.id, &table, asked);
     }
 }
 
@@ -222,7 +231,7 @@ fn lock(tenures: &OwnershipRegistry) -> MutexGuard<'_, Vec<Weak<Ownership>>> {
 
 impl Drop for Heartbeat {
     fn drop(&mut self) {
-        self.beating.abort();
+        self.task.abort();
     }
 }
 
@@ -230,12 +239,12 @@ impl HeartbeatTask {
     async fn run(mut self) {
         loop {
             // A response that took longer than the lease does not extend it.
-            let is_on = self.until.borrow().is_none_or(|until| Instant::now() < until);
+            let is_on = self.lease_until.borrow().is_none_or(|until| Instant::now() < until);
             if is_on {
                 tokio::select! {
                     () = sleep(HEARTBEAT_INTERVAL) => {}
-                    () = self.soon.notified() => {}
-                    Ok(()) = self.about.changed() => {}
+                    () = self.trigger.notified() => {}
+                    Ok(()) = self.info.changed() => {}
                 }
             }
             if let Err(error) = self.beat().await {
@@ -251,28 +260,30 @@ impl HeartbeatTask {
     }
 
     async fn beat(&mut self) -> Result<(), StoreError> {
-        let about = self.about.borrow_and_update().encode();
+        let about = self.info.borrow_and_update().encode();
         let report = self.report.has_changed().unwrap_or(false);
         let report = report.then(|| self.report.borrow_and_update().clone()).flatten();
         let beat = HeartbeatRequest {
             id: self.id,
-            about: &about,
+            info: &about,
             report: report.as_deref(),
             lease: self.lease,
-            seen: self.seen,
+            known_version: self.membership_version,
         };
         // The lease starts here, however long the response takes.
         let asked = Instant::now();
-        let until = *self.until.borrow();
+        let until = *self.lease_until.borrow();
         // The last response was in time, and this request is not.
-        if self.is_well && until.is_some_and(|until| self.answered < until && until <= asked) {
+        if self.has_succeeded
+            && until.is_some_and(|until| self.responded_at < until && until <= asked)
+        {
             tracing::warn!("process was paused for longer than its lease");
         }
         let is_on = until.is_some_and(|until| asked < until);
-        let mut answer = self.store.beat(beat);
+        let mut answer = self.store.heartbeat(beat);
         let answer = tokio::select! {
             answer = &mut answer => answer,
-            () = wait::until(until), if is_on => {
+            () = wait::sleep_until(until), if is_on => {
                 tracing::warn!(
                     "lease expired because the store does not answer; releasing the queues until it answers"
                 );
@@ -281,40 +292,40 @@ impl HeartbeatTask {
                 answer
             }
         };
-        self.answered = Instant::now();
-        self.is_well = answer.is_ok();
+        self.responded_at = Instant::now();
+        self.has_succeeded = answer.is_ok();
         if answer.is_err() {
             self.report.mark_changed();
         }
-        let HeartbeatReply { lasts, table } = answer?;
+        let HeartbeatReply { valid_for: lasts, table } = answer?;
         if let Some(table) = table {
             // The store may have forgotten the report together with this instance.
             self.report.mark_changed();
-            self.seen = table.generation;
+            self.membership_version = table.membership_version;
             let table = Arc::new(table);
-            lock(&self.tenures).retain(|tenure| {
-                let tenure = tenure.upgrade().filter(|tenure| !tenure.is_over());
+            lock(&self.ownerships).retain(|tenure| {
+                let tenure = tenure.upgrade().filter(|tenure| !tenure.is_lost());
                 tenure.is_some_and(|tenure| {
-                    tenure.judge(self.id, &table, asked);
+                    tenure.evaluate(self.id, &table, asked);
                     true
                 })
             });
-            self.table.send_replace(MembershipSnapshot { asked, table });
+            self.table.send_replace(MembershipSnapshot { requested_at: asked, table });
         }
         // Extend the lease last, so that nothing of a lost partition continues.
-        self.until.send_replace(lasts.map(|lasts| asked + lasts));
+        self.lease_until.send_replace(lasts.map(|lasts| asked + lasts));
         Ok(())
     }
 }
 
 /// Releases the leases of processes on this machine that ended without releasing them, so that a start need not wait
 /// until they expire.
-pub(crate) async fn bury(store: &dyn Store) -> Result<(), StoreError> {
+pub(crate) async fn release_leases_of_dead_processes(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
-        let about = InstanceInfo::decode(&member.about);
+        let about = InstanceInfo::decode(&member.info);
         if about.process.as_ref().is_some_and(ordain_store::ProcessIdentity::has_ended) {
             tracing::info!(instance = about.name, "taking over from a process that has ended");
-            store.forget(id).await?;
+            store.remove_instance(id).await?;
         }
     }
     Ok(())

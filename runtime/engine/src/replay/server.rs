@@ -40,17 +40,17 @@ pub(super) struct ReplayHost {
     /// Permits for requests.
     permits: Arc<Semaphore>,
     /// The time of the host's last answer of any kind.
-    answered: Mutex<Option<Instant>>,
+    last_answer_at: Mutex<Option<Instant>>,
 }
 
 impl ReplayHost {
     /// Creates the data of a host with a maximum number of requests at one time.
     pub(super) fn new(requests: usize) -> Self {
-        Self { permits: Arc::new(Semaphore::new(requests)), answered: Mutex::default() }
+        Self { permits: Arc::new(Semaphore::new(requests)), last_answer_at: Mutex::default() }
     }
 
-    fn answered(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_last_answer(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.last_answer_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -59,9 +59,9 @@ pub(super) struct ReplayClient {
     agent: ureq::Agent,
     host: Arc<ReplayHost>,
     /// Permits for the requests of the whole process.
-    all: Arc<Semaphore>,
+    process_permits: Arc<Semaphore>,
     /// Permits for queries, each of which may have found many events.
-    questions: Semaphore,
+    query_permits: Semaphore,
     stream: Arc<str>,
     config: ReplayServer,
     decoder: EventDecoder,
@@ -85,8 +85,8 @@ impl ReplayClient {
         Self {
             agent,
             host,
-            all,
-            questions: Semaphore::new(QUERY_LIMIT),
+            process_permits: all,
+            query_permits: Semaphore::new(QUERY_LIMIT),
             stream: stream.shared(),
             config: config.clone(),
             decoder,
@@ -95,7 +95,7 @@ impl ReplayClient {
 
     /// Requests each of the missing sequences within a time limit: a host that does not answer must not delay
     /// the caller any longer.
-    pub(super) async fn ask(
+    pub(super) async fn query(
         self: &Arc<Self>,
         key: &Key,
         missing: &[RangeInclusive<u64>],
@@ -103,28 +103,28 @@ impl ReplayClient {
         let time = 2 * Duration::from_millis(self.config.timeout.0).max(QUERY_TIMEOUT / 2);
         let since = Instant::now();
         let deadline = since + time;
-        match timeout_at(deadline, self.questions.acquire()).await {
-            Ok(_place) => self.ask_until(since, deadline, key, missing).await,
-            Err(_) => self.not_asked(since, missing),
+        match timeout_at(deadline, self.query_permits.acquire()).await {
+            Ok(_place) => self.query_until(since, deadline, key, missing).await,
+            Err(_) => self.timed_out_answer(since, missing),
         }
     }
 
     /// Returns the result of a query that had no time to run. The query counts as failed for all sequences if the
     /// server did not answer at all.
-    fn not_asked(&self, since: Instant, missing: &[RangeInclusive<u64>]) -> ReplayAnswer {
+    fn timed_out_answer(&self, since: Instant, missing: &[RangeInclusive<u64>]) -> ReplayAnswer {
         let first = missing.first().map_or(0, |range| *range.start());
         let until = if self.has_answered_since(since) { first } else { u64::MAX };
         ReplayAnswer { until, ..ReplayAnswer::failed(OVERLOADED_REASON) }
     }
 
-    async fn ask_until(
+    async fn query_until(
         self: &Arc<Self>,
         since: Instant,
         deadline: Instant,
         key: &Key,
         missing: &[RangeInclusive<u64>],
     ) -> ReplayAnswer {
-        let mut found = ReplayAnswer::of_all(Vec::new());
+        let mut found = ReplayAnswer::complete(Vec::new());
         let mut bytes = 0;
         let mut failures = 0;
         let mut until = None;
@@ -142,7 +142,7 @@ impl ReplayClient {
                 Ok(None) => break,
                 Err(_) => {
                     found.failed = Some(OVERLOADED_REASON.into());
-                    found.until = until.unwrap_or(self.not_asked(since, missing).until);
+                    found.until = until.unwrap_or(self.timed_out_answer(since, missing).until);
                     break;
                 }
             };
@@ -160,12 +160,12 @@ impl ReplayClient {
                     found.failed = Some(words.into());
                 }
             }
-            if failures >= FAILURE_LIMIT && sequence < last(missing) {
+            if failures >= FAILURE_LIMIT && sequence < last_missing(missing) {
                 if !self.has_answered_since(since) {
                     // The request below must not wait for the permits held here.
                     drop((permits, answers));
                     // The server may fail only for the first sequences, so try the last one.
-                    let other = self.request(key.clone(), last(missing));
+                    let other = self.request(key.clone(), last_missing(missing));
                     let _ = timeout_at(deadline, other).await;
                 }
                 // A server without any answer is unavailable for the whole query.
@@ -181,7 +181,7 @@ impl ReplayClient {
     }
 
     fn has_answered_since(&self, since: Instant) -> bool {
-        self.host.answered().is_some_and(|at| at >= since)
+        self.host.lock_last_answer().is_some_and(|at| at >= since)
     }
 
     /// Requests one event. The answer comes with the permits for the memory that it takes.
@@ -192,22 +192,22 @@ impl ReplayClient {
     ) -> (FetchResult, Option<RequestPermits>) {
         const OPEN: &str = "the semaphore is never closed";
         let host = Arc::clone(&self.host.permits);
-        let all = Arc::clone(&self.all);
+        let all = Arc::clone(&self.process_permits);
         let host = host.acquire_owned().await.expect(OPEN);
         let permits = [host, all.acquire_owned().await.expect(OPEN)];
         let server = Arc::clone(self);
         // The permits belong to the request, even if its result is no longer needed.
         let asked =
-            tokio::task::spawn_blocking(move || (server.call(&key, sequence), Some(permits)));
+            tokio::task::spawn_blocking(move || (server.fetch(&key, sequence), Some(permits)));
         let panicked = |error: JoinError| (Err(FetchError::Unavailable(error.to_string())), None);
         let (answer, permits) = asked.await.unwrap_or_else(panicked);
         if !matches!(answer, Err(FetchError::Unavailable(_))) {
-            *self.host.answered() = Some(Instant::now());
+            *self.host.lock_last_answer() = Some(Instant::now());
         }
         (answer, permits)
     }
 
-    fn call(&self, key: &str, sequence: u64) -> FetchResult {
+    fn fetch(&self, key: &str, sequence: u64) -> FetchResult {
         let strange = |words: String| Err(FetchError::InvalidAnswer(words));
         if matches!(key, "." | "..") {
             return strange(
@@ -228,7 +228,7 @@ impl ReplayClient {
             _ => return strange(answer.status().to_string()),
         }
         // Without a length or chunks, a truncated body looks like a complete one.
-        if !has_an_end(answer.headers()) {
+        if !declares_body_end(answer.headers()) {
             return strange("the answer has neither a length nor chunks".to_owned());
         }
         let limit = self.decoder.event_size;
@@ -270,13 +270,13 @@ enum FetchError {
 }
 
 /// Returns whether the headers show where the body ends.
-fn has_an_end(headers: &HeaderMap) -> bool {
+fn declares_body_end(headers: &HeaderMap) -> bool {
     let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
     headers.contains_key(CONTENT_LENGTH)
         || headers.get_all(TRANSFER_ENCODING).iter().next_back().is_some_and(is_chunked)
 }
 
 /// Returns the last missing sequence.
-fn last(missing: &[RangeInclusive<u64>]) -> u64 {
+fn last_missing(missing: &[RangeInclusive<u64>]) -> u64 {
     missing.last().map_or(0, |range| *range.end())
 }

@@ -47,14 +47,15 @@ pub(super) async fn prepare(
             let _ = connection.close(200, "done".into()).await;
             Ok(())
         };
-        wait_for(until, prepare).await?;
+        retry_until_available(until, prepare).await?;
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
         let opened =
-            wait_for(until, async || ExchangeSink::open(name, config, broker).await).await?;
-        match NumberingPolicy::of_sink(&loaded.config, name, sink, store.shards()) {
-            Some(passage) => outlets.add_chain(name, passage, Some(opened), store, feeds),
+            retry_until_available(until, async || ExchangeSink::open(name, config, broker).await)
+                .await?;
+        match NumberingPolicy::for_sink(&loaded.config, name, sink, store.shards()) {
+            Some(passage) => outlets.add_sequenced(name, passage, Some(opened), store, feeds),
             None => outlets.add_exchange(name, opened),
         }
     }
@@ -62,7 +63,7 @@ pub(super) async fn prepare(
 }
 
 /// Retries an action while only the unavailable broker prevents it, until a time or for ever.
-async fn wait_for<T>(
+async fn retry_until_available<T>(
     until: Option<Instant>,
     work: impl AsyncFn() -> Result<T, BrokerError>,
 ) -> Result<T, BrokerError> {

@@ -9,20 +9,20 @@ use ordain_config::{LoadedConfig, SinkConfig};
 use ordain_store::Store;
 
 /// Adds the sinks that are streams, and numbers the sinks of lines that need it.
-pub(super) fn add(
+pub(super) fn add_sequenced_sinks(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
     feeds: &Arc<QueueNotifiers>,
     outlets: &mut Sinks,
 ) {
     for (name, sink) in &loaded.config.sinks {
-        let passage = NumberingPolicy::of_sink(&loaded.config, name, sink, store.shards());
+        let passage = NumberingPolicy::for_sink(&loaded.config, name, sink, store.shards());
         let Some(passage) = passage else { continue };
         match sink {
             SinkConfig::Stream(_) => {
-                outlets.add_chain(name, passage, None, store, feeds);
+                outlets.add_sequenced(name, passage, None, store, feeds);
             }
-            SinkConfig::File(_) => outlets.number(name, passage, store, feeds),
+            SinkConfig::File(_) => outlets.enable_numbering(name, passage, store, feeds),
             SinkConfig::Amqp(_) => {}
         }
     }

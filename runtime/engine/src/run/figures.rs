@@ -34,70 +34,70 @@ struct RunState {
     handlers: Option<Arc<HandlerRegistry>>,
     store: Option<Arc<dyn Store>>,
     partitions: Vec<Arc<PartitionMetrics>>,
-    has: usize,
+    driven: usize,
     share: usize,
     /// Requests to the ingress, by response status.
     requests: BTreeMap<u16, u64>,
 }
 
 impl RunStatus {
-    fn seen(&self) -> MutexGuard<'_, RunState> {
+    fn lock(&self) -> MutexGuard<'_, RunState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the phase.
     pub fn phase(&self) -> RunPhase {
-        self.seen().phase
+        self.lock().phase
     }
 
     /// Returns the handlers, once they are loaded.
     pub fn handlers(&self) -> Option<Arc<HandlerRegistry>> {
-        self.seen().handlers.clone()
+        self.lock().handlers.clone()
     }
 
     /// Returns the store, while it is open.
     pub fn store(&self) -> Option<Arc<dyn Store>> {
-        self.seen().store.clone()
+        self.lock().store.clone()
     }
 
     /// Returns the partitions that are driven, or were.
     pub fn partitions(&self) -> Vec<Arc<PartitionMetrics>> {
-        self.seen().partitions.clone()
+        self.lock().partitions.clone()
     }
 
     /// Returns the sum of the figures of all partitions.
-    pub fn sum(&self) -> Stats {
-        let seen = self.seen();
-        seen.partitions.iter().fold(Stats::default(), |sum, partition| sum.and(&partition.get()))
+    pub fn total_stats(&self) -> Stats {
+        let seen = self.lock();
+        seen.partitions.iter().fold(Stats::default(), |sum, partition| sum.plus(&partition.stats()))
     }
 
     /// Returns the number of answered requests to the ingress, by status.
     pub fn requests(&self) -> BTreeMap<u16, u64> {
-        self.seen().requests.clone()
+        self.lock().requests.clone()
     }
 
     /// Counts an answered request.
     pub fn count_request(&self, status: u16) {
-        *self.seen().requests.entry(status).or_default() += 1;
+        *self.lock().requests.entry(status).or_default() += 1;
     }
 
     /// Records that the handlers are loaded.
-    pub fn loaded(&self, handlers: &Arc<HandlerRegistry>) {
-        let mut seen = self.seen();
+    pub fn set_handlers(&self, handlers: &Arc<HandlerRegistry>) {
+        let mut seen = self.lock();
         seen.handlers = Some(Arc::clone(handlers));
         seen.phase = RunPhase::OpeningStore;
     }
 
     /// Records that the store is open.
-    pub fn opened(&self, store: &Arc<dyn Store>) {
-        let mut seen = self.seen();
+    pub fn set_store(&self, store: &Arc<dyn Store>) {
+        let mut seen = self.lock();
         seen.store = Some(Arc::clone(store));
         seen.phase = RunPhase::ClaimingPartitions;
     }
 
     /// Returns the figures of a partition, which stay the same for all its drivers.
-    pub(super) fn of(&self, partition: &Partition) -> Arc<PartitionMetrics> {
-        let mut seen = self.seen();
+    pub(super) fn partition(&self, partition: &Partition) -> Arc<PartitionMetrics> {
+        let mut seen = self.lock();
         if let Some(found) =
             seen.partitions.iter().find(|progress| progress.partition() == partition)
         {
@@ -109,9 +109,9 @@ impl RunStatus {
     }
 
     /// Records how many partitions of its share this process drives, and the size of the share.
-    pub(super) fn drives(&self, has: usize, share: usize) {
-        let mut seen = self.seen();
-        seen.has = has;
+    pub(super) fn set_share(&self, has: usize, share: usize) {
+        let mut seen = self.lock();
+        seen.driven = has;
         seen.share = share;
         if has == share {
             seen.phase = RunPhase::Running;
@@ -120,23 +120,23 @@ impl RunStatus {
 
     /// Returns how many partitions of its share this process drives, and the size of the share.
     pub fn share(&self) -> (usize, usize) {
-        let seen = self.seen();
-        (seen.has, seen.share)
+        let seen = self.lock();
+        (seen.driven, seen.share)
     }
 
     /// Returns the work of the driven partitions.
     pub(super) fn report<'a>(&self, driven: impl Iterator<Item = &'a Partition>) -> InstanceReport {
         let mut report = InstanceReport::default();
         for partition in driven {
-            let progress = self.of(partition);
-            let work = PendingWork::of(&progress.get(), progress.lag.get());
+            let progress = self.partition(partition);
+            let work = PendingWork::from_stats(&progress.stats(), progress.lag.get());
             report.add(&partition.stream, partition.number, work);
         }
         report
     }
 
     /// Releases the store, which closes when its last user is gone.
-    pub fn closes(&self) {
-        self.seen().store = None;
+    pub fn release_store(&self) {
+        self.lock().store = None;
     }
 }

@@ -22,25 +22,25 @@ type FileIdentity = (u64, u64);
 /// The open files of all sources, by stream, and of all sinks.
 pub(super) struct OpenFiles {
     pub(super) sources: BTreeMap<String, File>,
-    pub(super) outlets: Sinks,
+    pub(super) sinks: Sinks,
 }
 
 impl OpenFiles {
     /// Opens the files. Everything that can be rejected is rejected before a sink's file is created or truncated.
     pub(super) async fn open(loaded: &LoadedConfig, store: &dyn Store) -> Result<Self, RunError> {
-        let CheckedFiles { sources, places, mut written } = check(loaded)?;
-        let mut files = Self { sources, outlets: Sinks::default() };
+        let CheckedFiles { sources, sink_paths: places, mut written } = check_all(loaded)?;
+        let mut files = Self { sources, sinks: Sinks::default() };
         for (name, place) in places {
             let Some(place) = place else {
-                files.outlets.add(&name, LineSink::Standard);
+                files.sinks.add_lines(&name, LineSink::Standard);
                 continue;
             };
             let sink = place.open(store).await?;
             // The file may have been created just now under another name.
             let metadata =
                 std::fs::metadata(place.path).map_err(|error| place.unwritable(&error))?;
-            place.note(&metadata, &mut written)?;
-            files.outlets.add(&name, LineSink::File(sink));
+            place.register(&metadata, &mut written)?;
+            files.sinks.add_lines(&name, LineSink::File(sink));
         }
         store.flush().await?;
         Ok(files)
@@ -49,19 +49,19 @@ impl OpenFiles {
 
 /// Rejects the files that a start would reject, without creating any.
 pub fn check_files(loaded: &LoadedConfig) -> Result<(), RunError> {
-    Ok(check(loaded).map(drop)?)
+    Ok(check_all(loaded).map(drop)?)
 }
 
 /// Open sources, and sinks that can be opened; `None` for standard output.
 struct CheckedFiles<'a> {
     sources: BTreeMap<String, File>,
-    places: Vec<(String, Option<FileSinkPath<'a>>)>,
+    sink_paths: Vec<(String, Option<FileSinkPath<'a>>)>,
     written: BTreeMap<FileIdentity, String>,
 }
 
-fn check(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
+fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
     let mut checked =
-        CheckedFiles { sources: BTreeMap::new(), places: Vec::new(), written: BTreeMap::new() };
+        CheckedFiles { sources: BTreeMap::new(), sink_paths: Vec::new(), written: BTreeMap::new() };
     let mut read = BTreeMap::new();
     for (name, path) in source_paths(loaded) {
         let setting = format!("streams.{name}.source.path");
@@ -79,7 +79,7 @@ fn check(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
                 Some(place)
             }
         };
-        checked.places.push((name.to_string(), place));
+        checked.sink_paths.push((name.to_string(), place));
     }
     Ok(checked)
 }
@@ -94,7 +94,7 @@ fn source_paths(loaded: &LoadedConfig) -> impl Iterator<Item = (&str, &Path)> {
     })
 }
 
-fn identity(metadata: &Metadata) -> FileIdentity {
+fn file_identity(metadata: &Metadata) -> FileIdentity {
     (metadata.dev(), metadata.ino())
 }
 
@@ -107,7 +107,7 @@ pub(super) fn open_source(
 ) -> Result<(File, FileIdentity), ConfigError> {
     let refused = |what: String| {
         let setting = format!("streams.{stream}.source.path");
-        loaded.error(&setting, format!("{} {what}", path.display()))
+        loaded.setting_error(&setting, format!("{} {what}", path.display()))
     };
     let unreadable = |error| refused(format!("cannot be read: {error}"));
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
@@ -115,7 +115,7 @@ pub(super) fn open_source(
         return Err(refused(what.to_owned()));
     }
     let file = File::open(path).map_err(unreadable)?;
-    let identity = identity(&file.metadata().map_err(unreadable)?);
+    let identity = file_identity(&file.metadata().map_err(unreadable)?);
     Ok((file, identity))
 }
 
@@ -128,7 +128,7 @@ struct FileSinkPath<'a> {
 
 impl FileSinkPath<'_> {
     fn error(&self, message: &str) -> ConfigError {
-        self.loaded.error(&self.setting, format!("{} {message}", self.path.display()))
+        self.loaded.setting_error(&self.setting, format!("{} {message}", self.path.display()))
     }
 
     fn unwritable(&self, error: &std::io::Error) -> ConfigError {
@@ -160,21 +160,22 @@ impl FileSinkPath<'_> {
                 self.error("is no regular file. Use a regular file, or \"-\" for standard output")
             );
         }
-        if let Some(input) = read.get(&identity(&metadata)) {
+        if let Some(input) = read.get(&file_identity(&metadata)) {
             return Err(self.error(&format!("is the same file as {input}: it would never end")));
         }
         let opened = File::options().write(true).open(self.path);
         opened.map_err(|error| self.unwritable(&error))?;
-        self.note(&metadata, written)
+        self.register(&metadata, written)
     }
 
     /// Records the file, which must not belong to another sink.
-    fn note(
+    fn register(
         &self,
         metadata: &Metadata,
         written: &mut BTreeMap<FileIdentity, String>,
     ) -> Result<(), ConfigError> {
-        let setting = written.entry(identity(metadata)).or_insert_with(|| self.setting.clone());
+        let setting =
+            written.entry(file_identity(metadata)).or_insert_with(|| self.setting.clone());
         if *setting == self.setting {
             return Ok(());
         }
@@ -185,8 +186,8 @@ impl FileSinkPath<'_> {
         let mark = store.mark(&FileSink::mark_name(self.path)).await?;
         let opened =
             FileSink::open(self.path, mark.as_deref()).map_err(|error| self.unwritable(&error))?;
-        let unpublished = if opened.has_more() {
-            unpublished(&self.loaded.config, store).await?
+        let unpublished = if opened.has_unrecorded_lines() {
+            unpublished_ids(&self.loaded.config, store).await?
         } else {
             HashSet::new()
         };
@@ -199,7 +200,10 @@ impl FileSinkPath<'_> {
 
 /// Returns the ids of all messages in the outbox, for any sink, because a message's sink may have been another file
 /// before.
-async fn unpublished(config: &Config, store: &dyn Store) -> Result<HashSet<String>, StoreError> {
+async fn unpublished_ids(
+    config: &Config,
+    store: &dyn Store,
+) -> Result<HashSet<String>, StoreError> {
     let mut ids = HashSet::new();
     for (name, stream) in &config.streams {
         for number in 0..stream.source.partitions() {

@@ -12,17 +12,17 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::share::{all, share};
+use super::share::{all_partitions, share};
 use super::starting::PartitionFactory;
 use super::{RunError, RunStatus};
 use crate::driver::{Driver, DriverConfig, DriverError};
 use crate::instance::Heartbeat;
-use ordain_amqp::watch_reach;
+use ordain_amqp::watch_broker_health;
 use ordain_config::{SourceConfig, StreamConfig};
 use ordain_store::BrokerHealth;
 use ordain_store::{InstanceId, LeaseReply, MembershipTable, Partition, StoreError};
 use ordain_store::{InstanceInfo, Ownership, OwnershipPhase};
-use ordain_util::shutdown::asked_to_stop;
+use ordain_util::shutdown::shutdown_requested;
 use ordain_util::wait;
 
 /// Delay before a lease that was refused is requested again.
@@ -39,7 +39,7 @@ type PartitionFuture<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, 
 
 /// A partition that this instance owns, claims or releases.
 struct OwnedPartition {
-    tenure: Arc<Ownership>,
+    ownership: Arc<Ownership>,
     is_driven: bool,
 }
 
@@ -47,31 +47,31 @@ struct OwnedPartition {
 struct ReleasedLease {
     epoch: u64,
     /// The time of the store's answer; `None` before that.
-    at: Option<Instant>,
+    answered_at: Option<Instant>,
 }
 
 /// The manager of this instance's partitions.
 pub(super) struct PartitionManager<'a> {
-    starting: &'a PartitionFactory<'a>,
-    figures: &'a RunStatus,
-    heart: &'a mut Heartbeat,
+    factory: &'a PartitionFactory<'a>,
+    status: &'a RunStatus,
+    heartbeat: &'a mut Heartbeat,
     /// The table from which `share` was computed.
     table: Arc<MembershipTable>,
     share: BTreeSet<Partition>,
-    mine: BTreeMap<Partition, OwnedPartition>,
+    owned: BTreeMap<Partition, OwnedPartition>,
     leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
     /// Partitions that are being started; `None` if another instance owns the partition by now.
-    coming: FuturesUnordered<PartitionFuture<'a, Option<Box<DriverConfig>>>>,
+    starting: FuturesUnordered<PartitionFuture<'a, Option<Box<DriverConfig>>>>,
     drivers: JoinSet<(Partition, Result<Stats, DriverError>)>,
-    going: FuturesUnordered<PartitionFuture<'a, ()>>,
+    releasing: FuturesUnordered<PartitionFuture<'a, ()>>,
     /// Released leases, until the table is known to contain the release.
     released: BTreeMap<Partition, ReleasedLease>,
     /// Partitions whose lease was refused, and the time of the next request.
-    again: BTreeMap<Partition, Instant>,
+    retry_at: BTreeMap<Partition, Instant>,
     /// With `once`: partitions that have been driven to their end.
-    ended: BTreeSet<Partition>,
+    finished: BTreeSet<Partition>,
     /// Partitions of other instances for which the wait is already logged.
-    waits: BTreeSet<Partition>,
+    logged_waits: BTreeSet<Partition>,
     is_ending: bool,
     /// Number of messages that the last drivers left unpublished.
     unpublished: usize,
@@ -85,20 +85,20 @@ impl<'a> PartitionManager<'a> {
         heart: &'a mut Heartbeat,
     ) -> Self {
         Self {
-            starting,
-            figures,
-            heart,
+            factory: starting,
+            status: figures,
+            heartbeat: heart,
             table: Arc::default(),
             share: BTreeSet::new(),
-            mine: BTreeMap::new(),
+            owned: BTreeMap::new(),
             released: BTreeMap::new(),
             leasing: FuturesUnordered::new(),
-            coming: FuturesUnordered::new(),
+            starting: FuturesUnordered::new(),
             drivers: JoinSet::new(),
-            going: FuturesUnordered::new(),
-            again: BTreeMap::new(),
-            ended: BTreeSet::new(),
-            waits: BTreeSet::new(),
+            releasing: FuturesUnordered::new(),
+            retry_at: BTreeMap::new(),
+            finished: BTreeSet::new(),
+            logged_waits: BTreeSet::new(),
             is_ending: false,
             unpublished: 0,
             started: Instant::now(),
@@ -111,46 +111,46 @@ impl<'a> PartitionManager<'a> {
         mut self,
         mut shutdown: watch::Receiver<bool>,
     ) -> Result<usize, RunError> {
-        let all = all(self.starting.loaded);
-        let mut reach = self.watch_reach();
+        let all = all_partitions(self.factory.loaded);
+        let mut reach = self.watch_broker_health();
         let mut report = interval(REPORT_INTERVAL);
         report.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut rest = interval(IDLE_CHECK_INTERVAL);
         rest.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.rebalance(&all)?;
-            let is_done = self.is_ending || self.starting.once && self.ended == all;
-            if self.mine.is_empty() && is_done {
+            let is_done = self.is_ending || self.factory.once && self.finished == all;
+            if self.owned.is_empty() && is_done {
                 return Ok(self.unpublished);
             }
-            let again = self.again.values().min().copied();
+            let again = self.retry_at.values().min().copied();
             tokio::select! {
-                changed = self.heart.changed() => changed.map_err(RunError::Panic)?,
-                Some((partition, leased)) = self.leasing.next() => self.leased(partition, leased?),
-                Some((partition, parts)) = self.coming.next() => self.came(partition, parts?),
+                changed = self.heartbeat.changed() => changed.map_err(RunError::Panic)?,
+                Some((partition, leased)) = self.leasing.next() => self.handle_lease(partition, leased?),
+                Some((partition, parts)) = self.starting.next() => self.handle_started(partition, parts?),
                 Some(done) = self.drivers.join_next() => {
                     let (partition, result) = done.map_err(RunError::Panic)?;
-                    self.driven(partition, result)?;
+                    self.handle_driver_end(partition, result)?;
                 }
-                Some((partition, gone)) = self.going.next() => {
+                Some((partition, gone)) = self.releasing.next() => {
                     gone?;
-                    self.mine.remove(&partition);
+                    self.owned.remove(&partition);
                     if let Some(released) = self.released.get_mut(&partition) {
-                        released.at = Some(Instant::now());
+                        released.answered_at = Some(Instant::now());
                     }
-                    self.heart.beat_soon();
+                    self.heartbeat.trigger();
                 }
-                () = asked_to_stop(&mut shutdown), if !self.is_ending => self.begin_end(),
-                () = wait::until(again) => self.again.retain(|_, at| *at > Instant::now()),
-                Ok(()) = reach.changed() => self.reaches_broker(*reach.borrow_and_update()),
-                _ = rest.tick(), if !*self.starting.may_end.borrow() => {
-                    if self.all_rest(&all) {
-                        self.starting.may_end.send_replace(true);
+                () = shutdown_requested(&mut shutdown), if !self.is_ending => self.begin_shutdown(),
+                () = wait::sleep_until(again) => self.retry_at.retain(|_, at| *at > Instant::now()),
+                Ok(()) = reach.changed() => self.set_broker_health(*reach.borrow_and_update()),
+                _ = rest.tick(), if !*self.factory.may_end.borrow() => {
+                    if self.all_idle(&all) {
+                        self.factory.may_end.send_replace(true);
                     }
                 }
                 _ = report.tick() => {
-                    let driven = self.mine.iter().filter(|(_, mine)| mine.is_driven);
-                    self.heart.report(self.figures.report(driven.map(|(partition, _)| partition)).encode());
+                    let driven = self.owned.iter().filter(|(_, mine)| mine.is_driven);
+                    self.heartbeat.report(self.status.report(driven.map(|(partition, _)| partition)).encode());
                 }
             }
         }
@@ -158,33 +158,33 @@ impl<'a> PartitionManager<'a> {
 
     /// Returns whether all partitions rest and no event is on its way between them. The partitions are checked one
     /// after the other. If no event was added in the meantime, each has rested until the last check.
-    fn all_rest(&self, all: &BTreeSet<Partition>) -> bool {
-        let feeds = &self.starting.feeds;
-        let (before, was_empty) = feeds.puts();
+    fn all_idle(&self, all: &BTreeSet<Partition>) -> bool {
+        let feeds = &self.factory.notifiers;
+        let (before, was_empty) = feeds.writes();
         let rests = |partition: &Partition| {
-            self.mine.get(partition).is_some_and(|mine| mine.is_driven)
-                && self.figures.of(partition).rests()
+            self.owned.get(partition).is_some_and(|mine| mine.is_driven)
+                && self.status.partition(partition).is_idle()
         };
         let all_rest = all.iter().all(rests);
-        let (after, is_empty) = feeds.puts();
+        let (after, is_empty) = feeds.writes();
         all_rest && was_empty && is_empty && before == after
     }
 
     /// Monitors whether the broker is reachable, if a stream has events from there.
-    fn watch_reach(&self) -> watch::Receiver<BrokerHealth> {
-        let PartitionFactory { loaded, broker, .. } = self.starting;
+    fn watch_broker_health(&self) -> watch::Receiver<BrokerHealth> {
+        let PartitionFactory { loaded, broker, .. } = self.factory;
         let of_broker = |stream: &StreamConfig| matches!(stream.source, SourceConfig::Amqp(_));
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
         match broker {
             Some(broker) if loaded.config.streams.values().any(of_broker) => {
-                watch_reach(broker, lease)
+                watch_broker_health(broker, lease)
             }
             _ => watch::Sender::new(BrokerHealth::Reached).subscribe(),
         }
     }
 
-    fn reaches_broker(&self, reach: BrokerHealth) {
-        self.heart.reaches_broker(reach);
+    fn set_broker_health(&self, reach: BrokerHealth) {
+        self.heartbeat.set_broker_health(reach);
         if reach == BrokerHealth::Lost {
             tracing::warn!(
                 "broker unreachable for longer than the lease: instances that reach it take over the \
@@ -198,98 +198,102 @@ impl<'a> PartitionManager<'a> {
         if self.is_ending {
             return Ok(());
         }
-        let (table, asked) = self.heart.table();
-        let id = self.heart.id();
+        let (table, asked) = self.heartbeat.table();
+        let id = self.heartbeat.id();
         if !Arc::ptr_eq(&table, &self.table) {
-            let PartitionFactory { loaded, once, .. } = self.starting;
+            let PartitionFactory { loaded, once, .. } = self.factory;
             self.share = if *once { all.clone() } else { share(loaded, &table, id) };
             self.table = Arc::clone(&table);
-            self.released.retain(|_, released| released.at.is_none_or(|at| asked <= at));
+            self.released.retain(|_, released| released.answered_at.is_none_or(|at| asked <= at));
         }
         let mut share = self.share.clone();
-        share.retain(|partition| !self.ended.contains(partition));
-        for (partition, mine) in &self.mine {
-            if !share.contains(partition) && mine.tenure.stage() == OwnershipPhase::Owned {
+        share.retain(|partition| !self.finished.contains(partition));
+        for (partition, mine) in &self.owned {
+            if !share.contains(partition) && mine.ownership.phase() == OwnershipPhase::Owned {
                 tracing::info!(
                     stream = &*partition.stream,
                     partition = partition.number,
                     "handing the partition over to another instance"
                 );
-                mine.tenure.set(OwnershipPhase::Draining);
+                mine.ownership.advance_to(OwnershipPhase::Draining);
             }
         }
         for partition in &share {
-            if self.mine.contains_key(partition) || self.again.contains_key(partition) {
+            if self.owned.contains_key(partition) || self.retry_at.contains_key(partition) {
                 continue;
             }
             match table.holder(partition) {
-                Some(holder) if holder != id => self.wait_for(partition, &table, holder)?,
-                _ => self.ask_for(partition),
+                Some(holder) if holder != id => self.wait_for_holder(partition, &table, holder)?,
+                _ => self.request_lease(partition),
             }
         }
         // Release leases that are ours without our knowledge, after the store went back in time or received a request
         // twice.
         for (partition, lease) in &table.leases {
-            let is_known = self.mine.contains_key(partition)
-                || self.again.contains_key(partition)
+            let is_known = self.owned.contains_key(partition)
+                || self.retry_at.contains_key(partition)
                 || self
                     .released
                     .get(partition)
                     .is_some_and(|released| lease.epoch <= released.epoch);
             if lease.holder == Some(id) && !is_known {
-                let mine = OwnedPartition { tenure: self.heart.tenure(), is_driven: false };
-                mine.tenure.set(OwnershipPhase::Lost);
-                self.mine.insert(partition.clone(), mine);
-                self.give_back(partition.clone(), lease.epoch);
+                let mine =
+                    OwnedPartition { ownership: self.heartbeat.new_ownership(), is_driven: false };
+                mine.ownership.advance_to(OwnershipPhase::Lost);
+                self.owned.insert(partition.clone(), mine);
+                self.release(partition.clone(), lease.epoch);
             }
         }
         let is_driven = |partition: &&Partition| {
-            let mine = self.mine.get(*partition);
-            mine.is_some_and(|mine| mine.is_driven && mine.tenure.stage() == OwnershipPhase::Owned)
+            let mine = self.owned.get(*partition);
+            mine.is_some_and(|mine| {
+                mine.is_driven && mine.ownership.phase() == OwnershipPhase::Owned
+            })
         };
-        self.figures.drives(share.iter().filter(is_driven).count(), share.len());
+        self.status.set_share(share.iter().filter(is_driven).count(), share.len());
         Ok(())
     }
 
     /// Waits for a partition of our share that another instance still owns.
-    fn wait_for(
+    fn wait_for_holder(
         &mut self,
         partition: &Partition,
         table: &MembershipTable,
         holder: InstanceId,
     ) -> Result<(), RunError> {
-        if !self.starting.once {
+        if !self.factory.once {
             return Ok(());
         }
         let Some(member) = table.members.get(&holder) else { return Ok(()) };
-        let InstanceInfo { name, alone, .. } = InstanceInfo::decode(&member.about);
+        let InstanceInfo { name, alone, .. } = InstanceInfo::decode(&member.info);
         let Partition { stream, number } = partition;
-        let lease = Duration::from_millis(self.starting.loaded.config.runtime.lease.0);
-        let patience = member.lasts.map_or(lease, |lasts| lease.max(lasts)) + HOLDER_GRACE_PERIOD;
+        let lease = Duration::from_millis(self.factory.loaded.config.runtime.lease.0);
+        let patience =
+            member.valid_for.map_or(lease, |lasts| lease.max(lasts)) + HOLDER_GRACE_PERIOD;
         // If two instances need all partitions, only the one with the higher id gives up.
-        let gives_up = !alone || holder < self.heart.id();
+        let gives_up = !alone || holder < self.heartbeat.id();
         if gives_up && self.started.elapsed() > patience {
             return Err(RunError::Store(StoreError::InUse(format!(
                 "the process {name} runs stream {stream}, and --once needs all of its partitions: stop \
                  that process first, or run without --once beside it"
             ))));
         }
-        if self.waits.insert(partition.clone()) {
+        if self.logged_waits.insert(partition.clone()) {
             tracing::info!(
                 stream = &**stream,
                 partition = number,
                 "waiting for the process {name} to release the partition"
             );
         }
-        self.again.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
+        self.retry_at.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
         Ok(())
     }
 
-    fn ask_for(&mut self, partition: &Partition) {
-        let mine = OwnedPartition { tenure: self.heart.tenure(), is_driven: false };
-        self.mine.insert(partition.clone(), mine);
-        let store = self.starting.store;
-        let id = self.heart.id();
+    fn request_lease(&mut self, partition: &Partition) {
+        let mine = OwnedPartition { ownership: self.heartbeat.new_ownership(), is_driven: false };
+        self.owned.insert(partition.clone(), mine);
+        let store = self.factory.store;
+        let id = self.heartbeat.id();
         let partition = partition.clone();
         self.leasing.push(Box::pin(async move {
             let leased = store.lease(&partition, id).await;
@@ -297,98 +301,98 @@ impl<'a> PartitionManager<'a> {
         }));
     }
 
-    fn leased(&mut self, partition: Partition, leased: LeaseReply) {
-        let Some(mine) = self.mine.get(&partition) else { return };
+    fn handle_lease(&mut self, partition: Partition, leased: LeaseReply) {
+        let Some(mine) = self.owned.get(&partition) else { return };
         let LeaseReply::Granted(epoch) = leased else {
-            mine.tenure.set(OwnershipPhase::Lost);
-            self.mine.remove(&partition);
-            self.again.insert(partition, Instant::now() + LEASE_RETRY_DELAY);
+            mine.ownership.advance_to(OwnershipPhase::Lost);
+            self.owned.remove(&partition);
+            self.retry_at.insert(partition, Instant::now() + LEASE_RETRY_DELAY);
             return;
         };
-        self.heart.leased(&mine.tenure, &partition, epoch);
-        self.heart.beat_soon();
-        let starting = self.starting;
-        let tenure = Arc::clone(&mine.tenure);
-        let progress = self.figures.of(&partition);
-        self.coming.push(Box::pin(async move {
-            let mut stages = tenure.stages();
+        self.heartbeat.record_lease(&mine.ownership, &partition, epoch);
+        self.heartbeat.trigger();
+        let starting = self.factory;
+        let tenure = Arc::clone(&mine.ownership);
+        let progress = self.status.partition(&partition);
+        self.starting.push(Box::pin(async move {
+            let mut stages = tenure.phases();
             let parts = tokio::select! {
-                parts = starting.bring_up(&partition, epoch, Arc::clone(&tenure), &progress) => parts,
+                parts = starting.start_partition(&partition, epoch, Arc::clone(&tenure), &progress) => parts,
                 // Another instance owns the partition, or is about to.
-                _ = stages.past(OwnershipPhase::Owned) => Ok(None),
+                _ = stages.changed_from(OwnershipPhase::Owned) => Ok(None),
             };
             (partition, parts.map(|parts| parts.map(Box::new)))
         }));
     }
 
-    fn came(&mut self, partition: Partition, parts: Option<Box<DriverConfig>>) {
-        let Some(mine) = self.mine.get_mut(&partition) else { return };
+    fn handle_started(&mut self, partition: Partition, parts: Option<Box<DriverConfig>>) {
+        let Some(mine) = self.owned.get_mut(&partition) else { return };
         if let Some(parts) = parts {
             mine.is_driven = true;
             self.drivers.spawn(async move { (partition, Driver::run(*parts).await) });
         } else {
-            mine.tenure.set(OwnershipPhase::Lost);
-            if let Some(epoch) = mine.tenure.epoch() {
-                self.give_back(partition, epoch);
+            mine.ownership.advance_to(OwnershipPhase::Lost);
+            if let Some(epoch) = mine.ownership.epoch() {
+                self.release(partition, epoch);
             }
         }
     }
 
     /// Handles the end of a driver.
-    fn driven(
+    fn handle_driver_end(
         &mut self,
         partition: Partition,
         result: Result<Stats, DriverError>,
     ) -> Result<(), RunError> {
-        self.figures.of(&partition).over();
-        let Some(mine) = self.mine.get_mut(&partition) else { return Ok(()) };
+        self.status.partition(&partition).end_driver();
+        let Some(mine) = self.owned.get_mut(&partition) else { return Ok(()) };
         mine.is_driven = false;
-        mine.tenure.set(OwnershipPhase::Lost);
-        let epoch = mine.tenure.epoch();
+        mine.ownership.advance_to(OwnershipPhase::Lost);
+        let epoch = mine.ownership.epoch();
         match result {
-            Ok(stats) if self.starting.once || self.is_ending => {
+            Ok(stats) if self.factory.once || self.is_ending => {
                 self.unpublished += stats.outbox;
-                self.ended.insert(partition.clone());
+                self.finished.insert(partition.clone());
             }
             // The next owner publishes what this driver left.
             Ok(_) => {}
-            Err(DriverError::Fenced) if !self.starting.once => {
+            Err(DriverError::Fenced) if !self.factory.once => {
                 tracing::warn!(
                     stream = &*partition.stream,
                     partition = partition.number,
                     "another process has taken the partition over; uncommitted work is dropped"
                 );
-                self.again.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
+                self.retry_at.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
             }
             Err(source) => {
                 return Err(RunError::Driver { stream: Arc::clone(&partition.stream), source });
             }
         }
         if let Some(epoch) = epoch {
-            self.give_back(partition, epoch);
+            self.release(partition, epoch);
         }
         Ok(())
     }
 
-    fn give_back(&mut self, partition: Partition, epoch: u64) {
-        self.released.insert(partition.clone(), ReleasedLease { epoch, at: None });
-        let store = self.starting.store;
-        let id = self.heart.id();
-        self.going.push(Box::pin(async move {
+    fn release(&mut self, partition: Partition, epoch: u64) {
+        self.released.insert(partition.clone(), ReleasedLease { epoch, answered_at: None });
+        let store = self.factory.store;
+        let id = self.heartbeat.id();
+        self.releasing.push(Box::pin(async move {
             let gone = store.release(&partition, id, epoch).await;
             (partition, gone.map_err(RunError::from))
         }));
     }
 
-    fn begin_end(&mut self) {
+    fn begin_shutdown(&mut self) {
         self.is_ending = true;
-        self.heart.leave();
-        self.again.clear();
+        self.heartbeat.announce_leaving();
+        self.retry_at.clear();
         // Leases without a driver are released when the process leaves the membership.
         self.leasing = FuturesUnordered::new();
-        self.coming = FuturesUnordered::new();
-        self.mine.retain(|_, mine| {
-            mine.tenure.set(if mine.is_driven {
+        self.starting = FuturesUnordered::new();
+        self.owned.retain(|_, mine| {
+            mine.ownership.advance_to(if mine.is_driven {
                 OwnershipPhase::Draining
             } else {
                 OwnershipPhase::Lost

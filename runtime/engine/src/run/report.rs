@@ -7,7 +7,7 @@ use ordain_core::{Cause, KeyStatus, Stats};
 
 use ordain_config::LoadedConfig;
 use ordain_store::{KeyFilter, Store, StoreError};
-use ordain_util::text::count;
+use ordain_util::text::pluralized;
 
 /// Keys in a page while held events are counted.
 const KEY_PAGE_LIMIT: usize = 1_000;
@@ -48,7 +48,7 @@ impl HeldTotals {
             let mut filter = KeyFilter { limit: KEY_PAGE_LIMIT, ..KeyFilter::default() };
             loop {
                 let page = store.keys(&stream, &filter).await?;
-                for job in page.rows.into_iter().filter_map(|row| row.job.ok()) {
+                for job in page.rows.into_iter().filter_map(|row| row.record.ok()) {
                     held.events += job.spilled.count;
                     if let Some(way) =
                         BLOCKED_STATUSES.iter().position(|(status, ..)| *status == job.status)
@@ -65,7 +65,7 @@ impl HeldTotals {
         Ok(held)
     }
 
-    fn is_any(&self) -> bool {
+    fn has_any(&self) -> bool {
         *self != Self::default()
     }
 
@@ -79,7 +79,7 @@ impl HeldTotals {
 impl RunReport {
     /// Returns whether any event is not settled with effect, for which `--strict` fails.
     pub fn has_problems(&self) -> bool {
-        self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(HeldTotals::is_any)
+        self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(HeldTotals::has_any)
     }
 
     /// Returns the report as a JSON object.
@@ -127,11 +127,11 @@ impl RunReport {
         line("messages", stats.messages);
         let Some(held) = held else { return text };
         line("held in the store", held.events);
-        let config = config.option();
+        let config = config.config_option();
         for (way, (_, status, what)) in BLOCKED_STATUSES.iter().enumerate() {
             let all = held.streams(way).count();
             for (stream, keys) in held.streams(way).take(STREAM_LIMIT) {
-                let keys = count(keys, "key");
+                let keys = pluralized(keys, "key");
                 text += &format!(
                     "  {keys} {what}: see `ordain keys list {stream} --status {status}{config}`\n"
                 );
@@ -139,7 +139,7 @@ impl RunReport {
             if all > STREAM_LIMIT {
                 text += &format!(
                     "  and keys {what} in {}\n",
-                    count((all - STREAM_LIMIT) as u64, "more stream")
+                    pluralized((all - STREAM_LIMIT) as u64, "more stream")
                 );
             }
         }

@@ -11,7 +11,7 @@ use ordain_store::InstanceInfo;
 use ordain_store::{InstanceId, MembershipTable, Partition};
 
 /// Returns all partitions of the configured streams.
-pub(super) fn all(loaded: &LoadedConfig) -> BTreeSet<Partition> {
+pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
     let of = |(name, stream): (&ResourceName, &StreamConfig)| {
         let name = name.shared();
         let partitions = stream.source.partitions();
@@ -27,7 +27,7 @@ pub(super) fn share(
     table: &MembershipTable,
     id: InstanceId,
 ) -> BTreeSet<Partition> {
-    let there = table.members.iter().map(|(id, member)| (*id, InstanceInfo::decode(&member.about)));
+    let there = table.members.iter().map(|(id, member)| (*id, InstanceInfo::decode(&member.info)));
     let (alone, there): (Vec<_>, Vec<_>) = there.partition(|(_, about)| about.alone);
     let there: Vec<(InstanceId, InstanceInfo)> =
         there.into_iter().filter(|(_, about)| !about.leaving).collect();
@@ -39,7 +39,7 @@ pub(super) fn share(
         Some(((&*partition.stream, partition.number), lease.holder?.0))
     });
     let owners = owners(&candidates(&there), &held.collect());
-    let all = all(loaded).into_iter();
+    let all = all_partitions(loaded).into_iter();
     let is_ours =
         |partition: &Partition| owners.get(&(&*partition.stream, partition.number)) == Some(&id.0);
     all.filter(|partition| is_ours(partition) && !is_kept(partition)).collect()

@@ -9,7 +9,7 @@ use super::starting::PartitionFactory;
 use super::{RunError, files};
 use crate::driver::PartitionMetrics;
 use crate::sink::PartitionHandle;
-use crate::source::{self, FileOptions, Inbox, QueueOptions, unplaced};
+use crate::source::{self, FileOptions, Inbox, QueueOptions, unrouted_queue};
 use ordain_amqp::{ConsumerOptions, ExchangeProducer, Topology};
 use ordain_cloudevents::EventDecoder;
 use ordain_cloudevents::{FilePosition, ReadFingerprint, SourceHandle};
@@ -35,12 +35,12 @@ pub(super) struct StartedSource {
     /// Events received over HTTP that are not in the source's queue yet.
     pub(super) inbox: Option<Inbox>,
     /// The name of the source's checkpoint, if it can resume.
-    pub(super) checkpoint: Option<String>,
+    pub(super) checkpoint_name: Option<String>,
 }
 
 impl PartitionFactory<'_> {
     /// Starts the source of a partition.
-    pub(super) async fn source(
+    pub(super) async fn start_source(
         &self,
         name: &ResourceName,
         stream: &StreamConfig,
@@ -50,31 +50,31 @@ impl PartitionFactory<'_> {
     ) -> Result<StartedSource, RunError> {
         match &stream.source {
             SourceConfig::Amqp(config) => {
-                let tenure = &target.tenure;
-                let source = self.queue(name, stream, config, settings, progress, tenure);
-                let inbox = self.inbox(stream, config, target, progress).await?;
-                Ok(StartedSource { source, inbox, checkpoint: None })
+                let tenure = &target.ownership;
+                let source = self.start_consumer(name, stream, config, settings, progress, tenure);
+                let inbox = self.start_inbox(stream, config, target, progress).await?;
+                Ok(StartedSource { source, inbox, checkpoint_name: None })
             }
             SourceConfig::Stream(StreamSourceConfig { queue, .. })
             | SourceConfig::Http(HttpSourceConfig { queue, .. }) => {
-                let options = self.waiting(&target.partition, target.claim, *queue, progress);
+                let options = self.queue_options(&target.partition, target.claim, *queue, progress);
                 let source = source::read_queue(QueueOptions {
                     is_fed_from_here: matches!(stream.source, SourceConfig::Stream(_)),
-                    waits: Some(Arc::clone(&progress.lag)),
-                    target: Some(Arc::clone(target)),
+                    backlog_gauge: Some(Arc::clone(&progress.lag)),
+                    handle: Some(Arc::clone(target)),
                     ..options
                 });
-                Ok(StartedSource { source, inbox: None, checkpoint: None })
+                Ok(StartedSource { source, inbox: None, checkpoint_name: None })
             }
             SourceConfig::File(config) => {
-                let (source, checkpoint) = self.file(name, stream, config, target).await?;
-                Ok(StartedSource { source, inbox: None, checkpoint })
+                let (source, checkpoint) = self.start_file(name, stream, config, target).await?;
+                Ok(StartedSource { source, inbox: None, checkpoint_name: checkpoint })
             }
         }
     }
 
     /// Returns the settings for a partition's queue in the store.
-    fn waiting(
+    fn queue_options(
         &self,
         partition: &Partition,
         claim: Claim,
@@ -85,20 +85,20 @@ impl PartitionFactory<'_> {
             store: Arc::clone(self.store),
             partition: partition.clone(),
             claim,
-            feed: self.feeds.of(partition),
+            notifier: self.notifiers.of(partition),
             limit,
             is_fed_from_here: false,
-            others: matches!(self.loaded.config.store, StoreConfig::Redis(_)),
-            waits: None,
+            has_other_writers: matches!(self.loaded.config.store, StoreConfig::Redis(_)),
+            backlog_gauge: None,
             counts_delivered: false,
-            target: None,
-            lost: Arc::clone(&progress.lost),
+            handle: None,
+            lost_events: Arc::clone(&progress.lost_events),
         }
     }
 
     /// Starts the inbox of events over HTTP for a partition. The owner of partition 0 also gets the queue of events
     /// without a known partition.
-    async fn inbox(
+    async fn start_inbox(
         &self,
         stream: &StreamConfig,
         config: &AmqpSourceConfig,
@@ -110,16 +110,21 @@ impl PartitionFactory<'_> {
         };
         let [of_partition, of_none] = &progress.inbox;
         let waiting = |partition: &Partition, claim, waits| {
-            let queue = self.waiting(partition, claim, config.inbox, progress);
+            let queue = self.queue_options(partition, claim, config.inbox, progress);
             // A process without an ingress detects the events of others a little later.
-            let others = queue.others && self.loaded.config.ingress.is_some();
+            let others = queue.has_other_writers && self.loaded.config.ingress.is_some();
             let waits = Some(Arc::clone(waits));
-            QueueOptions { others, waits, counts_delivered: true, ..queue }
+            QueueOptions {
+                has_other_writers: others,
+                backlog_gauge: waits,
+                counts_delivered: true,
+                ..queue
+            }
         };
         let placed = waiting(&target.partition, target.claim, of_partition);
         let mut unknown = None;
         if config.partitions > 1 && target.partition.number == 0 {
-            let unplaced = unplaced(&target.partition.stream, config.partitions);
+            let unplaced = unrouted_queue(&target.partition.stream, config.partitions);
             unknown = match self.store.claim(&unplaced, target.claim.epoch).await {
                 Ok(claimed) => Some(waiting(&unplaced, claimed.claim, of_none)),
                 // Another process owns the partition by now; this one will be notified.
@@ -132,7 +137,7 @@ impl PartitionFactory<'_> {
         let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
         // Offer half of the events that are recognised by their ids, because others arrive before the copies do. Also
         // leave room for the ids of all events that the broker may redeliver.
-        let repeats = stream.source.repeats(self.loaded.config.ingress.is_some());
+        let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
         let most = (window / 2).min(window - stream.source.prefetch());
         let offers = if in_order { most } else { usize::MAX };
@@ -140,7 +145,7 @@ impl PartitionFactory<'_> {
     }
 
     /// Starts the consumer of a broker's queue. The broker itself tracks acknowledgements.
-    fn queue(
+    fn start_consumer(
         &self,
         name: &ResourceName,
         stream: &StreamConfig,
@@ -157,7 +162,7 @@ impl PartitionFactory<'_> {
             stream: name.shared(),
             prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
             memory: settings.memory_budget / PREFETCH_MEMORY_DIVISOR,
-            last_window: Arc::clone(
+            last_prefetch: Arc::clone(
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
             decoder: ordain_amqp::DeliveryDecoder {
@@ -165,13 +170,13 @@ impl PartitionFactory<'_> {
                 event_size: self.loaded.config.runtime.event_size.bytes(),
                 key: config.key.clone(),
             },
-            tenure: Arc::clone(tenure),
+            ownership: Arc::clone(tenure),
             lag: Arc::clone(&progress.lag),
         })
     }
 
     /// Starts a file source at its checkpoint.
-    async fn file(
+    async fn start_file(
         &self,
         name: &ResourceName,
         stream: &StreamConfig,
@@ -184,7 +189,7 @@ impl PartitionFactory<'_> {
             let name = "standard input".into();
             let position = FilePosition::default();
             let options = FileOptions { file: None, name, position, follow: false, decoder };
-            return Ok((source::start(options).map_err(RunError::Thread)?, None));
+            return Ok((source::read_file(options).map_err(RunError::Thread)?, None));
         };
         let opened = self.sources.borrow_mut().remove(&**name);
         let file = match opened {
@@ -192,7 +197,7 @@ impl PartitionFactory<'_> {
             // Another instance owned the partition in between, so the file was closed.
             None => files::open_source(self.loaded, name, path)?.0,
         };
-        let mark = Checkpoint::mark(name, path);
+        let mark = Checkpoint::mark_name(name, path);
         let checkpoint = match self.store.mark(&mark).await? {
             None => None,
             Some(bytes) => match Checkpoint::decode(&bytes) {
@@ -201,21 +206,21 @@ impl PartitionFactory<'_> {
                     let error = anyhow::Error::from(error);
                     tracing::warn!(
                         stream = %name, "{error:#}; reading the file from its beginning; {}",
-                        ordain_store::checkpoint::read_again(stream.ordering)
+                        ordain_store::checkpoint::reread_advice(stream.ordering)
                     );
                     None
                 }
             },
         };
-        let lost_in = checkpoint
-            .as_ref()
-            .map_or_else(Vec::new, |checkpoint| checkpoint.lost_in(&target.found));
+        let lost_in = checkpoint.as_ref().map_or_else(Vec::new, |checkpoint| {
+            checkpoint.shards_that_lost_commits(&target.claimed_commits)
+        });
         let position = match &checkpoint {
             None => None,
             Some(_) if !lost_in.is_empty() => None,
             Some(checkpoint) => checkpoint.resume(&file).map_err(|error| {
                 let message = format!("{} cannot be read: {error}", path.display());
-                self.loaded.error(&format!("streams.{name}.source.path"), message)
+                self.loaded.setting_error(&format!("streams.{name}.source.path"), message)
             })?,
         };
         match (checkpoint, position) {
@@ -223,12 +228,12 @@ impl PartitionFactory<'_> {
                 stream = %name, path = %path.display(), shards = ?lost_in,
                 "the store went back in time and lost commits in these shards that the checkpoint of the file names: \
                  reading the file from its beginning; {}",
-                ordain_store::checkpoint::read_again(stream.ordering)
+                ordain_store::checkpoint::reread_advice(stream.ordering)
             ),
             (Some(_), None) => tracing::warn!(
                 stream = %name, path = %path.display(),
                 "file differs from the one of the last run in the part that was read: reading it from its \
-                 beginning; {}", ordain_store::checkpoint::read_again(stream.ordering)
+                 beginning; {}", ordain_store::checkpoint::reread_advice(stream.ordering)
             ),
             (_, Some(FilePosition { line, .. })) => {
                 tracing::info!(stream = %name, line, "continuing after the last run");
@@ -238,16 +243,19 @@ impl PartitionFactory<'_> {
         if !lost_in.is_empty() {
             // Later commits with the numbers of the lost ones must not make the old checkpoint look valid.
             let nothing_read = ReadFingerprint::new(b"", &TailFingerprint::new(0, b""));
-            let beginning =
-                Checkpoint::new(FilePosition::default(), nothing_read, target.found.to_vec());
+            let beginning = Checkpoint::new(
+                FilePosition::default(),
+                nothing_read,
+                target.claimed_commits.to_vec(),
+            );
             let value = beginning.encode().into();
             let beginning = Mark { name: mark.clone(), value };
             let put = async || {
-                let breaks = self.store.breaks();
+                let breaks = self.store.disconnects();
                 self.store.put_checkpoint(&target.partition, target.claim, breaks, &beginning).await
             };
             // Under another claim the checkpoint is not needed.
-            while !put().await? && !target.tenure.is_over() {
+            while !put().await? && !target.ownership.is_lost() {
                 tokio::time::sleep(CHECKPOINT_RETRY_DELAY).await;
             }
         }
@@ -258,6 +266,6 @@ impl PartitionFactory<'_> {
             follow: !self.once,
             decoder,
         };
-        Ok((source::start(options).map_err(RunError::Thread)?, Some(mark)))
+        Ok((source::read_file(options).map_err(RunError::Thread)?, Some(mark)))
     }
 }

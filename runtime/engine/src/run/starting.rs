@@ -26,13 +26,13 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) sources: RefCell<BTreeMap<String, File>>,
     pub(super) broker: Option<Arc<BrokerEndpoint>>,
     /// Limits for requests to replay servers.
-    pub(super) hosts: replay::ReplayLimits,
+    pub(super) replay_limits: replay::ReplayLimits,
     /// Notifiers of streams that this process adds events to.
-    pub(super) feeds: Arc<QueueNotifiers>,
+    pub(super) notifiers: Arc<QueueNotifiers>,
     /// With `once`: `true` if a partition that rests may end.
     pub(super) may_end: watch::Sender<bool>,
     /// The last consumer window of each stream.
     pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastPrefetch>>,
-    pub(super) committed: mpsc::Sender<CommittedBatch>,
-    pub(super) questions: mpsc::Sender<PublisherCommand>,
+    pub(super) committed_batches: mpsc::Sender<CommittedBatch>,
+    pub(super) publisher_commands: mpsc::Sender<PublisherCommand>,
 }

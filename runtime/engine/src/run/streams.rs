@@ -34,15 +34,15 @@ const OUTBOX_PAGE_COMMITS: usize = 64;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Returns the number of batches that may wait for the publisher: the sequencers allow no more to be unpublished.
-pub(super) fn unpublished(config: &Config) -> usize {
+pub(super) fn unpublished_batch_limit(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
-        let settings = config.settings(stream, &share(config, stream, 0, None));
+        let settings = config.sequencer_settings(stream, &partition_share(config, stream, 0, None));
         stream.source.partitions() as usize * (settings.max_outbox + settings.run_ahead)
     });
     settings.sum::<usize>().max(1)
 }
 
-fn share(
+fn partition_share(
     config: &Config,
     stream: &StreamConfig,
     partition: u32,
@@ -50,8 +50,8 @@ fn share(
 ) -> PartitionParams {
     PartitionParams {
         partition,
-        of_stream: stream.source.partitions() as usize,
-        of_process: config.partitions(),
+        stream_partitions: stream.source.partitions() as usize,
+        process_partitions: config.partitions(),
         workers: config.workers(),
         version,
         seed: u64::from(std::process::id()) << 32 | u64::from(partition),
@@ -60,19 +60,19 @@ fn share(
 
 /// Rejects a store with committed messages of a stream that neither this configuration nor another running instance
 /// has: no process would publish them.
-pub(super) async fn check_left_overs(
+pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
     store: &dyn Store,
     id: InstanceId,
 ) -> Result<(), RunError> {
-    let others = InstanceInfo::all_but(&store.table().await?, id);
+    let others = InstanceInfo::of_other_instances(&store.table().await?, id);
     'streams: for stream in store.streams().await? {
         if loaded.config.streams.keys().any(|name| **name == *stream) {
             continue;
         }
         for number in 0..=numbering::partitions(store, &stream).await? {
             let partition = Partition { stream: Arc::clone(&stream), number };
-            let waiting = store.waiting(&partition).await?;
+            let waiting = store.queue_length(&partition).await?;
             if waiting > 0 && !others.iter().any(|other| other.streams.contains_key(&*stream)) {
                 tracing::warn!(
                     stream = &*stream,
@@ -104,7 +104,7 @@ pub(super) async fn check_left_overs(
 
 /// Returns the size limit of left-over messages that may wait for exchanges, in bytes. A process has no more than
 /// that in memory when it dies, unless it had other settings.
-pub(super) fn room(config: &Config) -> usize {
+pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }
 
@@ -112,7 +112,7 @@ impl PartitionFactory<'_> {
     /// Claims a partition under the epoch of its lease, publishes the messages that an earlier owner left in its
     /// outbox, and builds the parts of its driver. Returns `None` if another process has claimed the partition since,
     /// or the publisher has ended.
-    pub(super) async fn bring_up(
+    pub(super) async fn start_partition(
         &self,
         partition: &Partition,
         epoch: u64,
@@ -133,21 +133,21 @@ impl PartitionFactory<'_> {
             claim: claimed.claim,
             dead_letter: stream.dead_letter.as_ref().map(ResourceName::shared),
             completions: complete,
-            tenure,
-            found: claimed.commits.clone().into(),
-            done: (0..self.store.shards()).map(|_| PublishWatermark::default()).collect(),
-            commits: claimed.commits.iter().map(|commit| AtomicU64::new(*commit)).collect(),
+            ownership: tenure,
+            claimed_commits: claimed.commits.clone().into(),
+            watermarks: (0..self.store.shards()).map(|_| PublishWatermark::default()).collect(),
+            durable_commits: claimed.commits.iter().map(|commit| AtomicU64::new(*commit)).collect(),
             driven: AtomicBool::new(false),
         });
-        let Some(left_over) = self.publish_left_over(&target, &claimed).await? else {
+        let Some(left_over) = self.publish_backlog(&target, &claimed).await? else {
             return Ok(None);
         };
-        self.parts(name, stream, claimed, target, completions, left_over, progress).await
+        self.driver_config(name, stream, claimed, target, completions, left_over, progress).await
     }
 
     /// Publishes the messages that an earlier owner committed and did not publish, before any new ones of the same
     /// shards. Returns those that are not done; `None` if the publisher has ended.
-    async fn publish_left_over(
+    async fn publish_backlog(
         &self,
         target: &Arc<PartitionHandle>,
         claimed: &ClaimedPartition,
@@ -164,9 +164,13 @@ impl PartitionFactory<'_> {
                 let Some(newest) = entries.last() else { break };
                 after = newest.number;
                 let (taken, mut answer) = oneshot::channel();
-                let left = OutboxBacklog { target: Arc::clone(target), shard, entries, taken };
+                let left =
+                    OutboxBacklog { handle: Arc::clone(target), shard, entries, accepted: taken };
                 let mut asking = pin!(async {
-                    self.questions.send(PublisherCommand::PublishBacklog(left)).await.ok()?;
+                    self.publisher_commands
+                        .send(PublisherCommand::PublishBacklog(left))
+                        .await
+                        .ok()?;
                     (&mut answer).await.ok()
                 });
                 messages += loop {
@@ -193,12 +197,12 @@ impl PartitionFactory<'_> {
         }
         let (tell, left) = oneshot::channel();
         let question = PublisherCommand::TakeSentBacklog(Arc::clone(target), tell);
-        let asked = self.questions.send(question).await;
+        let asked = self.publisher_commands.send(question).await;
         Ok(if asked.is_ok() { left.await.ok() } else { None })
     }
 
     #[allow(clippy::too_many_arguments, reason = "the method only combines its arguments")]
-    async fn parts(
+    async fn driver_config(
         &self,
         name: &ResourceName,
         stream: &StreamConfig,
@@ -209,9 +213,9 @@ impl PartitionFactory<'_> {
         progress: &Arc<PartitionMetrics>,
     ) -> Result<Option<DriverConfig>, RunError> {
         let config = &self.loaded.config;
-        let Some(mut version) = self.handlers.feed(name) else { return Ok(None) };
+        let Some(mut version) = self.handlers.watch(name) else { return Ok(None) };
         let active = version.active();
-        let decided = active.as_ref().map(|active| Arc::clone(&active.decided));
+        let decided = active.as_ref().map(|active| Arc::clone(&active.rollout));
         let done = target.completions.clone();
         let partition = target.partition.clone();
         let mut context =
@@ -228,11 +232,19 @@ impl PartitionFactory<'_> {
             // shortly. If the driver is gone, the results are not needed.
             Box::new(move |turns| drop(done.blocking_send(Completion::Turns(turns)))),
         );
-        let settings = config.settings(stream, &share(config, stream, partition.number, decided));
-        let StartedSource { source, inbox, checkpoint } =
-            self.source(name, stream, &settings, progress, &target).await?;
-        let replay =
-            replay::ReplaySources::new(config, (name, stream), self.store, &partition, &self.hosts);
+        let settings = config.sequencer_settings(
+            stream,
+            &partition_share(config, stream, partition.number, decided),
+        );
+        let StartedSource { source, inbox, checkpoint_name: checkpoint } =
+            self.start_source(name, stream, &settings, progress, &target).await?;
+        let replay = replay::ReplaySources::new(
+            config,
+            (name, stream),
+            self.store,
+            &partition,
+            &self.replay_limits,
+        );
         Ok(Some(DriverConfig {
             settings,
             version,
@@ -240,17 +252,17 @@ impl PartitionFactory<'_> {
             claimed,
             store: Arc::clone(self.store),
             turns,
-            publisher: self.committed.clone(),
-            target,
-            left_over,
+            publisher: self.committed_batches.clone(),
+            handle: target,
+            backlog: left_over,
             completions,
             source,
             inbox,
             replay,
-            checkpoint,
+            checkpoint_name: checkpoint,
             once: self.once,
             may_end: self.may_end.subscribe(),
-            progress: Arc::clone(progress),
+            metrics: Arc::clone(progress),
         }))
     }
 }

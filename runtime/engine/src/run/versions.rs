@@ -17,12 +17,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::RunError;
 use crate::instance::Membership;
 use ordain_config::LoadedConfig;
-use ordain_core::rollout::{RolloutView, decide};
+use ordain_core::rollout::{RolloutView, next_rollout};
 use ordain_core::split_version;
 use ordain_store::InstanceInfo;
 use ordain_store::{MembershipTable, Store};
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::text::clean;
+use ordain_util::text::escape_invisible;
 use ordain_util::wait;
 use ordain_wasm::warn_of_migrate;
 use ordain_wasm::{ActivationResult, HandlerRegistry, VersionUnavailable};
@@ -50,7 +50,7 @@ pub(super) struct RolloutController<'a> {
     membership: Membership,
     table: Arc<MembershipTable>,
     /// The state of each stream.
-    seen: BTreeMap<Arc<str>, RolloutState>,
+    states: BTreeMap<Arc<str>, RolloutState>,
     folder_throttle: LogThrottle,
     decision_throttle: LogThrottle,
 }
@@ -59,13 +59,13 @@ pub(super) struct RolloutController<'a> {
 #[derive(Default)]
 struct RolloutState {
     /// The highest known generation.
-    newest: u64,
+    newest_number: u64,
     /// The decision for this instance's own offer, or the decision at the start of this instance: this instance may
     /// return from it to a lower version.
-    had: Option<Arc<Rollout>>,
+    revertible: Option<Arc<Rollout>>,
     has_begun: bool,
     /// The time since which the decided version is missing here.
-    missing: Option<Instant>,
+    missing_since: Option<Instant>,
 }
 
 impl<'a> RolloutController<'a> {
@@ -82,7 +82,7 @@ impl<'a> RolloutController<'a> {
             handlers,
             membership,
             table,
-            seen: BTreeMap::new(),
+            states: BTreeMap::new(),
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             decision_throttle: LogThrottle::new(WARN_INTERVAL),
         }
@@ -91,7 +91,7 @@ impl<'a> RolloutController<'a> {
     /// Follows the folder and the store while it is polled. With `once`, returns an error if a version stays missing.
     pub(super) async fn run(mut self, once: bool) -> RunError {
         let (tell, mut changes) = mpsc::channel(1);
-        let _watcher = self.watch(tell);
+        let _watcher = self.watch_folder(tell);
         let mut look = interval(FOLDER_SCAN_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut loading: Option<(HandlerFile, FileStamp, PendingLoad)> = None;
@@ -99,13 +99,13 @@ impl<'a> RolloutController<'a> {
         let mut looking: Option<JoinHandle<io::Result<PluginFolder>>> = None;
         loop {
             let again = self.decide_all().await;
-            if once && let Some(error) = self.gives_up() {
+            if once && let Some(error) = self.check_missing() {
                 return error;
             }
-            let next = self.handlers.with_catalog(|catalog| catalog.next(Instant::now()));
+            let next = self.handlers.with_catalog(|catalog| catalog.next_action(Instant::now()));
             let at = match next {
                 CatalogAction::Load(file, stamp) if loading.is_none() => {
-                    let load = self.load(&file);
+                    let load = self.start_load(&file);
                     loading = Some((file, stamp, load));
                     None
                 }
@@ -115,18 +115,18 @@ impl<'a> RolloutController<'a> {
             let handlers = Arc::clone(self.handlers);
             tokio::select! {
                 () = self.membership.changed() => self.table = self.membership.table(),
-                Some(()) = changes.recv(), if looking.is_none() => looking = Some(self.look()),
-                _ = look.tick(), if looking.is_none() => looking = Some(self.look()),
-                folder = looked(&mut looking) => {
+                Some(()) = changes.recv(), if looking.is_none() => looking = Some(self.start_scan()),
+                _ = look.tick(), if looking.is_none() => looking = Some(self.start_scan()),
+                folder = scan_finished(&mut looking) => {
                     looking = None;
-                    self.looked(folder);
+                    self.handle_scan(folder);
                 }
-                () = wait::until(at), if loading.is_none() => {}
-                () = wait::until(again) => {}
-                () = handlers.needed.notified() => self.look_for_newer().await,
-                loaded = loaded(&mut loading) => {
+                () = wait::sleep_until(at), if loading.is_none() => {}
+                () = wait::sleep_until(again) => {}
+                () = handlers.rollout_required.notified() => self.refresh_decisions().await,
+                loaded = load_finished(&mut loading) => {
                     if let Some((file, stamp, _)) = loading.take() {
-                        self.loaded(&file, stamp, loaded);
+                        self.handle_load(&file, stamp, loaded);
                     }
                 }
             }
@@ -135,15 +135,15 @@ impl<'a> RolloutController<'a> {
 
     /// Returns the error for a stream whose version has been missing for longer than other instances may take to
     /// leave.
-    fn gives_up(&mut self) -> Option<RunError> {
+    fn check_missing(&mut self) -> Option<RunError> {
         let patience = Duration::from_millis(self.loaded.config.runtime.lease.0);
         for (stream, _) in self.handlers.streams() {
-            let seen = self.seen.entry(Arc::clone(stream)).or_default();
-            let Some(Err(missing)) = self.handlers.chosen(stream) else {
-                seen.missing = None;
+            let seen = self.states.entry(Arc::clone(stream)).or_default();
+            let Some(Err(missing)) = self.handlers.activation(stream) else {
+                seen.missing_since = None;
                 continue;
             };
-            if seen.missing.get_or_insert_with(Instant::now).elapsed() > patience {
+            if seen.missing_since.get_or_insert_with(Instant::now).elapsed() > patience {
                 let stream = Arc::clone(stream);
                 return Some(RunError::VersionMissing { stream, reason: missing.reason });
             }
@@ -152,7 +152,7 @@ impl<'a> RolloutController<'a> {
     }
 
     /// Watches the folder for changes. If that fails, only the interval of `FOLDER_SCAN_INTERVAL` applies.
-    fn watch(&self, tell: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+    fn watch_folder(&self, tell: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
         // A single waiting notification is enough.
         let changed = move |event: notify::Result<notify::Event>| {
@@ -179,7 +179,7 @@ impl<'a> RolloutController<'a> {
     }
 
     /// Starts a scan of the folder.
-    fn look(&self) -> JoinHandle<io::Result<PluginFolder>> {
+    fn start_scan(&self) -> JoinHandle<io::Result<PluginFolder>> {
         let dir = self.loaded.config.plugins.dir.clone();
         tokio::task::spawn_blocking(move || {
             // Changes that belong together are scanned together.
@@ -189,14 +189,14 @@ impl<'a> RolloutController<'a> {
     }
 
     /// Processes the result of a scan.
-    fn looked(&mut self, folder: io::Result<PluginFolder>) {
+    fn handle_scan(&mut self, folder: io::Result<PluginFolder>) {
         let folder = match folder {
             Ok(folder) => folder,
             Err(error) => {
                 let dir = &self.loaded.config.plugins.dir;
                 if self.folder_throttle.allow() {
                     tracing::warn!(
-                        dir = %clean(&dir.display().to_string()), %error,
+                        dir = %escape_invisible(&dir.display().to_string()), %error,
                         "folder of handlers unreadable; running versions continue"
                     );
                 }
@@ -204,15 +204,15 @@ impl<'a> RolloutController<'a> {
             }
         };
         let (new, gone) = self.handlers.with_catalog(|catalog| {
-            let known = &catalog.folder().refused;
+            let known = &catalog.folder().misnamed;
             let known: BTreeSet<&Path> = known.iter().map(|file| &*file.path).collect();
-            let new = folder.refused.iter().filter(|file| !known.contains(&*file.path));
+            let new = folder.misnamed.iter().filter(|file| !known.contains(&*file.path));
             let new: Vec<_> = new.cloned().collect();
-            (new, catalog.look(folder, Instant::now()))
+            (new, catalog.update(folder, Instant::now()))
         });
         for refused in new {
             let path = refused.path.display().to_string();
-            tracing::error!(path = %clean(&path), reason = %clean(&refused.reason), "file ignored: not a handler");
+            tracing::error!(path = %escape_invisible(&path), reason = %escape_invisible(&refused.reason), "file ignored: not a handler");
         }
         for offered in gone {
             tracing::warn!(
@@ -223,21 +223,21 @@ impl<'a> RolloutController<'a> {
     }
 
     /// Loads a file on a thread of its own, while other versions run.
-    fn load(&self, file: &HandlerFile) -> PendingLoad {
-        tracing::info!(file = %clean(&file.path.display().to_string()), "loading handler");
+    fn start_load(&self, file: &HandlerFile) -> PendingLoad {
+        tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
         let (tell, done) = oneshot::channel();
         let engine = Arc::clone(&self.handlers.engine);
         let file = file.clone();
         let load = move || {
             // The receiver may be gone.
-            let _ = tell.send(engine.load_beside(&file, CompilePriority::Low));
+            let _ = tell.send(engine.load_in_child(&file, CompilePriority::Low));
         };
         // Without a thread the sender is dropped, and the file is loaded again later.
         let _ = std::thread::Builder::new().name("ordain-loader".to_owned()).spawn(load);
         done
     }
 
-    fn loaded(
+    fn handle_load(
         &self,
         file: &HandlerFile,
         stamp: FileStamp,
@@ -246,24 +246,29 @@ impl<'a> RolloutController<'a> {
         let loaded = loaded.unwrap_or_else(|| {
             let reason =
                 "cannot be loaded: the loader's thread did not start, or ended unexpectedly";
-            Err(LoadError { path: file.path.clone(), reason: reason.to_owned(), may_pass: true })
+            Err(LoadError {
+                path: file.path.clone(),
+                reason: reason.to_owned(),
+                is_temporary: true,
+            })
         });
         let found = loaded.as_ref().map(|handler| handler.build().clone()).map_err(FileFault::from);
         let now = Instant::now();
-        let change = self.handlers.with_catalog(|catalog| catalog.loaded(file, stamp, found, now));
+        let change =
+            self.handlers.with_catalog(|catalog| catalog.record_load(file, stamp, found, now));
         match (change, loaded) {
             (LoadOutcome::Offered, Ok(handler)) => {
                 warn_of_migrate(&handler);
-                self.handlers.keep(handler);
-                self.membership.offer(self.handlers.offers());
+                self.handlers.insert(handler);
+                self.membership.offer(self.handlers.offered_builds());
             }
             (LoadOutcome::Unusable(reason), _) => tracing::error!(
-                path = %clean(&file.path.display().to_string()),
-                reason = %clean(&reason),
+                path = %escape_invisible(&file.path.display().to_string()),
+                reason = %escape_invisible(&reason),
                 "handler version unusable; running versions continue"
             ),
             (_, Ok(handler)) => {
-                let instead = self.handlers.offered(&file.name);
+                let instead = self.handlers.offered_build(&file.name);
                 let instead = instead.map_or_else(
                     || "no stream names it".to_owned(),
                     |build| format!("{} is offered, which is not lower", build.version),
@@ -277,16 +282,16 @@ impl<'a> RolloutController<'a> {
 
     /// Handles a key that was executed under an unknown decision. The decision will appear in the table, unless the
     /// store went back in time and lost it.
-    async fn look_for_newer(&mut self) {
+    async fn refresh_decisions(&mut self) {
         let Ok(table) = self.store.table().await else {
             tokio::time::sleep(STORE_RETRY_DELAY).await;
-            return self.handlers.needed.notify_one();
+            return self.handlers.rollout_required.notify_one();
         };
         for (stream, _) in self.handlers.streams() {
-            let needs = self.handlers.needs(stream);
-            if table.versions.get(stream).is_none_or(|decided| decided.generation < needs) {
-                let seen = self.seen.entry(Arc::clone(stream)).or_default();
-                seen.newest = seen.newest.max(needs);
+            let needs = self.handlers.required_rollout(stream);
+            if table.versions.get(stream).is_none_or(|decided| decided.number < needs) {
+                let seen = self.states.entry(Arc::clone(stream)).or_default();
+                seen.newest_number = seen.newest_number.max(needs);
             }
         }
         self.table = Arc::new(table);
@@ -296,15 +301,15 @@ impl<'a> RolloutController<'a> {
     /// store did not answer.
     async fn decide_all(&mut self) -> Option<Instant> {
         let handlers = Arc::clone(self.handlers);
-        let offers = handlers.offers();
-        let others = InstanceInfo::all_but(&self.table, self.membership.id());
+        let offers = handlers.offered_builds();
+        let others = InstanceInfo::of_other_instances(&self.table, self.membership.id());
         let mut again = None;
         for (stream, name) in handlers.streams() {
             let Some(mine) = offers.get(&**stream) else { continue };
             let of_others: Vec<Build> =
                 others.iter().filter_map(|other| other.offers.get(&**stream)).cloned().collect();
             let decided = self.table.versions.get(stream).cloned();
-            let seen = self.seen.entry(Arc::clone(stream)).or_default();
+            let seen = self.states.entry(Arc::clone(stream)).or_default();
             let begins = !std::mem::replace(&mut seen.has_begun, true);
             let is_mine = decided.as_ref().is_some_and(|decided| *mine == decided.build);
             // An instance that starts beside a running higher version must not return the stream to its own version
@@ -315,37 +320,38 @@ impl<'a> RolloutController<'a> {
                 !(is_higher && of_others.contains(&decided.build))
             });
             if is_mine || (begins && stands_alone) {
-                seen.had.clone_from(&decided);
+                seen.revertible.clone_from(&decided);
             }
-            seen.newest = seen.newest.max(decided.as_ref().map_or(0, |decided| decided.generation));
+            seen.newest_number =
+                seen.newest_number.max(decided.as_ref().map_or(0, |decided| decided.number));
             // A temporary fault of this machine at the start is no reason to return to a lower version.
             let may_come = || {
                 let version = decided.as_ref().map(|decided| &decided.build.version);
                 version.is_some_and(|version| {
-                    handlers.with_catalog(|catalog| catalog.may_come(version))
+                    handlers.with_catalog(|catalog| catalog.may_become_usable(version))
                 })
             };
             let known = RolloutView {
-                decided: decided.as_deref(),
-                mine,
-                others: &of_others,
-                may_go_back: seen.had == decided && !may_come(),
-                newest: seen.newest,
+                current: decided.as_deref(),
+                own_build: mine,
+                other_builds: &of_others,
+                may_roll_back: seen.revertible == decided && !may_come(),
+                newest_number: seen.newest_number,
             };
-            if seen.newest + 1 >= Rollout::NUMBER_END && self.decision_throttle.allow() {
+            if seen.newest_number + 1 >= Rollout::NUMBER_END && self.decision_throttle.allow() {
                 tracing::error!(
                     stream = &**stream,
-                    generation = seen.newest,
+                    generation = seen.newest_number,
                     "no further version can be decided on: another program has written to the store"
                 );
             }
-            let new = decide(&known);
+            let new = next_rollout(&known);
             let is_left = new.is_some();
             if let Some(new) = new {
-                let before = decided.as_ref().map_or(0, |decided| decided.generation);
+                let before = decided.as_ref().map_or(0, |decided| decided.number);
                 match self.store.decide(stream, before, &new).await {
                     // The next table contains this decision, or that of another instance.
-                    Ok(_) => self.membership.beat_soon(),
+                    Ok(_) => self.membership.trigger(),
                     Err(error) => {
                         if self.decision_throttle.allow() {
                             tracing::warn!(%error, "decision on a handler version not written; retrying");
@@ -354,35 +360,42 @@ impl<'a> RolloutController<'a> {
                     }
                 }
             }
-            let Some(decided) = decided.filter(|decided| decided.generation == seen.newest) else {
+            let Some(decided) = decided.filter(|decided| decided.number == seen.newest_number)
+            else {
                 continue;
             };
             // A version that is about to be replaced is not reported as missing.
             let is_here = || handlers.compiled(&decided.build).is_some();
             if !is_left || is_here() {
                 let is_elsewhere = of_others.contains(&decided.build);
-                self.follow(stream, name, &decided, is_elsewhere);
+                self.apply_decision(stream, name, &decided, is_elsewhere);
             }
         }
         again
     }
 
     /// Switches a stream to the decided version, or records why that version is missing.
-    fn follow(&self, stream: &Arc<str>, name: &str, decided: &Arc<Rollout>, is_elsewhere: bool) {
+    fn apply_decision(
+        &self,
+        stream: &Arc<str>,
+        name: &str,
+        decided: &Arc<Rollout>,
+        is_elsewhere: bool,
+    ) {
         let chosen: ActivationResult = match self.handlers.compiled(&decided.build) {
-            Some(handler) => Ok(Arc::new(ActiveVersion { handler, decided: Arc::clone(decided) })),
+            Some(handler) => Ok(Arc::new(ActiveVersion { handler, rollout: Arc::clone(decided) })),
             None => Err(VersionUnavailable {
-                reason: self.why_missing(name, decided),
-                decided: Some(Arc::clone(decided)),
-                is_elsewhere,
+                reason: self.missing_reason(name, decided),
+                rollout: Some(Arc::clone(decided)),
+                is_available_elsewhere: is_elsewhere,
             }),
         };
         let missing = chosen.as_ref().err().map(|missing| missing.reason.clone());
-        if !self.handlers.choose(stream, chosen) {
+        if !self.handlers.activate(stream, chosen) {
             return;
         }
         let version = &*decided.build.version;
-        let generation = decided.generation;
+        let generation = decided.number;
         match missing {
             None => tracing::info!(
                 stream = &**stream,
@@ -391,14 +404,14 @@ impl<'a> RolloutController<'a> {
                 "handler version active: it executes the events from now on"
             ),
             Some(reason) => tracing::warn!(
-                stream = &**stream, version, generation, reason = %clean(&reason),
+                stream = &**stream, version, generation, reason = %escape_invisible(&reason),
                 "handler version missing; the keys of the stream wait for it"
             ),
         }
     }
 
     /// Returns the reason why the decided version is missing here.
-    fn why_missing(&self, name: &str, decided: &Rollout) -> String {
+    fn missing_reason(&self, name: &str, decided: &Rollout) -> String {
         let dir = self.loaded.config.plugins.dir.display();
         let of_another = || {
             let (other, _) = split_version(&decided.build.version);
@@ -414,7 +427,7 @@ impl<'a> RolloutController<'a> {
             let files = catalog.folder().handlers.get(name).into_iter().flatten();
             for file in files {
                 let path = file.path.display();
-                match catalog.found(&file.path) {
+                match catalog.load_result(&file.path) {
                     Some(Ok(found)) if found.version == decided.build.version => {
                         return format!(
                             "{path} has another content (SHA-256 {:.12}…) than the version that was decided on \
@@ -441,7 +454,7 @@ impl<'a> RolloutController<'a> {
 }
 
 /// Waits for the result of a load; `None` if its thread could not start or panicked.
-async fn loaded(
+async fn load_finished(
     loading: &mut Option<(HandlerFile, FileStamp, PendingLoad)>,
 ) -> Option<Result<Arc<Handler>, LoadError>> {
     match loading {
@@ -451,7 +464,7 @@ async fn loaded(
 }
 
 /// Waits for the result of a scan.
-async fn looked(
+async fn scan_finished(
     looking: &mut Option<JoinHandle<io::Result<PluginFolder>>>,
 ) -> io::Result<PluginFolder> {
     match looking {

@@ -28,15 +28,15 @@ pub(super) struct OutboundMessage {
     pub(super) commit: u64,
     pub(super) content: SinkContent,
     /// The index of the message's sink among the sinks of its destination, if the destination is an exchange.
-    pub(super) via: usize,
+    pub(super) exchange_index: usize,
 }
 
 /// The messages of a run for one destination.
 pub(super) struct DestinationBatch {
     pub(super) run: u64,
-    pub(super) target: Arc<PartitionHandle>,
+    pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,
-    pub(super) passing: Vec<OutboundMessage>,
+    pub(super) messages: Vec<OutboundMessage>,
 }
 
 /// The number of each message of a batch; `None` if another owner has the partition now and publishes the message.
@@ -45,7 +45,7 @@ pub(super) type MessageNumbers = Vec<Option<u64>>;
 /// The sink of a destination. It accepts the messages of all sinks with this destination, and the store numbers them
 /// together, in the order of their outbox.
 pub(crate) struct SequencedSink {
-    to: Destination,
+    destination: Destination,
     /// The messages of the run that is being gathered.
     gathered: Vec<OutboundMessage>,
     /// The channel to the task. It is bounded by the limit of the outbox, which has all its messages.
@@ -61,13 +61,13 @@ impl SequencedSink {
         feeds: &Arc<QueueNotifiers>,
     ) -> Self {
         let (input, taken) = mpsc::unbounded_channel();
-        let to = passage.to.clone();
+        let to = passage.destination.clone();
         let belt = SequenceAssigner::new(passage, store, feeds);
-        Self { to, gathered: Vec::new(), input, start: Some((belt, taken)) }
+        Self { destination: to, gathered: Vec::new(), input, start: Some((belt, taken)) }
     }
 
-    pub(super) fn is_to(&self, to: &Destination) -> bool {
-        self.to == *to
+    pub(super) fn has_destination(&self, to: &Destination) -> bool {
+        self.destination == *to
     }
 
     /// Adds a sink that is an exchange, before the task starts. Returns its index among the exchanges.
@@ -97,7 +97,8 @@ impl SequencedSink {
             let target = Arc::clone(target);
             let passing = std::mem::take(&mut self.gathered);
             // The task ends early only if it fails, and the `JoinSet` that has the task reports the failure.
-            let _ = self.input.send(DestinationBatch { run, target, shard, passing });
+            let _ =
+                self.input.send(DestinationBatch { run, handle: target, shard, messages: passing });
         }
     }
 }

@@ -59,8 +59,8 @@ impl SinkContent {
     /// Adds the content to an exchange's sink.
     pub(super) fn put(&self, exchange: &mut ExchangeSink, stream: &str, sequence: Option<u64>) {
         match self {
-            Self::Message(message) => exchange.put(stream, message, sequence),
-            Self::Letter(letter) => exchange.put_letter(stream, letter, sequence),
+            Self::Message(message) => exchange.add_message(stream, message, sequence),
+            Self::Letter(letter) => exchange.add_letter(stream, letter, sequence),
         }
     }
 

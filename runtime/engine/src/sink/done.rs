@@ -11,9 +11,9 @@ pub struct PublishWatermark {
     through: AtomicU64,
     /// Marks that may not be durable yet, each with the commit through which it applies and the last commit at the
     /// time: the oldest such mark, and the newest.
-    noted: Mutex<[Option<(u64, u64)>; 2]>,
+    pending_marks: Mutex<[Option<(u64, u64)>; 2]>,
     /// Through which commit the last mark went; [`HAS_FILES`] once a mark named a file.
-    marked: AtomicU64,
+    last_mark: AtomicU64,
 }
 
 /// Stands for a shard whose marks name files: a mark must not be repeated without the lengths of its files.
@@ -27,27 +27,29 @@ impl PublishWatermark {
 
     /// Records that a mark is about to be written.
     pub fn begin_mark(&self, through: u64, has_files: bool) {
-        self.marked.fetch_max(if has_files { HAS_FILES } else { through }, Ordering::SeqCst);
+        self.last_mark.fetch_max(if has_files { HAS_FILES } else { through }, Ordering::SeqCst);
     }
 
     /// Returns through which commit to mark the outbox once more after lost commits were repeated, since their
     /// messages are in the outbox again.
     pub fn mark_to_repeat(&self) -> Option<u64> {
-        let marked = self.marked.load(Ordering::SeqCst);
+        let marked = self.last_mark.load(Ordering::SeqCst);
         (marked != 0 && marked != HAS_FILES).then_some(marked)
     }
 
     /// Records a mark that was written when the last commit was number `last`.
-    pub fn mark(&self, through: u64, last: u64) {
+    pub fn record_mark(&self, through: u64, last: u64) {
         // A panic while the lock is held leaves the data consistent.
-        let mut noted = self.noted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut noted =
+            self.pending_marks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let place = usize::from(noted[0].is_some());
         noted[place] = Some((through, last));
     }
 
     /// Records that a commit is durable.
-    pub fn committed(&self, number: u64) {
-        let mut noted = self.noted.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    pub fn record_commit(&self, number: u64) {
+        let mut noted =
+            self.pending_marks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         while let Some((through, last)) = noted[0]
             && last < number
         {
@@ -75,19 +77,19 @@ mod tests {
     #[test]
     fn mark_counts_when_a_later_commit_is_durable() {
         let done = PublishWatermark::default();
-        done.mark(3, 5);
+        done.record_mark(3, 5);
         // Commit 5 was in flight when the mark was written.
-        done.committed(5);
+        done.record_commit(5);
         assert_eq!(done.through(), 0);
-        done.mark(4, 6);
-        done.mark(5, 7);
-        done.committed(6);
+        done.record_mark(4, 6);
+        done.record_mark(5, 7);
+        done.record_commit(6);
         assert_eq!(done.through(), 3);
-        done.committed(7);
+        done.record_commit(7);
         assert_eq!(done.through(), 3);
-        done.committed(8);
+        done.record_commit(8);
         assert_eq!(done.through(), 5);
-        done.committed(9);
+        done.record_commit(9);
         assert_eq!(done.through(), 5);
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use ordain_store::Mark;
 use ordain_store::published_file::{FileFingerprint, PublishedFile};
 use ordain_util::probe::TailFingerprint;
-use ordain_util::whole::whole;
+use ordain_util::whole::canonical_path;
 use serde::Deserialize;
 
 /// Maximum size of a line that may be Ordain's, in bytes: an event of the largest size, in base64.
@@ -28,19 +28,19 @@ const OWN_SOURCE: &str = "/ordain/";
 #[derive(Debug)]
 pub(crate) struct FileSink {
     path: PathBuf,
-    mark: String,
+    mark_name: String,
     file: File,
     inode: u64,
     /// The fingerprinted end of the written data, after which the next message is written.
     tail: TailFingerprint,
-    synced: bool,
+    is_synced: bool,
 }
 
 /// An opened file sink that may contain more lines than the store has recorded.
 #[derive(Debug)]
 pub(crate) struct FileSinkRecovery {
     sink: FileSink,
-    present: u64,
+    file_length: u64,
 }
 
 /// The attributes that identify a line.
@@ -54,14 +54,14 @@ struct LineIdentity<'a> {
 
 impl FileSinkRecovery {
     /// Returns whether the file is longer than the length in the store.
-    pub(crate) fn has_more(&self) -> bool {
-        self.present > self.sink.tail.end()
+    pub(crate) fn has_unrecorded_lines(&self) -> bool {
+        self.file_length > self.sink.tail.end()
     }
 
     /// Truncates the file to the length in the store, if every message beyond that length is in the outbox, whose
     /// message ids are `unpublished`. The truncation also removes lines of other programs.
     pub(crate) fn finish(self, unpublished: &HashSet<String>) -> io::Result<FileSink> {
-        let Self { mut sink, present } = self;
+        let Self { mut sink, file_length: present } = self;
         let length = sink.tail.end();
         if present == length {
             return Ok(sink);
@@ -93,7 +93,7 @@ impl FileSink {
     /// Opens the file, given the store's mark for it. Without a mark, the file's contents stay and messages are
     /// written after them.
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
-        let file = open_or_make(path)?;
+        let file = open_or_create(path)?;
         let metadata = file.metadata()?;
         let present = metadata.len();
         let inode = metadata.ino();
@@ -122,8 +122,9 @@ impl FileSink {
         };
         let tail = TailFingerprint::read(&file, length)?;
         let mark = Self::mark_name(path);
-        let sink = Self { path: path.to_owned(), mark, file, inode, tail, synced: true };
-        Ok(FileSinkRecovery { sink, present })
+        let sink =
+            Self { path: path.to_owned(), mark_name: mark, file, inode, tail, is_synced: true };
+        Ok(FileSinkRecovery { sink, file_length: present })
     }
 
     /// Reads the data beyond the published length. Returns the end of its last complete line, and the number of
@@ -158,7 +159,7 @@ impl FileSink {
 
     /// Returns the name of a file's mark in the store, which is the same for every spelling of the path.
     pub(crate) fn mark_name(path: &Path) -> String {
-        format!("sink/{}", whole(path).display())
+        format!("sink/{}", canonical_path(path).display())
     }
 
     /// Returns the path.
@@ -167,18 +168,18 @@ impl FileSink {
     }
 
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.synced {
-            self.look()?;
+        if self.is_synced {
+            self.check_length()?;
         }
         self.file.write_all_at(bytes, self.tail.end())?;
         self.tail.extend(bytes);
-        self.synced = false;
+        self.is_synced = false;
         Ok(())
     }
 
     /// Checks the file's length before the first of several messages. Writing after the end of a file that another
     /// process has truncated would fill the gap with zeros.
-    fn look(&mut self) -> io::Result<()> {
+    fn check_length(&mut self) -> io::Result<()> {
         let present = self.file.metadata()?.len();
         if present < self.tail.end() {
             warn_shorter(&self.path, present, self.tail.end());
@@ -188,13 +189,13 @@ impl FileSink {
     }
 
     pub(super) fn needs_sync(&self) -> bool {
-        !self.synced
+        !self.is_synced
     }
 
     pub(super) fn sync(&mut self) -> io::Result<()> {
-        if !self.synced {
+        if !self.is_synced {
             self.file.sync_data()?;
-            self.synced = true;
+            self.is_synced = true;
         }
         Ok(())
     }
@@ -203,12 +204,12 @@ impl FileSink {
     pub(crate) fn mark(&self) -> Mark {
         let fingerprint = FileFingerprint { inode: self.inode, tail: self.tail.digest() };
         let value = PublishedFile::encode(self.tail.end(), fingerprint);
-        Mark { name: self.mark.clone(), value }
+        Mark { name: self.mark_name.clone(), value }
     }
 }
 
 /// Opens a file. Creates a missing file, and syncs its folder.
-fn open_or_make(path: &Path) -> io::Result<File> {
+fn open_or_create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     match options.open(path) {
@@ -300,7 +301,7 @@ mod tests {
         let after = |outbox: &[&str]| {
             fs::write(&path, &all).expect("written");
             let opened = FileSink::open(&path, Some(&known.value)).expect("opened");
-            assert!(opened.has_more());
+            assert!(opened.has_unrecorded_lines());
             let outbox = outbox.iter().map(|id| (*id).to_owned()).collect();
             let mut sink = opened.finish(&outbox).expect("finished");
             sink.append(b"new\n").expect("appended");

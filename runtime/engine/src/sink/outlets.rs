@@ -30,12 +30,12 @@ struct BufferedLineSink {
     /// Encoded lines that are not written yet.
     buffer: Vec<u8>,
     /// The numbering of the sink's messages, if they are numbered.
-    numbered: Option<LineNumbering>,
+    numbering: Option<LineNumbering>,
 }
 
 /// The numbering of a sink of lines.
 struct LineNumbering {
-    belt: SequenceAssigner,
+    assigner: SequenceAssigner,
     /// Contents that wait for their numbers.
     announced: Vec<DestinationBatch>,
     /// The numbers of the contents to be encoded next; `None` for a content that another owner publishes.
@@ -48,22 +48,24 @@ pub(crate) struct Sinks {
     lines: BTreeMap<String, BufferedLineSink>,
     exchanges: BTreeMap<String, ExchangeSink>,
     /// Sinks whose messages pass through the store, one for each destination.
-    chains: Vec<SequencedSink>,
+    sequenced: Vec<SequencedSink>,
     /// By sink: the index of its chain, and of its exchange within the chain.
     routes: BTreeMap<String, (usize, usize)>,
     /// Number of contents of the current run that tasks publish.
-    unconfirmed: usize,
+    unconfirmed_count: usize,
 }
 
 impl Sinks {
     /// Adds a sink of lines.
-    pub(crate) fn add(&mut self, name: &str, sink: LineSink) {
-        self.lines
-            .insert(name.to_owned(), BufferedLineSink { sink, buffer: Vec::new(), numbered: None });
+    pub(crate) fn add_lines(&mut self, name: &str, sink: LineSink) {
+        self.lines.insert(
+            name.to_owned(),
+            BufferedLineSink { sink, buffer: Vec::new(), numbering: None },
+        );
     }
 
     /// Enables numbering for a sink of lines.
-    pub(crate) fn number(
+    pub(crate) fn enable_numbering(
         &mut self,
         name: &str,
         passage: NumberingPolicy,
@@ -72,8 +74,11 @@ impl Sinks {
     ) {
         if let Some(lines) = self.lines.get_mut(name) {
             let belt = SequenceAssigner::new(passage, store, feeds);
-            lines.numbered =
-                Some(LineNumbering { belt, announced: Vec::new(), numbers: VecDeque::new() });
+            lines.numbering = Some(LineNumbering {
+                assigner: belt,
+                announced: Vec::new(),
+                numbers: VecDeque::new(),
+            });
         }
     }
 
@@ -83,7 +88,7 @@ impl Sinks {
     }
 
     /// Adds a sink whose messages pass through the store to a stream or to an exchange.
-    pub(crate) fn add_chain(
+    pub(crate) fn add_sequenced(
         &mut self,
         name: &str,
         passage: NumberingPolicy,
@@ -91,12 +96,13 @@ impl Sinks {
         store: &Arc<dyn Store>,
         feeds: &Arc<QueueNotifiers>,
     ) {
-        let found = self.chains.iter().position(|chain| chain.is_to(&passage.to));
+        let found =
+            self.sequenced.iter().position(|chain| chain.has_destination(&passage.destination));
         let chain = found.unwrap_or_else(|| {
-            self.chains.push(SequencedSink::new(passage, store, feeds));
-            self.chains.len() - 1
+            self.sequenced.push(SequencedSink::new(passage, store, feeds));
+            self.sequenced.len() - 1
         });
-        let via = exchange.map_or(0, |exchange| self.chains[chain].add_exchange(exchange));
+        let via = exchange.map_or(0, |exchange| self.sequenced[chain].add_exchange(exchange));
         self.routes.insert(name.to_owned(), (chain, via));
     }
 
@@ -114,15 +120,15 @@ impl Sinks {
                 });
             }
         }
-        for chain in &mut self.chains {
+        for chain in &mut self.sequenced {
             chain.start(&mut tasks, published);
         }
         tasks
     }
 
     /// Returns whether a sink of lines has numbered messages, which must be announced.
-    pub(super) fn number_lines(&self) -> bool {
-        self.lines.values().any(|lines| lines.numbered.is_some())
+    pub(super) fn has_numbered_lines(&self) -> bool {
+        self.lines.values().any(|lines| lines.numbering.is_some())
     }
 
     /// Announces a content that will be added later, if its sink numbers its lines.
@@ -134,27 +140,27 @@ impl Sinks {
         content: SinkContent,
     ) -> Result<(), PublisherError> {
         let numbered =
-            self.lines.get_mut(content.sink(target)?).and_then(|lines| lines.numbered.as_mut());
+            self.lines.get_mut(content.sink(target)?).and_then(|lines| lines.numbering.as_mut());
         let Some(LineNumbering { announced, .. }) = numbered else { return Ok(()) };
         let is_same = |batch: &&mut DestinationBatch| {
-            Arc::ptr_eq(&batch.target, target) && batch.shard == shard
+            Arc::ptr_eq(&batch.handle, target) && batch.shard == shard
         };
-        let passing = OutboundMessage { commit, content, via: 0 };
+        let passing = OutboundMessage { commit, content, exchange_index: 0 };
         if let Some(batch) = announced.last_mut().filter(is_same) {
-            batch.passing.push(passing);
+            batch.messages.push(passing);
         } else {
             let target = Arc::clone(target);
             let passing = vec![passing];
-            announced.push(DestinationBatch { run: 0, target, shard, passing });
+            announced.push(DestinationBatch { run: 0, handle: target, shard, messages: passing });
         }
         Ok(())
     }
 
     /// Assigns numbers to all announced contents.
     pub(super) async fn number_announced(&mut self) -> Result<(), PublisherError> {
-        for numbered in self.lines.values_mut().filter_map(|lines| lines.numbered.as_mut()) {
+        for numbered in self.lines.values_mut().filter_map(|lines| lines.numbering.as_mut()) {
             let announced = std::mem::take(&mut numbered.announced);
-            let numbers = numbered.belt.pass(&announced).await?;
+            let numbers = numbered.assigner.assign(&announced).await?;
             numbered.numbers = numbers.into_iter().flatten().collect();
         }
         Ok(())
@@ -173,10 +179,10 @@ impl Sinks {
             lines.put(stream, &content);
         } else if let Some(exchange) = self.exchanges.get_mut(sink) {
             content.put(exchange, stream, None);
-            self.unconfirmed += 1;
+            self.unconfirmed_count += 1;
         } else if let Some((chain, via)) = self.routes.get(sink).copied() {
-            self.chains[chain].put(OutboundMessage { commit, content, via });
-            self.unconfirmed += 1;
+            self.sequenced[chain].put(OutboundMessage { commit, content, exchange_index: via });
+            self.unconfirmed_count += 1;
         } else {
             return Err(content.unknown_sink(stream, sink));
         }
@@ -184,7 +190,7 @@ impl Sinks {
     }
 
     /// Returns the size of encoded lines that are not written yet, in bytes.
-    pub(super) fn encoded(&self) -> usize {
+    pub(super) fn buffered_bytes(&self) -> usize {
         self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
 
@@ -196,21 +202,21 @@ impl Sinks {
         target: &Arc<PartitionHandle>,
         shard: u32,
     ) -> Result<(usize, Vec<Mark>), PublisherError> {
-        self.exchanges.values_mut().for_each(|exchange| exchange.send(run, &target.tenure));
-        self.chains.iter_mut().for_each(|chain| chain.send(run, target, shard));
+        self.exchanges.values_mut().for_each(|exchange| exchange.send(run, &target.ownership));
+        self.sequenced.iter_mut().for_each(|chain| chain.send(run, target, shard));
         let mut marks = Vec::new();
         for (name, lines) in &mut self.lines {
             let BufferedLineSink { sink, buffer, .. } = lines;
             if buffer.is_empty() {
                 continue;
             }
-            insist(name, sink, |sink| sink.append(buffer)).await?;
+            retry_write(name, sink, |sink| sink.append(buffer)).await?;
             buffer.clear();
             // Small batches do not need the memory of a large one.
             buffer.shrink_to(WRITE_BYTES);
             marks.extend(sink.mark());
         }
-        Ok((std::mem::take(&mut self.unconfirmed), marks))
+        Ok((std::mem::take(&mut self.unconfirmed_count), marks))
     }
 
     /// Makes the written lines durable. A failed sync is not retried: the system may have dropped data that it could
@@ -220,7 +226,7 @@ impl Sinks {
             if sink.needs_sync() {
                 block_in_place(|| sink.sync()).map_err(|error| PublisherError::NotSynced {
                     sink: name.clone(),
-                    path: sink.place(),
+                    path: sink.location(),
                     error,
                 })?;
             }
@@ -233,7 +239,7 @@ impl BufferedLineSink {
     /// Encodes the next content, with its number if it is numbered. Skips a content that another owner publishes.
     fn put(&mut self, stream: &str, content: &SinkContent) {
         let mut number = None;
-        if let Some(numbered) = &mut self.numbered {
+        if let Some(numbered) = &mut self.numbering {
             // Continuing without the announcement would lose the message.
             number = numbered.numbers.pop_front().expect("every content was announced");
             if number.is_none() {
@@ -246,7 +252,7 @@ impl BufferedLineSink {
 
 /// Retries an action of a sink until it succeeds, because committed messages must be published. Meanwhile the outbox
 /// fills and the streams pause.
-async fn insist(
+async fn retry_write(
     name: &str,
     sink: &mut LineSink,
     mut action: impl FnMut(&mut LineSink) -> io::Result<()>,
@@ -259,7 +265,7 @@ async fn insist(
         }
         if throttle.allow() {
             tracing::error!(
-                sink = name, path = sink.place(), %error, tries,
+                sink = name, path = sink.location(), %error, tries,
                 "sink not writable; its messages are kept and written again: free disk space, or make the \
                  file writable"
             );

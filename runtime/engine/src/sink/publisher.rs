@@ -23,7 +23,7 @@ use super::{PublishWatermark, PublisherError};
 use crate::completion::Completion;
 use ordain_amqp::PublishedCount;
 use ordain_store::Ownership;
-use ordain_store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, insist_on};
+use ordain_store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, retry_until_ok};
 
 /// Maximum number of batches that are published together, with one sync of the files and one write to the store.
 const BATCH_GROUP_LIMIT: usize = 64;
@@ -41,13 +41,13 @@ pub struct PartitionHandle {
     /// as done.
     pub completions: mpsc::Sender<Completion>,
     /// The tenure in which the messages may be published.
-    pub tenure: Arc<Ownership>,
+    pub ownership: Arc<Ownership>,
     /// For each shard, the last commit that the claim found.
-    pub found: Box<[u64]>,
+    pub claimed_commits: Box<[u64]>,
     /// For each shard, the commit through which everything is durably done.
-    pub done: Box<[PublishWatermark]>,
+    pub watermarks: Box<[PublishWatermark]>,
     /// For each shard, the last commit that is known to be durable.
-    pub commits: Box<[AtomicU64]>,
+    pub durable_commits: Box<[AtomicU64]>,
     /// True from the start of the driver on.
     pub driven: AtomicBool,
 }
@@ -68,33 +68,33 @@ impl PartitionHandle {
 
     /// Makes the driver check that the store has all commits of the partition, because the store may have gone back
     /// in time.
-    pub fn store_may_have_gone_back(&self) {
+    pub fn report_store_rollback(&self) {
         // A driver whose channel is full is active and detects the loss itself.
         let _ = self.completions.try_send(Completion::Input(Input::StoreMayHaveRolledBack));
     }
 
     /// Records that a commit is durable.
-    pub fn committed(&self, shard: u32, number: u64) {
-        if let Some(last) = self.commits.get(shard as usize) {
+    pub fn record_commit(&self, shard: u32, number: u64) {
+        if let Some(last) = self.durable_commits.get(shard as usize) {
             last.fetch_max(number, Ordering::SeqCst);
         }
     }
 
     /// Returns the last durable commit of each shard.
     pub fn last_commits(&self) -> Vec<u64> {
-        self.commits.iter().map(|last| last.load(Ordering::SeqCst)).collect()
+        self.durable_commits.iter().map(|last| last.load(Ordering::SeqCst)).collect()
     }
 
     /// Returns the last durable commit of a shard; 0 if there is none.
     pub fn last_commit(&self, shard: u32) -> u64 {
-        self.commits.get(shard as usize).map_or(0, |last| last.load(Ordering::SeqCst))
+        self.durable_commits.get(shard as usize).map_or(0, |last| last.load(Ordering::SeqCst))
     }
 }
 
 /// A committed batch with something to publish.
 pub struct CommittedBatch {
     /// The partition of the batch.
-    pub target: Arc<PartitionHandle>,
+    pub handle: Arc<PartitionHandle>,
     /// The batch.
     pub batch: Arc<Batch>,
     /// The result of the commit: which writes it applied.
@@ -104,14 +104,14 @@ pub struct CommittedBatch {
 /// Messages that an earlier process committed in a shard and did not publish, in order.
 pub(crate) struct OutboxBacklog {
     /// The partition, which has no driver yet.
-    pub target: Arc<PartitionHandle>,
+    pub handle: Arc<PartitionHandle>,
     /// The shard.
     pub shard: u32,
     /// The commits with their messages.
     pub entries: Vec<OutboxEntry>,
     /// Receives the number of messages once they are sent to the sinks, before anything that the partition's driver
     /// will commit.
-    pub taken: oneshot::Sender<usize>,
+    pub accepted: oneshot::Sender<usize>,
 }
 
 /// A request to the publisher.
@@ -125,14 +125,14 @@ pub(crate) enum PublisherCommand {
 /// A task that publishes the messages of all partitions.
 pub(crate) struct OutboxPublisher {
     store: Arc<dyn Store>,
-    outlets: Sinks,
+    sinks: Sinks,
     runs: PendingRuns,
     /// Left-over messages of partitions without a driver.
-    left: Vec<SentBacklog>,
+    sent_backlogs: Vec<SentBacklog>,
     /// Left-over pages that wait for room: one page of each partition.
-    aside: VecDeque<OutboxBacklog>,
+    waiting_backlogs: VecDeque<OutboxBacklog>,
     /// Approximate limit of left-over messages, in bytes, above which no further page is accepted.
-    room: usize,
+    backlog_bytes_limit: usize,
     tasks: JoinSet<Result<(), PublisherError>>,
     published: UnboundedReceiver<PublishedCount>,
     /// Confirms that were received and not processed yet.
@@ -141,7 +141,7 @@ pub(crate) struct OutboxPublisher {
 
 /// Left-over messages of a shard that are not marked as done.
 struct SentBacklog {
-    target: Arc<PartitionHandle>,
+    handle: Arc<PartitionHandle>,
     shard: u32,
     /// The last commit of these messages.
     through: u64,
@@ -157,11 +157,11 @@ impl OutboxPublisher {
         let tasks = outlets.start(&tell);
         Self {
             store,
-            outlets,
+            sinks: outlets,
             runs: PendingRuns::default(),
-            left: Vec::new(),
-            aside: VecDeque::new(),
-            room,
+            sent_backlogs: Vec::new(),
+            waiting_backlogs: VecDeque::new(),
+            backlog_bytes_limit: room,
             tasks,
             published,
             confirmed: Vec::new(),
@@ -177,34 +177,36 @@ impl OutboxPublisher {
         let mut group = Vec::with_capacity(BATCH_GROUP_LIMIT);
         let mut is_open = true;
         // Runs of partitions with another owner are not waited for.
-        while is_open || self.runs.are_any(|run| !run.target.tenure.is_over()) {
-            while self.left.iter().map(|left| left.bytes).sum::<usize>() < self.room
-                && let Some(left) = self.aside.pop_front()
+        while is_open || self.runs.any(|run| !run.handle.ownership.is_lost()) {
+            while self.sent_backlogs.iter().map(|left| left.bytes).sum::<usize>()
+                < self.backlog_bytes_limit
+                && let Some(left) = self.waiting_backlogs.pop_front()
             {
-                let messages = self.publish_left_over(&left).await?;
+                let messages = self.publish_backlog(&left).await?;
                 // The sender may have given the partition up.
-                let _ = left.taken.send(messages);
+                let _ = left.accepted.send(messages);
             }
             tokio::select! {
                 taken = committed.recv_many(&mut group, BATCH_GROUP_LIMIT), if is_open => {
                     is_open = taken > 0;
                     self.publish(&mut group).await?;
                 }
-                Some(question) = questions.recv() => self.answer(question),
-                news = self.news() => {
+                Some(question) = questions.recv() => self.handle_command(question),
+                news = self.next_confirms() => {
                     news?;
-                    self.settle().await;
+                    self.finish_runs().await;
                 }
             }
         }
         Ok(())
     }
 
-    fn answer(&mut self, question: PublisherCommand) {
+    fn handle_command(&mut self, question: PublisherCommand) {
         match question {
-            PublisherCommand::PublishBacklog(left) => self.aside.push_back(left),
+            PublisherCommand::PublishBacklog(left) => self.waiting_backlogs.push_back(left),
             PublisherCommand::TakeSentBacklog(target, answer) => {
-                let of = self.left.extract_if(.., |left| Arc::ptr_eq(&left.target, &target));
+                let of =
+                    self.sent_backlogs.extract_if(.., |left| Arc::ptr_eq(&left.handle, &target));
                 let input = |SentBacklog { shard, through, messages, bytes, .. }| {
                     Input::OutboxBacklog { shard, through, messages, bytes }
                 };
@@ -214,46 +216,46 @@ impl OutboxPublisher {
         }
     }
 
-    async fn publish_left_over(&mut self, left: &OutboxBacklog) -> Result<usize, PublisherError> {
-        let OutboxBacklog { target, shard, entries, .. } = left;
-        if self.outlets.number_lines() {
+    async fn publish_backlog(&mut self, left: &OutboxBacklog) -> Result<usize, PublisherError> {
+        let OutboxBacklog { handle: target, shard, entries, .. } = left;
+        if self.sinks.has_numbered_lines() {
             for (commit, content) in left.contents() {
-                self.outlets.announce(target, *shard, commit, content)?;
+                self.sinks.announce(target, *shard, commit, content)?;
             }
-            self.outlets.number_announced().await?;
+            self.sinks.number_announced().await?;
         }
         let mut messages = 0;
         let mut bytes = 0;
         for (commit, content) in left.contents() {
             messages += 1;
             bytes += content.memory();
-            self.outlets.put(target, commit, content)?;
+            self.sinks.put(target, commit, content)?;
         }
         let Some(last) = entries.last() else { return Ok(0) };
         let target = Arc::clone(target);
         let shard = *shard;
         let through = last.number;
-        self.left.push(SentBacklog {
-            target: Arc::clone(&target),
+        self.sent_backlogs.push(SentBacklog {
+            handle: Arc::clone(&target),
             shard,
             through,
             messages,
             bytes,
         });
         self.end_run(target, shard, through).await?;
-        self.outlets.sync()?;
-        self.settle().await;
+        self.sinks.sync()?;
+        self.finish_runs().await;
         Ok(messages)
     }
 
     /// Waits for confirms of the tasks, and records them.
-    async fn news(&mut self) -> Result<(), PublisherError> {
+    async fn next_confirms(&mut self) -> Result<(), PublisherError> {
         tokio::select! {
             _ = self.published.recv_many(&mut self.confirmed, CONFIRM_GROUP_LIMIT),
                 if !self.tasks.is_empty() =>
             {
                 for (run, count) in self.confirmed.drain(..) {
-                    self.runs.confirmed(run, count);
+                    self.runs.record_confirms(run, count);
                 }
                 Ok(())
             }
@@ -267,34 +269,34 @@ impl OutboxPublisher {
 
     async fn publish(&mut self, committed: &mut Vec<CommittedBatch>) -> Result<(), PublisherError> {
         // The new owner of a partition publishes its messages.
-        committed.retain(|committed| !committed.target.tenure.is_over());
+        committed.retain(|committed| !committed.handle.ownership.is_lost());
         // Batches of the same outbox are numbered together, and lines are written in the order of their numbers.
-        committed.sort_by_key(|committed| (Arc::as_ptr(&committed.target), committed.batch.shard));
-        if self.outlets.number_lines() {
+        committed.sort_by_key(|committed| (Arc::as_ptr(&committed.handle), committed.batch.shard));
+        if self.sinks.has_numbered_lines() {
             for committed in &*committed {
                 for content in committed.contents() {
-                    let CommittedBatch { target, batch, .. } = committed;
-                    self.outlets.announce(target, batch.shard, batch.number, content)?;
+                    let CommittedBatch { handle: target, batch, .. } = committed;
+                    self.sinks.announce(target, batch.shard, batch.number, content)?;
                 }
             }
-            self.outlets.number_announced().await?;
+            self.sinks.number_announced().await?;
         }
         let mut committed = committed.drain(..).peekable();
         while let Some(now) = committed.next() {
             for content in now.contents() {
-                self.outlets.put(&now.target, now.batch.number, content)?;
+                self.sinks.put(&now.handle, now.batch.number, content)?;
             }
-            let CommittedBatch { target, batch, .. } = now;
-            target.done[batch.shard as usize].committed(batch.number);
+            let CommittedBatch { handle: target, batch, .. } = now;
+            target.watermarks[batch.shard as usize].record_commit(batch.number);
             let same = committed.peek().is_some_and(|next| {
-                Arc::ptr_eq(&next.target, &target) && next.batch.shard == batch.shard
+                Arc::ptr_eq(&next.handle, &target) && next.batch.shard == batch.shard
             });
-            if !same || self.outlets.encoded() >= WRITE_BYTES {
+            if !same || self.sinks.buffered_bytes() >= WRITE_BYTES {
                 self.end_run(target, batch.shard, batch.number).await?;
             }
         }
-        self.outlets.sync()?;
-        self.settle().await;
+        self.sinks.sync()?;
+        self.finish_runs().await;
         Ok(())
     }
 
@@ -305,21 +307,21 @@ impl OutboxPublisher {
         shard: u32,
         through: u64,
     ) -> Result<(), PublisherError> {
-        let (unconfirmed, marks) = self.outlets.write(self.runs.number(), &target, shard).await?;
-        self.runs.push(PublishRun { target, shard, through, marks, unconfirmed });
+        let (unconfirmed, marks) = self.sinks.write(self.runs.number(), &target, shard).await?;
+        self.runs.push(PublishRun { handle: target, shard, through, marks, unconfirmed });
         Ok(())
     }
 
     /// Marks finished runs as done, and reports them.
-    async fn settle(&mut self) {
+    async fn finish_runs(&mut self) {
         let done = self.runs.take_done();
-        self.mark_done(&done).await;
-        for PublishRun { target, shard, through, .. } in done {
-            let before = self.left.len();
-            self.left.retain(|left| {
-                !Arc::ptr_eq(&left.target, &target) || left.shard != shard || left.through > through
+        self.mark_runs(&done).await;
+        for PublishRun { handle: target, shard, through, .. } in done {
+            let before = self.sent_backlogs.len();
+            self.sent_backlogs.retain(|left| {
+                !Arc::ptr_eq(&left.handle, &target) || left.shard != shard || left.through > through
             });
-            if self.left.len() == before {
+            if self.sent_backlogs.len() == before {
                 // A driver always takes its completions. If the driver is gone, the report is not needed.
                 let _ = target
                     .completions
@@ -332,29 +334,29 @@ impl OutboxPublisher {
     /// Marks runs with file lines one after the other, because each mark covers more of a file than the one before.
     /// Marks the others concurrently, because each may need a round trip to a server, and only the last run of each
     /// shard.
-    async fn mark_done(&self, done: &[PublishRun]) {
+    async fn mark_runs(&self, done: &[PublishRun]) {
         let mut last = BTreeMap::new();
-        for run in done.iter().filter(|run| !run.target.tenure.is_over()) {
+        for run in done.iter().filter(|run| !run.handle.ownership.is_lost()) {
             if run.marks.is_empty() {
-                let Partition { stream, number } = &run.target.partition;
+                let Partition { stream, number } = &run.handle.partition;
                 last.insert((stream, number, run.shard), run);
             } else {
-                self.done(run).await;
+                self.mark_run(run).await;
             }
         }
-        join_all(last.into_values().map(|run| self.done(run))).await;
+        join_all(last.into_values().map(|run| self.mark_run(run))).await;
     }
 
-    async fn done(&self, run: &PublishRun) {
-        let PartitionHandle { partition, claim, .. } = &*run.target;
+    async fn mark_run(&self, run: &PublishRun) {
+        let PartitionHandle { partition, claim, .. } = &*run.handle;
         let PublishRun { shard, through, marks, .. } = run;
-        run.target.done[*shard as usize].begin_mark(*through, !marks.is_empty());
-        let last = insist_on("mark of published messages", || {
+        run.handle.watermarks[*shard as usize].begin_mark(*through, !marks.is_empty());
+        let last = retry_until_ok("mark of published messages", || {
             self.store.outbox_done(partition, *claim, *shard, *through, marks)
         });
         // Under another claim nothing was marked.
         if let Some(last) = last.await {
-            run.target.done[*shard as usize].mark(*through, last);
+            run.handle.watermarks[*shard as usize].record_mark(*through, last);
         }
     }
 }
@@ -368,7 +370,7 @@ impl CommittedBatch {
         let writes = writes.filter(move |(position, _)| refused.next_if_eq(position).is_none());
         let messages = writes.flat_map(|(_, write)| {
             // The incarnation of a key's first commit is the commit's time, which the batch does not contain.
-            let incarnation = match write.job.incarnation {
+            let incarnation = match write.record.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,
             };

@@ -8,7 +8,7 @@ use ordain_store::{Mark, Partition};
 
 /// Messages of one shard that are marked as done together.
 pub(super) struct PublishRun {
-    pub(super) target: Arc<PartitionHandle>,
+    pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,
     /// The last commit with messages in this run.
     pub(super) through: u64,
@@ -32,23 +32,23 @@ enum RunQueueId {
 #[derive(Default)]
 pub(super) struct PendingRuns {
     pending: HashMap<u64, PublishRun>,
-    lines: HashMap<RunQueueId, VecDeque<u64>>,
+    queues: HashMap<RunQueueId, VecDeque<u64>>,
     /// The number of the run that is being collected.
-    number: u64,
+    next_number: u64,
     /// Runs that may be done.
-    look: Vec<u64>,
+    candidates: Vec<u64>,
 }
 
 impl PublishRun {
     /// Returns whether no message waits for a confirm. Messages that are not marked as done stay in the outbox and
     /// will be written again, so after the end of the tenure no mark may claim that a file contains them.
     fn is_done(&self) -> bool {
-        self.unconfirmed == 0 && (self.marks.is_empty() || !self.target.tenure.is_over())
+        self.unconfirmed == 0 && (self.marks.is_empty() || !self.handle.ownership.is_lost())
     }
 
-    fn lines(&self) -> impl Iterator<Item = RunQueueId> {
+    fn queue_ids(&self) -> impl Iterator<Item = RunQueueId> {
         let files = self.marks.iter().map(|mark| RunQueueId::File(mark.name.clone()));
-        let shard = RunQueueId::Shard(self.target.partition.clone(), self.shard);
+        let shard = RunQueueId::Shard(self.handle.partition.clone(), self.shard);
         std::iter::once(shard).chain(files)
     }
 }
@@ -56,29 +56,29 @@ impl PublishRun {
 impl PendingRuns {
     /// Returns the number of the run that is being collected.
     pub(super) fn number(&self) -> u64 {
-        self.number
+        self.next_number
     }
 
-    pub(super) fn are_any(&self, is: impl Fn(&PublishRun) -> bool) -> bool {
+    pub(super) fn any(&self, is: impl Fn(&PublishRun) -> bool) -> bool {
         self.pending.values().any(is)
     }
 
     /// Adds the collected run.
     pub(super) fn push(&mut self, run: PublishRun) {
-        for line in run.lines() {
-            self.lines.entry(line).or_default().push_back(self.number);
+        for line in run.queue_ids() {
+            self.queues.entry(line).or_default().push_back(self.next_number);
         }
-        self.pending.insert(self.number, run);
-        self.look.push(self.number);
-        self.number += 1;
+        self.pending.insert(self.next_number, run);
+        self.candidates.push(self.next_number);
+        self.next_number += 1;
     }
 
     /// Records that a number of a run's messages are confirmed.
-    pub(super) fn confirmed(&mut self, number: u64, count: usize) {
+    pub(super) fn record_confirms(&mut self, number: u64, count: usize) {
         if let Some(run) = self.pending.get_mut(&number) {
             run.unconfirmed = run.unconfirmed.saturating_sub(count);
             if run.unconfirmed == 0 {
-                self.look.push(number);
+                self.candidates.push(number);
             }
         }
     }
@@ -86,22 +86,22 @@ impl PendingRuns {
     /// Removes and returns the runs that are done; those of the same shard or file in order.
     pub(super) fn take_done(&mut self) -> Vec<PublishRun> {
         let mut done = Vec::new();
-        while let Some(number) = self.look.pop() {
+        while let Some(number) = self.candidates.pop() {
             let Some(run) = self.pending.get(&number).filter(|run| run.is_done()) else {
                 continue;
             };
-            let lines: Vec<RunQueueId> = run.lines().collect();
-            if lines.iter().any(|line| self.lines[line].front() != Some(&number)) {
+            let lines: Vec<RunQueueId> = run.queue_ids().collect();
+            if lines.iter().any(|line| self.queues[line].front() != Some(&number)) {
                 continue;
             }
             for line in lines {
-                let others = self.lines.get_mut(&line).map(|line| {
+                let others = self.queues.get_mut(&line).map(|line| {
                     line.pop_front();
                     line.front().copied()
                 });
                 match others.flatten() {
-                    Some(next) => self.look.push(next),
-                    None => drop(self.lines.remove(&line)),
+                    Some(next) => self.candidates.push(next),
+                    None => drop(self.queues.remove(&line)),
                 }
             }
             done.extend(self.pending.remove(&number));

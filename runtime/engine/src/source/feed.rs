@@ -25,9 +25,9 @@ impl QueueNotifiers {
     }
 
     /// Returns the number of writes, and whether everything has been read and acknowledged.
-    pub fn puts(&self) -> (u64, bool) {
+    pub fn writes(&self) -> (u64, bool) {
         let feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let puts = feeds.values().map(|feed| feed.puts()).sum();
+        let puts = feeds.values().map(|feed| feed.writes()).sum();
         (puts, feeds.values().all(|feed| feed.is_empty()))
     }
 }
@@ -38,20 +38,20 @@ pub(super) type NewQueueRuns = VecDeque<(QueueRun, u64)>;
 /// The notifier of one partition.
 #[derive(Debug, Default)]
 pub struct QueueNotifier {
-    puts: AtomicU64,
+    writes: AtomicU64,
     /// The number of puts after which the queue was found empty, plus one.
-    emptied: AtomicU64,
+    emptied_at: AtomicU64,
     /// Shards with new entries, and the positions of the entries that this process added.
-    fresh: Mutex<BTreeMap<u32, NewQueueRuns>>,
-    more: Notify,
-    room: Notify,
+    new_runs: Mutex<BTreeMap<u32, NewQueueRuns>>,
+    entries_added: Notify,
+    entries_removed: Notify,
 }
 
 impl QueueNotifier {
     /// Notifies the reader of a write to the queue of a shard. `new` has the entries that the reader must expect.
-    pub fn put(&self, shard: u32, new: Option<QueueRun>) {
+    pub fn record_write(&self, shard: u32, new: Option<QueueRun>) {
         // A reader that sees the count must find the shard.
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = fresh.entry(shard).or_default();
         if new.is_some() && runs.len() >= RUNS_LIMIT {
             runs.pop_front();
@@ -59,29 +59,29 @@ impl QueueNotifier {
         let now = jiff::Timestamp::now().as_millisecond().cast_unsigned();
         runs.extend(new.map(|run| (run, now)));
         drop(fresh);
-        self.puts.fetch_add(1, Ordering::SeqCst);
-        self.more.notify_one();
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        self.entries_added.notify_one();
     }
 
     /// Returns the number of writes.
-    pub(super) fn puts(&self) -> u64 {
-        self.puts.load(Ordering::SeqCst)
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::SeqCst)
     }
 
     /// Waits until entries are added.
-    pub(super) async fn more(&self) {
-        self.more.notified().await;
+    pub(super) async fn wait_for_entries(&self) {
+        self.entries_added.notified().await;
     }
 
     /// Takes the shards that were written since the last call, with the entries that this process put there.
-    pub(super) fn take_fresh(&self) -> BTreeMap<u32, NewQueueRuns> {
-        std::mem::take(&mut self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn take_new_runs(&self) -> BTreeMap<u32, NewQueueRuns> {
+        std::mem::take(&mut self.new_runs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Puts back the entries of a shard that a reader expected and did not read, in front of newer entries, so that the
     /// next reader expects them.
     pub(super) fn put_back(&self, shard: u32, unread: impl Iterator<Item = (QueueRun, u64)>) {
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = fresh.entry(shard).or_default();
         let newer = std::mem::take(runs);
         runs.extend(unread.chain(newer));
@@ -90,22 +90,22 @@ impl QueueNotifier {
     }
 
     /// Records that the queue was empty after this number of puts.
-    pub(super) fn emptied(&self, puts: u64) {
-        self.emptied.store(puts + 1, Ordering::SeqCst);
+    pub(super) fn record_empty(&self, puts: u64) {
+        self.emptied_at.store(puts + 1, Ordering::SeqCst);
     }
 
     fn is_empty(&self) -> bool {
-        self.emptied.load(Ordering::SeqCst) == self.puts() + 1
+        self.emptied_at.load(Ordering::SeqCst) == self.writes() + 1
     }
 
     /// Notifies a waiting writer that entries were removed.
-    pub(super) fn removed(&self) {
-        self.room.notify_one();
+    pub(super) fn notify_removed(&self) {
+        self.entries_removed.notify_one();
     }
 
     /// Waits until entries are removed.
-    pub async fn room(&self) {
-        self.room.notified().await;
+    pub async fn wait_for_room(&self) {
+        self.entries_removed.notified().await;
     }
 }
 
@@ -120,9 +120,9 @@ mod tests {
     #[test]
     fn unread_entries_are_in_front_of_newer_ones() {
         let feed = QueueNotifier::default();
-        feed.put(3, Some(run(8, 9)));
+        feed.record_write(3, Some(run(8, 9)));
         feed.put_back(3, [(run(2, 5), 10), (run(6, 7), 20)].into_iter());
-        let fresh = feed.take_fresh().remove(&3).expect("the shard");
+        let fresh = feed.take_new_runs().remove(&3).expect("the shard");
         let runs: Vec<QueueRun> = fresh.into_iter().map(|(run, _)| run).collect();
         assert_eq!(runs, [run(2, 5), run(6, 7), run(8, 9)]);
     }
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn oldest_entries_are_dropped_beyond_the_limit() {
         let feed = QueueNotifier::default();
-        feed.put(0, Some(run(9_999, 9_999)));
+        feed.record_write(0, Some(run(9_999, 9_999)));
         feed.put_back(0, (0..RUNS_LIMIT as u64).map(|number| (run(number, number), 0)));
-        let fresh = feed.take_fresh().remove(&0).expect("the shard");
+        let fresh = feed.take_new_runs().remove(&0).expect("the shard");
         assert_eq!(fresh.len(), RUNS_LIMIT);
         assert_eq!(fresh.front().map(|(run, _)| run.first), Some(1));
         assert_eq!(fresh.back().map(|(run, _)| run.first), Some(9_999));

@@ -15,7 +15,7 @@ use ordain_cloudevents::{
     BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES, SourceHandle,
 };
 use ordain_cloudevents::{DecodeError, EventDecoder};
-use ordain_store::checkpoint::read_again;
+use ordain_store::checkpoint::reread_advice;
 use ordain_util::probe::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Interval at which a followed file is checked for more data.
@@ -48,22 +48,18 @@ impl FileOptions {
 
 /// Starts a reader on a thread of its own, because reading and decoding block. The reader ends at the end of the
 /// input, or when the receiver of its deliveries is dropped.
-pub fn start(options: FileOptions) -> io::Result<SourceHandle> {
+pub fn read_file(options: FileOptions) -> io::Result<SourceHandle> {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
     std::thread::Builder::new().name("source".into()).spawn(move || {
-        if let Err(error) = open(&options).and_then(|lines| read(lines, &options, &deliver)) {
+        if let Err(error) =
+            open(&options).and_then(|lines| deliver_lines(lines, &options, &deliver))
+        {
             // The receiver is gone when the process is ending; the error does not matter then.
             let _ = fail.send(error);
         }
     })?;
-    Ok(SourceHandle {
-        deliveries,
-        failure,
-        acknowledge: None,
-        ended: None,
-        is_fed_from_here: false,
-    })
+    Ok(SourceHandle { deliveries, failure, acknowledge: None, task: None, is_fed_locally: false })
 }
 
 type SourceSplitter = LineSplitter<Box<dyn Read + Send>>;
@@ -81,7 +77,7 @@ fn open(options: &FileOptions) -> io::Result<SourceSplitter> {
     Ok(LineSplitter::resume(Box::new(input), limit, position, &head, &tail))
 }
 
-fn read(
+fn deliver_lines(
     mut lines: SourceSplitter,
     options: &FileOptions,
     deliver: &mpsc::Sender<DeliveryBatch>,
@@ -89,7 +85,7 @@ fn read(
     let mut seen = lines.tail();
     let mut replaced = false;
     loop {
-        let batch = gather(&mut lines, options)?;
+        let batch = read_batch(&mut lines, options)?;
         // Earlier data must still be unchanged. Otherwise the file was truncated or rewritten, and the new data may
         // consist of parts of other lines, or follow lines that were never read.
         if let Some((file, _)) = &options.file {
@@ -102,7 +98,7 @@ fn read(
             // A writer may keep the old file open a little longer, so the reader checks it once more.
             let before = std::mem::replace(&mut replaced, options.is_replaced()?);
             if before && replaced {
-                return Err(end_of_replaced(&mut lines, options, deliver));
+                return Err(finish_replaced_file(&mut lines, options, deliver));
             }
             std::thread::sleep(FOLLOW_INTERVAL);
         } else {
@@ -116,7 +112,7 @@ fn read(
 }
 
 /// Collects a batch of the lines that are available.
-fn gather(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<DeliveryBatch> {
+fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<DeliveryBatch> {
     let mut batch = DeliveryBatch::default();
     let mut bytes = 0;
     while batch.items.len() < BATCH_EVENTS && bytes < BATCH_BYTES {
@@ -142,22 +138,22 @@ fn gather(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<Deliv
             last.1 = position;
         }
     }
-    batch.print = options.file.as_ref().map(|_| lines.print());
+    batch.fingerprint = options.file.as_ref().map(|_| lines.fingerprint());
     if batch.end {
-        take_rest(lines, options, &mut batch, options.file.is_some());
+        take_last_line(lines, options, &mut batch, options.file.is_some());
     }
     Ok(batch)
 }
 
 /// Takes a last line without a line end. With `unfinished`, another process may still be writing the line, so it is
 /// taken only if it is an event, and otherwise left for the next run.
-fn take_rest(
+fn take_last_line(
     lines: &mut SourceSplitter,
     options: &FileOptions,
     batch: &mut DeliveryBatch,
     unfinished: bool,
 ) {
-    let (line, whole, position) = match lines.rest() {
+    let (line, whole, position) = match lines.last_line() {
         NextLine::Line(line, position) => (line, line.len() as u64, position),
         NextLine::TooLong(line, whole, position) => (line, whole, position),
         NextLine::End => return,
@@ -179,7 +175,7 @@ fn take_rest(
         delivered => delivered.map_err(|error| letter(error, options, line, position)),
     };
     batch.items.push((delivered, position));
-    batch.print = options.file.as_ref().map(|_| lines.print());
+    batch.fingerprint = options.file.as_ref().map(|_| lines.fingerprint());
 }
 
 fn decode(line: &[u8], whole: u64, options: &FileOptions) -> Result<Event, DecodeError> {
@@ -190,13 +186,13 @@ fn decode(line: &[u8], whole: u64, options: &FileOptions) -> Result<Event, Decod
 }
 
 /// Delivers the last line of a file that was replaced, because no writer will complete it.
-fn end_of_replaced(
+fn finish_replaced_file(
     lines: &mut SourceSplitter,
     options: &FileOptions,
     deliver: &mpsc::Sender<DeliveryBatch>,
 ) -> io::Error {
     let mut last = DeliveryBatch::default();
-    take_rest(lines, options, &mut last, false);
+    take_last_line(lines, options, &mut last, false);
     // The receiver is gone when the process is ending; the batch does not matter then.
     let _ = deliver.blocking_send(last);
     io::Error::other(format!(
@@ -227,7 +223,7 @@ fn check_unchanged(
     Err(io::Error::other(format!(
         "{name} {what}. Start again: if the part that was read has changed, the file is read from its \
          beginning, and {}. Only append to a followed file, or replace it with another file",
-        read_again(options.decoder.ordering)
+        reread_advice(options.decoder.ordering)
     )))
 }
 

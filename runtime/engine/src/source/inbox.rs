@@ -30,15 +30,15 @@ const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Returns the queue of events without a known partition, which is numbered after the partitions.
-pub fn unplaced(stream: &Arc<str>, partitions: u32) -> Partition {
+pub fn unrouted_queue(stream: &Arc<str>, partitions: u32) -> Partition {
     Partition { stream: Arc::clone(stream), number: partitions }
 }
 
 /// The inbox of a partition.
 #[derive(Debug)]
 pub struct Inbox {
-    offered: mpsc::Receiver<Arc<Event>>,
-    is_away: Arc<AtomicBool>,
+    offered_events: mpsc::Receiver<Arc<Event>>,
+    is_broker_unavailable: Arc<AtomicBool>,
     relays: Vec<JoinHandle<()>>,
 }
 
@@ -59,31 +59,31 @@ impl Inbox {
                 queue,
                 producer: producer(),
                 offer: offer.clone(),
-                offers,
-                left: offers,
-                is_away: Arc::clone(&is_away),
+                offer_limit: offers,
+                offers_left: offers,
+                is_broker_unavailable: Arc::clone(&is_away),
                 throttle: LogThrottle::new(WARN_INTERVAL),
             };
             tokio::spawn(relay.run())
         };
         let relays = unplaced.map(|queue| relay(queue, 0)).into_iter();
         let relays = relays.chain([relay(placed, offers)]).collect();
-        Self { offered, is_away, relays }
+        Self { offered_events: offered, is_broker_unavailable: is_away, relays }
     }
 
     /// Returns the next event that the broker does not accept now. The broker delivers the same event later.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
-        self.offered.recv().await
+        self.offered_events.recv().await
     }
 
     /// Returns whether the broker is unavailable, judging by the last attempt to publish.
-    pub fn is_away(&self) -> bool {
-        self.is_away.load(Ordering::Relaxed)
+    pub fn is_broker_unavailable(&self) -> bool {
+        self.is_broker_unavailable.load(Ordering::Relaxed)
     }
 
     /// Stops, and waits until published events are removed from the queue, which has a time limit.
     pub async fn end(self) {
-        drop(self.offered);
+        drop(self.offered_events);
         for relay in self.relays {
             // A panic of the task is already logged.
             let _ = relay.await;
@@ -96,9 +96,9 @@ struct IngressRelay {
     producer: ExchangeProducer,
     offer: mpsc::Sender<Arc<Event>>,
     /// Maximum number of events that are offered until all are confirmed, and how many of them are left.
-    offers: usize,
-    left: usize,
-    is_away: Arc<AtomicBool>,
+    offer_limit: usize,
+    offers_left: usize,
+    is_broker_unavailable: Arc<AtomicBool>,
     throttle: LogThrottle,
 }
 
@@ -114,29 +114,29 @@ impl IngressRelay {
             if published > 0 {
                 backoff.reset();
             }
-            self.tell_away(true);
+            self.set_broker_unavailable(true);
             tokio::select! {
-                () = self.offer(&mut backoff) => {}
+                () = self.offer_events(&mut backoff) => {}
                 () = offer.closed() => {}
             }
-            self.tell_away(false);
+            self.set_broker_unavailable(false);
         }
     }
 
-    fn tell_away(&self, away: bool) {
+    fn set_broker_unavailable(&self, away: bool) {
         // No driver waits for the events of the queue without a known partition.
-        if self.offers > 0 {
-            self.is_away.store(away, Ordering::Relaxed);
+        if self.offer_limit > 0 {
+            self.is_broker_unavailable.store(away, Ordering::Relaxed);
         }
     }
 
     /// Publishes waiting and new events until the broker is unavailable, the broker accepts none of many events, or
     /// the inbox is dropped. Returns the number of published events, and the reason of a failure.
     async fn publish(&mut self) -> (u64, Option<String>) {
-        let SourceHandle { mut deliveries, failure, acknowledge, ended, .. } =
+        let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(self.queue.clone());
         // Events of a queue without offers need not be recognised later.
-        let most = if self.offers == 0 { usize::MAX } else { self.offers };
+        let most = if self.offer_limit == 0 { usize::MAX } else { self.offer_limit };
         let mut unconfirmed = UnconfirmedEvents::new(most);
         let mut failed = None;
         let all = async {
@@ -146,7 +146,7 @@ impl IngressRelay {
                 let retries = tokio::select! {
                     batch = deliveries.recv(), if unconfirmed.has_room() => {
                         let Some(batch) = batch else { break };
-                        unconfirmed.extend(batch.items.into_iter().map(|(delivered, _)| whole(delivered)));
+                        unconfirmed.extend(batch.items.into_iter().map(|(delivered, _)| into_event(delivered)));
                         false
                     }
                     () = sleep_until(again), if unconfirmed.has_refused() => true,
@@ -155,15 +155,15 @@ impl IngressRelay {
                 let (taken, error) = self.producer.try_publish(&events).await;
                 let through = unconfirmed.confirm(&places, &taken);
                 if unconfirmed.is_empty() {
-                    self.left = self.offers;
+                    self.offers_left = self.offer_limit;
                 }
                 if let Some(acknowledge) = &acknowledge {
-                    acknowledge.send_replace(AckProgress { generation: 0, through });
+                    acknowledge.send_replace(AckProgress { subscription_epoch: 0, through });
                 }
                 let refused = taken.iter().filter(|accepted| !**accepted).count();
                 let reason = match error {
                     None if refused == 0 => continue,
-                    None => self.producer.refusal(refused),
+                    None => self.producer.refusal_reason(refused),
                     Some(BrokerError::Refused(reason)) => reason,
                     Some(BrokerError::Unavailable(reason)) => {
                         failed = Some(reason);
@@ -177,7 +177,7 @@ impl IngressRelay {
                 warn(&mut self.throttle, &self.queue.partition, &reason);
                 if retries {
                     backoff.advance();
-                    for event in unconfirmed.take_offers(&mut self.left) {
+                    for event in unconfirmed.take_offers(&mut self.offers_left) {
                         let _ = self.offer.send(event).await;
                     }
                 }
@@ -202,13 +202,13 @@ impl IngressRelay {
     }
 
     /// Offers events up to its limits, until the broker is available again.
-    async fn offer(&mut self, backoff: &mut Backoff) {
-        let Self { queue, producer, offer, left, .. } = self;
+    async fn offer_events(&mut self, backoff: &mut Backoff) {
+        let Self { queue, producer, offer, offers_left: left, .. } = self;
         let mut source = (*left > 0).then(|| read_queue(queue.clone()));
         let back = async {
             loop {
                 sleep(backoff.next_delay()).await;
-                if producer.reach().await.is_ok() {
+                if producer.check_connection().await.is_ok() {
                     break;
                 }
             }
@@ -232,7 +232,7 @@ impl IngressRelay {
             () = back => {}
             () = all => {}
         }
-        if let Some(SourceHandle { deliveries, acknowledge, ended: Some(ended), .. }) = source {
+        if let Some(SourceHandle { deliveries, acknowledge, task: Some(ended), .. }) = source {
             drop((deliveries, acknowledge));
             // Wait for the reader to end, so that it takes no notification meant for the next reader. A panic is
             // already logged.
@@ -252,7 +252,7 @@ fn warn(throttle: &mut LogThrottle, partition: &Partition, reason: &str) {
 
 /// Returns a queue entry as an event. Unreadable bytes become an event without a key, which the stream turns into a
 /// dead letter.
-fn whole(delivered: DecodedDelivery) -> Event {
+fn into_event(delivered: DecodedDelivery) -> Event {
     let letter = match delivered {
         Ok(event) => return event,
         Err(letter) => letter,

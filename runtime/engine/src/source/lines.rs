@@ -16,7 +16,7 @@ pub(super) struct LineSplitter<R> {
     start: usize,
     end: usize,
     /// From here to `end`, the buffer matches the input without a gap.
-    joined: usize,
+    contiguous_from: usize,
     /// The first bytes of the input, at most [`TAIL_LIMIT_BYTES`].
     head: Vec<u8>,
     /// The part of the buffer before this index contains no further line end.
@@ -46,7 +46,7 @@ impl<R: Read> LineSplitter<R> {
             buffer,
             start: 0,
             end: 0,
-            joined: 0,
+            contiguous_from: 0,
             head: Vec::with_capacity(TAIL_LIMIT_BYTES),
             searched: 0,
             limit,
@@ -83,12 +83,15 @@ impl<R: Read> LineSplitter<R> {
     /// Returns the last bytes that were read, including those of an incomplete line.
     pub(super) fn tail(&self) -> TailFingerprint {
         let unended = self.dropped + (self.end - self.start) as u64;
-        TailFingerprint::new(self.position.offset + unended, &self.buffer[self.joined..self.end])
+        TailFingerprint::new(
+            self.position.offset + unended,
+            &self.buffer[self.contiguous_from..self.end],
+        )
     }
 
     /// Returns the fingerprint of the data up to the start of the next line.
-    pub(super) fn print(&self) -> ReadFingerprint {
-        let given_out = &self.buffer[self.joined.min(self.start)..self.start];
+    pub(super) fn fingerprint(&self) -> ReadFingerprint {
+        let given_out = &self.buffer[self.contiguous_from.min(self.start)..self.start];
         ReadFingerprint::new(&self.head, &TailFingerprint::new(self.position.offset, given_out))
     }
 
@@ -96,7 +99,7 @@ impl<R: Read> LineSplitter<R> {
     pub(super) fn next(&mut self) -> io::Result<NextLine<'_>> {
         loop {
             if let Some(end) = self.line_end() {
-                return Ok(self.give_out(end, 1));
+                return Ok(self.take_line(end, 1));
             }
             if !self.fill()? {
                 return Ok(NextLine::End);
@@ -105,11 +108,11 @@ impl<R: Read> LineSplitter<R> {
     }
 
     /// Returns the incomplete last line, when the input has ended.
-    pub(super) fn rest(&mut self) -> NextLine<'_> {
+    pub(super) fn last_line(&mut self) -> NextLine<'_> {
         if self.end == self.start && self.dropped == 0 {
             return NextLine::End;
         }
-        self.give_out(self.end, 0)
+        self.take_line(self.end, 0)
     }
 
     /// Returns whether a line is available without another read.
@@ -125,7 +128,7 @@ impl<R: Read> LineSplitter<R> {
     }
 
     /// Returns the line that ends at `to`, with a line end of `end` bytes.
-    fn give_out(&mut self, to: usize, end: usize) -> NextLine<'_> {
+    fn take_line(&mut self, to: usize, end: usize) -> NextLine<'_> {
         let from = self.start;
         let dropped = std::mem::take(&mut self.dropped);
         self.position.offset += (to + end - from) as u64 + dropped;
@@ -149,7 +152,7 @@ impl<R: Read> LineSplitter<R> {
             self.start -= gone;
             self.end -= gone;
             self.searched -= gone;
-            self.joined = self.joined.saturating_sub(gone);
+            self.contiguous_from = self.contiguous_from.saturating_sub(gone);
         }
         if self.end == self.buffer.len() {
             // The current line fills the buffer: keep its beginning and count the rest.
@@ -157,7 +160,7 @@ impl<R: Read> LineSplitter<R> {
             self.dropped += (self.end - keep) as u64;
             self.end = keep;
             self.searched = keep;
-            self.joined = keep;
+            self.contiguous_from = keep;
         }
         loop {
             match self.input.read(&mut self.buffer[self.end..]) {
@@ -195,7 +198,7 @@ mod tests {
         };
         while take(lines.next().expect("reading a slice cannot fail")) {}
         if rest {
-            take(lines.rest());
+            take(lines.last_line());
         }
         read
     }
@@ -253,7 +256,7 @@ mod tests {
         {
             let tail = lines.tail();
             assert!(has(&tail) && tail.end() >= position.offset, "{position:?}");
-            assert_eq!(lines.print().end(), position.offset);
+            assert_eq!(lines.fingerprint().end(), position.offset);
             assert_eq!(lines.head(), &text[..TAIL_LIMIT_BYTES.min(tail.end() as usize)]);
         }
         assert_eq!(lines.tail(), TailFingerprint::new(text.len() as u64, &text));

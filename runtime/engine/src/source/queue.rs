@@ -29,7 +29,7 @@ use ordain_cloudevents::{
     AckProgress, BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
     SourceHandle,
 };
-use ordain_store::{Claim, DequeueResult, Partition, Store, StoreError, insist_on};
+use ordain_store::{Claim, DequeueResult, Partition, Store, StoreError, retry_until_ok};
 use ordain_util::backoff::Backoff;
 use ordain_util::gauge::BacklogGauge;
 use ordain_util::log_throttle::LogThrottle;
@@ -61,21 +61,21 @@ pub struct QueueOptions {
     /// The owner's claim; the store removes entries only under this claim.
     pub claim: Claim,
     /// Notifies the reader of new entries that this process wrote.
-    pub feed: Arc<QueueNotifier>,
+    pub notifier: Arc<QueueNotifier>,
     /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
     /// True if only streams of this store and numbering producers write to the queue, each in order.
     pub is_fed_from_here: bool,
     /// True if other processes may write to the queue.
-    pub others: bool,
+    pub has_other_writers: bool,
     /// The gauge of waiting events; `None` if the reader does not report them.
-    pub waits: Option<Arc<BacklogGauge>>,
+    pub backlog_gauge: Option<Arc<BacklogGauge>>,
     /// True if the gauge also counts events that are delivered and not yet removed.
     pub counts_delivered: bool,
     /// The owner whose commits settle these events; `None` if they are settled without a commit, as in an inbox.
-    pub target: Option<Arc<PartitionHandle>>,
+    pub handle: Option<Arc<PartitionHandle>>,
     /// Counts events that this process put into the queue and that the store lost before they were read.
-    pub lost: Arc<AtomicU64>,
+    pub lost_events: Arc<AtomicU64>,
 }
 
 /// Starts a reader. The reader ends when the receiver of its deliveries closes.
@@ -95,8 +95,8 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
         deliveries,
         failure,
         acknowledge: Some(acknowledge),
-        ended: Some(ended),
-        is_fed_from_here,
+        task: Some(ended),
+        is_fed_locally: is_fed_from_here,
     }
 }
 
@@ -106,21 +106,21 @@ struct QueueReader {
     /// The cursor of each shard.
     cursors: Vec<QueueCursor>,
     /// Approximate number of entries that can be removed.
-    undone: usize,
+    removable_count: usize,
     /// When the first of these entries was acknowledged.
-    since: Instant,
+    removable_since: Instant,
     /// The earliest time of the next removal.
-    not_before: Instant,
+    next_removal_at: Instant,
     /// Shard and place of each entry that is delivered and not acknowledged.
-    open: VecDeque<(u32, QueuePosition)>,
+    unacknowledged: VecDeque<(u32, QueuePosition)>,
     /// Number of acknowledged deliveries.
     through: u64,
     /// Shards that may have unread entries.
-    hot: BTreeSet<u32>,
+    unread_shards: BTreeSet<u32>,
     /// True if the next batch starts with a poll for entries of other processes.
-    looks: bool,
-    poll: Backoff,
-    counted: Option<Instant>,
+    is_poll_due: bool,
+    poll_backoff: Backoff,
+    counted_at: Option<Instant>,
     throttle: LogThrottle,
     restart_throttle: LogThrottle,
 }
@@ -132,15 +132,15 @@ impl QueueReader {
             options,
             acknowledged,
             cursors: vec![QueueCursor::default(); shards],
-            undone: 0,
-            since: Instant::now(),
-            not_before: Instant::now(),
-            open: VecDeque::new(),
+            removable_count: 0,
+            removable_since: Instant::now(),
+            next_removal_at: Instant::now(),
+            unacknowledged: VecDeque::new(),
             through: 0,
-            hot: BTreeSet::new(),
-            looks: false,
-            poll: POLL_BACKOFF,
-            counted: None,
+            unread_shards: BTreeSet::new(),
+            is_poll_due: false,
+            poll_backoff: POLL_BACKOFF,
+            counted_at: None,
             throttle: LogThrottle::new(WARN_INTERVAL),
             restart_throttle: LogThrottle::new(WARN_INTERVAL),
         }
@@ -155,18 +155,18 @@ impl QueueReader {
     /// Reads until the receiver of the deliveries closes, and then waits for the last acknowledgement.
     async fn read_all(&mut self, deliver: mpsc::Sender<DeliveryBatch>) -> Result<(), StoreError> {
         // The first read finds all earlier entries.
-        self.hot.extend(0..self.cursors.len() as u32);
+        self.unread_shards.extend(0..self.cursors.len() as u32);
         loop {
-            let puts = self.options.feed.puts();
+            let puts = self.options.notifier.writes();
             // The reader takes these places before the read, so that the read must find all entries written before it.
-            self.take_fresh();
+            self.take_new_runs();
             // An unavailable store must not delay the end of the reader.
             let (batch, is_known) = tokio::select! {
                 batch = self.next_batch() => batch?,
                 () = deliver.closed() => break,
             };
             if !batch.items.is_empty() {
-                self.poll.reset();
+                self.poll_backoff.reset();
                 if !self.deliver(&deliver, batch).await {
                     break;
                 }
@@ -178,21 +178,21 @@ impl QueueReader {
                 tokio::task::yield_now().await;
                 continue;
             }
-            if self.open.is_empty() && self.hot.is_empty() {
-                self.options.feed.emptied(puts);
+            if self.unacknowledged.is_empty() && self.unread_shards.is_empty() {
+                self.options.notifier.record_empty(puts);
             }
-            let feed = Arc::clone(&self.options.feed);
+            let feed = Arc::clone(&self.options.notifier);
             tokio::select! {
-                () = feed.more() => self.poll.reset(),
-                () = tokio::time::sleep(self.pause()) => {
-                    self.looks = true;
-                    self.poll.advance();
+                () = feed.wait_for_entries() => self.poll_backoff.reset(),
+                () = tokio::time::sleep(self.poll_delay()) => {
+                    self.is_poll_due = true;
+                    self.poll_backoff.advance();
                 }
                 changed = self.acknowledged.changed() => match changed {
                     Ok(()) => self.acknowledge(),
                     Err(_) => break,
                 },
-                () = tokio::time::sleep(REMOVAL_DELAY), if self.undone > 0 => {}
+                () = tokio::time::sleep(REMOVAL_DELAY), if self.removable_count > 0 => {}
                 () = deliver.closed() => break,
             }
         }
@@ -206,9 +206,9 @@ impl QueueReader {
     }
 
     /// Takes the places of the entries that this process wrote.
-    fn take_fresh(&mut self) {
-        for (shard, runs) in self.options.feed.take_fresh() {
-            self.hot.insert(shard);
+    fn take_new_runs(&mut self) {
+        for (shard, runs) in self.options.notifier.take_new_runs() {
+            self.unread_shards.insert(shard);
             for (run, at) in runs {
                 self.cursors[shard as usize].expect(run, at);
             }
@@ -217,27 +217,31 @@ impl QueueReader {
 
     /// Leaves the entries that this process wrote and this reader has not read to the next reader.
     fn put_back(&mut self) {
-        self.take_fresh();
+        self.take_new_runs();
         for (shard, cursor) in (0..).zip(&mut self.cursors) {
-            self.options.feed.put_back(shard, cursor.take_expected());
+            self.options.notifier.put_back(shard, cursor.take_expected());
         }
         for shard in 0..self.cursors.len() {
             if let Some(loss) = self.cursors[shard].take_loss() {
-                self.note_loss(shard as u32, loss);
+                self.report_loss(shard as u32, loss);
             }
         }
     }
 
-    fn pause(&self) -> Duration {
-        if self.options.others { self.poll.delay() } else { EXCLUSIVE_POLL_INTERVAL }
+    fn poll_delay(&self) -> Duration {
+        if self.options.has_other_writers {
+            self.poll_backoff.delay()
+        } else {
+            EXCLUSIVE_POLL_INTERVAL
+        }
     }
 
     /// Removes finished entries, reads the next entries, and counts the waiting events if the read returned none. Also
     /// returns whether the read returned entries that were delivered before.
     async fn next_batch(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         self.remove(false).await;
-        if std::mem::take(&mut self.looks) {
-            self.look_around().await?;
+        if std::mem::take(&mut self.is_poll_due) {
+            self.poll_shards().await?;
         }
         let (batch, is_known) = self.read().await?;
         if batch.items.is_empty() && !is_known {
@@ -248,28 +252,28 @@ impl QueueReader {
 
     /// Finds the shards that have unread entries. The function reads only the ends of each queue, because most queues
     /// have no new entries.
-    async fn look_around(&mut self) -> Result<(), StoreError> {
+    async fn poll_shards(&mut self) -> Result<(), StoreError> {
         let QueueOptions { store, partition, .. } = &self.options;
-        let found = match store.waiting_in(partition).await {
+        let found = match store.queue_ends(partition).await {
             Err(StoreError::Unavailable(reason)) => {
-                self.is_away(&reason).await;
+                self.wait_for_store(&reason).await;
                 return Ok(());
             }
             found => found?,
         };
         // A shard is also read if the store has fewer entries than this reader has read, or other entries.
         for (shard, (ends, cursor)) in (0..).zip(found.iter().zip(&mut self.cursors)) {
-            cursor.begins_at(ends.first);
-            self.undone += usize::from(cursor.removable().is_some());
+            cursor.record_first(ends.first);
+            self.removable_count += usize::from(cursor.removable().is_some());
             let after = cursor.after();
             if ends.last != after && (after.number > 0 || !ends.is_empty()) {
-                self.hot.insert(shard);
+                self.unread_shards.insert(shard);
             }
         }
         Ok(())
     }
 
-    async fn is_away(&mut self, reason: &str) {
+    async fn wait_for_store(&mut self, reason: &str) {
         if self.throttle.allow() {
             let stream = &*self.options.partition.stream;
             tracing::warn!(stream, "queue cannot be read: {reason}; retrying");
@@ -282,17 +286,17 @@ impl QueueReader {
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         let mut batch = DeliveryBatch::default();
         let mut is_known = false;
-        if self.hot.is_empty() {
+        if self.unread_shards.is_empty() {
             return Ok((batch, is_known));
         }
-        let shards: Vec<u32> = self.hot.iter().copied().collect();
+        let shards: Vec<u32> = self.unread_shards.iter().copied().collect();
         let share = |all: usize| (all / shards.len()).max(1);
         let limit = share(BATCH_EVENTS);
         let bytes = share(BATCH_BYTES);
         let QueueOptions { store, partition, .. } = &self.options;
         let asked = shards.iter().map(|shard| {
             let after = self.cursors[*shard as usize].after();
-            store.queued(partition, *shard, after, limit, bytes)
+            store.read_queue(partition, *shard, after, limit, bytes)
         });
         let found = join_all(asked).await;
         let mut away = None;
@@ -301,7 +305,7 @@ impl QueueReader {
             let page = match found {
                 Ok(page) => page,
                 Err(StoreError::RolledBack) => {
-                    self.restart(shard);
+                    self.restart_shard(shard);
                     continue;
                 }
                 Err(StoreError::Unavailable(reason)) => {
@@ -311,36 +315,36 @@ impl QueueReader {
                 Err(error) => return Err(error),
             };
             let cursor = &mut self.cursors[shard as usize];
-            cursor.begins_at(page.first);
+            cursor.record_first(page.first);
             if page.entries.is_empty() {
-                cursor.reached_end(page.first);
-                self.hot.remove(&shard);
+                cursor.record_end(page.first);
+                self.unread_shards.remove(&shard);
             }
             for (place, queued) in page.entries {
-                if !cursor.take(place) {
+                if !cursor.accept(place) {
                     // If the entry is already acknowledged, the reader must remove it once more.
-                    self.undone += 1;
+                    self.removable_count += 1;
                     is_known = true;
                     continue;
                 }
-                self.open.push_back((shard, place));
+                self.unacknowledged.push_back((shard, place));
                 let delivered = queued.map_err(|(bytes, reason)| {
                     letter(&self.options.partition, of_shards, shard, place, bytes, &reason)
                 });
                 batch.items.push((delivered, FilePosition::default()));
             }
             if let Some(loss) = cursor.take_loss() {
-                self.note_loss(shard, loss);
+                self.report_loss(shard, loss);
             }
         }
         if let Some(reason) = away {
-            self.is_away(&reason).await;
+            self.wait_for_store(&reason).await;
         }
         Ok((batch, is_known))
     }
 
     /// Starts to read a shard from its beginning, because the store went back in time.
-    fn restart(&mut self, shard: u32) {
+    fn restart_shard(&mut self, shard: u32) {
         let Partition { stream, number } = &self.options.partition;
         if self.restart_throttle.allow() {
             tracing::warn!(
@@ -352,21 +356,21 @@ impl QueueReader {
             );
         }
         self.cursors[shard as usize].restart();
-        self.hot.insert(shard);
-        self.tell_driver();
+        self.unread_shards.insert(shard);
+        self.notify_driver();
     }
 
     /// Notifies the driver that the store may have gone back in time; an idle driver would not notice.
-    fn tell_driver(&self) {
-        if let Some(target) = &self.options.target {
-            target.store_may_have_gone_back();
+    fn notify_driver(&self) {
+        if let Some(target) = &self.options.handle {
+            target.report_store_rollback();
         }
     }
 
-    fn note_loss(&self, shard: u32, loss: QueueLoss) {
+    fn report_loss(&self, shard: u32, loss: QueueLoss) {
         let Partition { stream, number } = &self.options.partition;
         let QueueLoss { entries, since } = loss;
-        self.options.lost.fetch_add(entries, Ordering::Relaxed);
+        self.options.lost_events.fetch_add(entries, Ordering::Relaxed);
         let since = jiff::Timestamp::from_millisecond(since.cast_signed()).unwrap_or_default();
         let incident = EventsLost { shard, events: entries, since: since.to_string() };
         tracing::error!(
@@ -384,7 +388,7 @@ impl QueueReader {
     /// Delivers a batch, and processes acknowledgements while it waits for room. Returns false if the receiver is
     /// closed.
     async fn deliver(&mut self, to: &mpsc::Sender<DeliveryBatch>, batch: DeliveryBatch) -> bool {
-        let feed = Arc::clone(&self.options.feed);
+        let feed = Arc::clone(&self.options.notifier);
         loop {
             tokio::select! {
                 permit = to.reserve() => {
@@ -393,7 +397,7 @@ impl QueueReader {
                     self.acknowledge();
                     return true;
                 }
-                () = feed.more() => self.take_fresh(),
+                () = feed.wait_for_entries() => self.take_new_runs(),
                 changed = self.acknowledged.changed() => {
                     if changed.is_err() {
                         return false;
@@ -408,13 +412,13 @@ impl QueueReader {
     fn acknowledge(&mut self) {
         let AckProgress { through, .. } = *self.acknowledged.borrow_and_update();
         while self.through < through
-            && let Some((shard, place)) = self.open.pop_front()
+            && let Some((shard, place)) = self.unacknowledged.pop_front()
         {
-            if self.undone == 0 {
-                self.since = Instant::now();
+            if self.removable_count == 0 {
+                self.removable_since = Instant::now();
             }
             self.through += 1;
-            self.undone += 1;
+            self.removable_count += 1;
             self.cursors[shard as usize].finish(place);
         }
     }
@@ -422,17 +426,19 @@ impl QueueReader {
     /// Removes acknowledged entries if enough of them are due, or if `all` is set.
     async fn remove(&mut self, all: bool) {
         let enough = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
-        let is_due = self.undone >= enough || self.since.elapsed() >= REMOVAL_DELAY;
-        if self.undone == 0 || !(all || is_due && self.not_before <= Instant::now()) {
+        let is_due =
+            self.removable_count >= enough || self.removable_since.elapsed() >= REMOVAL_DELAY;
+        if self.removable_count == 0 || !(all || is_due && self.next_removal_at <= Instant::now()) {
             return;
         }
-        self.undone = 0;
-        let QueueOptions { store, partition, claim, target, feed, .. } = &self.options;
+        self.removable_count = 0;
+        let QueueOptions { store, partition, claim, handle: target, notifier: feed, .. } =
+            &self.options;
         let removable = (0..).zip(&self.cursors);
         let removable = removable.filter_map(|(shard, cursor)| Some((shard, cursor.removable()?)));
         let removing = removable.map(async |(shard, through)| {
             let commit = target.as_ref().map_or(0, |target| target.last_commit(shard));
-            let removal = insist_on("removal of finished entries", || async {
+            let removal = retry_until_ok("removal of finished entries", || async {
                 match store.dequeue(partition, *claim, shard, commit, through).await {
                     Err(StoreError::RolledBack) => Ok(None),
                     removal => removal.map(Some),
@@ -441,34 +447,35 @@ impl QueueReader {
             (shard, through, removal.await)
         });
         let removals = join_all(removing).await;
-        feed.removed();
+        feed.notify_removed();
         for (shard, through, removal) in removals {
             match removal {
                 Some(DequeueResult::Done) => {
-                    self.cursors[shard as usize].removed(through);
+                    self.cursors[shard as usize].record_removal(through);
                     continue;
                 }
                 // The driver repeats the commit, and the reader retries this removal.
-                Some(DequeueResult::MissingCommit) => self.tell_driver(),
-                None => self.restart(shard),
+                Some(DequeueResult::MissingCommit) => self.notify_driver(),
+                None => self.restart_shard(shard),
             }
-            self.not_before = Instant::now() + REMOVAL_DELAY;
-            self.undone += 1;
+            self.next_removal_at = Instant::now() + REMOVAL_DELAY;
+            self.removable_count += 1;
         }
     }
 
     /// Updates the gauge of waiting events, at most once every [`COUNT_INTERVAL`].
     async fn count(&mut self) {
-        if self.counted.is_some_and(|at| at.elapsed() < COUNT_INTERVAL) {
+        if self.counted_at.is_some_and(|at| at.elapsed() < COUNT_INTERVAL) {
             return;
         }
-        self.counted = Some(Instant::now());
-        let QueueOptions { store, partition, waits, counts_delivered, .. } = &self.options;
+        self.counted_at = Some(Instant::now());
+        let QueueOptions { store, partition, backlog_gauge: waits, counts_delivered, .. } =
+            &self.options;
         if let Some(waits) = waits
-            && let Ok(waiting) = store.waiting(partition).await
+            && let Ok(waiting) = store.queue_length(partition).await
         {
-            let delivered = if *counts_delivered { 0 } else { self.open.len() };
-            waits.set(Some(waiting.saturating_sub((delivered + self.undone) as u64)));
+            let delivered = if *counts_delivered { 0 } else { self.unacknowledged.len() };
+            waits.set(Some(waiting.saturating_sub((delivered + self.removable_count) as u64)));
         }
     }
 }

@@ -23,20 +23,20 @@ pub(super) struct UnconfirmedEvents {
     count: usize,
     bytes: usize,
     /// Maximum length of `events`: at most this many events can be published again after a failure.
-    most: usize,
+    repeat_limit: usize,
 }
 
 #[derive(Debug)]
 struct UnconfirmedEvent {
     event: Arc<Event>,
-    refused: bool,
-    offered: bool,
+    is_refused: bool,
+    is_offered: bool,
 }
 
 impl UnconfirmedEvents {
     /// Creates an empty list of at most `most` events.
     pub(super) fn new(most: usize) -> Self {
-        Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, most }
+        Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, repeat_limit: most }
     }
 
     /// Returns whether all events are confirmed.
@@ -51,12 +51,14 @@ impl UnconfirmedEvents {
 
     /// Returns whether more events may be read.
     pub(super) fn has_room(&self) -> bool {
-        self.count < EVENT_LIMIT && self.bytes < EVENT_BYTES_LIMIT && self.events.len() < self.most
+        self.count < EVENT_LIMIT
+            && self.bytes < EVENT_BYTES_LIMIT
+            && self.events.len() < self.repeat_limit
     }
 
     /// Returns whether some events were refused and must be retried.
     pub(super) fn has_refused(&self) -> bool {
-        self.events.iter().flatten().any(|pending| pending.refused)
+        self.events.iter().flatten().any(|pending| pending.is_refused)
     }
 
     /// Appends events.
@@ -65,7 +67,11 @@ impl UnconfirmedEvents {
             self.count += 1;
             self.bytes += event.memory();
             let event = Arc::new(event);
-            self.events.push_back(Some(UnconfirmedEvent { event, refused: false, offered: false }));
+            self.events.push_back(Some(UnconfirmedEvent {
+                event,
+                is_refused: false,
+                is_offered: false,
+            }));
         }
     }
 
@@ -77,7 +83,7 @@ impl UnconfirmedEvents {
         let pending = pending.filter_map(|(place, event)| Some((place, event.as_ref()?)));
         let now = pending.filter(|(_, pending)| {
             retry || {
-                if pending.refused {
+                if pending.is_refused {
                     refused.insert(pending.event.key());
                 }
                 !refused.contains(pending.event.key())
@@ -98,7 +104,7 @@ impl UnconfirmedEvents {
                     self.bytes -= pending.event.memory();
                 }
             } else if let Some(pending) = slot {
-                pending.refused = true;
+                pending.is_refused = true;
             }
         }
         while self.events.pop_front_if(|event| event.is_none()).is_some() {
@@ -110,11 +116,11 @@ impl UnconfirmedEvents {
     /// Returns refused events that were not offered yet, and reduces `most`, their maximum number, by their count.
     pub(super) fn take_offers(&mut self, most: &mut usize) -> Vec<Arc<Event>> {
         let pending = self.events.iter_mut().flatten();
-        let refused = pending.filter(|pending| pending.refused && !pending.offered);
+        let refused = pending.filter(|pending| pending.is_refused && !pending.is_offered);
         let offered: Vec<_> = refused
             .take(*most)
             .map(|pending| {
-                pending.offered = true;
+                pending.is_offered = true;
                 Arc::clone(&pending.event)
             })
             .collect();

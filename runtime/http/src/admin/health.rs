@@ -24,23 +24,23 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct StoreHealth(Mutex<Option<Timestamp>>);
 
 impl StoreHealth {
-    async fn ask(&self, store: &dyn Store) {
+    async fn check(&self, store: &dyn Store) {
         let since = Timestamp::now();
         // The existence of the mark does not matter.
         let mut asking = pin!(store.mark("admin/health"));
         let answer = if let Ok(answer) = timeout(RESPONSE_TIMEOUT, &mut asking).await {
             answer
         } else {
-            self.is_away(since, &format!("no answer within {RESPONSE_TIMEOUT:?}"));
+            self.mark_unavailable(since, &format!("no answer within {RESPONSE_TIMEOUT:?}"));
             asking.await
         };
         match answer {
-            Ok(_) => self.is_there(),
-            Err(error) => self.is_away(since, &error.to_string()),
+            Ok(_) => self.mark_available(),
+            Err(error) => self.mark_unavailable(since, &error.to_string()),
         }
     }
 
-    fn is_away(&self, since: Timestamp, why: &str) {
+    fn mark_unavailable(&self, since: Timestamp, why: &str) {
         let mut away = self.lock();
         if away.is_none() {
             tracing::warn!(why, "not ready: the store does not answer");
@@ -48,7 +48,7 @@ impl StoreHealth {
         }
     }
 
-    fn is_there(&self) {
+    fn mark_available(&self) {
         if let Some(since) = self.lock().take() {
             tracing::info!(away_since = %since, "ready again: the store answers");
         }
@@ -63,7 +63,7 @@ impl StoreHealth {
 pub(super) async fn watch(app: &AdminState) {
     loop {
         if let Some(store) = app.figures.store() {
-            app.health.ask(&*store).await;
+            app.health.check(&*store).await;
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
@@ -84,12 +84,17 @@ pub(super) async fn ready(
                 (has, share) if has < share => {
                     format!("the process owns {has} of the {share} partitions of its share")
                 }
-                _ => match app.figures.handlers().and_then(|handlers| handlers.missing()) {
-                    Some(stream) => {
-                        format!("stream {stream} waits for a version of its handler; see the log")
+                _ => {
+                    match app.figures.handlers().and_then(|handlers| handlers.unavailable_stream())
+                    {
+                        Some(stream) => {
+                            format!(
+                                "stream {stream} waits for a version of its handler; see the log"
+                            )
+                        }
+                        None => return Ok("ready\n"),
                     }
-                    None => return Ok("ready\n"),
-                },
+                }
             },
             Some(since) => format!("the store has not answered since {since:.0}; see the log"),
         },

@@ -58,7 +58,7 @@ impl AdminState {
     /// Fetches data from the store and returns it as JSON, which is encoded on a blocking thread. The query keeps its
     /// permit until its response is sent, even if the caller has left. Neither queries without an answer nor pages in
     /// memory can therefore accumulate.
-    async fn ask<T, F>(
+    async fn respond<T, F>(
         &self,
         fetch: impl FnOnce(Arc<dyn Store>) -> F,
         show: impl FnOnce(&T) -> String + Send + 'static,
@@ -68,39 +68,43 @@ impl AdminState {
         F: Future<Output = Result<T, ProblemDetails>> + Send + 'static,
     {
         let found = fetch(self.store()?);
-        let place = Arc::clone(&self.questions).acquire_owned().await;
+        let place = Arc::clone(&self.query_permits).acquire_owned().await;
         let place = place.expect("the semaphore is never closed");
         let asking = tokio::spawn(async move {
             let found = found.await?;
             let shown = tokio::task::spawn_blocking(move || show(&found) + "\n").await;
             Ok::<_, ProblemDetails>(ChunkedBody::new(
-                shown.map_err(|error| bug(&error))?.into(),
+                shown.map_err(|error| internal_error(&error))?.into(),
                 Some(place),
             ))
         });
-        Ok(body(Body::new(asking.await.map_err(|error| bug(&error))??)))
+        Ok(json_response(Body::new(asking.await.map_err(|error| internal_error(&error))??)))
     }
 }
 
-fn bug(error: &tokio::task::JoinError) -> ProblemDetails {
+fn internal_error(error: &tokio::task::JoinError) -> ProblemDetails {
     ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, format!("a bug of the host: {error}"))
 }
 
-fn body(json: Body) -> Response {
+fn json_response(json: Body) -> Response {
     ([(CONTENT_TYPE, "application/json")], json).into_response()
 }
 
-fn rows(limit: Option<usize>) -> Result<usize, ProblemDetails> {
+fn row_limit(limit: Option<usize>) -> Result<usize, ProblemDetails> {
     match limit.unwrap_or(DEFAULT_ROWS) {
         rows @ 1..=MAX_ROWS => Ok(rows),
-        other => {
-            Err(ProblemDetails::bad(format!("limit is {other}; it must be from 1 to {MAX_ROWS}")))
-        }
+        other => Err(ProblemDetails::bad_request(format!(
+            "limit is {other}; it must be from 1 to {MAX_ROWS}"
+        ))),
     }
 }
 
 /// Returns an error for a stream that does not exist.
-async fn exists(app: &AdminState, store: &dyn Store, stream: &str) -> Result<(), ProblemDetails> {
+async fn require_stream(
+    app: &AdminState,
+    store: &dyn Store,
+    stream: &str,
+) -> Result<(), ProblemDetails> {
     let known = known_streams(&app.loaded, store).await?;
     if known.iter().any(|known| known == stream) {
         return Ok(());
@@ -115,12 +119,12 @@ pub(super) async fn streams(State(app): State<Arc<AdminState>>) -> PageResult {
     let fetch =
         async move |store: Arc<dyn Store>| Ok(known_streams(&asking.loaded, &*store).await?);
     let showing = Arc::clone(&app);
-    app.ask(fetch, move |names| {
+    app.respond(fetch, move |names| {
         let handlers = showing.figures.handlers();
         let rows = names.iter().map(|name| {
             let stream = showing.loaded.config.streams.get(name.as_str());
             let chosen =
-                handlers.as_ref().and_then(|handlers| handlers.chosen(name)).map(Into::into);
+                handlers.as_ref().and_then(|handlers| handlers.activation(name)).map(Into::into);
             StreamRow::of(name, stream.zip(chosen))
         });
         view::to_json(&StreamsPage { streams: rows.collect::<Vec<_>>() })
@@ -137,16 +141,17 @@ pub(super) async fn keys(
     let Path(stream) = path?;
     let Query(query) = query?;
     let status = query.status.as_deref().map(view::parse_status).transpose();
-    let status = status.map_err(|form| ProblemDetails::bad(format!("status must be {form}")))?;
-    let limit = rows(query.limit)?;
+    let status =
+        status.map_err(|form| ProblemDetails::bad_request(format!("status must be {form}")))?;
+    let limit = row_limit(query.limit)?;
     let filter =
-        KeyFilter { status, prefix: query.prefix, cursor: query.cursor, limit, looks: None };
+        KeyFilter { status, prefix: query.prefix, cursor: query.cursor, limit, scan_limit: None };
     let asking = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| {
-        exists(&asking, &*store, &stream).await?;
+        require_stream(&asking, &*store, &stream).await?;
         Ok(store.keys(&stream, &filter).await?)
     };
-    app.ask(fetch, |page| {
+    app.respond(fetch, |page| {
         let keys = LazyRows(&page.rows, KeyRow::of);
         view::to_json(&KeysPage { keys, cursor: page.cursor.clone() })
     })
@@ -161,11 +166,11 @@ pub(super) async fn key(
     let Path((stream, key)) = path?;
     let asking = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| {
-        exists(&asking, &*store, &stream).await?;
+        require_stream(&asking, &*store, &stream).await?;
         let found = store.key(&stream, &key).await?;
         found.ok_or_else(|| ProblemDetails::not_found(view::no_key(&stream, &key)))
     };
-    app.ask(fetch, |(row, state)| view::to_json(&KeyRow::whole(row, state.as_ref()))).await
+    app.respond(fetch, |(row, state)| view::to_json(&KeyRow::with_state(row, state.as_ref()))).await
 }
 
 /// `GET /v1/dead`.
@@ -174,22 +179,22 @@ pub(super) async fn dead(
     query: Result<Query<DeadQuery>, QueryRejection>,
 ) -> PageResult {
     let Query(DeadQuery { stream, key, id, cursor, limit }) = query?;
-    let limit = rows(limit)?;
+    let limit = row_limit(limit)?;
     let id = id.map(|id| {
         let parsed = LetterId::parse(key.as_deref().unwrap_or_default(), &id);
-        parsed.ok_or_else(|| ProblemDetails::bad(view::no_letter_id(&id)))
+        parsed.ok_or_else(|| ProblemDetails::bad_request(view::no_letter_id(&id)))
     });
     let id = id.transpose()?;
     let asking = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| {
-        exists(&asking, &*store, &stream).await?;
+        require_stream(&asking, &*store, &stream).await?;
         let Some(id) = id else {
             return Ok(store.letters(&stream, key.as_deref(), cursor.as_deref(), limit).await?);
         };
         let rows = Vec::from_iter(store.letter(&stream, &id).await?);
         Ok(ListPage { rows, cursor: None })
     };
-    app.ask(fetch, |page| {
+    app.respond(fetch, |page| {
         let dead = LazyRows(&page.rows, LetterRow::of);
         view::to_json(&DeadPage { dead, cursor: page.cursor.clone() })
     })
@@ -200,7 +205,7 @@ pub(super) async fn dead(
 pub(super) async fn instances(State(app): State<Arc<AdminState>>) -> PageResult {
     let showing = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| Ok(store.table().await?);
-    app.ask(fetch, move |table| {
+    app.respond(fetch, move |table| {
         let instances = view::InstanceOverview::of(&showing.loaded, table).rows();
         view::to_json(&InstancesPage { instances })
     })
@@ -222,13 +227,13 @@ pub(super) async fn scale(
         let table = store.table().await?;
         view::InstanceOverview::of(&asking.loaded, &table).scale(&stream).ok_or_else(unknown)
     };
-    app.ask(fetch, view::to_json).await
+    app.respond(fetch, view::to_json).await
 }
 
 /// `GET /v1/plugins`.
 pub(super) async fn plugins(State(app): State<Arc<AdminState>>) -> PageResult {
     let not_yet = || ProblemDetails::unavailable("the handlers are not loaded: see /readyz");
     let handlers = app.figures.handlers().ok_or_else(not_yet)?;
-    let plugins = view::running_plugins(&app.loaded, &handlers);
-    Ok(body((view::to_json(&plugins) + "\n").into()))
+    let plugins = view::running_plugins_page(&app.loaded, &handlers);
+    Ok(json_response((view::to_json(&plugins) + "\n").into()))
 }

@@ -28,13 +28,13 @@ const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
 struct MetricsSnapshot {
     partitions: Vec<(String, Arc<PartitionMetrics>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
-    all: Stats,
+    totals: Stats,
     /// Counts by the names of the replay sources.
     replays: BTreeMap<String, ReplayCounts>,
     times: CommitHistograms,
     handlers: Vec<(String, String, Histogram)>,
     refused: BTreeMap<String, usize>,
-    generations: Vec<(String, u64)>,
+    rollouts: Vec<(String, u64)>,
     parked: BTreeMap<Arc<str>, u64>,
     wanted: BTreeMap<String, u64>,
     /// Requests over HTTP, by the status of their responses.
@@ -56,7 +56,7 @@ pub(super) async fn metrics(
     let form = if open {
         format!("{OPEN_METRICS_TYPE}; version=1.0.0; charset=utf-8")
     } else {
-        body = classic(&body);
+        body = to_prometheus_format(&body);
         "text/plain; version=0.0.4; charset=utf-8".to_owned()
     };
     Ok(([(CONTENT_TYPE, form)], body).into_response())
@@ -64,7 +64,7 @@ pub(super) async fn metrics(
 
 /// Converts `OpenMetrics` to the format of Prometheus, which names a counter in its comments as in its samples and has
 /// no end mark.
-fn classic(open: &str) -> String {
+fn to_prometheus_format(open: &str) -> String {
     let mut text = String::with_capacity(open.len() + 256);
     let mut lines = open.lines().peekable();
     while let Some(line) = lines.next() {
@@ -90,26 +90,29 @@ impl MetricsSnapshot {
         let mut snapshot = Self {
             partitions: Vec::new(),
             streams: BTreeMap::new(),
-            all: Stats::default(),
+            totals: Stats::default(),
             replays: BTreeMap::new(),
             times: CommitHistograms::default(),
             handlers: handlers.as_ref().map(|handlers| handlers.times()).unwrap_or_default(),
-            refused: handlers.as_ref().map(|handlers| handlers.refused()).unwrap_or_default(),
-            generations: handlers
+            refused: handlers
                 .as_ref()
-                .map(|handlers| handlers.generations())
+                .map(|handlers| handlers.unusable_file_counts())
                 .unwrap_or_default(),
-            parked: app.parked.get(),
+            rollouts: handlers
+                .as_ref()
+                .map(|handlers| handlers.rollout_numbers())
+                .unwrap_or_default(),
+            parked: app.parked_counts.get(),
             wanted: app.wanted.get(),
             requests: app.figures.requests(),
         };
         for shared in app.figures.partitions() {
-            let stats = shared.get();
+            let stats = shared.stats();
             let stream = Arc::clone(&shared.partition().stream);
             let of_stream = snapshot.streams.entry(stream).or_default();
-            *of_stream = of_stream.and(&stats);
-            snapshot.all = snapshot.all.and(&stats);
-            snapshot.times.merge(&shared.times());
+            *of_stream = of_stream.plus(&stats);
+            snapshot.totals = snapshot.totals.plus(&stats);
+            snapshot.times.merge(&shared.commit_histograms());
             let config = app.loaded.config.streams.get(&*shared.partition().stream);
             let names = config.into_iter().flat_map(StreamConfig::replay_names);
             for (name, replays) in names.zip(&stats.replays) {

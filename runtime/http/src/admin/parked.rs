@@ -20,27 +20,28 @@ const COUNT_DELAY_FACTOR: u32 = 50;
 /// The result of the last count.
 #[derive(Default)]
 pub(super) struct ParkedCounts {
-    wanted: Notify,
+    request: Notify,
     by_stream: Mutex<BTreeMap<Arc<str>, u64>>,
 }
 
 impl ParkedCounts {
     /// Returns the last count by stream (empty before the first count), and requests a new one.
     pub(super) fn get(&self) -> BTreeMap<Arc<str>, u64> {
-        self.wanted.notify_one();
+        self.request.notify_one();
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Counts after each request, without end.
-pub(super) async fn count(app: &AdminState) {
+pub(super) async fn count_on_request(app: &AdminState) {
     loop {
-        app.parked.wanted.notified().await;
+        app.parked_counts.request.notified().await;
         let began = Instant::now();
         if let Some(store) = app.figures.store() {
             match count_all(&*store).await {
                 Ok(count) => {
-                    *app.parked.by_stream.lock().unwrap_or_else(PoisonError::into_inner) = count;
+                    *app.parked_counts.by_stream.lock().unwrap_or_else(PoisonError::into_inner) =
+                        count;
                 }
                 Err(error) => tracing::debug!(%error, "parked keys not counted"),
             }

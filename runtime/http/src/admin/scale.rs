@@ -16,22 +16,22 @@ const READ_DELAY: Duration = Duration::from_secs(2);
 /// The result of the last read.
 #[derive(Default)]
 pub(super) struct WantedInstances {
-    asked: Notify,
+    request: Notify,
     by_stream: Mutex<BTreeMap<String, u64>>,
 }
 
 impl WantedInstances {
     /// Returns the wanted instances of each stream (empty before the first read), and requests a new read.
     pub(super) fn get(&self) -> BTreeMap<String, u64> {
-        self.asked.notify_one();
+        self.request.notify_one();
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Reads after each request, without end.
-pub(super) async fn watch(app: &AdminState) {
+pub(super) async fn watch_wanted(app: &AdminState) {
     loop {
-        app.wanted.asked.notified().await;
+        app.wanted.request.notified().await;
         if let Some(store) = app.figures.store() {
             match store.table().await {
                 Ok(table) => {

@@ -13,7 +13,7 @@ use ordain_config::{
     AmqpSourceConfig, ConfigError, KeyLocation, LoadedConfig, ResourceName, RoutingKeyTemplate,
     SourceConfig, StreamConfig,
 };
-use ordain_engine::source::{QueueNotifiers, unplaced};
+use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
@@ -29,17 +29,17 @@ const PAGE_BYTES: usize = 4 << 20;
 pub(super) struct Intake {
     pub(super) decoder: EventDecoder,
     /// The name of the source's setting that limits the queue: `inbox` or `queue`.
-    pub(super) bound: &'static str,
+    pub(super) limit_setting: &'static str,
     stream: Arc<str>,
     first: u64,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
     /// Retains events for replay and detects conflicts; `None` if the queue's assigner does both or neither.
-    log: Option<EventAssigner>,
+    replay_log: Option<EventAssigner>,
     queue: EventAssigner,
     /// True if the broker chose the partitions, so that only a key's job shows the key's partition.
     is_spread_by_broker: bool,
-    feeds: Arc<QueueNotifiers>,
+    notifiers: Arc<QueueNotifiers>,
     /// The keys of the events that wait until their partition is known, by shard.
     waiting: tokio::sync::Mutex<BTreeMap<u32, WaitingKeys>>,
     /// When a queue was last full.
@@ -87,11 +87,14 @@ impl Intake {
                 return Ok(None);
             }
         };
-        let assigner =
-            |passage| EventAssigner { store: Arc::clone(store), passage, patience: Duration::ZERO };
+        let assigner = |passage| EventAssigner {
+            store: Arc::clone(store),
+            policy: passage,
+            full_timeout: Duration::ZERO,
+        };
         let log = match exchange {
             Some((exchange, _)) if is_numbered => {
-                Some(assigner(NumberingPolicy::of_producers(loaded, &exchange.0)?))
+                Some(assigner(NumberingPolicy::for_producers(loaded, &exchange.0)?))
             }
             _ => None,
         };
@@ -104,23 +107,23 @@ impl Intake {
                 ordering: stream.ordering,
                 event_size: loaded.config.runtime.event_size.bytes(),
             },
-            bound: if exchange.is_some() { "inbox" } else { "queue" },
+            limit_setting: if exchange.is_some() { "inbox" } else { "queue" },
             stream: name.shared(),
             first: stream.first,
             is_routed: exchange.is_some_and(|(_, key)| *key == KeyLocation::RoutingKey),
-            log,
+            replay_log: log,
             is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
             queue: assigner(queue),
-            feeds: Arc::clone(feeds),
+            notifiers: Arc::clone(feeds),
             waiting: tokio::sync::Mutex::default(),
             full_at: Mutex::default(),
         }))
     }
 
     /// Returns the fault of an event that the decoder accepts and that would become a dead letter.
-    pub(super) fn wrong(&self, event: &Event) -> Option<String> {
+    pub(super) fn fault(&self, event: &Event) -> Option<String> {
         if self.is_routed
-            && let Some(words) = RoutingKeyTemplate::wrong(event.key())
+            && let Some(words) = RoutingKeyTemplate::length_error(event.key())
         {
             return Some(words);
         }
@@ -128,7 +131,7 @@ impl Intake {
             return None;
         }
         match event.sequence() {
-            Some(sequence) => NumberingPolicy::wrong(self.first, sequence),
+            Some(sequence) => NumberingPolicy::sequence_error(self.first, sequence),
             None => Some(format!(
                 "the event has no `sequence`, and stream {} is `sequenced`: its producer must number its events",
                 self.stream
@@ -138,18 +141,18 @@ impl Intake {
 
     /// Writes events to the queues of the stream, each behind the earlier events of its key. When the call returns
     /// successfully, all accepted events are durable.
-    pub(super) async fn put(
+    pub(super) async fn accept(
         &self,
         events: &[Arc<Event>],
     ) -> Result<Vec<AssignItemReply>, AssignError> {
         let mut items: Vec<AssignItem> =
             events.iter().map(|event| self.queue.item(event)).collect();
-        self.place(&mut items).await.map_err(AssignError::Store)?;
-        self.has_room(&items).await?;
-        let kept = match &self.log {
+        self.assign_partitions(&mut items).await.map_err(AssignError::Store)?;
+        self.check_room(&items).await?;
+        let kept = match &self.replay_log {
             None => None,
             Some(log) => match log.assign(&items).await {
-                AssignResult { failed: Some(error), .. } => return Err(error),
+                AssignResult { error: Some(error), .. } => return Err(error),
                 AssignResult { assigned, .. } => Some(assigned),
             },
         };
@@ -161,22 +164,23 @@ impl Intake {
             };
             items.retain(|_| kept.next().is_some_and(is_right));
         }
-        let AssignResult { assigned: queued, put, failed, .. } = self.queue.assign(&items).await;
+        let AssignResult { assigned: queued, entries: put, error: failed, .. } =
+            self.queue.assign(&items).await;
         if let Some(AssignError::Full) = failed {
             *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
         self.queue.store.flush().await.map_err(AssignError::Store)?;
-        self.tell(&items, &put, failed.is_none());
+        self.notify_readers(&items, &put, failed.is_none());
         failed.map_or_else(|| Ok(kept.unwrap_or(queued)), Err)
     }
 
     /// Sets the partition of each event whose key has a partition from the broker. Other events wait until their
     /// partition is known.
-    async fn place(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
+    async fn assign_partitions(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
             return Ok(());
         }
-        let unknown = unplaced(&self.stream, self.queue.passage.partitions);
+        let unknown = unrouted_queue(&self.stream, self.queue.policy.partitions);
         let store = &self.queue.store;
         let keys: BTreeSet<&str> = items.iter().map(|item| item.event.key()).collect();
         let keys = Vec::from_iter(keys);
@@ -216,14 +220,15 @@ impl Intake {
         if by_shard.is_empty() {
             return Ok(keys);
         }
-        for (shard, ends) in (0..).zip(store.waiting_in(partition).await?) {
+        for (shard, ends) in (0..).zip(store.queue_ends(partition).await?) {
             let Some(of) = by_shard.get(&shard).filter(|_| !ends.is_empty()) else { continue };
             let mut known = self.waiting.lock().await;
             let known = known.entry(shard).or_default();
             while known.through != ends.last {
                 let after = known.through;
                 let page =
-                    match store.queued(partition, shard, after, PAGE_ENTRIES, PAGE_BYTES).await {
+                    match store.read_queue(partition, shard, after, PAGE_ENTRIES, PAGE_BYTES).await
+                    {
                         Err(StoreError::RolledBack) => {
                             // Other entries may have the numbers now that this intake has read.
                             *known = WaitingKeys::default();
@@ -250,13 +255,13 @@ impl Intake {
 
     /// Rejects a request without room before anything is written, if a queue was full within the last minute. Otherwise
     /// the repeats of a producer that retries a rejected request would fill the remaining room with copies.
-    async fn has_room(&self, items: &[AssignItem]) -> Result<(), AssignError> {
+    async fn check_room(&self, items: &[AssignItem]) -> Result<(), AssignError> {
         let full_at = *self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = self
             .queue
-            .passage
+            .policy
             .rules
-            .queue
+            .queue_limit
             .filter(|_| full_at.is_some_and(|at| at.elapsed() < ROOM_CHECK_PERIOD));
         let Some(limit) = limit else { return Ok(()) };
         let store = &self.queue.store;
@@ -268,7 +273,7 @@ impl Intake {
         }
         for (number, shards) in shards {
             let partition = Partition { stream: Arc::clone(&self.stream), number };
-            let waiting = store.waiting_in(&partition).await.map_err(AssignError::Store)?;
+            let waiting = store.queue_ends(&partition).await.map_err(AssignError::Store)?;
             let is_full = |ends: &QueueEnds| ends.len() >= limit;
             if shards.iter().any(|shard| waiting.get(*shard as usize).is_some_and(is_full)) {
                 return Err(AssignError::Full);
@@ -279,17 +284,18 @@ impl Intake {
 
     /// Notifies the readers of the queues in this process. If the request is accepted, they also get the places of its
     /// events, to notice a loss. The producer of a rejected request sends it again anyway.
-    fn tell(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
-        let of = |number| self.feeds.of(&Partition { stream: Arc::clone(&self.stream), number });
+    fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
+        let of =
+            |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });
         let shards = self.queue.store.shards();
         let places = items.iter().map(|item| (item.partition, shard_of(item.event.key(), shards)));
         let mut known = places.collect::<BTreeSet<_>>();
         for QueuedEntries { partition, shard, run } in put {
             known.remove(&(*partition, *shard));
-            of(*partition).put(*shard, is_accepted.then_some(*run));
+            of(*partition).record_write(*shard, is_accepted.then_some(*run));
         }
         for (number, shard) in known {
-            of(number).put(shard, None);
+            of(number).record_write(shard, None);
         }
     }
 }

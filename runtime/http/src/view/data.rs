@@ -58,14 +58,14 @@ impl JsonData {
         if serde_json::from_str::<IgnoredAny>(text).is_err() {
             return Self(DataForm::Text(text.to_owned()));
         }
-        let json = if is_fit(text) { compact(text).ok() } else { None };
+        let json = if is_portable(text) { compact(text).ok() } else { None };
         let json = json.and_then(|json| RawValue::from_string(json.into_owned()).ok());
         Self(json.map_or_else(|| DataForm::Odd { text: text.to_owned() }, DataForm::Json))
     }
 }
 
 /// Returns whether every reader accepts a JSON text.
-fn is_fit(json: &str) -> bool {
+fn is_portable(json: &str) -> bool {
     let mut reader = serde_json::Deserializer::from_str(json);
     NestingCheck { levels: NESTING_LIMIT }.deserialize(&mut reader).is_ok()
 }

@@ -64,7 +64,7 @@ pub struct PartitionRow {
 pub struct InstanceOverview<'a> {
     loaded: &'a LoadedConfig,
     table: &'a MembershipTable,
-    abouts: BTreeMap<InstanceId, InstanceInfo>,
+    infos: BTreeMap<InstanceId, InstanceInfo>,
     reports: BTreeMap<InstanceId, InstanceReport>,
 }
 
@@ -73,26 +73,26 @@ impl<'a> InstanceOverview<'a> {
     pub fn of(loaded: &'a LoadedConfig, table: &'a MembershipTable) -> Self {
         let members = table.members.iter();
         let about =
-            |(id, member): (&InstanceId, &MemberRecord)| (*id, InstanceInfo::decode(&member.about));
+            |(id, member): (&InstanceId, &MemberRecord)| (*id, InstanceInfo::decode(&member.info));
         let report = |(id, member): (&InstanceId, &MemberRecord)| {
             (*id, member.report.as_deref().map(InstanceReport::decode).unwrap_or_default())
         };
         let abouts = members.clone().map(about).collect();
         let reports = members.map(report).collect();
-        Self { loaded, table, abouts, reports }
+        Self { loaded, table, infos: abouts, reports }
     }
 
     /// Returns the work of a partition as its owner reported it, if it did.
     fn work(&self, partition: &Partition) -> Option<PendingWork> {
         let holder = self.table.holder(partition)?;
-        self.reports.get(&holder)?.of(&partition.stream, partition.number)
+        self.reports.get(&holder)?.get(&partition.stream, partition.number)
     }
 
     /// Returns the work and wanted instances of a stream; `None` if the stream is not configured.
     pub fn scale(&self, name: &str) -> Option<ScaleReport> {
         let config = self.loaded.config.streams.get(name)?;
         let runs = |about: &&InstanceInfo| about.streams.contains_key(name) && !about.leaving;
-        let instances = self.abouts.values().filter(runs).count() as u64;
+        let instances = self.infos.values().filter(runs).count() as u64;
         let partitions = config.source.partitions();
         let stream = Arc::<str>::from(name);
         let mut all = PendingWork::default();
@@ -100,7 +100,7 @@ impl<'a> InstanceOverview<'a> {
         for number in 0..partitions {
             let work = self.work(&Partition { stream: Arc::clone(&stream), number });
             is_known &= work.is_some_and(|work| work.lag.is_some());
-            all = all.and(work.unwrap_or_default());
+            all = all.plus(work.unwrap_or_default());
         }
         // Unknown work is no reason to stop an instance.
         let least = if is_known { 1 } else { instances.min(partitions.into()) };
@@ -126,7 +126,7 @@ impl<'a> InstanceOverview<'a> {
     /// are any. The partitions are those of the streams that are configured here or that an instance runs.
     pub fn rows(&self) -> Vec<InstanceRow> {
         let mut owned: BTreeMap<Option<InstanceId>, Vec<PartitionRow>> = BTreeMap::new();
-        for (stream, count) in streams(self.loaded, &self.abouts) {
+        for (stream, count) in streams(self.loaded, &self.infos) {
             for number in 0..count {
                 let partition = Partition { stream: stream.as_str().into(), number };
                 let work = self.work(&partition);
@@ -143,19 +143,22 @@ impl<'a> InstanceOverview<'a> {
                 owned.entry(self.table.holder(&partition)).or_default().push(row);
             }
         }
-        self.with(owned)
+        self.instance_rows(owned)
     }
 
-    fn with(&self, mut owned: BTreeMap<Option<InstanceId>, Vec<PartitionRow>>) -> Vec<InstanceRow> {
+    fn instance_rows(
+        &self,
+        mut owned: BTreeMap<Option<InstanceId>, Vec<PartitionRow>>,
+    ) -> Vec<InstanceRow> {
         let mut rows = Vec::new();
-        for (id, about) in &self.abouts {
+        for (id, about) in &self.infos {
             let partitions = owned.remove(&Some(*id)).unwrap_or_default();
             let state = match (about.alone, about.leaving) {
                 (_, true) => "leaves",
                 (true, _) => "alone",
                 _ => "runs",
             };
-            let lasts = self.table.members[id].lasts;
+            let lasts = self.table.members[id].valid_for;
             let offers = about.offers.iter();
             let offers = offers.map(|(stream, build)| (stream.clone(), (&*build.version).into()));
             rows.push(InstanceRow {
@@ -236,7 +239,8 @@ mod tests {
                     PendingWork { lag: lags[id as usize], ..PendingWork::default() },
                 );
             }
-            let member = MemberRecord { about, report: Some(report.encode()), lasts: None };
+            let member =
+                MemberRecord { info: about, report: Some(report.encode()), valid_for: None };
             table.members.insert(InstanceId(id), member);
         }
         for (number, (holder, _)) in (0..).zip(partitions) {

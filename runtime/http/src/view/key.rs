@@ -102,8 +102,8 @@ impl<'de> Deserialize<'de> for KeyRow {
 impl KeyRow {
     /// Makes the row of a listing.
     pub fn of(stored: &ordain_store::StoredKey) -> Self {
-        let record = match &stored.job {
-            Ok(job) => Self::of_job(job),
+        let record = match &stored.record {
+            Ok(job) => Self::of_record(job),
             Err(error) => {
                 let error = Some(error.as_str().into());
                 Self { status: "corrupt".into(), error, ..Self::default() }
@@ -118,28 +118,28 @@ impl KeyRow {
     }
 
     /// Makes the row of a key with its gaps and its state.
-    pub fn whole(stored: &ordain_store::StoredKey, state: Option<&Bytes>) -> Self {
-        let gaps = stored.job.as_ref().map(|job| job.gaps.iter().map(GapRow::of).collect());
+    pub fn with_state(stored: &ordain_store::StoredKey, state: Option<&Bytes>) -> Self {
+        let gaps = stored.record.as_ref().map(|job| job.gaps.iter().map(GapRow::of).collect());
         let state = state.map(|state| JsonData::of(state));
         Self { gaps: gaps.ok(), state, ..Self::of(stored) }
     }
 
-    fn of_job(job: &KeyRecord) -> Self {
-        let version = job.version.as_ref();
+    fn of_record(job: &KeyRecord) -> Self {
+        let version = job.rollout.as_ref();
         Self {
             attempts: job.attempts,
             gap_rounds: job.rounds,
             held: HeldRow::of(job.spilled),
             incarnation: job.incarnation,
             next: job.next,
-            park_generation: job.generation,
+            park_generation: job.park_count,
             partition: job.partition,
-            skipped: job.holes.ranges().to_vec(),
+            skipped: job.skipped.ranges().to_vec(),
             status: job.status.name().into(),
-            trouble: job.trouble.as_deref().map(TroubleRow::of),
+            trouble: job.failure.as_deref().map(TroubleRow::of),
             version: version.map(|decided| (&*decided.build.version).into()),
             version_digest: version.map(|decided| decided.build.digest.to_string().into()),
-            version_generation: version.map(|decided| decided.generation),
+            version_generation: version.map(|decided| decided.number),
             ..Self::default()
         }
     }
@@ -269,7 +269,7 @@ pub struct AnswersRow {
 impl AnswersRow {
     fn of(answers: &SourceAnswers) -> Self {
         Self {
-            asked: answers.asked,
+            asked: answers.requests,
             error: answers.error.as_deref().map(RowText::from),
             failed: answers.failed,
             found: answers.found,
@@ -290,7 +290,7 @@ mod tests {
     const TIME: &str = "1970-01-01T00:00:01.000Z";
 
     fn stored(job: Result<KeyRecord, String>) -> ordain_store::StoredKey {
-        ordain_store::StoredKey { key: "k".into(), job, state_size: 2, due_at: None }
+        ordain_store::StoredKey { key: "k".into(), record: job, state_size: 2, due_at: None }
     }
 
     fn parked() -> KeyRecord {
@@ -300,9 +300,9 @@ mod tests {
         KeyRecord {
             incarnation: 9,
             status: KeyStatus::Parked,
-            holes: std::iter::once((1, 2)).collect(),
-            version: Some(Arc::new(Rollout { generation: 5, build })),
-            trouble: Some(Box::new(FailureInfo {
+            skipped: std::iter::once((1, 2)).collect(),
+            rollout: Some(Arc::new(Rollout { number: 5, build })),
+            failure: Some(Box::new(FailureInfo {
                 cause: Cause::Limit,
                 error: "[log] too much".into(),
                 since: 1_000,
@@ -330,11 +330,11 @@ mod tests {
         );
         let row = stored(Ok(parked()));
         assert_eq!(to_json(&KeyRow::of(&row)), record.clone() + "}");
-        let whole = KeyRow::whole(&row, Some(&Bytes::from_static(b"[ 1 ]")));
+        let whole = KeyRow::with_state(&row, Some(&Bytes::from_static(b"[ 1 ]")));
         assert_eq!(to_json(&whole), format!("{record},\"gaps\":[{gap}],\"state\":[1]}}"));
         let corrupt = stored(Err("bad".to_owned()));
         assert_eq!(
-            to_json(&KeyRow::whole(&corrupt, None)),
+            to_json(&KeyRow::with_state(&corrupt, None)),
             r#"{"due_at":null,"error":"bad","key":"k","state_size":2,"status":"corrupt"}"#
         );
         let fresh = to_json(&KeyRow::of(&stored(Ok(KeyRecord::new(1, 0)))));
@@ -346,7 +346,8 @@ mod tests {
     #[test]
     fn a_row_is_read_as_it_was_written() {
         for job in [Ok(parked()), Err("bad".to_owned())] {
-            let json = to_json(&KeyRow::whole(&stored(job), Some(&Bytes::from_static(b"text"))));
+            let json =
+                to_json(&KeyRow::with_state(&stored(job), Some(&Bytes::from_static(b"text"))));
             let row: KeyRow = serde_json::from_str(&json).unwrap();
             assert_eq!(to_json(&row), json);
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::RowText;
 use ordain_config::LoadedConfig;
 use ordain_core::Build;
-use ordain_wasm::{ActivationResult, HandlerRegistry, HandlerSetupError, folder};
+use ordain_wasm::{ActivationResult, HandlerRegistry, HandlerSetupError, scan_folder};
 use ordain_wasm::{CompilePriority, FileFault, HandlerEngine, HandlerFile, PluginFolder};
 
 /// The folder of handlers.
@@ -69,11 +69,11 @@ pub struct FileRow {
 type FileLoadResult = Option<Result<Build, FileFault>>;
 
 /// Returns the handlers in the folder as a start would load them now. Loads every file, which may take seconds.
-pub fn plugins(
+pub fn plugins_page(
     loaded: &LoadedConfig,
     engine: &HandlerEngine,
 ) -> Result<PluginsPage, HandlerSetupError> {
-    let folder = folder(loaded)?;
+    let folder = scan_folder(loaded)?;
     let look = |file: &HandlerFile| -> FileLoadResult { Some(load(engine, file)) };
     let mut handlers = Vec::new();
     for (name, versions) in &folder.handlers {
@@ -82,19 +82,19 @@ pub fn plugins(
         let streams = streams_of(loaded, name);
         let active = looks.iter().rposition(|(_, look)| matches!(look, Some(Ok(_))));
         for (at, (file, look)) in looks.iter().enumerate() {
-            handlers.push(row(file, look.as_ref(), Some(at) == active, &streams, None));
+            handlers.push(plugin_row(file, look.as_ref(), Some(at) == active, &streams, None));
         }
     }
-    Ok(PluginsPage { handlers, refused: refused(&folder) })
+    Ok(PluginsPage { handlers, refused: refused_rows(&folder) })
 }
 
 /// Returns the result of loading a file as if it were in the folder of handlers.
-pub fn look_into(
+pub fn inspect_file(
     loaded: &LoadedConfig,
     engine: &HandlerEngine,
     path: &Path,
 ) -> Result<FileRow, HandlerSetupError> {
-    let folder = folder(loaded)?;
+    let folder = scan_folder(loaded)?;
     let not_one = || {
         Err("is ignored: the name of a handler's file ends with .wasm and does not begin with a dot".to_owned())
     };
@@ -134,17 +134,17 @@ pub fn look_into(
 }
 
 fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Build, FileFault> {
-    let handler = engine.load_beside(file, CompilePriority::Normal);
+    let handler = engine.load_in_child(file, CompilePriority::Normal);
     handler.map(|handler| handler.build().clone()).map_err(|error| FileFault::from(&error))
 }
 
 /// Returns the handlers in the folder as a process has loaded them, and the versions that it runs. A process keeps
 /// running a loaded version even if its file is removed or changed.
-pub fn running_plugins(loaded: &LoadedConfig, running: &HandlerRegistry) -> PluginsPage {
+pub fn running_plugins_page(loaded: &LoadedConfig, running: &HandlerRegistry) -> PluginsPage {
     let folder = running.folder();
     let mut executing: BTreeMap<Build, (RowText, Vec<RowText>)> = BTreeMap::new();
     for stream in loaded.config.streams.keys() {
-        if let Some(ActivationResult::Ok(active)) = running.chosen(stream) {
+        if let Some(ActivationResult::Ok(active)) = running.activation(stream) {
             let path = RowText::from(&*active.handler.file().path.to_string_lossy());
             let of = executing.entry(active.handler.build().clone());
             of.or_insert((path, Vec::new())).1.push((&**stream).into());
@@ -154,11 +154,11 @@ pub fn running_plugins(loaded: &LoadedConfig, running: &HandlerRegistry) -> Plug
     for (name, versions) in &folder.handlers {
         let streams = streams_of(loaded, name);
         for file in versions {
-            let (look, is_offered) = running.look(file);
+            let (look, is_offered) = running.inspect_file(file);
             let build = look.as_ref().and_then(|found| found.as_ref().ok());
             let runs = build.and_then(|build| executing.remove(build));
             let runs = runs.map(|(_, streams)| streams).unwrap_or_default();
-            handlers.push(row(file, look.as_ref(), is_offered, &streams, Some(runs)));
+            handlers.push(plugin_row(file, look.as_ref(), is_offered, &streams, Some(runs)));
         }
     }
     for (build, (path, streams)) in executing {
@@ -174,12 +174,12 @@ pub fn running_plugins(loaded: &LoadedConfig, running: &HandlerRegistry) -> Plug
             streams,
         });
     }
-    PluginsPage { handlers, refused: refused(&folder) }
+    PluginsPage { handlers, refused: refused_rows(&folder) }
 }
 
 /// Returns the files whose names are not valid handler names.
-fn refused(folder: &PluginFolder) -> Vec<RefusedRow> {
-    let rows = folder.refused.iter().map(|file| RefusedRow {
+fn refused_rows(folder: &PluginFolder) -> Vec<RefusedRow> {
+    let rows = folder.misnamed.iter().map(|file| RefusedRow {
         path: (&*file.path.to_string_lossy()).into(),
         reason: file.reason.as_str().into(),
     });
@@ -192,7 +192,7 @@ fn streams_of(loaded: &LoadedConfig, handler: &str) -> Vec<RowText> {
     using.map(|(stream, _)| (&**stream).into()).collect()
 }
 
-fn row(
+fn plugin_row(
     file: &HandlerFile,
     look: Option<&Result<Build, FileFault>>,
     is_active: bool,

@@ -22,7 +22,7 @@ pub struct StreamVersion {
     /// The version that executes the events, or the version that was decided on.
     pub build: Option<Build>,
     /// The number of the decision, if it was read from the store.
-    pub generation: Option<u64>,
+    pub rollout: Option<u64>,
     /// The reason why the version is missing here, if it is: all keys of the stream wait.
     pub missing: Option<String>,
 }
@@ -30,11 +30,11 @@ pub struct StreamVersion {
 impl From<ActivationResult> for StreamVersion {
     fn from(chosen: ActivationResult) -> Self {
         let (decided, missing) = match chosen {
-            Ok(active) => (Some(Arc::clone(&active.decided)), None),
-            Err(missing) => (missing.decided, Some(missing.reason)),
+            Ok(active) => (Some(Arc::clone(&active.rollout)), None),
+            Err(missing) => (missing.rollout, Some(missing.reason)),
         };
-        let generation = decided.as_ref().map(|decided| decided.generation);
-        Self { build: decided.map(|decided| decided.build.clone()), generation, missing }
+        let generation = decided.as_ref().map(|decided| decided.number);
+        Self { build: decided.map(|decided| decided.build.clone()), rollout: generation, missing }
     }
 }
 
@@ -62,7 +62,7 @@ impl StreamRow {
     /// Builds the row of a stream. A stream without a configuration exists only in the store.
     pub fn of(name: &str, configured: Option<(&StreamConfig, StreamVersion)>) -> Self {
         let (stream, executing) = configured.unzip();
-        let StreamVersion { build, generation, missing } = executing.unwrap_or_default();
+        let StreamVersion { build, rollout: generation, missing } = executing.unwrap_or_default();
         Self {
             digest: build.as_ref().map(|build| build.digest.to_string().into()),
             generation,

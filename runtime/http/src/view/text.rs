@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use ordain_util::text::clean;
+use ordain_util::text::escape_invisible;
 
 /// A text of a row. Events, handlers and other processes write such texts: the displayed form escapes
 /// every character that could steer a terminal or hide text. JSON has the text itself.
@@ -33,7 +33,7 @@ impl From<&str> for RowText {
 
 impl fmt::Display for RowText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&clean(&self.0))
+        f.pad(&escape_invisible(&self.0))
     }
 }
 

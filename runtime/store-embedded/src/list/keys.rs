@@ -10,7 +10,7 @@ use ordain_core::Key;
 
 use super::super::record::{EmbeddedRecord, StateLocation};
 use super::super::shared::SharedStore;
-use super::super::tables::{Tables, detach, read_error};
+use super::super::tables::{Tables, into_owned_bytes, read_error};
 use super::super::{EmbeddedStore, keys as places};
 use super::after;
 use ordain_store::{KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey};
@@ -91,7 +91,7 @@ fn keys(
         }
     };
     let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
-    let most = filter.looks.unwrap_or(PAGE_SCAN_LIMIT);
+    let most = filter.scan_limit.unwrap_or(PAGE_SCAN_LIMIT);
     let mut rows = Vec::new();
     for (count, entry) in snapshot.range(&shared.tables.jobs, from..).enumerate() {
         let (place, stored) = entry.into_inner().map_err(|error| read_error(&error))?;
@@ -102,7 +102,7 @@ fn keys(
         if let Some(row) = key_row(key, &stored, now)
             && filter
                 .status
-                .is_none_or(|status| row.job.as_ref().is_ok_and(|job| job.status == status))
+                .is_none_or(|status| row.record.as_ref().is_ok_and(|job| job.status == status))
         {
             rows.push(row);
         }
@@ -130,7 +130,7 @@ fn read_key(
         // For an unreadable job, at least a separate state is shown.
         Ok(StateLocation::Separate(_)) | Err(_) => {
             let state = snapshot.get(&tables.states, &place);
-            state.map_err(|error| read_error(&error))?.map(detach)
+            state.map_err(|error| read_error(&error))?.map(into_owned_bytes)
         }
     };
     Ok(Some((row, state)))
@@ -144,18 +144,18 @@ fn key_row(key: &str, stored: &[u8], now: u64) -> Option<StoredKey> {
         Err(error) => {
             return Some(StoredKey {
                 key,
-                job: Err(error.to_string()),
+                record: Err(error.to_string()),
                 state_size: 0,
                 due_at: None,
             });
         }
     };
-    if record.envelope.expired(now) {
+    if record.envelope.is_expired(now) {
         return None;
     }
     Some(StoredKey {
         key,
-        job: Ok(record.job.to_job()),
+        record: Ok(record.key_record.to_key_record()),
         state_size: record.state.size().unwrap_or_default(),
         due_at: (record.envelope.due_at != 0).then_some(record.envelope.due_at),
     })

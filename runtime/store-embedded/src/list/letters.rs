@@ -95,7 +95,7 @@ fn letter(
 /// bytes.
 fn kept_letter(shared: &SharedStore, place: &[u8], value: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&value) {
-        Ok(stored) => shared.letter_lives(stored.at, now).then_some(stored),
+        Ok(stored) => shared.is_letter_live(stored.at, now).then_some(stored),
         Err(error) => Some(StoredLetter::unreadable(keys::split_letter(place)?, &error, value)),
     }
 }

@@ -8,7 +8,9 @@ use redis::cluster_async::ClusterConnection;
 use redis::{RedisResult, Value, cmd};
 
 use super::super::value::{array, number};
-use super::connect::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, info, not_yet, wrong};
+use super::connect::{
+    CONNECT_TIMEOUT, RESPONSE_TIMEOUT, config_error, connection_info, retryable_error,
+};
 use ordain_store::RedisAddress;
 
 /// The number of redirections and refused tries of one call before the caller gets the error.
@@ -24,13 +26,14 @@ pub(super) async fn connect(
     node: &mut MultiplexedConnection,
 ) -> RedisResult<ClusterConnection> {
     if !matches!(&*address.path, "" | "0") {
-        return Err(wrong(format!(
+        return Err(config_error(format!(
             "{address} is a Cluster, which has no databases: remove {:?}",
             address.path
         )));
     }
     check_slots(node).await?;
-    let nodes = address.hosts.iter().map(|(host, port)| info(address, host, *port, true));
+    let nodes =
+        address.hosts.iter().map(|(host, port)| connection_info(address, host, *port, true));
     let mut client = ClusterClient::builder(nodes)
         .retries(TRIES_LIMIT)
         .min_retry_wait(RETRY_DELAYS_MS.0)
@@ -61,7 +64,7 @@ async fn check_slots(node: &mut MultiplexedConnection) -> RedisResult<()> {
     if assigned >= SLOT_COUNT {
         return Ok(());
     }
-    Err(not_yet(format!(
+    Err(retryable_error(format!(
         "only {assigned} of the {SLOT_COUNT} slots of this Cluster have a node: `redis-cli --cluster \
          create` creates a Cluster, and `redis-cli --cluster fix` reassigns slots that have lost \
          their node"

@@ -20,12 +20,12 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to the first host that answers; otherwise returns the error of the last host.
-pub(super) async fn any(address: &RedisAddress) -> RedisResult<MultiplexedConnection> {
+pub(super) async fn connect_any(address: &RedisAddress) -> RedisResult<MultiplexedConnection> {
     let mut last = None;
     for (host, port) in &address.hosts {
         match open(address, host, *port, true).await {
             Ok(connection) => return Ok(connection),
-            Err(error) if is_login(&error) && address.password.is_some() => {
+            Err(error) if is_login_error(&error) && address.password.is_some() => {
                 match sentinel::without_login(address, host, *port).await {
                     Some(sentinel) => return Ok(sentinel),
                     None => last = Some(error),
@@ -34,10 +34,10 @@ pub(super) async fn any(address: &RedisAddress) -> RedisResult<MultiplexedConnec
             Err(error) => last = Some(error),
         }
     }
-    Err(last.unwrap_or_else(|| wrong("the URL names no host".to_owned())))
+    Err(last.unwrap_or_else(|| config_error("the URL names no host".to_owned())))
 }
 
-pub(super) fn is_login(error: &RedisError) -> bool {
+pub(super) fn is_login_error(error: &RedisError) -> bool {
     error.kind() == ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
@@ -64,11 +64,16 @@ pub(super) async fn open(
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         .set_response_timeout(Some(RESPONSE_TIMEOUT));
-    let client = Client::open(info(address, host, port, login))?;
+    let client = Client::open(connection_info(address, host, port, login))?;
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
-pub(super) fn info(address: &RedisAddress, host: &str, port: u16, login: bool) -> ConnectionInfo {
+pub(super) fn connection_info(
+    address: &RedisAddress,
+    host: &str,
+    port: u16,
+    login: bool,
+) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = if address.tls {
         ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
@@ -91,11 +96,11 @@ pub(super) fn info(address: &RedisAddress, host: &str, port: u16, login: bool) -
     info.set_redis_settings(settings)
 }
 
-pub(super) fn wrong(words: String) -> RedisError {
+pub(super) fn config_error(words: String) -> RedisError {
     RedisError::from((ErrorKind::InvalidClientConfig, "the URL does not match the server", words))
 }
 
 /// Returns an error that another try may resolve.
-pub(super) fn not_yet(words: String) -> RedisError {
+pub(super) fn retryable_error(words: String) -> RedisError {
     RedisError::from((ErrorKind::Io, "not yet", words))
 }

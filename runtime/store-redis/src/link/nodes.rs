@@ -29,13 +29,13 @@ pub(super) struct ClusterNodes {
     address: RedisAddress,
     current: Mutex<ClusterConnection>,
     /// The numbers of broken calls, in total and by hash tag.
-    breaks: AtomicU64,
-    breaks_of: Mutex<HashMap<Vec<u8>, u64>>,
+    disconnects: AtomicU64,
+    tag_disconnects: Mutex<HashMap<Vec<u8>, u64>>,
     /// The parts of the Cluster that do not answer, by hash tag, and the times since when.
     silent: Mutex<HashMap<Vec<u8>, Instant>>,
     any_silent: AtomicBool,
     /// The start of the last attempt to reconnect.
-    attempted: tokio::sync::Mutex<Option<Instant>>,
+    last_attempt: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl ClusterNodes {
@@ -43,11 +43,11 @@ impl ClusterNodes {
         Self {
             address,
             current: Mutex::new(connection),
-            breaks: AtomicU64::new(0),
-            breaks_of: Mutex::default(),
+            disconnects: AtomicU64::new(0),
+            tag_disconnects: Mutex::default(),
             silent: Mutex::default(),
             any_silent: AtomicBool::new(false),
-            attempted: tokio::sync::Mutex::default(),
+            last_attempt: tokio::sync::Mutex::default(),
         }
     }
 
@@ -55,21 +55,21 @@ impl ClusterNodes {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn breaks(&self) -> u64 {
-        self.breaks.load(Ordering::SeqCst)
+    pub(super) fn disconnects(&self) -> u64 {
+        self.disconnects.load(Ordering::SeqCst)
     }
 
     /// Returns the number of broken calls to the part of the Cluster with this tag.
-    pub(super) fn breaks_of(&self, tag: &[u8]) -> u64 {
-        if self.breaks() == 0 {
+    pub(super) fn tag_disconnects(&self, tag: &[u8]) -> u64 {
+        if self.disconnects() == 0 {
             return 0;
         }
-        let breaks = self.breaks_of.lock().unwrap_or_else(PoisonError::into_inner);
+        let breaks = self.tag_disconnects.lock().unwrap_or_else(PoisonError::into_inner);
         breaks.get(tag).copied().unwrap_or_default()
     }
 
     /// Records that a call to the part of the Cluster with this tag was answered.
-    pub(super) fn answered(&self, tag: impl FnOnce() -> Vec<u8>) {
+    pub(super) fn record_reply(&self, tag: impl FnOnce() -> Vec<u8>) {
         if !self.any_silent.load(Ordering::Relaxed) {
             return;
         }
@@ -79,15 +79,15 @@ impl ClusterNodes {
     }
 
     /// Records that a call to the part with this tag broke. Reconnects if that has lasted.
-    pub(super) async fn broke(&self, tag: Vec<u8>) {
-        self.count(&tag);
+    pub(super) async fn record_disconnect(&self, tag: Vec<u8>) {
+        self.count_disconnect(&tag);
         let since = *self.silent().entry(tag).or_insert_with(Instant::now);
         self.any_silent.store(true, Ordering::Relaxed);
         if since.elapsed() < shortened(SILENCE_TIMEOUT) {
             return;
         }
         // Another call is reconnecting; this call does not wait for it.
-        let Ok(mut attempted) = self.attempted.try_lock() else { return };
+        let Ok(mut attempted) = self.last_attempt.try_lock() else { return };
         if attempted.is_some_and(|at| at.elapsed() < shortened(SILENCE_TIMEOUT)) {
             return;
         }
@@ -107,14 +107,14 @@ impl ClusterNodes {
         }
     }
 
-    fn count(&self, tag: &[u8]) {
-        let mut breaks = self.breaks_of.lock().unwrap_or_else(PoisonError::into_inner);
+    fn count_disconnect(&self, tag: &[u8]) {
+        let mut breaks = self.tag_disconnects.lock().unwrap_or_else(PoisonError::into_inner);
         *breaks.entry(tag.to_vec()).or_default() += 1;
-        self.breaks.fetch_add(1, Ordering::SeqCst);
+        self.disconnects.fetch_add(1, Ordering::SeqCst);
     }
 
     async fn connect(&self) -> RedisResult<ClusterConnection> {
-        let mut node = connect::any(&self.address).await?;
+        let mut node = connect::connect_any(&self.address).await?;
         cluster::connect(&self.address, &mut node).await
     }
 

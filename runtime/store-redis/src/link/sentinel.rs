@@ -9,7 +9,7 @@ use redis::{RedisError, RedisResult, Value, cmd};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::value::{array, number, text};
-use super::connect::{is_login, mode, not_yet, open, wrong};
+use super::connect::{config_error, is_login_error, mode, open, retryable_error};
 use ordain_store::RedisAddress;
 
 /// The address of a master, as Sentinels name it.
@@ -32,8 +32,12 @@ const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 /// Returns the addresses of the most recently elected master with this name, from all Sentinels
 /// that answer. A Sentinel that is separated from the others does not learn of an election. There
 /// are several addresses if Sentinels spell one address differently.
-pub(super) async fn newest(address: &RedisAddress, name: &str) -> RedisResult<Vec<MasterAddress>> {
-    let requests = address.hosts.iter().map(|(host, port)| ask(address, host, *port, name));
+pub(super) async fn newest_masters(
+    address: &RedisAddress,
+    name: &str,
+) -> RedisResult<Vec<MasterAddress>> {
+    let requests =
+        address.hosts.iter().map(|(host, port)| query_sentinel(address, host, *port, name));
     let mut requests: FuturesUnordered<_> = requests.collect();
     let mut newest = 0;
     let mut places = Vec::new();
@@ -62,26 +66,26 @@ pub(super) async fn newest(address: &RedisAddress, name: &str) -> RedisResult<Ve
     match failed {
         _ if !places.is_empty() => Ok(places),
         Some(error) => Err(error),
-        None => Err(wrong("the URL names no host".to_owned())),
+        None => Err(config_error("the URL names no host".to_owned())),
     }
 }
 
 /// Returns one Sentinel's answer: the epoch of the election, and the address.
-async fn ask(
+async fn query_sentinel(
     address: &RedisAddress,
     host: &str,
     port: u16,
     name: &str,
 ) -> RedisResult<(u64, MasterAddress)> {
     let mut sentinel = match open(address, host, port, true).await {
-        Err(error) if is_login(&error) && address.password.is_some() => {
+        Err(error) if is_login_error(&error) && address.password.is_some() => {
             open(address, host, port, false).await?
         }
         opened => opened?,
     };
-    let unknown = || wrong(format!("the Sentinels monitor no master {name:?}"));
+    let unknown = || config_error(format!("the Sentinels monitor no master {name:?}"));
     match cmd("SENTINEL").arg("MASTER").arg(name).query_async(&mut sentinel).await {
-        Ok(answer) => elected(answer).ok_or_else(unknown),
+        Ok(answer) => parse_master(answer).ok_or_else(unknown),
         // This user may only query the address of the master.
         Err(error) if is_forbidden(&error) => {
             let mut question = cmd("SENTINEL");
@@ -97,7 +101,7 @@ async fn ask(
         }
         Err(error) if error.is_io_error() => Err(error),
         Err(error) if error.to_string().contains("No such master") => Err(unknown()),
-        Err(error) => Err(wrong(format!("{host}:{port} is no longer a Sentinel: {error}"))),
+        Err(error) => Err(config_error(format!("{host}:{port} is no longer a Sentinel: {error}"))),
     }
 }
 
@@ -106,7 +110,7 @@ fn is_forbidden(error: &RedisError) -> bool {
 }
 
 /// Decodes the fields of `SENTINEL MASTER`: alternating names and values.
-fn elected(answer: Value) -> Option<(u64, MasterAddress)> {
+fn parse_master(answer: Value) -> Option<(u64, MasterAddress)> {
     let mut host = None;
     let mut port = None;
     let mut epoch = 0;
@@ -138,7 +142,7 @@ pub(super) async fn open_master(
     let role = array(role, "ROLE").ok().and_then(|parts| text(parts.into_iter().next()?));
     match role.as_deref() {
         Some("master") => Ok(master),
-        _ => Err(not_yet(format!("{place}, which the Sentinels name, is not a master"))),
+        _ => Err(retryable_error(format!("{place}, which the Sentinels name, is not a master"))),
     }
 }
 
@@ -171,8 +175,8 @@ pub(super) async fn master_name(
     });
     match (names.next(), names.next()) {
         (Some(name), None) => Ok(name),
-        (None, _) => Err(wrong(format!("the Sentinels at {address} monitor no master"))),
-        (Some(one), Some(other)) => Err(wrong(format!(
+        (None, _) => Err(config_error(format!("the Sentinels at {address} monitor no master"))),
+        (Some(one), Some(other)) => Err(config_error(format!(
             "the Sentinels at {address} monitor several masters ({one}, {other}, …): name one at the \
              end of the URL, as in redis://{address}/{one}"
         ))),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 
-use super::connect::any;
+use super::connect::connect_any;
 use super::sentinel::{self, MasterAddress};
 use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
@@ -28,18 +28,18 @@ pub(super) struct SingleServer {
 struct CurrentConnection {
     connection: Option<MultiplexedConnection>,
     /// The address from the Sentinels that the connection leads to.
-    place: Option<MasterAddress>,
+    master_address: Option<MasterAddress>,
     /// The number of connections that broke before this one.
-    breaks: u64,
+    disconnects: u64,
 }
 
 /// Drops the connection to a master that the Sentinels have replaced. Ends when the connection's
 /// owner is dropped.
-pub(super) async fn follow(single: Weak<SingleServer>) {
+pub(super) async fn follow_master(single: Weak<SingleServer>) {
     loop {
         tokio::time::sleep(shortened(SENTINEL_POLL_INTERVAL)).await;
         let Some(single) = single.upgrade() else { return };
-        single.follow().await;
+        single.check_master().await;
     }
 }
 
@@ -55,35 +55,35 @@ impl SingleServer {
 
     /// Returns the connection, and the number of connections that broke before it.
     pub(super) async fn connection(&self) -> RedisResult<(MultiplexedConnection, u64)> {
-        if let Some(connection) = self.present() {
+        if let Some(connection) = self.current_connection() {
             return Ok(connection);
         }
         let _connecting = self.connecting.lock().await;
-        if let Some(connection) = self.present() {
+        if let Some(connection) = self.current_connection() {
             return Ok(connection);
         }
         let (connection, place) = match &self.master {
-            None => (any(&self.address).await?, None),
+            None => (connect_any(&self.address).await?, None),
             Some(name) => {
-                let place = sentinel::newest(&self.address, name).await?.swap_remove(0);
+                let place = sentinel::newest_masters(&self.address, name).await?.swap_remove(0);
                 (sentinel::open_master(&self.address, &place).await?, Some(place))
             }
         };
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.connection = Some(connection.clone());
-        current.place = place;
-        Ok((connection, current.breaks))
+        current.master_address = place;
+        Ok((connection, current.disconnects))
     }
 
-    async fn follow(&self) {
+    async fn check_master(&self) {
         let Some(name) = &self.master else { return };
         let (before, ours) = {
             let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-            (current.breaks, current.place.clone())
+            (current.disconnects, current.master_address.clone())
         };
         let Some(ours) = ours else { return };
         // If no Sentinel answers, the connection stays.
-        let Ok(newest) = sentinel::newest(&self.address, name).await else { return };
+        let Ok(newest) = sentinel::newest_masters(&self.address, name).await else { return };
         let newest = match newest.first() {
             Some(first) if !newest.contains(&ours) => first,
             _ => return,
@@ -96,27 +96,27 @@ impl SingleServer {
              connecting to the new master",
             self.address
         );
-        self.let_go(before);
+        self.drop_broken(before);
     }
 
-    fn present(&self) -> Option<(MultiplexedConnection, u64)> {
+    fn current_connection(&self) -> Option<(MultiplexedConnection, u64)> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.connection.clone().map(|connection| (connection, current.breaks))
+        current.connection.clone().map(|connection| (connection, current.disconnects))
     }
 
     /// Drops the connection that has `before` broken predecessors, because it broke too. Only the
     /// first failed call on a connection counts.
-    pub(super) fn let_go(&self, before: u64) {
+    pub(super) fn drop_broken(&self, before: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.breaks == before {
+        if current.disconnects == before {
             current.connection = None;
-            current.place = None;
-            current.breaks += 1;
+            current.master_address = None;
+            current.disconnects += 1;
         }
     }
 
     /// Returns the number of broken connections.
-    pub(super) fn breaks(&self) -> u64 {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).breaks
+    pub(super) fn disconnects(&self) -> u64 {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).disconnects
     }
 }

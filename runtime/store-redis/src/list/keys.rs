@@ -12,7 +12,7 @@ use redis::cmd;
 
 use super::super::names::RedisKeyKind;
 use super::super::record::{MISSING_STATE_MESSAGE, RedisRecord, StatePlacement};
-use super::super::value::{array, bytes, number, parts, strange, text};
+use super::super::value::{array, bytes, number, parts, text, unexpected_reply};
 use super::super::{RedisStore, commit};
 use ordain_store::{
     Destination, KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey,
@@ -58,8 +58,8 @@ impl KeyCursor {
 impl KeyListing for RedisStore {
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError> {
         let mut ask = cmd("SMEMBERS");
-        ask.arg(self.names.common(RedisKeyKind::Partitions));
-        let partitions = array(self.ask(&ask).await?, "partitions")?;
+        ask.arg(self.names.in_common_shard(RedisKeyKind::Partitions));
+        let partitions = array(self.run_command(&ask).await?, "partitions")?;
         let names: BTreeSet<Arc<str>> = partitions
             .into_iter()
             .filter_map(text)
@@ -85,7 +85,7 @@ impl KeyListing for RedisStore {
                 .ok_or_else(|| StoreError::Cursor(cursor.clone()))?,
         };
         let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
-        let most = filter.looks.unwrap_or(PAGE_SCAN_LIMIT);
+        let most = filter.scan_limit.unwrap_or(PAGE_SCAN_LIMIT);
         let mut rows = Vec::new();
         let mut scanned = 0;
         let mut count = limit;
@@ -95,7 +95,7 @@ impl KeyListing for RedisStore {
             scanned += count;
             let before = rows.len();
             let is_wanted = |row: &StoredKey| {
-                let status = row.job.as_ref().ok().map(|job| job.status);
+                let status = row.record.as_ref().ok().map(|job| job.status);
                 at.after.as_ref().is_none_or(|after| row.key > *after)
                     && (filter.status.is_none() || filter.status == status)
             };
@@ -123,12 +123,12 @@ impl KeyListing for RedisStore {
     ) -> Result<Option<(StoredKey, Option<Bytes>)>, StoreError> {
         let script = &self.scripts.load;
         let names =
-            self.of_stream(self.shard_of(key), stream, [RedisKeyKind::Data, RedisKeyKind::Ids]);
-        let mut call = self.call_of(script, &names);
+            self.stream_keys(self.shard_of(key), stream, [RedisKeyKind::Data, RedisKeyKind::Ids]);
+        let mut call = self.script_call(script, &names);
         // The limit never applies: a single job is read, however large.
-        call.arg(u32::MAX).arg(commit::job_field(key));
-        let [now, found] = parts(self.run(script, call).await?, script.name)?;
-        let now = number(&now).ok_or_else(|| strange(script.name))?;
+        call.arg(u32::MAX).arg(commit::record_field(key));
+        let [now, found] = parts(self.run_script(script, call).await?, script.name)?;
+        let now = number(&now).ok_or_else(|| unexpected_reply(script.name))?;
         if found == redis::Value::Nil {
             return Ok(None);
         }
@@ -148,15 +148,15 @@ async fn holds_anything(store: &RedisStore, stream: &str) -> Result<bool, StoreE
     let script = &store.scripts.holds;
     // The shards are checked one after the other, because the first nearly always has something.
     for shard in 0..store.shards {
-        let [data] = store.of_stream(shard, stream, [RedisKeyKind::Data]);
-        let log = store.log(shard, &Destination::Stream(stream.into()));
+        let [data] = store.stream_keys(shard, stream, [RedisKeyKind::Data]);
+        let log = store.log_key(shard, &Destination::Stream(stream.into()));
         let names = [data, log];
         let mut cursor = 0;
         loop {
-            let mut call = store.call_of(script, &names);
+            let mut call = store.script_call(script, &names);
             call.arg(cursor);
-            let [found, next] = parts(store.run(script, call).await?, script.name)?;
-            cursor = number(&next).ok_or_else(|| strange(script.name))?;
+            let [found, next] = parts(store.run_script(script, call).await?, script.name)?;
+            cursor = number(&next).ok_or_else(|| unexpected_reply(script.name))?;
             if number(&found) == Some(1) {
                 return Ok(true);
             }
@@ -177,11 +177,13 @@ async fn scan(
     count: usize,
 ) -> Result<(u64, Vec<StoredKey>), StoreError> {
     let script = &store.scripts.keys;
-    let mut call = store.call_of(script, &store.of_stream(at.shard, stream, [RedisKeyKind::Data]));
+    let mut call =
+        store.script_call(script, &store.stream_keys(at.shard, stream, [RedisKeyKind::Data]));
     call.arg(at.scan).arg(pattern(&filter.prefix)).arg(count);
     call.arg(filter.status.map_or_else(String::new, |status| (status as u8).to_string()));
-    let [next, now, found] = parts(store.run(script, call).await?, script.name)?;
-    let (next, now) = number(&next).zip(number(&now)).ok_or_else(|| strange(script.name))?;
+    let [next, now, found] = parts(store.run_script(script, call).await?, script.name)?;
+    let (next, now) =
+        number(&next).zip(number(&now)).ok_or_else(|| unexpected_reply(script.name))?;
     let mut rows = Vec::new();
     for row in array(found, script.name)? {
         let [key, record, size] = parts(row, script.name)?;
@@ -213,11 +215,11 @@ fn pattern(prefix: &str) -> String {
 fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<StoredKey> {
     let (job, due_at) = match RedisRecord::parse(record) {
         Err(error) => (Err(error.to_string()), None),
-        Ok(record) if record.expired(now) => return None,
+        Ok(record) if record.is_expired(now) => return None,
         Ok(RedisRecord { state: Some(StatePlacement::Separate), .. }) if state_size == 0 => {
             (Err(MISSING_STATE_MESSAGE.to_owned()), None)
         }
-        Ok(record) => (Ok(record.job.to_job()), record.due_at),
+        Ok(record) => (Ok(record.key_record.to_key_record()), record.due_at),
     };
-    Some(StoredKey { key: key.into(), job, state_size, due_at })
+    Some(StoredKey { key: key.into(), record: job, state_size, due_at })
 }

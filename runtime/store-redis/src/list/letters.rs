@@ -9,7 +9,7 @@ use ordain_core::{Cause, LetterId};
 
 use super::super::RedisStore;
 use super::super::names::RedisKeyKind;
-use super::super::value::{array, bytes, number, parts, strange};
+use super::super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::codec::{
     cause_number, decode_letter, put_letter_key, put_letter_place, split_letter_place,
 };
@@ -28,7 +28,7 @@ pub(in super::super) struct LetterRange {
 
 impl LetterRange {
     /// Restricts the range to places behind `place`.
-    pub(in super::super) fn go_on_behind(&mut self, place: &[u8]) {
+    pub(in super::super) fn continue_after(&mut self, place: &[u8]) {
         self.from = bound(b'(', place);
     }
 
@@ -70,7 +70,7 @@ pub(in super::super) struct ShardLetters {
     /// The letters with their places.
     pub(in super::super) letters: Vec<(Bytes, Bytes)>,
     /// The place behind which there are more letters.
-    pub(in super::super) behind: Option<Bytes>,
+    pub(in super::super) continue_after: Option<Bytes>,
 }
 
 /// Returns letters of one shard in a range: as many as selected, or as one call examines.
@@ -82,21 +82,21 @@ pub(in super::super) async fn letters_of_shard(
     wanted: &LetterFilter,
 ) -> Result<ShardLetters, StoreError> {
     let script = &store.scripts.letters;
-    let mut call = store.call_of(
+    let mut call = store.script_call(
         script,
-        &store.of_stream(shard, stream, [RedisKeyKind::Data, RedisKeyKind::Letters]),
+        &store.stream_keys(shard, stream, [RedisKeyKind::Data, RedisKeyKind::Letters]),
     );
     let cause = wanted.cause.map(cause_number);
     call.arg(&bounds.from).arg(&bounds.to).arg(wanted.limit).arg(wanted.bytes);
     call.arg(cause.as_slice()).arg(wanted.within);
-    let [now, behind, rows] = parts(store.run(script, call).await?, script.name)?;
-    let now = number(&now).ok_or_else(|| strange(script.name))?;
+    let [now, behind, rows] = parts(store.run_script(script, call).await?, script.name)?;
+    let now = number(&now).ok_or_else(|| unexpected_reply(script.name))?;
     let mut letters = Vec::new();
     let mut values = array(rows, script.name)?.into_iter().filter_map(bytes);
     while let (Some(place), Some(record)) = (values.next(), values.next()) {
         letters.push((place, record));
     }
-    Ok(ShardLetters { now, letters, behind: bytes(behind) })
+    Ok(ShardLetters { now, letters, continue_after: bytes(behind) })
 }
 
 #[async_trait]
@@ -118,7 +118,7 @@ impl LetterListing for RedisStore {
         let mut bounds = LetterRange { from: bound(b'[', &prefix), to: after_all(&prefix) };
         if let Some(cursor) = cursor {
             let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
-            bounds.go_on_behind(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
+            bounds.continue_after(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
         }
         // A letter without a key may be in any shard. All shards together read one page.
         let wanted = LetterFilter::all(limit, LETTERS_PAGE_BYTES / self.shards as usize);
@@ -129,7 +129,7 @@ impl LetterListing for RedisStore {
         let mut now = 0;
         for part in try_join_all(shards).await? {
             now = part.now.max(now);
-            end = [end, part.behind].into_iter().flatten().min();
+            end = [end, part.continue_after].into_iter().flatten().min();
             all.extend(part.letters);
         }
         all.sort_unstable();

@@ -60,7 +60,7 @@ impl FenceVerdict {
 
 impl FenceRecord {
     /// Decides whether a commit under a claim may be applied.
-    pub fn judge(&self, claim: Claim, number: u64) -> FenceVerdict {
+    pub fn evaluate(&self, claim: Claim, number: u64) -> FenceVerdict {
         let rewound = |found| FenceVerdict::Answer(CommitReply::RolledBack { found, last: None });
         let ours = claim.epoch;
         let theirs = self.claim.epoch;
@@ -98,11 +98,11 @@ pub fn encode_fence(fence: &FenceRecord, out: &mut Vec<u8>) {
         put_count(*write, out);
         put_refusal(refusal, out);
     }
-    put_count(fence.applied.known.len(), out);
-    for letter in &fence.applied.known {
+    put_count(fence.applied.existing_letters.len(), out);
+    for letter in &fence.applied.existing_letters {
         put_count(*letter, out);
     }
-    for present in &fence.applied.present {
+    for present in &fence.applied.existing_spills {
         put_count(present.write, out);
         out.extend_from_slice(&present.sequence.to_le_bytes());
         out.push(u8::from(present.same));
@@ -118,7 +118,7 @@ pub fn decode_fence(bytes: &[u8]) -> Result<FenceRecord, RecordDecodeError> {
 
 /// Decodes the last part of the record: the reply to the last commit.
 pub fn decode_applied(bytes: &[u8]) -> Result<AppliedCommit, RecordDecodeError> {
-    read_applied(RecordReader::bare("answer to a commit", bytes))
+    read_applied(RecordReader::without_format("answer to a commit", bytes))
 }
 
 fn read_applied(mut reader: RecordReader<'_>) -> Result<AppliedCommit, RecordDecodeError> {
@@ -128,16 +128,16 @@ fn read_applied(mut reader: RecordReader<'_>) -> Result<AppliedCommit, RecordDec
         applied.refused.push((write, read_refusal(&mut reader)?));
     }
     for _ in 0..reader.u32("known letters")? {
-        applied.known.push(read_position(&mut reader)?);
+        applied.existing_letters.push(read_position(&mut reader)?);
     }
     while !reader.is_empty() {
-        applied.present.push(ExistingSpill {
+        applied.existing_spills.push(ExistingSpill {
             write: read_position(&mut reader)?,
             sequence: reader.u64("sequence")?,
             same: match reader.u8("sameness")? {
                 0 => false,
                 1 => true,
-                _ => return Err(reader.bad("sameness")),
+                _ => return Err(reader.damaged("sameness")),
             },
         });
     }
@@ -184,6 +184,6 @@ fn read_refusal(reader: &mut RecordReader<'_>) -> Result<WriteRefusal, RecordDec
             let words = reader.take(length, "refusal")?;
             Ok(WriteRefusal::Corrupt(String::from_utf8_lossy(words).into_owned()))
         }
-        _ => Err(reader.bad("refusal")),
+        _ => Err(reader.damaged("refusal")),
     }
 }

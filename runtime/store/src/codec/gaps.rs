@@ -19,7 +19,7 @@ pub(super) fn encode_gaps(gaps: &GapHistory, out: &mut Vec<u8>) {
             put_varint(number, out);
         }
         put_varint(gap.answers.len() as u64, out);
-        for SourceAnswers { source, asked, found, failed, error } in &gap.answers {
+        for SourceAnswers { source, requests: asked, found, failed, error } in &gap.answers {
             put_bytes(source.as_bytes(), out);
             for number in [asked, found, failed] {
                 put_varint(u64::from(*number), out);
@@ -48,7 +48,7 @@ pub(super) fn decode_gaps(
         let gap = read_gap(reader, now, |(source, [asked, found, failed], error)| {
             let source = source.into();
             let error = error.map(Into::into);
-            answers.push(SourceAnswers { source, asked, found, failed, error });
+            answers.push(SourceAnswers { source, requests: asked, found, failed, error });
         })?;
         gaps.push(GapEntry { answers, ..gap });
     }
@@ -63,9 +63,9 @@ fn read_gap<'a>(
 ) -> Result<GapEntry, RecordDecodeError> {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let end = reader.u8("end of a gap")?;
-    let end = *GapEnd::ALL.get(usize::from(end)).ok_or_else(|| reader.bad("end of a gap"))?;
+    let end = *GapEnd::ALL.get(usize::from(end)).ok_or_else(|| reader.damaged("end of a gap"))?;
     let first = reader.varint("gap")?;
-    let last = first.checked_add(reader.varint("gap")?).ok_or_else(|| reader.bad("gap"))?;
+    let last = first.checked_add(reader.varint("gap")?).ok_or_else(|| reader.damaged("gap"))?;
     let since = or_now(reader.varint("time of a gap")?);
     let waited = reader.varint("time of a gap")?;
     let until = reader.varint("time of a gap")?;
@@ -89,5 +89,5 @@ fn bounded(
     part: &'static str,
 ) -> Result<usize, RecordDecodeError> {
     let count = usize::try_from(reader.varint(part)?).ok().filter(|count| *count <= limit);
-    count.ok_or_else(|| reader.bad(part))
+    count.ok_or_else(|| reader.damaged(part))
 }

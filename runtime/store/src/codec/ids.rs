@@ -8,13 +8,13 @@ use super::wire::{RecordDecodeError, RecordReader, put_varint};
 pub const ACCEPTED_ID_BYTES: usize = 12;
 
 /// Appends an id without its sequence, which the store keeps in the key of the entry.
-pub fn encode_taken_id(id: &AcceptedId, out: &mut Vec<u8>) {
+pub fn encode_accepted_id(id: &AcceptedId, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.id.to_le_bytes());
     out.extend_from_slice(&id.content.to_le_bytes());
 }
 
 /// Decodes the output of [`encode_taken_id`].
-pub fn decode_taken_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, RecordDecodeError> {
+pub fn decode_accepted_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, RecordDecodeError> {
     let bad = RecordDecodeError::Part { record: "taken id", part: "length" };
     let bytes: &[u8; ACCEPTED_ID_BYTES] = bytes.try_into().map_err(|_| bad)?;
     let (id, content) = bytes.split_at(8);
@@ -36,7 +36,7 @@ pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
 
 /// Skips and checks the stretches.
 pub(super) fn check_id_times(reader: &mut RecordReader<'_>) -> Result<(), RecordDecodeError> {
-    for _ in 0..count(reader)? {
+    for _ in 0..read_count(reader)? {
         read_stretch(reader, 0)?;
     }
     Ok(())
@@ -47,13 +47,13 @@ pub(super) fn decode_id_times(
     reader: &mut RecordReader<'_>,
     now: u64,
 ) -> Result<IdTimes, RecordDecodeError> {
-    (0..count(reader)?).map(|_| read_stretch(reader, now)).collect()
+    (0..read_count(reader)?).map(|_| read_stretch(reader, now)).collect()
 }
 
-fn count(reader: &mut RecordReader<'_>) -> Result<u64, RecordDecodeError> {
+fn read_count(reader: &mut RecordReader<'_>) -> Result<u64, RecordDecodeError> {
     let count = reader.varint("times of ids")?;
     if count > IdTimes::LIMIT as u64 {
-        return Err(reader.bad("times of ids"));
+        return Err(reader.damaged("times of ids"));
     }
     Ok(count)
 }

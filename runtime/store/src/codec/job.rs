@@ -64,15 +64,15 @@ pub struct KeyRecordView<'a> {
     /// [`KeyRecord::ids_from`].
     pub ids_from: u64,
     /// [`KeyRecord::version_generation`].
-    pub version_generation: u64,
+    pub rollout_number: u64,
     id_times: RecordReader<'a>,
     since: u64,
     attempts: u32,
     rounds: u32,
-    generation: u32,
+    park_count: u32,
     /// The name and the digest of the file.
     version: Option<(&'a str, [u8; 32])>,
-    trouble: Option<FailureView<'a>>,
+    failure: Option<FailureView<'a>>,
     digests: &'a [u8],
     gaps: RecordReader<'a>,
     /// The time that zeros in `gaps` and in `id_times` refer to.
@@ -85,7 +85,7 @@ impl<'a> KeyRecordView<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
         let mut reader = RecordReader::new("job", bytes, KEY_RECORD_FORMAT)?;
         let status = reader.u8("status")?;
-        let status = *STATUSES.get(usize::from(status)).ok_or_else(|| reader.bad("status"))?;
+        let status = *STATUSES.get(usize::from(status)).ok_or_else(|| reader.damaged("status"))?;
         let partition = reader.u32("partition")?;
         let takeovers = reader.u32("takeovers")?;
         let next = reader.u64("next")?;
@@ -93,7 +93,7 @@ impl<'a> KeyRecordView<'a> {
         let since = reader.u64("since")?;
         let version_generation = reader.u64("generation of the version")?;
         if version_generation >= Rollout::NUMBER_END {
-            return Err(reader.bad("generation of the version"));
+            return Err(reader.damaged("generation of the version"));
         }
         let new_times = reader.u64("time of gaps")?;
         let view = Self {
@@ -102,11 +102,11 @@ impl<'a> KeyRecordView<'a> {
             takeovers,
             next,
             incarnation,
-            version_generation,
+            rollout_number: version_generation,
             since,
             attempts: reader.varint32("attempts")?,
             rounds: reader.varint32("rounds")?,
-            generation: reader.varint32("generation")?,
+            park_count: reader.varint32("generation")?,
             spilled: SpillExtent {
                 count: reader.varint("spilled count")?,
                 first: reader.varint("first spilled")?,
@@ -123,7 +123,7 @@ impl<'a> KeyRecordView<'a> {
             } else {
                 Some((reader.text("version")?, reader.array("digest of the version")?))
             },
-            trouble: read_trouble(&mut reader)?,
+            failure: read_failure(&mut reader)?,
             digests: read_digests(&mut reader)?,
             gaps: {
                 let gaps = reader.clone();
@@ -133,8 +133,8 @@ impl<'a> KeyRecordView<'a> {
             new_times,
             holes: reader,
         };
-        if !can_be(view.spilled) {
-            return Err(view.holes.bad("bounds of spilled"));
+        if !is_possible(view.spilled) {
+            return Err(view.holes.damaged("bounds of spilled"));
         }
         let mut holes = view.holes.clone();
         while next_hole(&mut holes)?.is_some() {}
@@ -142,7 +142,7 @@ impl<'a> KeyRecordView<'a> {
     }
 
     /// Converts the record to the core's form.
-    pub fn to_job(&self) -> KeyRecord {
+    pub fn to_key_record(&self) -> KeyRecord {
         let mut rest = self.holes.clone();
         let holes = std::iter::from_fn(|| next_hole(&mut rest).ok().flatten());
         let digests = self.digests.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
@@ -154,20 +154,20 @@ impl<'a> KeyRecordView<'a> {
             status: self.status,
             attempts: self.attempts,
             rounds: self.rounds,
-            generation: self.generation,
+            park_count: self.park_count,
             spilled: self.spilled,
-            version: self.version.map(|(version, digest)| {
-                let generation = self.version_generation;
+            rollout: self.version.map(|(version, digest)| {
+                let generation = self.rollout_number;
                 let build = Build { version: version.into(), digest: FileDigest(digest) };
-                Arc::new(Rollout { generation, build })
+                Arc::new(Rollout { number: generation, build })
             }),
-            trouble: self.trouble.map(|(cause, error, version)| {
+            failure: self.failure.map(|(cause, error, version)| {
                 let error = error.to_owned();
                 let version = version.map(Into::into);
                 Box::new(FailureInfo { cause, error, since: self.since, version })
             }),
             digests: digests.collect(),
-            holes: holes.collect(),
+            skipped: holes.collect(),
             ids_from: self.ids_from,
             // `parse` has checked the gaps and the times of ids.
             gaps: decode_gaps(&mut self.gaps.clone(), self.new_times).unwrap_or_default(),
@@ -178,7 +178,7 @@ impl<'a> KeyRecordView<'a> {
 }
 
 /// Appends the record of a job, with `now` instead of zero times.
-pub fn encode_job(job: &KeyRecord, now: u64, out: &mut Vec<u8>) {
+pub fn encode_key_record(job: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let mut fixed = [0; VARINTS_AT];
     fixed[0] = KEY_RECORD_FORMAT;
@@ -187,24 +187,24 @@ pub fn encode_job(job: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     fixed[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&job.takeovers.to_le_bytes());
     fixed[NEXT_AT..INCARNATION_AT].copy_from_slice(&job.next.to_le_bytes());
     fixed[INCARNATION_AT..FAILURE_TIME_AT].copy_from_slice(&or_now(job.incarnation).to_le_bytes());
-    let since = job.trouble.as_ref().map_or(0, |trouble| or_now(trouble.since));
+    let since = job.failure.as_ref().map_or(0, |trouble| or_now(trouble.since));
     fixed[FAILURE_TIME_AT..ROLLOUT_AT].copy_from_slice(&since.to_le_bytes());
-    fixed[ROLLOUT_AT..NEW_TIME_AT].copy_from_slice(&job.version_generation().to_le_bytes());
-    let new_times = if job.has_new_times() { now } else { 0 };
+    fixed[ROLLOUT_AT..NEW_TIME_AT].copy_from_slice(&job.rollout_number().to_le_bytes());
+    let new_times = if job.lacks_times() { now } else { 0 };
     fixed[NEW_TIME_AT..].copy_from_slice(&new_times.to_le_bytes());
     out.extend_from_slice(&fixed);
-    for number in [job.attempts, job.rounds, job.generation] {
+    for number in [job.attempts, job.rounds, job.park_count] {
         put_varint(u64::from(number), out);
     }
     for number in [job.spilled.count, job.spilled.first, job.spilled.last, job.ids_from] {
         put_varint(number, out);
     }
     encode_id_times(&job.id_times, out);
-    if let Some(decided) = job.version.as_ref().filter(|decided| decided.generation > 0) {
+    if let Some(decided) = job.rollout.as_ref().filter(|decided| decided.number > 0) {
         put_bytes(decided.build.version.as_bytes(), out);
         out.extend_from_slice(&decided.build.digest.0);
     }
-    match &job.trouble {
+    match &job.failure {
         None => out.push(0),
         Some(trouble) => {
             out.push(cause_number(trouble.cause));
@@ -217,7 +217,7 @@ pub fn encode_job(job: &KeyRecord, now: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&digest.to_le_bytes());
     }
     encode_gaps(&job.gaps, out);
-    for &(first, last) in job.holes.ranges() {
+    for &(first, last) in job.skipped.ranges() {
         put_varint(first, out);
         put_varint(last.saturating_sub(first), out);
     }
@@ -232,20 +232,20 @@ pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
 
 /// Returns whether the bounds are possible. The count is not compared with them: repeats of spilled
 /// events that may be new count twice, until the write after their comparison.
-fn can_be(spilled: SpillExtent) -> bool {
+fn is_possible(spilled: SpillExtent) -> bool {
     let SpillExtent { count, first, last } = spilled;
     count == 0 || (first <= last && last < SEQUENCE_END)
 }
 
 type FailureView<'a> = (Cause, &'a str, Option<&'a str>);
 
-fn read_trouble<'a>(
+fn read_failure<'a>(
     reader: &mut RecordReader<'a>,
 ) -> Result<Option<FailureView<'a>>, RecordDecodeError> {
     match reader.u8("cause")? {
         0 => Ok(None),
         number => {
-            let cause = cause_of(number).ok_or_else(|| reader.bad("cause"))?;
+            let cause = cause_of(number).ok_or_else(|| reader.damaged("cause"))?;
             Ok(Some((cause, reader.text("error")?, reader.option("failed version")?)))
         }
     }
@@ -254,7 +254,7 @@ fn read_trouble<'a>(
 fn read_digests<'a>(reader: &mut RecordReader<'a>) -> Result<&'a [u8], RecordDecodeError> {
     let count = reader.varint("digests")?;
     let size = usize::try_from(count).ok().and_then(|count| count.checked_mul(4));
-    let size = size.ok_or_else(|| reader.bad("digests"))?;
+    let size = size.ok_or_else(|| reader.damaged("digests"))?;
     reader.take(size, "digests")
 }
 
@@ -265,7 +265,7 @@ fn next_hole(reader: &mut RecordReader<'_>) -> Result<Option<(u64, u64)>, Record
     }
     let first = reader.varint("holes")?;
     let width = reader.varint("holes")?;
-    let last = first.checked_add(width).ok_or_else(|| reader.bad("holes"))?;
+    let last = first.checked_add(width).ok_or_else(|| reader.damaged("holes"))?;
     Ok(Some((first, last)))
 }
 

@@ -55,7 +55,7 @@ pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, RecordDecodeError> {
         tag: reader.u64("tag")?,
     };
     let cause = reader.u8("cause")?;
-    let cause = cause_of(cause).ok_or_else(|| reader.bad("cause"))?;
+    let cause = cause_of(cause).ok_or_else(|| reader.damaged("cause"))?;
     let error = reader.text("error")?.to_owned();
     let origin = reader.option("origin")?.map(str::to_owned);
     let version = reader.option("version")?.map(Into::into);
@@ -71,7 +71,7 @@ pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, RecordDecodeError> {
             LetterContent::Event(Arc::new(event))
         }
         CONTENT_RAW => LetterContent::Raw(rest),
-        _ => return Err(reader.bad("content")),
+        _ => return Err(reader.damaged("content")),
     };
     Ok(StoredLetter { letter: DeadLetter { id, cause, error, origin, version, content }, at })
 }

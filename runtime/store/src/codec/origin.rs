@@ -29,20 +29,20 @@ pub struct OriginRecord {
     pub next: u64,
     /// `true` if the commits of blocks may not ascend: an old commit had a new message, because a
     /// sink was routed here later. All blocks are read then.
-    pub is_mixed: bool,
+    pub is_unordered: bool,
 }
 
 /// The record of an origin without messages.
 impl Default for OriginRecord {
     fn default() -> Self {
         let nowhere = OutboxPosition::default();
-        Self { epoch: 0, last: nowhere, highest: nowhere, first: 1, next: 1, is_mixed: false }
+        Self { epoch: 0, last: nowhere, highest: nowhere, first: 1, next: 1, is_unordered: false }
     }
 }
 
 impl OriginRecord {
     /// Records that an owner with this epoch has assigned the messages at a place.
-    pub fn given(&mut self, epoch: u64, place: OutboxPosition) {
+    pub fn record_assigned(&mut self, epoch: u64, place: OutboxPosition) {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.last = OutboxPosition::default();
@@ -55,11 +55,11 @@ impl OriginRecord {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![ORIGIN_FORMAT];
         out.extend_from_slice(&self.epoch.to_le_bytes());
-        put_place(self.last, &mut out);
-        put_place(self.highest, &mut out);
+        put_position(self.last, &mut out);
+        put_position(self.highest, &mut out);
         out.extend_from_slice(&self.first.to_le_bytes());
         out.extend_from_slice(&self.next.to_le_bytes());
-        out.push(u8::from(self.is_mixed));
+        out.push(u8::from(self.is_unordered));
         out
     }
 
@@ -67,20 +67,20 @@ impl OriginRecord {
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordDecodeError> {
         let mut reader = RecordReader::new("record of an origin", bytes, ORIGIN_FORMAT)?;
         let epoch = reader.u64("epoch")?;
-        let last = place(&mut reader)?;
-        let highest = place(&mut reader)?;
+        let last = read_position(&mut reader)?;
+        let highest = read_position(&mut reader)?;
         let first = reader.u64("first block")?;
         let next = reader.u64("next block")?;
         let is_mixed = match reader.u8("order of blocks")? {
             0 => false,
             1 => true,
-            _ => return Err(reader.bad("order of blocks")),
+            _ => return Err(reader.damaged("order of blocks")),
         };
         reader.end()?;
         if first > next {
-            return Err(reader.bad("blocks"));
+            return Err(reader.damaged("blocks"));
         }
-        Ok(Self { epoch, last, highest, first, next, is_mixed })
+        Ok(Self { epoch, last, highest, first, next, is_unordered: is_mixed })
     }
 }
 
@@ -94,10 +94,10 @@ pub struct AssignedChunk {
 }
 
 /// Encodes a block: the new messages of one call.
-pub fn encode_given(parts: &[AssignedChunk]) -> Vec<u8> {
+pub fn encode_assigned(parts: &[AssignedChunk]) -> Vec<u8> {
     let mut out = Vec::new();
     for part in parts {
-        put_place(part.place, &mut out);
+        put_position(part.place, &mut out);
         out.extend_from_slice(&(part.messages.len() as u32).to_le_bytes());
         for (id, sequence) in &part.messages {
             out.extend_from_slice(&id.to_le_bytes());
@@ -108,11 +108,11 @@ pub fn encode_given(parts: &[AssignedChunk]) -> Vec<u8> {
 }
 
 /// Decodes a block.
-pub fn decode_given(bytes: &[u8]) -> Result<Vec<AssignedChunk>, RecordDecodeError> {
-    let mut reader = RecordReader::bare("block of an origin", bytes);
+pub fn decode_assigned(bytes: &[u8]) -> Result<Vec<AssignedChunk>, RecordDecodeError> {
+    let mut reader = RecordReader::without_format("block of an origin", bytes);
     let mut parts = Vec::new();
     while !reader.is_empty() {
-        let place = place(&mut reader)?;
+        let place = read_position(&mut reader)?;
         let count = reader.u32("number of messages")? as usize;
         let messages = reader.take(count.saturating_mul(16), "messages")?;
         let (numbers, _) = messages.as_chunks::<8>();
@@ -124,11 +124,11 @@ pub fn decode_given(bytes: &[u8]) -> Result<Vec<AssignedChunk>, RecordDecodeErro
 }
 
 /// Appends a place.
-fn put_place(place: OutboxPosition, out: &mut Vec<u8>) {
+fn put_position(place: OutboxPosition, out: &mut Vec<u8>) {
     out.extend_from_slice(&place.commit.to_le_bytes());
-    out.extend_from_slice(&place.part.to_le_bytes());
+    out.extend_from_slice(&place.chunk.to_le_bytes());
 }
 
-fn place(reader: &mut RecordReader<'_>) -> Result<OutboxPosition, RecordDecodeError> {
-    Ok(OutboxPosition { commit: reader.u64("commit")?, part: reader.u32("part")? })
+fn read_position(reader: &mut RecordReader<'_>) -> Result<OutboxPosition, RecordDecodeError> {
+    Ok(OutboxPosition { commit: reader.u64("commit")?, chunk: reader.u32("part")? })
 }

@@ -66,12 +66,12 @@ impl<'a> RecordReader<'a> {
     }
 
     /// Creates a reader for a part of another record, without a format byte.
-    pub fn bare(record: &'static str, bytes: &'a [u8]) -> Self {
+    pub fn without_format(record: &'static str, bytes: &'a [u8]) -> Self {
         Self { record, rest: bytes }
     }
 
     /// Returns the error for a damaged part.
-    pub fn bad(&self, part: &'static str) -> RecordDecodeError {
+    pub fn damaged(&self, part: &'static str) -> RecordDecodeError {
         RecordDecodeError::Part { record: self.record, part }
     }
 
@@ -103,7 +103,7 @@ impl<'a> RecordReader<'a> {
         &mut self,
         part: &'static str,
     ) -> Result<[u8; N], RecordDecodeError> {
-        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.bad(part))?;
+        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.damaged(part))?;
         self.rest = rest;
         Ok(*head)
     }
@@ -130,19 +130,19 @@ impl<'a> RecordReader<'a> {
             let byte = self.u8(part)?;
             // The tenth byte has only one valid bit.
             if shift == 63 && byte > 1 {
-                return Err(self.bad(part));
+                return Err(self.damaged(part));
             }
             value |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 return Ok(value);
             }
         }
-        Err(self.bad(part))
+        Err(self.damaged(part))
     }
 
     /// Reads a number that [`put_varint`] wrote and that must fit in 32 bits.
     pub fn varint32(&mut self, part: &'static str) -> Result<u32, RecordDecodeError> {
-        u32::try_from(self.varint(part)?).map_err(|_| self.bad(part))
+        u32::try_from(self.varint(part)?).map_err(|_| self.damaged(part))
     }
 
     /// Reads `count` bytes.
@@ -151,7 +151,7 @@ impl<'a> RecordReader<'a> {
         count: usize,
         part: &'static str,
     ) -> Result<&'a [u8], RecordDecodeError> {
-        let (head, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.bad(part))?;
+        let (head, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.damaged(part))?;
         self.rest = rest;
         Ok(head)
     }
@@ -159,14 +159,14 @@ impl<'a> RecordReader<'a> {
     /// Reads bytes with their length before them.
     pub fn bytes(&mut self, part: &'static str) -> Result<&'a [u8], RecordDecodeError> {
         let length = self.varint(part)?;
-        let length = usize::try_from(length).map_err(|_| self.bad(part))?;
+        let length = usize::try_from(length).map_err(|_| self.damaged(part))?;
         self.take(length, part)
     }
 
     /// Reads a text with its length before it.
     pub fn text(&mut self, part: &'static str) -> Result<&'a str, RecordDecodeError> {
         let bytes = self.bytes(part)?;
-        std::str::from_utf8(bytes).map_err(|_| self.bad(part))
+        std::str::from_utf8(bytes).map_err(|_| self.damaged(part))
     }
 
     /// Reads a text that may be missing.
@@ -174,7 +174,7 @@ impl<'a> RecordReader<'a> {
         match self.u8(part)? {
             0 => Ok(None),
             1 => self.text(part).map(Some),
-            _ => Err(self.bad(part)),
+            _ => Err(self.damaged(part)),
         }
     }
 }

@@ -39,7 +39,7 @@ impl Ticker {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    pub(super) fn running(&self) -> TickerGuard {
+    pub(super) fn keep_ticking(&self) -> TickerGuard {
         let mut state = self.shared.state();
         state.running += 1;
         if state.running == 1 {

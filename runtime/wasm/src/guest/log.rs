@@ -10,7 +10,7 @@ use super::super::log_line::{LogLine, LogOrigin};
 use super::super::settings::DisplaySize;
 use super::super::wire::LogLevel;
 use super::EventIdentity;
-use ordain_util::text::clean;
+use ordain_util::text::escape_invisible;
 
 /// Cost of a line in addition to its text, in bytes, so that empty lines are limited too.
 const LINE_OVERHEAD_BYTES: usize = 16;
@@ -27,11 +27,11 @@ pub(super) struct EventLog {
 #[derive(Default)]
 struct LogState {
     event: Option<EventIdentity>,
-    used: usize,
+    written_bytes: usize,
     exceeded: bool,
     /// Incomplete lines of standard output and standard error.
-    begun: [Vec<u8>; 2],
-    last_words: Vec<u8>,
+    partial_lines: [Vec<u8>; 2],
+    stderr_tail: Vec<u8>,
 }
 
 impl EventLog {
@@ -43,28 +43,28 @@ impl EventLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn enter(&self, event: &EventIdentity) {
+    pub(super) fn begin_event(&self, event: &EventIdentity) {
         let mut state = self.state();
         state.event = Some(event.clone());
-        state.used = 0;
+        state.written_bytes = 0;
         state.exceeded = false;
-        state.last_words.clear();
+        state.stderr_tail.clear();
     }
 
     /// Ends incomplete lines. Fails if the event's output exceeded the limit.
-    pub(super) fn leave(&self) -> Result<(), LimitExceeded> {
+    pub(super) fn end_event(&self) -> Result<(), LimitExceeded> {
         let mut state = self.state();
         for origin in [LogOrigin::Stdout, LogOrigin::Stderr] {
-            let line = std::mem::take(&mut state.begun[origin as usize]);
+            let line = std::mem::take(&mut state.partial_lines[origin as usize]);
             if !line.is_empty() {
-                tell(&state, origin, default_level(origin), &line);
+                emit_line(&state, origin, default_level(origin), &line);
             }
         }
-        if state.exceeded { Err(self.broken()) } else { Ok(()) }
+        if state.exceeded { Err(self.limit_error()) } else { Ok(()) }
     }
 
-    pub(super) fn last_words(&self) -> String {
-        String::from_utf8_lossy(&self.state().last_words).into_owned()
+    pub(super) fn stderr_tail(&self) -> String {
+        String::from_utf8_lossy(&self.state().stderr_tail).into_owned()
     }
 
     /// Writes a message of the logging interface, which may have several lines. Fails above the limit, which ends the
@@ -79,41 +79,41 @@ impl EventLog {
             LogLevel::Error => tracing::Level::ERROR,
         };
         for line in text.trim_end_matches('\n').split('\n') {
-            let taken = state.take(self.limit, line.as_bytes());
-            tell(&state, LogOrigin::Log, level, taken);
+            let taken = state.take_allowed(self.limit, line.as_bytes());
+            emit_line(&state, LogOrigin::Log, level, taken);
             state.end_line(self.limit);
             if state.exceeded {
-                return Err(self.broken());
+                return Err(self.limit_error());
             }
         }
         Ok(())
     }
 
     /// Returns the error for an event whose output exceeded the limit.
-    pub(super) fn broken(&self) -> LimitExceeded {
+    pub(super) fn limit_error(&self) -> LimitExceeded {
         let words = format!(
             "the handler wrote more to the log than {}, which `plugins.log` allows an event",
             DisplaySize(self.limit)
         );
-        LimitExceeded { limit: Some(HandlerLimit::Log), words }
+        LimitExceeded { limit: Some(HandlerLimit::Log), message: words }
     }
 
     /// Writes bytes of standard output or standard error.
     pub(super) fn write(&self, origin: LogOrigin, bytes: &[u8]) {
         let mut state = self.state();
         if origin == LogOrigin::Stderr {
-            state.remember(bytes);
+            state.keep_tail(bytes);
         }
         if state.exceeded {
             return;
         }
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = part.strip_suffix(b"\n").map_or((part, false), |text| (text, true));
-            let taken = state.take(self.limit, text);
-            state.begun[origin as usize].extend_from_slice(taken);
+            let taken = state.take_allowed(self.limit, text);
+            state.partial_lines[origin as usize].extend_from_slice(taken);
             if ends {
-                let line = std::mem::take(&mut state.begun[origin as usize]);
-                tell(&state, origin, default_level(origin), &line);
+                let line = std::mem::take(&mut state.partial_lines[origin as usize]);
+                emit_line(&state, origin, default_level(origin), &line);
                 state.end_line(self.limit);
             }
             if state.exceeded {
@@ -123,7 +123,7 @@ impl EventLog {
     }
 }
 
-fn tell(state: &LogState, origin: LogOrigin, level: tracing::Level, line: &[u8]) {
+fn emit_line(state: &LogState, origin: LogOrigin, level: tracing::Level, line: &[u8]) {
     let Some(event) = &state.event else { return };
     (event.turn.stream.log)(&LogLine {
         version: &event.turn.version,
@@ -132,30 +132,30 @@ fn tell(state: &LogState, origin: LogOrigin, level: tracing::Level, line: &[u8])
         sequence: event.sequence,
         origin,
         level,
-        text: &clean(&String::from_utf8_lossy(line)),
+        text: &escape_invisible(&String::from_utf8_lossy(line)),
     });
 }
 
 impl LogState {
     /// Returns the part of the bytes that the event may still write.
-    fn take<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> &'a [u8] {
-        let left = limit.saturating_sub(self.used);
+    fn take_allowed<'a>(&mut self, limit: usize, bytes: &'a [u8]) -> &'a [u8] {
+        let left = limit.saturating_sub(self.written_bytes);
         self.exceeded |= bytes.len() > left;
         let taken = &bytes[..bytes.len().min(left)];
-        self.used += taken.len();
+        self.written_bytes += taken.len();
         taken
     }
 
     fn end_line(&mut self, limit: usize) {
-        self.used += LINE_OVERHEAD_BYTES;
-        self.exceeded |= self.used > limit;
+        self.written_bytes += LINE_OVERHEAD_BYTES;
+        self.exceeded |= self.written_bytes > limit;
     }
 
-    fn remember(&mut self, bytes: &[u8]) {
+    fn keep_tail(&mut self, bytes: &[u8]) {
         let bytes = &bytes[bytes.len().saturating_sub(STDERR_TAIL_BYTES)..];
-        let surplus = (self.last_words.len() + bytes.len()).saturating_sub(STDERR_TAIL_BYTES);
-        self.last_words.drain(..surplus);
-        self.last_words.extend_from_slice(bytes);
+        let surplus = (self.stderr_tail.len() + bytes.len()).saturating_sub(STDERR_TAIL_BYTES);
+        self.stderr_tail.drain(..surplus);
+        self.stderr_tail.extend_from_slice(bytes);
     }
 }
 

@@ -19,7 +19,7 @@ impl MemoryBudget {
         Self { limit, used: 0 }
     }
 
-    fn take(&mut self, bytes: usize) -> wasmtime::Result<bool> {
+    fn reserve(&mut self, bytes: usize) -> wasmtime::Result<bool> {
         self.used = self.check(bytes)?;
         Ok(true)
     }
@@ -29,7 +29,7 @@ impl MemoryBudget {
     fn check(&self, bytes: usize) -> wasmtime::Result<usize> {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {
-            return Err(broken(format!(
+            return Err(limit_error(format!(
                 "the handler needs {} of memory, all memories and tables of an instance \
                  together; `plugins.memory` allows {}",
                 DisplaySize(used),
@@ -40,8 +40,8 @@ impl MemoryBudget {
     }
 }
 
-fn broken(words: String) -> wasmtime::Error {
-    LimitExceeded { limit: Some(HandlerLimit::Memory), words }.into()
+fn limit_error(words: String) -> wasmtime::Error {
+    LimitExceeded { limit: Some(HandlerLimit::Memory), message: words }.into()
 }
 
 impl ResourceLimiter for MemoryBudget {
@@ -55,12 +55,12 @@ impl ResourceLimiter for MemoryBudget {
             // The guest's own maximum: the guest expects this refusal.
             return Ok(false);
         }
-        self.take(desired.saturating_sub(current))
+        self.reserve(desired.saturating_sub(current))
     }
 
     /// Reports growth beyond the address range or beyond what the machine can provide.
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
-        Err(broken(format!(
+        Err(limit_error(format!(
             "the handler needs more memory than the machine can provide ({error}); `plugins.memory` allows {}",
             DisplaySize(self.limit),
         )))
@@ -77,6 +77,6 @@ impl ResourceLimiter for MemoryBudget {
             // The maximum is the guest's own or the pool's; growth beyond the memory limit is reported as such.
             return self.check(bytes).map(|_| false);
         }
-        self.take(bytes)
+        self.reserve(bytes)
     }
 }

@@ -16,18 +16,18 @@ const REQUEST_LIMIT_BYTES: u64 = 1 << 20;
 #[derive(Default)]
 pub(super) struct EventRandom {
     event: Option<EventIdentity>,
-    stream: Option<ChaCha12Rng>,
+    rng: Option<ChaCha12Rng>,
 }
 
 impl EventRandom {
-    pub(super) fn enter(&mut self, event: &EventIdentity) {
+    pub(super) fn begin_event(&mut self, event: &EventIdentity) {
         self.event = Some(event.clone());
-        self.stream = None;
+        self.rng = None;
     }
 
-    fn stream(&mut self) -> &mut ChaCha12Rng {
+    fn rng(&mut self) -> &mut ChaCha12Rng {
         let event = self.event.as_ref();
-        self.stream.get_or_insert_with(|| ChaCha12Rng::from_seed(seed(event)))
+        self.rng.get_or_insert_with(|| ChaCha12Rng::from_seed(seed(event)))
     }
 
     fn bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
@@ -36,10 +36,10 @@ impl EventRandom {
                 "the handler requested {len} random bytes at once; at most {} are allowed",
                 DisplaySize(REQUEST_LIMIT_BYTES as usize),
             );
-            return Err(LimitExceeded { limit: None, words }.into());
+            return Err(LimitExceeded { limit: None, message: words }.into());
         }
         let mut bytes = vec![0; len as usize];
-        self.stream().fill_bytes(&mut bytes);
+        self.rng().fill_bytes(&mut bytes);
         Ok(bytes)
     }
 }
@@ -62,7 +62,7 @@ impl random::Host for EventRandom {
     }
 
     fn get_random_u64(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.stream().next_u64())
+        Ok(self.rng().next_u64())
     }
 }
 
@@ -72,13 +72,13 @@ impl insecure::Host for EventRandom {
     }
 
     fn get_insecure_random_u64(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.stream().next_u64())
+        Ok(self.rng().next_u64())
     }
 }
 
 impl insecure_seed::Host for EventRandom {
     fn insecure_seed(&mut self) -> wasmtime::Result<(u64, u64)> {
-        let stream = self.stream();
+        let stream = self.rng();
         Ok((stream.next_u64(), stream.next_u64()))
     }
 }

@@ -39,7 +39,7 @@ struct ClockState {
     /// Due time of the earliest timer that is being waited for, on the monotonic clock.
     next_ns: Option<u64>,
     /// Number of times that the clock was advanced to a timer.
-    moves: u64,
+    advances: u64,
     /// Time that the event has run, on the machine's clock.
     ran: Duration,
     /// Time of the last resumption after a pause, on the machine's clock.
@@ -55,11 +55,11 @@ impl EventClock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn enter(&self, event_ms: u64) {
+    pub(super) fn begin_event(&self, event_ms: u64) {
         let mut state = self.state();
         let monotonic_ns = state.monotonic_ns;
-        let moves = state.moves;
-        *state = ClockState { event_ms, monotonic_ns, moves, ..ClockState::default() };
+        let moves = state.advances;
+        *state = ClockState { event_ms, monotonic_ns, advances: moves, ..ClockState::default() };
     }
 
     /// Accounts for a tick that passed while the guest ran. Fails if the guest has exceeded its time limit.
@@ -72,7 +72,7 @@ impl EventClock {
     }
 
     /// Suspends the guest once, so that other turns run.
-    pub(super) fn pause(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+    pub(super) fn yield_once(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         let time = Arc::clone(self);
         let mut paused = false;
         poll_fn(move |cx| {
@@ -92,9 +92,9 @@ impl EventClock {
     /// A wait for several timers polls all of them before it polls one again. By then the earliest due time is known,
     /// and the clock advances to it unless that exceeds the time limit. A wait that can never end wakes nothing,
     /// which is how it is detected.
-    fn poll(&self, at_ns: u64, asked: &mut Option<u64>, cx: &Context<'_>) -> Poll<()> {
+    fn poll_timer(&self, at_ns: u64, asked: &mut Option<u64>, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state();
-        if *asked == Some(state.moves)
+        if *asked == Some(state.advances)
             && let Some(next_ns) = state.next_ns.take()
         {
             let waited =
@@ -104,12 +104,12 @@ impl EventClock {
             }
             state.waited = waited;
             state.monotonic_ns = state.monotonic_ns.max(next_ns);
-            state.moves += 1;
+            state.advances += 1;
         }
         if state.monotonic_ns >= at_ns {
             return Poll::Ready(());
         }
-        *asked = Some(state.moves);
+        *asked = Some(state.advances);
         state.next_ns = Some(state.next_ns.map_or(at_ns, |next_ns| next_ns.min(at_ns)));
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -118,33 +118,33 @@ impl EventClock {
 
 struct Timer {
     at_ns: u64,
-    time: Arc<EventClock>,
+    clock: Arc<EventClock>,
 }
 
 #[async_trait::async_trait]
 impl Pollable for Timer {
     async fn ready(&mut self) {
         let mut asked = None;
-        poll_fn(|cx| self.time.poll(self.at_ns, &mut asked, cx)).await;
+        poll_fn(|cx| self.clock.poll_timer(self.at_ns, &mut asked, cx)).await;
     }
 }
 
 /// A guest's clocks.
 pub(super) struct ClockView<'a> {
-    pub(super) time: &'a Arc<EventClock>,
+    pub(super) clock: &'a Arc<EventClock>,
     pub(super) table: &'a mut ResourceTable,
 }
 
 impl ClockView<'_> {
     fn timer(&mut self, at_ns: u64) -> wasmtime::Result<Resource<DynPollable>> {
-        let timer = self.table.push(Timer { at_ns, time: Arc::clone(self.time) })?;
+        let timer = self.table.push(Timer { at_ns, clock: Arc::clone(self.clock) })?;
         subscribe(self.table, timer)
     }
 }
 
 impl wall_clock::Host for ClockView<'_> {
     fn now(&mut self) -> wasmtime::Result<Datetime> {
-        let state = self.time.state();
+        let state = self.clock.state();
         let now = Duration::from_millis(state.event_ms) + state.waited;
         Ok(Datetime { seconds: now.as_secs(), nanoseconds: now.subsec_nanos() })
     }
@@ -156,7 +156,7 @@ impl wall_clock::Host for ClockView<'_> {
 
 impl monotonic_clock::Host for ClockView<'_> {
     fn now(&mut self) -> wasmtime::Result<u64> {
-        let mut state = self.time.state();
+        let mut state = self.clock.state();
         state.monotonic_ns += STEP_NS;
         Ok(state.monotonic_ns)
     }
@@ -170,7 +170,7 @@ impl monotonic_clock::Host for ClockView<'_> {
     }
 
     fn subscribe_duration(&mut self, duration: u64) -> wasmtime::Result<Resource<DynPollable>> {
-        let at_ns = self.time.state().monotonic_ns.saturating_add(duration);
+        let at_ns = self.clock.state().monotonic_ns.saturating_add(duration);
         self.timer(at_ns)
     }
 }

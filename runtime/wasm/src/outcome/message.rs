@@ -59,8 +59,12 @@ pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> 
     if ENVELOPE_OVERHEAD_BYTES + rest * MAX_ESCAPE_FACTOR + data.div_ceil(3) * 4 <= limit {
         return Ok(());
     }
-    let emitted =
-        EmittedMessage { sequence: u64::MAX, index: u32::MAX, event: 0, message: message.clone() };
+    let emitted = EmittedMessage {
+        sequence: u64::MAX,
+        index: u32::MAX,
+        id_digest: 0,
+        message: message.clone(),
+    };
     let message = OutboxMessage { key: "".into(), incarnation: u64::MAX, emitted };
     let mut line = Vec::new();
     ordain_cloudevents::encode("", &message, Some(u64::MAX), &mut line);

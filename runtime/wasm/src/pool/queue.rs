@@ -23,13 +23,13 @@ pub(super) struct TurnQueue {
     /// The version that executes turns; the previous one while the version that was decided on is not available here.
     /// `None` before the first decision.
     active: Mutex<Option<Arc<ActiveVersion>>>,
-    done: ResultCallback,
+    callback: ResultCallback,
     waiting: Mutex<VecDeque<Turn>>,
     detached: AtomicBool,
     /// Starts no more turns for now.
     paused: AtomicBool,
     /// Size of the results that the receiver has not taken yet, in bytes.
-    unread: AtomicUsize,
+    unread_bytes: AtomicUsize,
 }
 
 impl TurnQueue {
@@ -41,11 +41,11 @@ impl TurnQueue {
         Self {
             stream: Arc::new(stream),
             active: Mutex::new(active),
-            done,
+            callback: done,
             waiting: Mutex::default(),
             detached: AtomicBool::new(false),
             paused: AtomicBool::new(false),
-            unread: AtomicUsize::new(0),
+            unread_bytes: AtomicUsize::new(0),
         }
     }
 
@@ -63,7 +63,7 @@ impl TurnQueue {
     }
 
     /// Switches to another version. With `None`, returns the turns that no worker has taken.
-    pub(super) fn replace(&self, active: Option<Arc<ActiveVersion>>) -> VecDeque<Turn> {
+    pub(super) fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> VecDeque<Turn> {
         if active.is_none() {
             return std::mem::take(&mut *self.waiting());
         }
@@ -82,25 +82,25 @@ impl TurnQueue {
 
     pub(super) fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Relaxed)
-            || self.unread.load(Ordering::Relaxed) >= UNREAD_LIMIT_BYTES
+            || self.unread_bytes.load(Ordering::Relaxed) >= UNREAD_LIMIT_BYTES
     }
 
     /// Counts results that are about to be delivered.
-    pub(super) fn unread(&self, bytes: usize) {
-        self.unread.fetch_add(bytes, Ordering::Relaxed);
+    pub(super) fn add_unread(&self, bytes: usize) {
+        self.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Delivers results to the receiver.
-    pub(super) fn done(&self, results: TurnResults) {
+    pub(super) fn deliver(&self, results: TurnResults) {
         if !self.is_detached() {
-            (self.done)(results);
+            (self.callback)(results);
         }
     }
 }
 
 /// Turns of one queue that a worker has taken.
 pub(super) struct TurnBatch {
-    pub(super) attachment: Arc<TurnQueue>,
+    pub(super) queue: Arc<TurnQueue>,
     pub(super) turns: VecDeque<Turn>,
 }
 
@@ -158,7 +158,7 @@ impl TurnScheduler {
     }
 
     /// Wakes the workers so that they drop idle instances of handlers that are no longer used.
-    pub(super) fn retire(&self) {
+    pub(super) fn signal_retired(&self) {
         let _state = self.state();
         self.retired.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_all();
@@ -189,8 +189,8 @@ impl TurnScheduler {
     }
 
     /// Counts results of a queue as taken, and wakes the workers if the queue may start turns again.
-    pub(super) fn taken(&self, attachment: &TurnQueue, bytes: usize) {
-        let before = attachment.unread.fetch_sub(bytes, Ordering::Relaxed);
+    pub(super) fn release_unread(&self, attachment: &TurnQueue, bytes: usize) {
+        let before = attachment.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
         if before >= UNREAD_LIMIT_BYTES && before - bytes < UNREAD_LIMIT_BYTES {
             self.wake_all();
         }
@@ -203,7 +203,7 @@ impl TurnScheduler {
     }
 
     /// Puts turns that a worker took and cannot execute now back at the front of their queue.
-    pub(super) fn give_back(&self, attachment: &Arc<TurnQueue>, turns: VecDeque<Turn>) {
+    pub(super) fn requeue(&self, attachment: &Arc<TurnQueue>, turns: VecDeque<Turn>) {
         if turns.is_empty() || attachment.is_detached() {
             return;
         }
@@ -266,7 +266,7 @@ impl TurnScheduler {
                 continue;
             }
             let mut waiting = attachment.waiting();
-            let turns = bunch(&mut waiting, self.workers);
+            let turns = next_batch(&mut waiting, self.workers);
             if !waiting.is_empty() {
                 state.ready.push_back(Arc::clone(&attachment));
             }
@@ -278,14 +278,14 @@ impl TurnScheduler {
             if more && state.idle > 0 {
                 self.changed.notify_one();
             }
-            return Some(TurnBatch { attachment, turns });
+            return Some(TurnBatch { queue: attachment, turns });
         }
         None
     }
 }
 
 /// Takes the next turns of a queue, at most one worker's share.
-fn bunch(waiting: &mut VecDeque<Turn>, workers: usize) -> VecDeque<Turn> {
+fn next_batch(waiting: &mut VecDeque<Turn>, workers: usize) -> VecDeque<Turn> {
     let share = waiting.len().div_ceil(workers);
     let mut events = 0;
     let few = |turn: &&Turn| {

@@ -26,10 +26,10 @@ use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 const RESULT_BATCH_BYTES: usize = 1 << 20;
 
 pub(super) struct Worker {
-    queues: Arc<TurnScheduler>,
+    scheduler: Arc<TurnScheduler>,
     engine: Arc<HandlerEngine>,
     instances: IdleInstances,
-    slow: VecDeque<SuspendedTurn>,
+    suspended: VecDeque<SuspendedTurn>,
     retired: u64,
     /// Measured times of the current handler that are not yet added to its histogram.
     times: Histogram,
@@ -37,9 +37,9 @@ pub(super) struct Worker {
 
 /// A turn that the tick interrupted.
 struct SuspendedTurn {
-    attachment: Arc<TurnQueue>,
+    queue: Arc<TurnQueue>,
     handler: Arc<Handler>,
-    turn: TurnFuture,
+    future: TurnFuture,
     /// Time that the turn has run so far.
     ran: Duration,
 }
@@ -48,18 +48,18 @@ type TurnFuture = Pin<Box<dyn Future<Output = FinishedTurn> + Send>>;
 
 impl Worker {
     pub(super) fn new(queues: Arc<TurnScheduler>, engine: Arc<HandlerEngine>) -> Self {
-        let instances = IdleInstances::new(engine.idle_instances());
+        let instances = IdleInstances::new(engine.idle_instance_limit());
         let times = Histogram::new(&HANDLER_SECONDS);
-        Self { queues, engine, instances, slow: VecDeque::new(), retired: 0, times }
+        Self { scheduler: queues, engine, instances, suspended: VecDeque::new(), retired: 0, times }
     }
 
     /// Executes turns until the pool closes.
     pub(super) fn run(mut self) {
         let engine = Arc::clone(&self.engine);
         loop {
-            match self.queues.wait(self.retired) {
+            match self.scheduler.wait(self.retired) {
                 WakeReason::Batch(bunch) => {
-                    let _running = engine.running();
+                    let _running = engine.keep_ticking();
                     self.execute(bunch);
                     self.work_until_idle();
                 }
@@ -74,29 +74,29 @@ impl Worker {
         loop {
             self.drop_retired();
             let begun = Instant::now();
-            while !self.queues.is_closed()
-                && let Some(bunch) = self.queues.try_take(|stream| self.has_room(stream))
+            while !self.scheduler.is_closed()
+                && let Some(bunch) = self.scheduler.try_take(|stream| self.has_room(stream))
             {
                 self.execute(bunch);
-                if !self.slow.is_empty() && begun.elapsed() >= TICK_INTERVAL {
+                if !self.suspended.is_empty() && begun.elapsed() >= TICK_INTERVAL {
                     break;
                 }
             }
-            if self.queues.is_closed() {
-                self.slow.clear();
+            if self.scheduler.is_closed() {
+                self.suspended.clear();
             }
-            if self.slow.is_empty() {
+            if self.suspended.is_empty() {
                 return;
             }
-            self.resume();
+            self.resume_turn();
         }
     }
 
     /// Starts every turn of a batch, and delivers the results of the turns that end.
     fn execute(&mut self, bunch: TurnBatch) {
-        let TurnBatch { attachment, mut turns } = bunch;
+        let TurnBatch { queue: attachment, mut turns } = bunch;
         let Some(active) = attachment.active() else {
-            return self.queues.give_back(&attachment, turns);
+            return self.scheduler.requeue(&attachment, turns);
         };
         let handler = Arc::clone(&active.handler);
         let setting = Arc::new(TurnContext {
@@ -110,81 +110,81 @@ impl Worker {
         while self.has_room(&attachment.stream)
             && !attachment.is_paused()
             && !attachment.is_detached()
-            && !self.queues.is_closed()
+            && !self.scheduler.is_closed()
             && let Some(turn) = turns.pop_front()
         {
-            let mut turn = self.start(&setting, turn);
-            let polled = poll(&mut turn);
+            let mut turn = self.start_turn(&setting, turn);
+            let polled = poll_turn(&mut turn);
             let now = Instant::now();
             let ran = now - std::mem::replace(&mut began, now);
             match polled {
                 Poll::Ready(turn) => {
                     bytes += turn.bytes;
                     self.measure(&turn.done, ran);
-                    ended.push(self.end(&handler, turn));
+                    ended.push(self.finish_turn(&handler, turn));
                     if bytes > RESULT_BATCH_BYTES {
-                        self.hand_back(&attachment, &mut ended, &mut bytes);
+                        self.deliver_results(&attachment, &mut ended, &mut bytes);
                         began = Instant::now();
                     }
                 }
                 Poll::Pending => {
                     // Finished turns must not wait for a slow one.
-                    self.hand_back(&attachment, &mut ended, &mut bytes);
+                    self.deliver_results(&attachment, &mut ended, &mut bytes);
                     let slow = SuspendedTurn {
-                        attachment: Arc::clone(&attachment),
+                        queue: Arc::clone(&attachment),
                         handler: Arc::clone(&handler),
-                        turn,
+                        future: turn,
                         ran,
                     };
-                    self.slow.push_back(slow);
+                    self.suspended.push_back(slow);
                     began = Instant::now();
                 }
             }
         }
-        handler.note_times(&mut self.times);
-        self.hand_back(&attachment, &mut ended, &mut bytes);
-        self.queues.give_back(&attachment, turns);
+        handler.record_times(&mut self.times);
+        self.deliver_results(&attachment, &mut ended, &mut bytes);
+        self.scheduler.requeue(&attachment, turns);
         drop(setting);
-        self.leave(&attachment, handler);
+        self.release_handler(&attachment, handler);
     }
 
     /// Releases a handler. If the queue has switched to another one meanwhile, wakes the workers to drop its idle
     /// instances.
-    fn leave(&self, attachment: &TurnQueue, handler: Arc<Handler>) {
+    fn release_handler(&self, attachment: &TurnQueue, handler: Arc<Handler>) {
         let is_left = !attachment.executes(&handler);
         drop(handler);
         if is_left {
-            self.queues.retire();
+            self.scheduler.signal_retired();
         }
     }
 
     /// Adds a turn's time to the histogram, divided equally among its events.
     fn measure(&mut self, done: &TurnResult, ran: Duration) {
-        let events = done.verdicts.len() + usize::from(done.failure.is_some());
+        let events = done.outcomes.len() + usize::from(done.failure.is_some());
         self.times.add(ran.as_secs_f64() / events.max(1) as f64, events as u64);
     }
 
-    fn hand_back(&self, to: &Arc<TurnQueue>, ended: &mut Vec<TurnResult>, bytes: &mut usize) {
+    fn deliver_results(&self, to: &Arc<TurnQueue>, ended: &mut Vec<TurnResult>, bytes: &mut usize) {
         let ended = std::mem::take(ended);
         let bytes = std::mem::take(bytes);
         if !ended.is_empty() {
-            to.done(TurnResults::new(ended, bytes, &self.queues, to));
+            to.deliver(TurnResults::new(ended, bytes, &self.scheduler, to));
         }
     }
 
     /// Returns whether another turn of a stream may be suspended.
     fn has_room(&self, stream: &StreamContext) -> bool {
-        let same = |slow: &&SuspendedTurn| slow.attachment.stream.name == stream.name;
-        self.slow.len() < MAX_SUSPENDED
-            && self.slow.iter().filter(same).count() < MAX_SUSPENDED_OF_STREAM
+        let same = |slow: &&SuspendedTurn| slow.queue.stream.name == stream.name;
+        self.suspended.len() < MAX_SUSPENDED
+            && self.suspended.iter().filter(same).count() < MAX_SUSPENDED_OF_STREAM
     }
 
-    fn start(&mut self, setting: &Arc<TurnContext>, turn: Turn) -> TurnFuture {
+    fn start_turn(&mut self, setting: &Arc<TurnContext>, turn: Turn) -> TurnFuture {
         let instance = if turn.fresh { None } else { self.instances.take(&setting.active.handler) };
         Box::pin(turn::run(Arc::clone(setting), turn, instance))
     }
 
-    fn end(&mut self, handler: &Arc<Handler>, ended: FinishedTurn) -> TurnResult {
+    fn finish_turn(&mut self, handler: &Arc<Handler>, ended: FinishedTurn) -> TurnResult {
         if let Some(instance) = ended.instance {
             self.instances.put(handler, instance);
         }
@@ -192,31 +192,31 @@ impl Worker {
     }
 
     /// Resumes the next slow turn for one tick.
-    fn resume(&mut self) {
-        let Some(mut slow) = self.slow.pop_front() else { return };
-        if slow.attachment.is_detached() {
+    fn resume_turn(&mut self) {
+        let Some(mut slow) = self.suspended.pop_front() else { return };
+        if slow.queue.is_detached() {
             return;
         }
         let began = Instant::now();
-        let polled = poll(&mut slow.turn);
+        let polled = poll_turn(&mut slow.future);
         slow.ran += began.elapsed();
         match polled {
             Poll::Ready(ended) => {
                 self.measure(&ended.done, slow.ran);
-                slow.handler.note_times(&mut self.times);
+                slow.handler.record_times(&mut self.times);
                 let mut bytes = ended.bytes;
-                let SuspendedTurn { attachment, handler, turn, .. } = slow;
+                let SuspendedTurn { queue: attachment, handler, future: turn, .. } = slow;
                 drop(turn);
-                let done = self.end(&handler, ended);
-                self.hand_back(&attachment, &mut vec![done], &mut bytes);
-                self.leave(&attachment, handler);
+                let done = self.finish_turn(&handler, ended);
+                self.deliver_results(&attachment, &mut vec![done], &mut bytes);
+                self.release_handler(&attachment, handler);
             }
-            Poll::Pending => self.slow.push_back(slow),
+            Poll::Pending => self.suspended.push_back(slow),
         }
     }
 
     fn drop_retired(&mut self) {
-        let retired = self.queues.retired();
+        let retired = self.scheduler.retired();
         if retired != self.retired {
             self.retired = retired;
             self.instances.drop_retired();
@@ -225,6 +225,6 @@ impl Worker {
 }
 
 /// Polls a turn. Nothing outside the worker can wake a guest, so the waker does nothing.
-fn poll(turn: &mut TurnFuture) -> Poll<FinishedTurn> {
+fn poll_turn(turn: &mut TurnFuture) -> Poll<FinishedTurn> {
     turn.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }

@@ -73,7 +73,7 @@ impl Case {
         let admin = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         fs::write(&file, config(options, rabbit, &redis, admin))?;
         let loaded = LoadedConfig::load(&file)?;
-        loaded.unsupported()?;
+        loaded.check_supported()?;
         let (broker, topology) = broker(&loaded)?;
         let connection = broker.connect("bench").await?;
         topology.prepare(&broker, &connection, false).await?;

@@ -182,7 +182,7 @@ async fn check_store(case: &Case, load: &Load) -> Result<()> {
     loop {
         let page = store.keys(STREAM, &filter).await?;
         for row in page.rows {
-            let job = row.job.map_err(anyhow::Error::msg)?;
+            let job = row.record.map_err(anyhow::Error::msg)?;
             found.insert(row.key.to_string(), job.next);
         }
         filter.cursor = page.cursor;

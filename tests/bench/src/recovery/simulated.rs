@@ -46,13 +46,13 @@ impl Trial {
         let version = Some(version());
         let share = PartitionParams {
             partition: 0,
-            of_stream: 1,
-            of_process: 1,
+            stream_partitions: 1,
+            process_partitions: 1,
             workers: 1,
             version,
             seed,
         };
-        let sequencer = Sequencer::new(loaded.config.settings(stream, &share), &[0], 0);
+        let sequencer = Sequencer::new(loaded.config.sequencer_settings(stream, &share), &[0], 0);
         Self { sequencer, now: 0, delivery: 0, asked: None, job: None }
     }
 
@@ -84,7 +84,7 @@ impl Trial {
                 return Ok(self.now - since);
             }
         }
-        let end = self.job.as_ref().and_then(|loaded| Some(loaded.job.gaps.iter().next()?.end));
+        let end = self.job.as_ref().and_then(|loaded| Some(loaded.record.gaps.iter().next()?.end));
         ensure!(end == Some(GapEnd::Parked), "after all rounds the gap is {end:?}");
         Ok(self.now - since)
     }
@@ -107,8 +107,8 @@ impl Trial {
                         |_| HandlerOutcome::Effect { messages: Vec::new(), complete: false };
                     Input::TurnDone(TurnResult {
                         token: turn.token,
-                        version: version(),
-                        verdicts: turn.events.iter().map(verdict).collect(),
+                        rollout: version(),
+                        outcomes: turn.events.iter().map(verdict).collect(),
                         state: StateUpdate::Keep,
                         failure: None,
                     })
@@ -117,11 +117,17 @@ impl Trial {
                     let shard = batch.shard;
                     let number = batch.number;
                     if let Some(write) = batch.writes.first() {
-                        let job = KeyRecord { incarnation: 1, ..write.job.clone() };
+                        let job = KeyRecord { incarnation: 1, ..write.record.clone() };
                         let state = None;
                         let ids = Vec::new();
-                        let loaded =
-                            LoadedJob { job, state, ids, now: 0, due_in: None, expire_in: None };
+                        let loaded = LoadedJob {
+                            record: job,
+                            state,
+                            ids,
+                            now: 0,
+                            due_in: None,
+                            expire_in: None,
+                        };
                         self.job = Some(Box::new(loaded));
                     }
                     let reply =

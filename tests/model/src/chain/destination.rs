@@ -28,7 +28,7 @@ pub(super) struct ChainPart {
 impl NumberedChunk for ChainPart {
     type Key = u8;
 
-    fn place(&self) -> OutboxPosition {
+    fn position(&self) -> OutboxPosition {
         self.place
     }
 
@@ -176,7 +176,7 @@ impl Destination {
             self.blocks.iter_mut().for_each(|block| block.retain(is_kept));
             self.blocks.retain(|block| !block.is_empty());
         }
-        self.highest = OutboxPosition { commit: found, part: u32::MAX };
+        self.highest = OutboxPosition { commit: found, chunk: u32::MAX };
     }
 
     /// Puts a message under the number that it asks for if that number is free, otherwise under the next one.

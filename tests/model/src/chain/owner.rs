@@ -56,7 +56,7 @@ pub(super) struct Owner {
 /// Returns the messages of a commit, each as a part of its own.
 fn parts(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainPart> {
     (0..).zip(messages).map(move |(part, message)| ChainPart {
-        place: OutboxPosition { commit: number, part },
+        place: OutboxPosition { commit: number, chunk: part },
         message: *message,
         requested: 0,
     })
@@ -139,7 +139,7 @@ impl Owner {
     /// Returns the next call, with at most `limit` parts.
     pub(super) fn call(&self, limit: usize, fault: Option<ChainFault>) -> Call {
         let mut parts: Vec<_> =
-            self.history.next_parts(&self.waiting).take(limit).copied().collect();
+            self.history.next_chunks(&self.waiting).take(limit).copied().collect();
         for part in &mut parts {
             match fault {
                 Some(ChainFault::LostPartsGetNewNumbers) => part.requested = 0,
@@ -176,14 +176,14 @@ impl Owner {
         kept.pop();
         let (parts, numbers): (Vec<_>, Vec<_>) = kept.into_iter().unzip();
         self.history = PublishHistory::default();
-        self.history.answered(&parts, &numbers, true, now);
+        self.history.record_answer(&parts, &numbers, true, now);
     }
 
     /// Drops the messages to give again.
     pub(super) fn drop_lost(&mut self) {
-        let lost: Vec<_> = self.history.next_parts(&[]).copied().collect();
+        let lost: Vec<_> = self.history.next_chunks(&[]).copied().collect();
         let numbers: Vec<u64> = lost.iter().map(|part| part.requested).collect();
-        self.history.answered(&lost, &numbers, true, 0);
+        self.history.record_answer(&lost, &numbers, true, 0);
     }
 
     /// Returns the messages of commits through which all is done for good.

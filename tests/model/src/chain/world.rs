@@ -250,7 +250,7 @@ impl ChainWorld {
         let before = destination.clone();
         match destination.assign(call, *fault) {
             Reply::Done(answers) => {
-                owner.history.checked(*rewinds, *now);
+                owner.history.record_check(*rewinds, *now);
                 self.take(call, &answers, &before);
             }
             // No other owner exists.
@@ -296,8 +296,8 @@ impl ChainWorld {
                 }
             }
         }
-        let progress = owner.history.answered(&call.parts, &numbers, true, *now);
-        owner.waiting.drain(..progress.new_parts);
+        let progress = owner.history.record_answer(&call.parts, &numbers, true, *now);
+        owner.waiting.drain(..progress.new_chunks);
         self.seen.changed += changed as u64;
         if progress.changed != changed {
             broken = broken.or(Some(ChainBroken::WrongCount));
@@ -331,7 +331,7 @@ impl ChainWorld {
         let is_exact = lost.is_subset(&behind) && others.next().is_none();
         let new = behind.difference(&owner.again).count();
         owner.again = behind;
-        let count = owner.history.went_back(has);
+        let count = owner.history.roll_back_to(has);
         if *fault == Some(ChainFault::LostPartsAreDropped) {
             owner.drop_lost();
         }

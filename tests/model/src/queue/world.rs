@@ -298,16 +298,16 @@ impl QueueWorld {
             return self.begin_again();
         }
         let State { store, cursor, open, under_way, ever, .. } = &mut self.state;
-        cursor.begins_at(store.removed + 1);
+        cursor.record_first(store.removed + 1);
         let from = after.number.max(store.removed) as usize;
         let end = from.saturating_add(limit).min(store.entries.len());
         if from >= end {
-            cursor.reached_end(store.removed + 1);
+            cursor.record_end(store.removed + 1);
         }
         let mut is_twice = false;
         for (at, Entry { id, history }) in (1..).zip(&store.entries).take(end).skip(from) {
             let place = QueuePosition { number: at, history: *history };
-            if !cursor.take(place) {
+            if !cursor.accept(place) {
                 self.seen.known += 1;
                 continue;
             }
@@ -367,7 +367,7 @@ impl QueueWorld {
         let is_early = gone.any(|entry| !store.effects.contains(&entry.id));
         store.removed = store.removed.max(end);
         if is_answered {
-            cursor.removed(through);
+            cursor.record_removal(through);
         }
         if is_early {
             self.breaks(QueueBroken::RemovedTooEarly);

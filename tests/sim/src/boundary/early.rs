@@ -43,7 +43,7 @@ impl EarlyAcks {
             }
             Input::TurnDone(done) => {
                 let events = self.turns.remove(&done.token).unwrap_or_default();
-                self.finish(events.iter().take(done.verdicts.len()));
+                self.finish(events.iter().take(done.outcomes.len()));
             }
             _ => {}
         }

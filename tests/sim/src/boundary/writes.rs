@@ -21,8 +21,8 @@ pub(super) fn change_batch(fault: BoundaryFault, batch: &Batch) -> Arc<Batch> {
 fn change_write(fault: BoundaryFault, write: &mut KeyWrite) {
     match fault {
         BoundaryFault::DropASpilledEvent => drop_a_spilled_event(write),
-        BoundaryFault::LoseTheRetryCount => write.job.attempts = 0,
-        BoundaryFault::ForgetTheVersion => write.job.version = None,
+        BoundaryFault::LoseTheRetryCount => write.record.attempts = 0,
+        BoundaryFault::ForgetTheVersion => write.record.rollout = None,
         BoundaryFault::ForgetTheId => write.ids.truncate(write.ids.len().saturating_sub(1)),
         BoundaryFault::SwapMessages => write.messages.reverse(),
         BoundaryFault::LoseAMessage => lose_a_message(write),
@@ -56,12 +56,12 @@ fn lose_a_gap_letter(write: &mut KeyWrite) {
 }
 
 fn lose_a_gap_end(write: &mut KeyWrite) {
-    let gaps = write.job.gaps.iter();
-    write.job.gaps = gaps.filter(|gap| gap.end != GapEnd::Skipped).cloned().collect();
+    let gaps = write.record.gaps.iter();
+    write.record.gaps = gaps.filter(|gap| gap.end != GapEnd::Skipped).cloned().collect();
 }
 
 /// Keeps the empty letter of the skipped sequence.
 fn take_late_for_duplicate(write: &mut KeyWrite) {
     write.letters.retain(|letter| letter.cause != Cause::Late);
-    write.consumed.retain(|id| id.tag != 0);
+    write.removed_letters.retain(|id| id.tag != 0);
 }

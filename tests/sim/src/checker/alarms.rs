@@ -28,7 +28,7 @@ struct FailedTry {
 impl Checker {
     pub(super) fn alarms(&mut self, write: &KeyWrite) {
         let key = &write.key;
-        let job = &write.job;
+        let job = &write.record;
         let mut wrong = None;
         if let Some(gap) = job.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting) {
             let known = self.alarms.waiting.entry(key.clone()).or_default();
@@ -38,13 +38,13 @@ impl Checker {
                 wrong = Some(format!("{gap:?} was never written with the time 0"));
             }
         }
-        if let Some(trouble) = &job.trouble {
+        if let Some(trouble) = &job.failure {
             let incarnation = self.model(key).incarnation;
             let known = self.alarms.troubles.entry(key.clone()).or_default();
             let is_new = known.insert(FailedTry {
                 incarnation,
                 next: job.next,
-                park_generation: job.generation,
+                park_generation: job.park_count,
                 attempts: job.attempts,
                 error: trouble.error.clone(),
             });

@@ -67,7 +67,7 @@ impl Checker {
         let job = &record.job;
         let place = at(key, job.next);
         if job.status == KeyStatus::Parked {
-            let cause = job.trouble.as_ref().map(|trouble| trouble.cause);
+            let cause = job.failure.as_ref().map(|trouble| trouble.cause);
             return match cause {
                 Some(Cause::Gap) => self.parked_at_gap(key, record),
                 Some(Cause::Retry | Cause::Timeout | Cause::Trap | Cause::Limit | Cause::Error) => {

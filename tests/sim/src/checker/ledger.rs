@@ -7,7 +7,7 @@ use super::{Checker, Settled};
 impl Checker {
     pub(super) fn ledger(&mut self, write: &KeyWrite) {
         let key = &write.key;
-        let job = &write.job;
+        let job = &write.record;
         let gaps: Vec<_> = job.gaps.iter().collect();
         let mut wrong = None;
         for pair in gaps.windows(2) {
@@ -39,7 +39,7 @@ impl Checker {
             }
         }
         let parked = job.status == KeyStatus::Parked
-            && job.trouble.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap);
+            && job.failure.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap);
         if parked && !last.is_some_and(|gap| is_there(gap, GapEnd::Parked, job.next)) {
             wrong = Some(format!("{} never came, and is not in {gaps:?}", job.next));
         }

@@ -60,7 +60,7 @@ struct Flight {
 
 impl Watch {
     fn hears(&mut self, decided: Option<&Rollout>) {
-        self.generation = decided.map(|decided| decided.generation);
+        self.generation = decided.map(|decided| decided.number);
         self.version = decided.map(|decided| decided.build.version.clone());
     }
 
@@ -69,7 +69,7 @@ impl Watch {
         let sent = self.commits.values().chain(self.unknown.values());
         let writes = sent.flat_map(|batch| &batch.writes).filter(|write| write.key == *key);
         let dispatched = self.ahead.get(key).map(|(_, to)| *to);
-        writes.map(|write| write.job.next).max().max(dispatched)
+        writes.map(|write| write.record.next).max().max(dispatched)
     }
 
     /// Returns the same before the lane of the key started again.
@@ -92,7 +92,7 @@ impl Watch {
     fn all_reached(&mut self, batch: &Batch) {
         for write in &batch.writes {
             let reached = self.reached.entry(write.key.clone()).or_default();
-            *reached = write.job.next.max(*reached);
+            *reached = write.record.next.max(*reached);
         }
     }
 
@@ -224,7 +224,7 @@ impl Checker {
                 let key = watch.loads.remove(token);
                 match (&key, loaded) {
                     (Some(key), Ok(Some(loaded))) => {
-                        watch.loaded.insert(key.clone(), loaded.job.version_generation());
+                        watch.loaded.insert(key.clone(), loaded.record.rollout_number());
                     }
                     // The decision of the key was removed with its job, as when a job expires.
                     (Some(key), Ok(None)) => {
@@ -236,7 +236,7 @@ impl Checker {
                 if let (Some(key), Ok(Some(loaded))) = (&key, loaded)
                     && let Some(range) = watch.ahead.get_mut(key)
                 {
-                    range.0 = loaded.job.next.clamp(range.0, range.1);
+                    range.0 = loaded.record.next.clamp(range.0, range.1);
                 }
                 // Results of the key's first life, executed on a guess, count for nothing.
                 if let (Some(key), Err(_)) = (&key, loaded) {

@@ -27,7 +27,7 @@ impl Checker {
             if applied.refused.iter().all(|(refused, _)| *refused != index) {
                 self.write(partition, write, applied.time, store);
                 letters.extend(&write.letters);
-                for id in &write.consumed {
+                for id in &write.removed_letters {
                     self.consumed(id, store);
                 }
             }
@@ -41,7 +41,7 @@ impl Checker {
 
     fn write(&mut self, partition: u32, write: &KeyWrite, time: u64, store: &Store) {
         let key = &write.key;
-        if write.job.partition != partition {
+        if write.record.partition != partition {
             self.broke("I2", format!("{key:?}: a write gives the job to another partition"));
         }
         self.condition(write);
@@ -60,20 +60,20 @@ impl Checker {
 
     fn condition(&mut self, write: &KeyWrite) {
         let model = self.model(&write.key);
-        let holds = match write.expect {
+        let holds = match write.condition {
             WriteCondition::Absent => !model.live,
             WriteCondition::Next(next) => model.live && model.next == next,
         };
         if !holds {
             let found = (model.live, model.next);
-            let expected = format!("{:?} applied where (live, next) is {found:?}", write.expect);
+            let expected = format!("{:?} applied where (live, next) is {found:?}", write.condition);
             self.broke("I4", format!("{:?}: a write that expects {expected}", write.key));
         }
     }
 
     /// Checks that no event is executed under an older decision than the events before it.
     fn generation(&mut self, write: &KeyWrite) {
-        let now = write.job.version_generation();
+        let now = write.record.rollout_number();
         let model = self.model(&write.key);
         let before = std::mem::replace(&mut model.generation, now);
         if now < before {
@@ -87,17 +87,17 @@ impl Checker {
         let key = &write.key;
         let next = self.next(key);
         let before = self.model(key).state.clone();
-        if write.job.next < next {
-            self.broke("I1", format!("{} is expected again", at(key, write.job.next)));
+        if write.record.next < next {
+            self.broke("I1", format!("{} is expected again", at(key, write.record.next)));
             return;
         }
-        if self.model(key).completed && write.job.next > next {
+        if self.model(key).completed && write.record.next > next {
             self.broke("end", format!("{} settled beyond the end", at(key, next)));
             return;
         }
         let mut without = Vec::new();
         let mut steps = Vec::new();
-        for sequence in next..write.job.next {
+        for sequence in next..write.record.next {
             let letter = write.letters.iter().find(|l| l.id.sequence == sequence);
             match letter.map(|letter| (letter.cause, &letter.content)) {
                 Some((Cause::Late, LetterContent::Event(event))) => {
@@ -130,31 +130,32 @@ impl Checker {
         }
         let after = handler::changed(before.clone(), &write.state);
         let version =
-            write.job.version.as_deref().map_or("no version", |version| &version.build.version);
+            write.record.rollout.as_deref().map_or("no version", |version| &version.build.version);
         let Some((events, ended)) =
             fold(&self.plan, version, &steps, before.as_ref(), after.as_ref())
         else {
             let sequences: Vec<_> = steps.iter().map(|s| (s.sequence, &s.candidates)).collect();
             let what = format!("no execution of {sequences:?} by {version} explains it");
-            return self.broke("I4", format!("{key:?} settled {next}..{}: {what}", write.job.next));
+            return self
+                .broke("I4", format!("{key:?} settled {next}..{}: {what}", write.record.next));
         };
         let effects = steps.iter().zip(events).map(|(s, e)| (s.sequence, Settled::Effect(e)));
         let settled: Vec<_> = without.into_iter().chain(effects).collect();
         self.ends(write, &settled, ended);
         let now = self.now;
         let model = self.model(key);
-        if write.job.next > next {
+        if write.record.next > next {
             model.settled_at = now;
         }
         model.settled.extend(settled);
-        (model.live, model.next, model.state) = (true, write.job.next, after);
+        (model.live, model.next, model.state) = (true, write.record.next, after);
     }
 
     fn step<'a>(&self, write: &'a KeyWrite, sequence: u64) -> Step<'a> {
         let messages = write.messages.iter().filter(|m| m.sequence == sequence);
-        let digests = &write.job.digests;
+        let digests = &write.record.digests;
         let candidates = self.candidates(&write.key, sequence).iter().filter(|event| {
-            digests.differs(write.job.next, sequence, event.content()) != Some(true)
+            digests.differs(write.record.next, sequence, event.content()) != Some(true)
         });
         Step {
             sequence,
@@ -176,21 +177,24 @@ impl Checker {
     fn ends(&mut self, write: &KeyWrite, settled: &[(u64, Settled)], ended: bool) {
         let key = &write.key;
         let marked = |s: &Settled| s.event().is_some_and(|event| event.end());
-        let last = settled.iter().find(|(sequence, _)| *sequence + 1 == write.job.next);
-        let completed = write.job.status == KeyStatus::Completed;
+        let last = settled.iter().find(|(sequence, _)| *sequence + 1 == write.record.next);
+        let completed = write.record.status == KeyStatus::Completed;
         let was = self.model(key).completed;
         // A refused or skipped event with the end mark may or may not end its key.
         let may = was || ended || last.is_some_and(|(_, settled)| marked(settled));
         if (ended || was) && !completed {
-            self.broke("end", format!("{} has ended and is not closed", at(key, write.job.next)));
+            self.broke(
+                "end",
+                format!("{} has ended and is not closed", at(key, write.record.next)),
+            );
         }
         if completed && !may {
-            self.broke("end", format!("{} is closed without an end", at(key, write.job.next)));
+            self.broke("end", format!("{} is closed without an end", at(key, write.record.next)));
         }
         // Events that are held beyond the end must be lettered first.
         let ttl = self.plan.settings.complete_ttl;
         let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
-        if completed && !expires && write.job.spilled.count == 0 {
+        if completed && !expires && write.record.spilled.count == 0 {
             self.broke("end", format!("{key:?} is closed and does not expire as set"));
         }
         self.model(key).completed = completed;
@@ -199,7 +203,7 @@ impl Checker {
     /// Checks that the incarnation, which ids of messages contain, never changes within a life.
     fn incarnation(&mut self, write: &KeyWrite, time: u64) {
         let model = self.model(&write.key);
-        let written = if write.job.incarnation == 0 { time } else { write.job.incarnation };
+        let written = if write.record.incarnation == 0 { time } else { write.record.incarnation };
         if model.incarnation == 0 {
             model.incarnation = written;
         }
@@ -238,7 +242,7 @@ impl Checker {
         for (sequence, event) in &write.spill {
             let place = at(key, *sequence);
             let versions = self.candidates(key, *sequence);
-            if *sequence < write.job.next {
+            if *sequence < write.record.next {
                 self.broke("I5", format!("{place} is spilled below next"));
             } else if !versions.contains(event) {
                 self.broke("I5", format!("{place} is spilled and was never shown"));
@@ -251,10 +255,10 @@ impl Checker {
         }
         let Some(record) = store.records.get(key) else { return };
         let held = record.spill.len() as u64;
-        let spilled = write.job.spilled;
+        let spilled = write.record.spilled;
         let outside = record.spill.keys().find(|sequence| !spilled.spans(**sequence));
         // The job of an ended key counts the events that are not lettered yet; the rest leaves with the last page.
-        let ended = write.job.status == KeyStatus::Completed;
+        let ended = write.record.status == KeyStatus::Completed;
         if !ended && (held > spilled.count || outside.is_some()) {
             self.broke("I5", format!("{key:?}: {spilled:?} for {held}, outside {outside:?}"));
         }
@@ -277,8 +281,8 @@ impl Checker {
     /// Checks that durable counts stay within their settings.
     fn counts(&mut self, write: &KeyWrite) {
         let settings = &self.plan.settings;
-        let attempts = write.job.attempts;
-        let rounds = write.job.rounds;
+        let attempts = write.record.attempts;
+        let rounds = write.record.rounds;
         if attempts > settings.retry.attempts.max(2) {
             self.broke("retry", format!("{:?}: {attempts} attempts", write.key));
         } else if rounds > settings.gap.attempts + 1 {
@@ -289,10 +293,10 @@ impl Checker {
     /// Checks that the due index has a key that can progress with the events in the store.
     fn due(&mut self, write: &KeyWrite, store: &Store) {
         let Some(record) = store.records.get(&write.key) else { return };
-        let stopped = matches!(write.job.status, KeyStatus::Parked | KeyStatus::Completed);
-        let runnable = record.spill.contains_key(&write.job.next);
+        let stopped = matches!(write.record.status, KeyStatus::Parked | KeyStatus::Completed);
+        let runnable = record.spill.contains_key(&write.record.next);
         if runnable && !stopped && write.due_in.is_none() {
-            let place = at(&write.key, write.job.next);
+            let place = at(&write.key, write.record.next);
             self.broke("due", format!("{place} is spilled and runnable, and has no due entry"));
         }
     }

@@ -52,7 +52,7 @@ impl Store {
             return (CommitReply::Applied(fence.reply.clone()), false);
         }
         let mut reply = AppliedCommit { time: Self::time(now), ..AppliedCommit::default() };
-        reply.known = self.known(batch);
+        reply.existing_letters = self.known(batch);
         let mut messages = Vec::new();
         for (index, write) in batch.writes.iter().enumerate() {
             match self.refusal(partition, write) {
@@ -88,7 +88,7 @@ impl Store {
 
     fn refusal(&self, partition: u32, write: &KeyWrite) -> Option<WriteRefusal> {
         let Some(record) = self.records.get(&write.key) else {
-            return match write.expect {
+            return match write.condition {
                 WriteCondition::Absent => None,
                 WriteCondition::Next(_) => Some(WriteRefusal::Next(None))
                     .filter(|_| !self.is_broken(Breakage::StoreIgnoresTheCondition)),
@@ -101,14 +101,16 @@ impl Store {
             return None;
         }
         let next = record.job.next;
-        let theirs = record.job.takeovers != write.job.takeovers;
-        if record.job.partition != partition || (theirs && write.expect != WriteCondition::Absent) {
+        let theirs = record.job.takeovers != write.record.takeovers;
+        if record.job.partition != partition
+            || (theirs && write.condition != WriteCondition::Absent)
+        {
             return Some(WriteRefusal::Partition(next));
         }
-        if write.expect != WriteCondition::Next(next) {
+        if write.condition != WriteCondition::Next(next) {
             return Some(WriteRefusal::Next(Some(next)));
         }
-        let is_older = write.job.version_generation() < record.job.version_generation();
+        let is_older = write.record.rollout_number() < record.job.rollout_number();
         is_older.then_some(WriteRefusal::Version)
     }
 
@@ -119,7 +121,7 @@ impl Store {
         reply: &mut AppliedCommit,
         messages: &mut Vec<Message>,
     ) {
-        let mut job = write.job.clone();
+        let mut job = write.record.clone();
         job.fill_times(reply.time);
         let forgets = self.is_broken(Breakage::StoreForgetsSpills);
         let record =
@@ -129,21 +131,25 @@ impl Store {
         for (sequence, event) in &write.spill {
             if let Some(held) = record.spill.get(sequence) {
                 let same = held.content() == event.content();
-                reply.present.push(ExistingSpill { write: index, sequence: *sequence, same });
+                reply.existing_spills.push(ExistingSpill {
+                    write: index,
+                    sequence: *sequence,
+                    same,
+                });
             } else if !forgets {
                 record.spill.insert(*sequence, event.clone());
             }
         }
-        record.spill.retain(|sequence, _| *sequence >= write.job.next);
-        if write.job.spilled.count == 0 {
+        record.spill.retain(|sequence, _| *sequence >= write.record.next);
+        if write.record.spilled.count == 0 {
             record.spill.clear();
         }
         record.ids.extend(write.ids.iter().map(|taken| (taken.sequence, *taken)));
-        let from = write.job.ids_from;
+        let from = write.record.ids_from;
         record.ids.retain(|sequence, _| from != 0 && *sequence >= from);
         record.due_at = write.due_in.map(|wait| reply.time.saturating_add(wait));
         record.expires_at = write.expire_in.map(|wait| reply.time.saturating_add(wait));
-        for id in &write.consumed {
+        for id in &write.removed_letters {
             self.letters.remove(id);
         }
         for letter in &write.letters {

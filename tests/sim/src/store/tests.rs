@@ -13,12 +13,12 @@ use super::{Claim, Store};
 fn write(expect: WriteCondition, next: u64) -> KeyWrite {
     KeyWrite {
         key: Key::from("k"),
-        expect,
-        job: KeyRecord { next, ..KeyRecord::new(1, 0) },
+        condition: expect,
+        record: KeyRecord { next, ..KeyRecord::new(1, 0) },
         state: StateUpdate::Put(Bytes::from_static(b"s")),
         messages: Vec::new(),
         letters: Vec::new(),
-        consumed: Vec::new(),
+        removed_letters: Vec::new(),
         spill: Vec::new(),
         ids: [].into_iter().collect(),
         due_in: None,
@@ -90,15 +90,15 @@ fn spilled_events_are_put_once_and_removed_below_next() {
     let claim = claimed(&mut store, 0);
     let mut spill = write(WriteCondition::Absent, 1);
     spill.spill = vec![(2, event(2, b"a")), (3, event(3, b"b"))];
-    spill.job.spilled.count = 2;
+    spill.record.spilled.count = 2;
     store.commit(0, claim, &batch(1, vec![spill.clone()]), 0);
-    spill.expect = WriteCondition::Next(1);
+    spill.condition = WriteCondition::Next(1);
     spill.spill = vec![(2, event(2, b"other"))];
     let (reply, _) = store.commit(0, claim, &batch(2, vec![spill]), 0);
     let CommitReply::Applied(applied) = reply else { panic!("{reply:?}") };
-    assert!(!applied.present[0].same);
+    assert!(!applied.existing_spills[0].same);
     let mut settle = write(WriteCondition::Next(1), 3);
-    settle.job.spilled.count = 1;
+    settle.record.spilled.count = 1;
     store.commit(0, claim, &batch(3, vec![settle]), 0);
     let (events, end) = store.read_spill(&Key::from("k"), 0, 9, 9_999);
     assert_eq!((events.len(), events[0].0, end), (1, 3, true));

@@ -187,7 +187,7 @@ impl World {
     /// Activates a newer version, or sometimes an older one. Owners learn of it at different times, and some lack the
     /// decided version for a while.
     fn new_version(&mut self) {
-        let generation = self.decided.generation + 1;
+        let generation = self.decided.number + 1;
         let name = format!("sim@1.{generation}.0");
         let name = if generation.is_multiple_of(3) { FIRST_VERSION } else { &name };
         self.before = std::mem::replace(&mut self.decided, decided(generation, name));
@@ -209,7 +209,7 @@ impl World {
     /// earlier decision.
     fn swap(&mut self, id: u64, decided: Arc<Rollout>, is_here: bool) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
-        if decided.generation < owner.decided.generation {
+        if decided.number < owner.decided.number {
             return;
         }
         let version = is_here.then(|| Arc::clone(&decided));

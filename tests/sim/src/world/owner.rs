@@ -64,7 +64,7 @@ impl World {
         }
         let decided = Arc::clone(if lags { &self.before } else { &self.decided });
         let version = (!lacks).then(|| Arc::clone(&decided));
-        settings.version.clone_from(&version);
+        settings.rollout.clone_from(&version);
         settings.seed = self.rng.next();
         let clock = self.rng.below(1_000_000);
         let now = clock + self.now;

@@ -103,7 +103,7 @@ fn messages(batch: &Batch, applied: &AppliedCommit) -> Vec<Message> {
     let writes = batch.writes.iter().enumerate().filter(|(index, _)| !refused(*index));
     writes
         .flat_map(|(_, write)| {
-            let incarnation = match write.job.incarnation {
+            let incarnation = match write.record.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,
             };

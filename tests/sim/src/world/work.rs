@@ -20,8 +20,8 @@ impl World {
     pub(super) fn execute(&mut self, owner: u64, version: &Arc<Rollout>, turn: &Turn) {
         let mut done = TurnResult {
             token: turn.token,
-            version: Arc::clone(version),
-            verdicts: Vec::new(),
+            rollout: Arc::clone(version),
+            outcomes: Vec::new(),
             state: StateUpdate::Keep,
             failure: None,
         };
@@ -37,7 +37,7 @@ impl World {
                 break;
             }
             if nature == Nature::Rejected {
-                done.verdicts.push(HandlerOutcome::Rejected("simulated".into()));
+                done.outcomes.push(HandlerOutcome::Rejected("simulated".into()));
                 if event.end() {
                     break;
                 }
@@ -56,7 +56,7 @@ impl World {
             let messages = effect.messages;
             let complete = effect.complete;
             bytes += messages.iter().map(Message::memory).sum::<usize>();
-            done.verdicts.push(HandlerOutcome::Effect { messages, complete });
+            done.outcomes.push(HandlerOutcome::Effect { messages, complete });
             if ends || bytes >= turn.bytes || self.rng.permille(self.plan.handler.stops_early) {
                 break;
             }

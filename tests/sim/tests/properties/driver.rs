@@ -119,11 +119,11 @@ impl Driver {
         let (token, events) = self.turns.iter().nth(index).map(|(t, n)| (*t, *n))?;
         self.turns.remove(&token);
         done.token = token;
-        done.verdicts.truncate(events);
-        if done.verdicts.len() == events {
+        done.outcomes.truncate(events);
+        if done.outcomes.len() == events {
             done.failure = None;
-        } else if done.verdicts.is_empty() && done.failure.is_none() {
-            done.verdicts.push(HandlerOutcome::Rejected("nonsense".into()));
+        } else if done.outcomes.is_empty() && done.failure.is_none() {
+            done.outcomes.push(HandlerOutcome::Rejected("nonsense".into()));
         }
         Some(done)
     }
@@ -188,7 +188,7 @@ fn possible(reply: CommitReply, batch: &Batch) -> CommitReply {
     applied.refused.retain(|(index, _)| *index < writes);
     applied.refused.sort_by_key(|(index, _)| *index);
     applied.refused.dedup_by_key(|(index, _)| *index);
-    applied.present.retain(|present| {
+    applied.existing_spills.retain(|present| {
         let write = batch.writes.get(present.write);
         write.is_some_and(|write| write.spill.iter().any(|(s, _)| *s == present.sequence))
     });

@@ -69,7 +69,7 @@ fn version() -> impl Strategy<Value = Arc<Rollout>> {
 
 fn decided(generation: u64) -> Arc<Rollout> {
     let version = format!("h@{}.0.0", 1 + generation % 2).into();
-    Arc::new(Rollout { generation, build: Build { version, digest: FileDigest([0; 32]) } })
+    Arc::new(Rollout { number: generation, build: Build { version, digest: FileDigest([0; 32]) } })
 }
 
 fn change() -> impl Strategy<Value = StateUpdate> {
@@ -124,11 +124,11 @@ fn job() -> impl Strategy<Value = KeyRecord> {
             status,
             attempts,
             rounds,
-            version: (next % 4 > 0).then(|| decided(next % 4)),
+            rollout: (next % 4 > 0).then(|| decided(next % 4)),
             spilled: if count == 0 { SpillExtent::default() } else { spilled },
-            trouble,
+            failure: trouble,
             digests: digests.into_iter().collect(),
-            holes: holes.into_iter().collect(),
+            skipped: holes.into_iter().collect(),
             ids_from,
             gaps: (0..next % 3).map(gap).collect(),
             id_times: (0..next % 4)
@@ -149,7 +149,7 @@ fn loaded() -> impl Strategy<Value = Result<Option<Box<KeySnapshot>>, String>> {
     let times = (any::<u64>(), option(), option());
     let some = (job(), ids, times).prop_map(|(job, ids, (now, due_in, expire_in))| {
         let state = Some(Bytes::from_static(b"state"));
-        Ok(Some(Box::new(KeySnapshot { job, state, ids, now, due_in, expire_in })))
+        Ok(Some(Box::new(KeySnapshot { record: job, state, ids, now, due_in, expire_in })))
     });
     prop_oneof![2 => Just(Ok(None)), 3 => some, 1 => text().prop_map(Err)]
 }
@@ -175,7 +175,13 @@ fn turn_done() -> impl Strategy<Value = Input> {
         });
     (token(), version(), vec(verdict(), 0..5), change(), proptest::option::of(failure)).prop_map(
         |(token, version, verdicts, state, failure)| {
-            Input::TurnDone(TurnResult { token, version, verdicts, state, failure })
+            Input::TurnDone(TurnResult {
+                token,
+                rollout: version,
+                outcomes: verdicts,
+                state,
+                failure,
+            })
         },
     )
 }
@@ -190,10 +196,13 @@ fn reply() -> impl Strategy<Value = CommitReply> {
     let present = (0..3usize, sequence(), any::<bool>())
         .prop_map(|(write, sequence, same)| ExistingSpill { write, sequence, same });
     let known = vec(0..3usize, 0..3);
-    let applied =
-        (any::<u64>(), vec((0..3usize, refusal), 0..3), vec(present, 0..3), known).prop_map(
-            |(time, refused, present, known)| AppliedCommit { time, refused, present, known },
-        );
+    let applied = (any::<u64>(), vec((0..3usize, refusal), 0..3), vec(present, 0..3), known)
+        .prop_map(|(time, refused, present, known)| AppliedCommit {
+            time,
+            refused,
+            existing_spills: present,
+            existing_letters: known,
+        });
     prop_oneof![
         20 => applied.prop_map(CommitReply::Applied),
         4 => Just(CommitReply::Unknown),
@@ -285,7 +294,7 @@ pub(crate) fn settings() -> impl Strategy<Value = SequencerSettings> {
             quantum,
             max_loads: 2,
             max_outbox: 10,
-            keep_bytes: 20_000,
+            commit_history_bytes: 20_000,
             forward_letters: first == 0,
             lane_buffer: 3,
             spill_after: 100,
@@ -317,7 +326,7 @@ pub(crate) fn settings() -> impl Strategy<Value = SequencerSettings> {
             due_poll: 5_000,
             complete_ttl: 1_000,
             key_ttl: Some(10_000),
-            version: Some(decided(2)),
+            rollout: Some(decided(2)),
             seed: 1,
         }
     })

@@ -30,12 +30,14 @@ pub async fn numbers_hold_through_crashes(fixture: &mut impl Fixture) {
         while sent < parts.len() {
             let end = (sent + 1 + random(7) as usize).min(parts.len());
             let giver = Giver { to: to.clone(), ..Giver::exchange(fixture.store(), epoch) };
-            let giver = giver.with(|origin| (origin.before, origin.done) = (before, done as u64));
+            let giver = giver.with(|origin| {
+                (origin.last_confirmed, origin.published_commit) = (before, done as u64);
+            });
             let group = parts[sent..end].to_vec();
             for _ in 0..=random(2) {
                 giver::done(giver.send(fixture.store(), group.clone()).await);
             }
-            (sent, before) = (end, Some(parts[end - 1].place));
+            (sent, before) = (end, Some(parts[end - 1].position));
             done += random((sent - done) as u64 + 1) as usize;
             if random(4) == 0 {
                 // Another owner begins with all messages that are not marked done.
@@ -70,7 +72,7 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
         for step in 0..60 {
             let giver = Giver {
                 to: to.clone(),
-                rules: DestinationRules { numbers: Some(numbers), queue: None },
+                rules: DestinationRules { numbering: Some(numbers), queue_limit: None },
                 ..Giver::exchange(fixture.store(), epoch)
             };
             let mut fresh = |below: u64| {
@@ -81,7 +83,7 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
             let (found, expected) = match random(8) {
                 // The owner continues.
                 0..3 => {
-                    let giver = giver.with(|origin| origin.done = done);
+                    let giver = giver.with(|origin| origin.published_commit = done);
                     let mut parts = Vec::new();
                     let mut expected = Vec::new();
                     for _ in 0..=random(3) {
@@ -99,8 +101,9 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
                 3 => {
                     epoch += 1;
                     done += random(commit - done + 1);
-                    let giver = giver.with(|origin| (origin.epoch, origin.done) = (epoch, done));
-                    let left = history.iter().filter(|(part, _)| part.place.commit > done);
+                    let giver = giver
+                        .with(|origin| (origin.epoch, origin.published_commit) = (epoch, done));
+                    let left = history.iter().filter(|(part, _)| part.position.commit > done);
                     let (parts, sent): (Vec<_>, Vec<_>) = left.cloned().unzip();
                     let expected = sent.into_iter().flatten().map(AssignItemReply::Known).collect();
                     (giver::done(giver.send(fixture.store(), parts).await), expected)

@@ -29,14 +29,14 @@ impl Giver {
     pub(in crate::conformance) fn exchange(store: &dyn Store, epoch: u64) -> Self {
         Self {
             to: Destination::Exchange("next".into()),
-            rules: DestinationRules { numbers: Some(NUMBERS), queue: None },
+            rules: DestinationRules { numbering: Some(NUMBERS), queue_limit: None },
             origin: Some(OriginOutbox {
                 partition: Partition { stream: "first".into(), number: 3 },
                 shard: 0,
                 epoch,
-                found: u64::MAX >> 12,
-                before: None,
-                done: 0,
+                claimed_commit: u64::MAX >> 12,
+                last_confirmed: None,
+                published_commit: 0,
             }),
             shard: shard_of("key-0", store.shards()),
         }
@@ -48,7 +48,7 @@ impl Giver {
         numbers: Option<NumberingSettings>,
         limit: u64,
     ) -> Self {
-        let rules = DestinationRules { numbers, queue: Some(limit) };
+        let rules = DestinationRules { numbering: numbers, queue_limit: Some(limit) };
         Self { to: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
     }
 
@@ -58,7 +58,7 @@ impl Giver {
     }
 
     pub(in crate::conformance) fn lot(&self, parts: Vec<OutboxChunk>) -> AssignGroup {
-        AssignGroup { origin: self.origin.clone(), parts }
+        AssignGroup { origin: self.origin.clone(), chunks: parts }
     }
 
     pub(in crate::conformance) async fn send_lots(
@@ -67,8 +67,13 @@ impl Giver {
         lots: Vec<AssignGroup>,
     ) -> AssignReply {
         let Self { to, rules, shard, .. } = self;
-        let assign =
-            AssignRequest { to: to.clone(), shard: *shard, rules: *rules, witness: None, lots };
+        let assign = AssignRequest {
+            destination: to.clone(),
+            shard: *shard,
+            rules: *rules,
+            witness: None,
+            groups: lots,
+        };
         store.assign(Arc::new(assign)).await.expect("an answer")
     }
 
@@ -108,7 +113,8 @@ impl Giver {
         to: u64,
     ) -> Vec<(u64, String)> {
         let wanted = [from..=to];
-        let kept = store.retained(&self.to, &key.into(), &wanted, 1 << 20).await.expect("a read");
+        let kept =
+            store.retained_messages(&self.to, &key.into(), &wanted, 1 << 20).await.expect("a read");
         kept.iter().map(|event| (event.sequence().expect("a number"), data(event))).collect()
     }
 
@@ -121,7 +127,10 @@ impl Giver {
 pub(in crate::conformance) fn part(commit: u64, part: u32, items: &[Arc<Event>]) -> OutboxChunk {
     let item =
         |event: &Arc<Event>| AssignItem { event: Arc::clone(event), partition: 0, number: 0 };
-    OutboxChunk { place: OutboxPosition { commit, part }, items: items.iter().map(item).collect() }
+    OutboxChunk {
+        position: OutboxPosition { commit, chunk: part },
+        items: items.iter().map(item).collect(),
+    }
 }
 
 pub(in crate::conformance) fn done(reply: AssignReply) -> Vec<AssignItemReply> {

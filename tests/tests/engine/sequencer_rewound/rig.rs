@@ -52,15 +52,15 @@ pub(crate) fn settings(keep_bytes: usize) -> SequencerSettings {
     let stream = loaded.config.streams.values().next().expect("a stream");
     let share = PartitionParams {
         partition: 0,
-        of_stream: 1,
-        of_process: 1,
+        stream_partitions: 1,
+        process_partitions: 1,
         workers: 1,
         version: Some(version()),
         seed: 1,
     };
-    let settings = loaded.config.settings(stream, &share);
-    assert!(settings.keep_bytes > 1 << 20, "a shared store may go back");
-    SequencerSettings { keep_bytes, ..settings }
+    let settings = loaded.config.sequencer_settings(stream, &share);
+    assert!(settings.commit_history_bytes > 1 << 20, "a shared store may go back");
+    SequencerSettings { commit_history_bytes: keep_bytes, ..settings }
 }
 
 impl Rig {
@@ -143,8 +143,8 @@ impl Rig {
             let answer = match effect {
                 Effect::Run(turn) => Input::TurnDone(TurnResult {
                     token: turn.token,
-                    version: version(),
-                    verdicts: vec![HandlerOutcome::Effect {
+                    rollout: version(),
+                    outcomes: vec![HandlerOutcome::Effect {
                         messages: Vec::new(),
                         complete: false,
                     }],
@@ -172,7 +172,7 @@ impl Rig {
                 Effect::Load { token, key } => {
                     let record = self.record().filter(|_| &*key == "a");
                     let loaded = record.map(|(job, _)| KeySnapshot {
-                        job,
+                        record: job,
                         state: self.with_state.then(|| vec![0; 100].into()),
                         ids: Vec::new(),
                         now: self.now,
@@ -259,7 +259,7 @@ impl Rig {
         let mut applied = AppliedCommit { time, ..AppliedCommit::default() };
         let next = self.record().map(|(job, _)| job.next);
         let holds = |write: &KeyWrite| {
-            write.expect == next.map_or(WriteCondition::Absent, WriteCondition::Next)
+            write.condition == next.map_or(WriteCondition::Absent, WriteCondition::Next)
         };
         let refuses = std::mem::take(&mut self.refuses);
         for (at, write) in batch.writes.iter().enumerate() {
@@ -272,7 +272,7 @@ impl Rig {
             for (sequence, event) in &write.spill {
                 if let Some(there) = spilled.get(sequence).filter(|_| holds(write)) {
                     let same = there.content() == event.content();
-                    applied.present.push(ordain_core::ExistingSpill {
+                    applied.existing_spills.push(ordain_core::ExistingSpill {
                         write: at,
                         sequence: *sequence,
                         same,
@@ -281,7 +281,7 @@ impl Rig {
             }
         }
         let there = || self.stored.iter().flat_map(|(stored, _)| &stored.letters);
-        applied.known = (0..batch.letters.len())
+        applied.existing_letters = (0..batch.letters.len())
             .filter(|at| there().any(|letter| letter.id == batch.letters[*at].id))
             .collect();
         self.stored.push((batch, applied.clone()));
@@ -298,11 +298,11 @@ impl Rig {
         for write in applied.flat_map(|(batch, _)| &batch.writes) {
             let mut spilled = record.take().map(|(_, spilled)| spilled).unwrap_or_default();
             spilled.extend(write.spill.iter().cloned());
-            spilled.retain(|sequence, _| *sequence >= write.job.next);
-            if write.job.spilled.count == 0 {
+            spilled.retain(|sequence, _| *sequence >= write.record.next);
+            if write.record.spilled.count == 0 {
                 spilled.clear();
             }
-            record = Some((write.job.clone(), spilled));
+            record = Some((write.record.clone(), spilled));
         }
         record
     }

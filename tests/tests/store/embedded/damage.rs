@@ -181,13 +181,14 @@ async fn damaged_acceptance_is_detected() {
     for number in 0..COMMITS {
         let accepted = event(&format!("key-{number}"), 1, "data");
         let item = AssignItem { event: accepted, partition: 0, number: 0 };
-        let part = OutboxChunk { place: OutboxPosition { commit: 0, part: 0 }, items: vec![item] };
+        let part =
+            OutboxChunk { position: OutboxPosition { commit: 0, chunk: 0 }, items: vec![item] };
         let assign = AssignRequest {
-            to: Destination::Stream("s".into()),
+            destination: Destination::Stream("s".into()),
             shard: 0,
-            rules: DestinationRules { numbers: None, queue: Some(1_000) },
+            rules: DestinationRules { numbering: None, queue_limit: Some(1_000) },
             witness: None,
-            lots: vec![AssignGroup { origin: None, parts: vec![part] }],
+            groups: vec![AssignGroup { origin: None, chunks: vec![part] }],
         };
         rig.store().assign(Arc::new(assign)).await.expect("an answer");
         rig.store().flush().await.expect("an answer");

@@ -101,7 +101,7 @@ impl Fixture for Rig {
 
     async fn garble(&mut self, stream: &str, key: &str, bytes: Vec<u8>) {
         let store = self.store.as_ref().expect("an open store");
-        store.overwrite_job(stream, key, bytes).await.expect("garbage");
+        store.overwrite_record(stream, key, bytes).await.expect("garbage");
     }
 }
 

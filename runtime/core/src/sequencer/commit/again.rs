@@ -55,7 +55,7 @@ impl KeptCommit {
         let writes = batch.writes.iter().enumerate().filter(|(at, _)| !refused(at));
         let mut writes: Vec<KeyWrite> = writes.map(|(_, write)| write.clone()).collect();
         for write in &mut writes {
-            write.job.fill_times(applied.time);
+            write.record.fill_times(applied.time);
         }
         Batch { writes, letters: batch.letters.clone(), ..**batch }
     }
@@ -64,16 +64,16 @@ impl KeptCommit {
 /// Returns a batch whose writes never apply, without letters. It has one extra write, for a key
 /// that no event has. The refusal of this write shows that the void batch was applied, not an
 /// earlier sending.
-fn void(batch: &Batch) -> Batch {
+fn void_batch(batch: &Batch) -> Batch {
     let mut writes = batch.writes.clone();
     writes.push(KeyWrite {
         key: "".into(),
-        expect: WriteCondition::Absent,
-        job: KeyRecord::new(0, 0),
+        condition: WriteCondition::Absent,
+        record: KeyRecord::new(0, 0),
         state: StateUpdate::Keep,
         messages: Vec::new(),
         letters: Vec::new(),
-        consumed: Vec::new(),
+        removed_letters: Vec::new(),
         spill: Vec::new(),
         ids: SmallVec::new(),
         due_in: None,
@@ -81,7 +81,7 @@ fn void(batch: &Batch) -> Batch {
     });
     for write in &mut writes {
         // No job reaches this value, which is after the last possible sequence.
-        write.expect = WriteCondition::Next(u64::MAX);
+        write.condition = WriteCondition::Next(u64::MAX);
     }
     Batch { writes, letters: Vec::new(), ..*batch }
 }
@@ -107,11 +107,11 @@ impl InFlightBatch {
 }
 
 /// Returns the memory cost of a batch, in bytes.
-fn memory(batch: &Batch) -> usize {
+fn batch_memory(batch: &Batch) -> usize {
     let write = |write: &KeyWrite| {
         let messages = write.messages.iter().map(|emitted| &emitted.message);
         size_of::<KeyWrite>()
-            + 4 * write.job.digests.iter().len()
+            + 4 * write.record.digests.iter().len()
             + write.state.memory()
             + messages.map(Message::memory).sum::<usize>()
             + write.letters.iter().map(DeadLetter::memory).sum::<usize>()
@@ -127,12 +127,12 @@ impl Sequencer {
     /// Keeps a commit in case the store loses it, together with the previous commits that fit.
     /// Beyond `keep_bytes`, the shard with the most bytes drops its oldest commit, because a commit
     /// without its predecessors is useless. A shard that is recovering commits drops none.
-    pub(super) fn keep(&mut self, batch: &Arc<Batch>, applied: &AppliedCommit) {
-        if self.settings.keep_bytes == 0 {
+    pub(super) fn retain_commit(&mut self, batch: &Arc<Batch>, applied: &AppliedCommit) {
+        if self.settings.commit_history_bytes == 0 {
             return;
         }
-        let bytes = memory(batch);
-        let kept = &mut self.shards[batch.shard as usize].kept;
+        let bytes = batch_memory(batch);
+        let kept = &mut self.shards[batch.shard as usize].history;
         kept.bytes += bytes;
         kept.commits.push_back(KeptCommit {
             batch: Arc::clone(batch),
@@ -140,21 +140,21 @@ impl Sequencer {
             bytes,
         });
         self.memory += bytes;
-        self.kept += bytes;
-        while self.kept > self.settings.keep_bytes
-            && let shards = self.shards.iter_mut().filter(|shard| !shard.makes_again())
-            && let Some(most) = shards.max_by_key(|shard| shard.kept.bytes)
-            && let Some(commit) = most.kept.commits.pop_front()
+        self.history_bytes += bytes;
+        while self.history_bytes > self.settings.commit_history_bytes
+            && let shards = self.shards.iter_mut().filter(|shard| !shard.is_recovering())
+            && let Some(most) = shards.max_by_key(|shard| shard.history.bytes)
+            && let Some(commit) = most.history.commits.pop_front()
         {
-            most.kept.bytes -= commit.bytes;
+            most.history.bytes -= commit.bytes;
             self.memory -= commit.bytes;
-            self.kept -= commit.bytes;
+            self.history_bytes -= commit.bytes;
         }
     }
 
     /// Marks all shards as in doubt: the store was unreachable, or another server is its master
     /// now.
-    pub(in super::super) fn store_may_have_gone_back(&mut self) {
+    pub(in super::super) fn doubt_all_shards(&mut self) {
         for shard in &mut self.shards {
             shard.in_doubt = true;
         }
@@ -162,12 +162,12 @@ impl Sequencer {
 
     /// Queries the last commit of a shard in doubt by an empty commit, unless a batch in flight
     /// will reveal it. A shard without commits may still have lost its claim.
-    pub(super) fn ask_if_in_doubt(&mut self, shard: usize) {
+    pub(super) fn query_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
         if !std::mem::take(&mut state.in_doubt) {
             return;
         }
-        state.asked = true;
+        state.query_sent = true;
         if state.sending.is_empty() {
             let batch = self.new_batch(shard);
             self.send(batch, Vec::new(), Vec::new(), 0);
@@ -176,32 +176,32 @@ impl Sequencer {
 
     /// Recovers lost commits, because the store differs from this owner's last commit. The store's
     /// last commit of this owner is number `last`, or is another owner's.
-    pub(super) fn rewound(&mut self, shard: u32, found: &str, last: Option<u64>) {
+    pub(super) fn recover_commits(&mut self, shard: u32, found: &str, last: Option<u64>) {
         let state = &mut self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
         let first = last.map_or(u64::MAX, |last| last.saturating_add(1));
-        let oldest = state.kept.commits.front().map_or(newest + 1, |commit| commit.batch.number);
+        let oldest = state.history.commits.front().map_or(newest + 1, |commit| commit.batch.number);
         if first > newest {
-            return self.give_up(shard, found);
+            return self.stop_rolled_back(shard, found);
         }
         if first < oldest {
             let found = format!(
                 "{found}: commits {first} to {newest} are lost, and memory keeps only \
                  those from {oldest} on"
             );
-            return self.give_up(shard, &found);
+            return self.stop_rolled_back(shard, &found);
         }
-        let missing = state.kept.commits.iter().filter(|commit| commit.batch.number >= first);
+        let missing = state.history.commits.iter().filter(|commit| commit.batch.number >= first);
         state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
         if let Some(flight) = &state.in_flight {
-            state.sending.push_back(Arc::new(void(&flight.batch)));
+            state.sending.push_back(Arc::new(void_batch(&flight.batch)));
         }
         state.tries = 0;
-        state.gone_back = true;
+        state.rolled_back = true;
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
-    fn give_up(&mut self, shard: u32, found: &str) {
+    fn stop_rolled_back(&mut self, shard: u32, found: &str) {
         let state = &self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
         let detail = format!("this owner's last commit was number {newest}, but {found}");
@@ -209,23 +209,23 @@ impl Sequencer {
     }
 
     /// Handles the reply to a recovered commit: the store has the commit again, or still.
-    pub(super) fn made_again(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
+    pub(super) fn recommitted(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
         let state = &mut self.shards[batch.shard as usize];
         let number = batch.number;
-        let commit = state.kept.commits.iter_mut().rfind(|commit| commit.batch.number == number);
+        let commit = state.history.commits.iter_mut().rfind(|commit| commit.batch.number == number);
         let Some(commit) = commit.filter(|commit| commit.applied != applied) else { return };
         if !applied.refused.is_empty() {
             let found =
                 format!("commit {number} cannot be made again: its keys have changed since");
-            return self.give_up(batch.shard, &found);
+            return self.stop_rolled_back(batch.shard, &found);
         }
         commit.batch = batch;
         commit.applied = applied;
-        self.stats.rewound += 1;
+        self.stats.recommitted += 1;
     }
 
     /// Discards the data read from a shard before all of its commits were recovered.
-    pub(super) fn read_again(&mut self, shard: u32) {
+    pub(super) fn discard_reads(&mut self, shard: u32) {
         if fault!(self, TrustOldReads) {
             return;
         }
@@ -233,9 +233,9 @@ impl Sequencer {
             let lane = &self.lanes[index];
             let ours = lane.shard == shard;
             if ours && lane.durable() {
-                self.leave(index);
+                self.evict(index);
             } else if ours {
-                self.load_again(index);
+                self.restart_lane(index);
             }
         }
         let letters = std::mem::take(&mut self.shards[shard as usize].letters);
@@ -243,19 +243,19 @@ impl Sequencer {
             // The lane decides about the event again. An event without a delivery is read again
             // anyway. Without a free lane the letter stays, although its reason may no longer hold.
             if let LetterContent::Event(event) = &letter.content
-                && self.refuse(event).is_none()
-                && (delivery == 0 || self.bring_in(&letter.id.key))
+                && self.invalid_event_letter(event).is_none()
+                && (delivery == 0 || self.ensure_loaded(&letter.id.key))
             {
                 self.memory -= letter.memory();
                 if let Some(index) = self.lanes.find(&letter.id.key).filter(|_| delivery != 0) {
-                    self.window.belongs(delivery, index);
-                    self.wait(index, delivery, Arc::clone(event));
-                    self.lanes[index].arrivals.sort_by_key(|arrival| arrival.delivery);
+                    self.window.assign_lane(delivery, index);
+                    self.defer(index, delivery, Arc::clone(event));
+                    self.lanes[index].deferred.sort_by_key(|arrival| arrival.delivery);
                 }
             } else {
                 self.shards[shard as usize].letters.push_back(OrphanLetter { letter, delivery });
             }
         }
-        self.due.soon(self.now);
+        self.due.schedule(self.now);
     }
 }

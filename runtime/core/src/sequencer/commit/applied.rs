@@ -1,18 +1,18 @@
 //! Applies a commit's reply to its lanes, write by write: settled, held, or refused.
 
 use super::super::Sequencer;
-use super::write::spilled;
+use super::write::spill_extent;
 use super::{InFlightBatch, InFlightWrite};
 use crate::effect::Effect;
 use crate::job::{AppliedCommit, KeyWrite, WriteCondition, WriteRefusal};
 use crate::settings::OrderingMode;
 
 impl Sequencer {
-    pub(super) fn applied(&mut self, flight: InFlightBatch, applied: AppliedCommit) {
+    pub(super) fn apply_reply(&mut self, flight: InFlightBatch, applied: AppliedCommit) {
         self.settled_times.clear();
         let InFlightBatch { batch, lanes, letters, bytes, .. } = flight;
-        self.shards[batch.shard as usize].store_ahead = applied.time.wrapping_sub(self.now);
-        self.keep(&batch, &applied);
+        self.shards[batch.shard as usize].store_clock_offset = applied.time.wrapping_sub(self.now);
+        self.retain_commit(&batch, &applied);
         self.stats.commits += 1;
         self.memory -= bytes;
         for (letter, delivery) in batch.letters.iter().zip(letters) {
@@ -24,18 +24,18 @@ impl Sequencer {
         for (position, (in_write, write)) in lanes.into_iter().zip(&batch.writes).enumerate() {
             let index = in_write.lane;
             self.lanes[index].writing = false;
-            self.lanes[index].joining = false;
+            self.lanes[index].writing_late = false;
             self.ahead -= in_write.events;
             if let Some((_, refusal)) = refused.next_if(|(refused, _)| *refused == position) {
-                self.refused(in_write, refusal.clone());
+                self.handle_refusal(in_write, refusal.clone());
                 continue;
             }
             messages.0 += write.messages.len();
             messages.1 +=
                 write.messages.iter().map(|emitted| emitted.message.memory()).sum::<usize>();
             self.write_applied(position, in_write, write, &applied);
-            self.settle(index);
-            self.unload_state(index);
+            self.reschedule(index);
+            self.evict_state(index);
         }
         self.stats.messages += messages.0 as u64;
         for letter in batch.forwarded(&applied) {
@@ -63,57 +63,59 @@ impl Sequencer {
         for letter in &write.letters {
             self.stats.dead[letter.cause as usize] += 1;
         }
-        self.note_late(index, write, applied.time);
-        self.lanes[index].job.fill_written_times(&write.job, applied.time);
-        self.forget_settled(index, write.job.next);
-        for (delivery, event) in in_write.joined {
+        self.update_id_times(index, write, applied.time);
+        self.lanes[index].record.fill_written_times(&write.record, applied.time);
+        self.forget_settled(index, write.record.next);
+        for (delivery, event) in in_write.late_originals {
             drop(event);
             self.window.finish(delivery);
         }
         for (sequence, _) in &write.spill {
             if let Ok(at) = self.lanes[index].held.find(*sequence) {
-                self.stored(index, at);
+                self.finish_stored(index, at);
             }
         }
         for check in in_write.checks {
             self.memory -= check.event.memory();
             let present = applied
-                .present
+                .existing_spills
                 .iter()
                 .find(|present| present.write == position && present.sequence == check.sequence);
             match present {
-                Some(present) if present.same => self.duplicate(check.delivery),
-                Some(_) => self.conflict(index, check.sequence, check.delivery, &check.event),
+                Some(present) if present.same => self.count_duplicate(check.delivery),
+                Some(_) => {
+                    self.dead_letter_conflict(index, check.sequence, check.delivery, &check.event);
+                }
                 None => {
-                    self.lanes[index].rare.make().rest.add(check.sequence);
+                    self.lanes[index].cold.get_or_init().stored_only.add(check.sequence);
                     self.window.finish(check.delivery);
                 }
             }
         }
         self.trim_ids(index);
-        let exact = spilled(&self.lanes[index], &[]);
+        let exact = spill_extent(&self.lanes[index], &[]);
         let lane = &mut self.lanes[index];
         // Checks were counted as new events. The record must not keep that count: the key would
         // reach its spill limit too early, and earlier with each repeat after a restart.
-        lane.header |= lane.job.spilled.count > exact.count;
-        lane.job.spilled = exact;
-        lane.assumed = false;
-        if lane.over() {
-            self.completed(index);
+        lane.must_write |= lane.record.spilled.count > exact.count;
+        lane.record.spilled = exact;
+        lane.absence_assumed = false;
+        if lane.end_is_durable() {
+            self.dead_letter_held(index);
         } else {
-            self.unload(index);
+            self.evict_stored(index);
         }
-        self.take_arrivals(index);
+        self.accept_deferred(index);
     }
 
     /// Starts a new stretch of ids if the commit took so long that its ids are younger than the stretch
     /// that was current when the commit was formed.
-    fn note_late(&mut self, index: u32, write: &KeyWrite, time: u64) {
+    fn update_id_times(&mut self, index: u32, write: &KeyWrite, time: u64) {
         if self.settings.ordering == OrderingMode::Fifo
-            && let WriteCondition::Next(first) = write.expect
-            && first < write.job.next
+            && let WriteCondition::Next(first) = write.condition
+            && first < write.record.next
         {
-            self.lanes[index].job.id_times.note(first, time, self.settings.id_ttl);
+            self.lanes[index].record.id_times.record_commit(first, time, self.settings.id_ttl);
         }
     }
 
@@ -127,19 +129,19 @@ impl Sequencer {
         }
     }
 
-    fn refused(&mut self, in_write: InFlightWrite, refusal: WriteRefusal) {
+    fn handle_refusal(&mut self, in_write: InFlightWrite, refusal: WriteRefusal) {
         let index = in_write.lane;
         self.stats.refused += 1;
-        for (delivery, event) in in_write.joined {
-            self.wait(index, delivery, event);
+        for (delivery, event) in in_write.late_originals {
+            self.defer(index, delivery, event);
         }
         // The memory of the checks stays counted.
         if !in_write.checks.is_empty() {
-            self.lanes[index].rare.make().checks.extend(in_write.checks);
+            self.lanes[index].cold.get_or_init().checks.extend(in_write.checks);
         }
         match refusal {
             // After the load, the lane waits for the decision that its job was executed under.
-            WriteRefusal::Next(_) | WriteRefusal::Version => self.load_again(index),
+            WriteRefusal::Next(_) | WriteRefusal::Version => self.restart_lane(index),
             WriteRefusal::Partition(next) => self.yield_lane(index, next),
             WriteRefusal::Corrupt(error) => self.break_lane(index, error),
         }

@@ -17,7 +17,7 @@ use crate::settings::{OrderingMode, SequencerSettings};
 
 impl Sequencer {
     /// Forms the lane's write, with room for a number of spilled events and bytes.
-    pub(super) fn write_of(
+    pub(super) fn form_write(
         &mut self,
         index: u32,
         room: (usize, usize),
@@ -26,65 +26,68 @@ impl Sequencer {
         let store_time = self.store_time(self.lanes[index].shard);
         let settings = &self.settings;
         let lane = &mut self.lanes[index];
-        let expect =
-            if lane.absent { WriteCondition::Absent } else { WriteCondition::Next(lane.job.next) };
+        let expect = if lane.absent {
+            WriteCondition::Absent
+        } else {
+            WriteCondition::Next(lane.record.next)
+        };
         let mut ids = SmallVec::new();
         let chunk = if lane.pending.is_empty() {
-            Box::new(ResultChunk::new(lane.job.next, None))
+            Box::new(ResultChunk::new(lane.record.next, None))
         } else {
             let chunk = lane.pending.remove(0);
-            if settings.ordering == OrderingMode::Fifo && chunk.next > lane.job.next {
-                lane.job.id_times.note(lane.job.next, store_time, settings.id_ttl);
+            if settings.ordering == OrderingMode::Fifo && chunk.next > lane.record.next {
+                lane.record.id_times.record_commit(lane.record.next, store_time, settings.id_ttl);
             }
-            advance_job(lane, &chunk, settings, &mut ids);
+            advance_record(lane, &chunk, settings, &mut ids);
             chunk
         };
         // The end is written with the last event, even if late originals are still to be settled.
-        let completed = lane.ended && lane.job.next == lane.done;
+        let completed = lane.ended && lane.record.next == lane.done;
         let more = !lane.pending.is_empty() && !completed;
-        let (mut spill, spilled_bytes) = spill_of(lane, settings, room, &mut ids);
-        let checks = checks_of(lane, settings, room.0.saturating_sub(spill.len()).max(1));
+        let (mut spill, spilled_bytes) = select_spill(lane, settings, room, &mut ids);
+        let checks = take_ready_checks(lane, settings, room.0.saturating_sub(spill.len()).max(1));
         spill.extend(checks.iter().map(|check| (check.sequence, Arc::clone(&check.event))));
         self.stats.spilled += spill.len() as u64;
 
-        lane.job.spilled = spilled(lane, &checks);
-        if chunk.events > 0 && lane.rare.tail_at != tail {
-            lane.rare.make().tail_at = tail;
+        lane.record.spilled = spill_extent(lane, &checks);
+        if chunk.events > 0 && lane.cold.tail_at != tail {
+            lane.cold.get_or_init().tail_at = tail;
         }
         let due = if more { Some(self.now) } else { lane.due(self.now) };
         let due_in = due.map(|at| at.saturating_sub(self.now));
         if completed {
-            lane.job.status = KeyStatus::Completed;
+            lane.record.status = KeyStatus::Completed;
         }
-        let quiet = due_in.is_none() && lane.job.spilled.count == 0 && !lane.parked();
+        let quiet = due_in.is_none() && lane.record.spilled.count == 0 && !lane.parked();
         let ttl = if completed { Some(settings.complete_ttl) } else { settings.key_ttl };
         let expire_in = ttl.filter(|_| quiet);
-        lane.forgotten_at = expire_in.map_or(u64::MAX, |wait| self.now.saturating_add(wait));
-        lane.job.gaps.count_wait(self.now);
-        let job = job_to_write(lane, more);
+        lane.expires_at = expire_in.map_or(u64::MAX, |wait| self.now.saturating_add(wait));
+        lane.record.gaps.set_waited(self.now);
+        let job = record_to_write(lane, more);
         lane.absent = false;
         let known = StoredRevision::of(&job);
-        if lane.rare.known != known {
-            lane.rare.make().known = known;
+        if lane.cold.revision != known {
+            lane.cold.get_or_init().revision = known;
         }
-        lane.header = false;
+        lane.must_write = false;
         lane.writing = true;
-        lane.joining = !chunk.joined.is_empty();
+        lane.writing_late = !chunk.late_originals.is_empty();
 
         let cost = WriteCost {
             // The store writes a value for each of these.
-            events: chunk.events + spill.len() + chunk.letters.len() + chunk.consumed.len(),
+            events: chunk.events + spill.len() + chunk.letters.len() + chunk.removed_letters.len(),
             bytes: chunk.bytes + spilled_bytes,
             kept: chunk.bytes,
         };
         let write = KeyWrite {
             key: lane.key.clone(),
-            expect,
-            job,
+            condition: expect,
+            record: job,
             state: chunk.state,
             messages: chunk.messages,
             letters: chunk.letters,
-            consumed: chunk.consumed,
+            removed_letters: chunk.removed_letters,
             spill,
             ids,
             due_in,
@@ -94,7 +97,7 @@ impl Sequencer {
             lane: index,
             events: chunk.events,
             effects: chunk.effects,
-            joined: chunk.joined,
+            late_originals: chunk.late_originals,
             checks,
         };
         (write, in_write, cost)
@@ -110,13 +113,13 @@ pub(super) struct WriteCost {
 }
 
 /// Advances the job over the events of a chunk.
-fn advance_job(
+fn advance_record(
     lane: &mut Lane,
     chunk: &ResultChunk,
     settings: &SequencerSettings,
     ids: &mut SmallVec<[AcceptedId; 2]>,
 ) {
-    let mut next = lane.job.next;
+    let mut next = lane.record.next;
     let unseen = |digests: &mut ContentDigests, from: u64, to: u64| {
         for _ in from.max(to.saturating_sub(settings.digests as u64))..to {
             digests.push_unseen(settings.digests);
@@ -126,37 +129,37 @@ fn advance_job(
         if held.sequence >= chunk.next {
             break;
         }
-        unseen(&mut lane.job.digests, next, held.sequence);
-        lane.job.digests.push(held.event.content(), settings.digests);
+        unseen(&mut lane.record.digests, next, held.sequence);
+        lane.record.digests.push(held.event.content(), settings.digests);
         next = held.sequence + 1;
         if settings.ordering == OrderingMode::Fifo && held.copy == SpillCopy::None {
-            ids.push(taken(held.sequence, &held.event));
+            ids.push(accepted_id(held.sequence, &held.event));
         }
     }
-    unseen(&mut lane.job.digests, next, chunk.next);
-    lane.job.next = chunk.next;
+    unseen(&mut lane.record.digests, next, chunk.next);
+    lane.record.next = chunk.next;
     for &(first, last) in &chunk.skipped {
-        lane.job.holes.push(first, last);
+        lane.record.skipped.push(first, last);
     }
-    for (_, late) in &chunk.joined {
+    for (_, late) in &chunk.late_originals {
         if let Some(sequence) = late.sequence() {
-            lane.job.holes.remove(sequence);
-            lane.job.digests.set(chunk.next, sequence, late.content());
+            lane.record.skipped.remove(sequence);
+            lane.record.digests.set(chunk.next, sequence, late.content());
         }
     }
-    if chunk.version.is_some() {
-        lane.job.version.clone_from(&chunk.version);
+    if chunk.rollout.is_some() {
+        lane.record.rollout.clone_from(&chunk.rollout);
     }
 }
 
-fn taken(sequence: u64, event: &Event) -> AcceptedId {
+fn accepted_id(sequence: u64, event: &Event) -> AcceptedId {
     let content = ContentDigests::short(event.content());
     AcceptedId { sequence, id: event.id_digest(), content }
 }
 
 /// Selects the held events that this write spills, from the first on, so that in a `fifo` stream no
 /// number becomes durable before an earlier number.
-fn spill_of(
+fn select_spill(
     lane: &mut Lane,
     settings: &SequencerSettings,
     (mut events, bytes): (usize, usize),
@@ -169,9 +172,9 @@ fn spill_of(
     if !lane.spill_all {
         return (spill, spilled);
     }
-    let limit = settings.spill_limit.saturating_sub(lane.rare.rest.count) as usize;
+    let limit = settings.spill_limit.saturating_sub(lane.cold.stored_only.count) as usize;
     events = events.max(1).min(limit.saturating_sub(lane.held.copies()));
-    let next = lane.job.next;
+    let next = lane.record.next;
     let done = lane.done;
     let all = lane.held.write_copies(next, |held| {
         // The event at which the key stopped needs no room, because the others wait for it.
@@ -181,7 +184,7 @@ fn spill_of(
         }
         spilled += held.event.memory();
         if settings.ordering == OrderingMode::Fifo {
-            ids.push(taken(held.sequence, &held.event));
+            ids.push(accepted_id(held.sequence, &held.event));
         }
         spill.push((held.sequence, Arc::clone(&held.event)));
         true
@@ -191,35 +194,39 @@ fn spill_of(
 }
 
 /// Removes and returns the checks that can be made now, at most one for each sequence.
-fn checks_of(lane: &mut Lane, settings: &SequencerSettings, room: usize) -> Vec<SpillCheck> {
-    if lane.rare.checks.is_empty() {
+fn take_ready_checks(
+    lane: &mut Lane,
+    settings: &SequencerSettings,
+    room: usize,
+) -> Vec<SpillCheck> {
+    if lane.cold.checks.is_empty() {
         return Vec::new();
     }
     let room = lane.check_room(settings).min(room);
     let mut now: Vec<SpillCheck> = Vec::new();
     let mut later: Vec<SpillCheck> = Vec::new();
-    for check in lane.rare.take_checks() {
+    for check in lane.cold.take_checks() {
         if now.len() >= room || now.iter().any(|other| other.sequence == check.sequence) {
             later.push(check);
         } else {
             now.push(check);
         }
     }
-    lane.rare.make().checks = later;
+    lane.cold.get_or_init().checks = later;
     now
 }
 
 /// Returns the extent of the spill area after the write.
-pub(super) fn spilled(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
-    let mut spilled = lane.rare.rest;
+pub(super) fn spill_extent(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
+    let mut spilled = lane.cold.stored_only;
     if lane.held.copies() > 0 {
         for held in lane.held.iter() {
-            if held.copy != SpillCopy::None && held.sequence >= lane.job.next {
+            if held.copy != SpillCopy::None && held.sequence >= lane.record.next {
                 spilled.add(held.sequence);
             }
         }
     }
-    if !lane.rare.rest.contiguous() {
+    if !lane.cold.stored_only.contiguous() {
         for check in checks {
             spilled.add(check.sequence);
         }
@@ -229,17 +236,17 @@ pub(super) fn spilled(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
 
 /// Returns the record to write. Fields of the event at `done` are left out while earlier results
 /// are still to be written.
-fn job_to_write(lane: &Lane, more: bool) -> KeyRecord {
-    let mut job = lane.job.clone();
+fn record_to_write(lane: &Lane, more: bool) -> KeyRecord {
+    let mut job = lane.record.clone();
     if more {
         job.attempts = 0;
         job.rounds = 0;
-        job.trouble = None;
+        job.failure = None;
         job.status = KeyStatus::Active;
     } else if job.status == KeyStatus::Active {
-        if lane.rare.retry_at.is_some() {
+        if lane.cold.retry_at.is_some() {
             job.status = KeyStatus::Retrying;
-        } else if lane.rare.gap.as_ref().is_some_and(|gap| gap.at == job.next) {
+        } else if lane.cold.gap.as_ref().is_some_and(|gap| gap.at == job.next) {
             job.status = KeyStatus::Waiting;
         }
     }

@@ -1,7 +1,7 @@
 //! Decides about missing events after the last round.
 
 use super::super::Sequencer;
-use super::super::retry::missing;
+use super::super::retry::gap_failure;
 use super::{GapState, LaneGap};
 use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::ExhaustedPolicy;
@@ -10,7 +10,7 @@ use crate::settings::ExhaustedPolicy;
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the sources that failed and may still have them.
-fn never_came(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> String {
+fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> String {
     let events =
         if first == last { format!("event {first}") } else { format!("events {first} to {last}") };
     let rounds = if rounds == 1 { "1 round".into() } else { format!("{rounds} rounds") };
@@ -20,7 +20,7 @@ fn never_came(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> String {
         if let Some(error) = &answers.error {
             words += &format!(
                 "; {} failed {} of {} times: {error}",
-                answers.source, answers.failed, answers.asked
+                answers.source, answers.failed, answers.requests
             );
         }
     }
@@ -32,14 +32,14 @@ impl Sequencer {
     /// executed.
     pub(super) fn act_on_exhausted(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        let rest = (lane.rare.rest.count > 0).then_some(lane.rare.rest.first);
-        let Some(gap) = lane.rare.gap else { return };
-        if gap.stage != GapState::Exhausted || gap.at != lane.done || lane.turn.is_some() {
+        let rest = (lane.cold.stored_only.count > 0).then_some(lane.cold.stored_only.first);
+        let Some(gap) = lane.cold.gap else { return };
+        if gap.state != GapState::Exhausted || gap.at != lane.done || lane.turn.is_some() {
             return;
         }
-        if self.now < self.away_until {
-            let look = self.now.saturating_add(SOURCE_CHECK_INTERVAL_MS).min(self.away_until);
-            lane.rare.make().gap = Some(LaneGap { stage: GapState::Clock(look), ..gap });
+        if self.now < self.gaps_held_until {
+            let look = self.now.saturating_add(SOURCE_CHECK_INTERVAL_MS).min(self.gaps_held_until);
+            lane.cold.get_or_init().gap = Some(LaneGap { state: GapState::Clock(look), ..gap });
             return;
         }
         let first = gap.at;
@@ -49,23 +49,23 @@ impl Sequencer {
         // Includes only the sequences that all rounds requested; later sequences get their own
         // rounds. If another owner made the rounds, only the first sequence is known.
         let asked = if self.settings.gap.attempts > 0 {
-            let asked = lane.rare.asked.iter().find(|range| range.contains(&first));
+            let asked = lane.cold.requested.iter().find(|range| range.contains(&first));
             asked.map_or(first, |range| *range.end())
         } else {
             u64::MAX
         };
         let next = next.min(asked.saturating_add(1));
-        let error = never_came(&lane.job.gaps, first, next - 1, rounds);
+        let error = describe_missing(&lane.record.gaps, first, next - 1, rounds);
         match self.settings.gap.on_exhausted {
             ExhaustedPolicy::Wait => {
                 lane.give_up_gap(GapEnd::Waiting, next - 1);
-                lane.rare.make().gap = Some(LaneGap { stage: GapState::Waiting, ..gap });
+                lane.cold.get_or_init().gap = Some(LaneGap { state: GapState::Waiting, ..gap });
                 // Nothing is due any more.
-                lane.header = true;
+                lane.must_write = true;
             }
             ExhaustedPolicy::Park => {
                 lane.give_up_gap(GapEnd::Parked, next - 1);
-                self.park(index, missing(error));
+                self.park(index, gap_failure(error));
             }
             ExhaustedPolicy::Skip => {
                 // A wide gap is skipped in commits of the usual size. The rest follows when this
@@ -77,13 +77,13 @@ impl Sequencer {
                 }
                 let last = (next - 1).min(first + room - 1);
                 let at = last + 1;
-                lane.note_skip(first, last);
-                lane.rare.make().gap = Some(LaneGap { at, ..gap });
+                lane.record_skip(first, last);
+                lane.cold.get_or_init().gap = Some(LaneGap { at, ..gap });
                 self.skip_unseen(index, last, &format!("{error}; skipped"));
                 let lane = &mut self.lanes[index];
                 lane.advance_front();
                 if last == asked && lane.front == at {
-                    lane.rare.make().forget_gap();
+                    lane.cold.get_or_init().forget_gap();
                 }
                 self.update_gap(index);
             }

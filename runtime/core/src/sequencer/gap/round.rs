@@ -18,17 +18,17 @@ const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
     /// Starts a round, because the clock of the gap has expired.
-    pub(in super::super) fn gap_round(&mut self, index: u32) {
-        self.lanes[index].list_gap(self.now);
+    pub(in super::super) fn start_gap_round(&mut self, index: u32) {
+        self.lanes[index].record_gap(self.now);
         let lane = &mut self.lanes[index];
-        let Some(gap) = lane.rare.gap_mut() else { return };
+        let Some(gap) = lane.cold.gap_mut() else { return };
         if gap.round >= self.settings.gap.attempts {
-            gap.stage = GapState::Exhausted;
+            gap.state = GapState::Exhausted;
             return;
         }
-        (gap.again, gap.unasked) = (false, false);
-        gap.stage = GapState::Reloading;
-        if let Some(listed) = lane.job.gaps.open_mut() {
+        (gap.may_find_more, gap.source_unreachable) = (false, false);
+        gap.state = GapState::Reloading;
+        if let Some(listed) = lane.record.gaps.open_mut() {
             listed.rounds = listed.rounds.saturating_add(1);
         }
         self.stats.gap_rounds += 1;
@@ -37,16 +37,16 @@ impl Sequencer {
             self.loads.push_back(index);
         } else {
             // A commit of the lane will show whether another owner has had the job.
-            self.ask_source(index, 0);
+            self.query_source(index, 0);
         }
     }
 
     /// Starts the load of a round, unless the lane has begun to write meanwhile.
     pub(in super::super) fn reload_for_gap(&mut self, index: u32, serial: u64) {
         if self.lanes[index].writing {
-            self.ask_source(index, 0);
+            self.query_source(index, 0);
         } else {
-            self.ask_for_load(index, serial);
+            self.request_load(index, serial);
         }
     }
 
@@ -58,66 +58,72 @@ impl Sequencer {
     ) {
         let lane = &mut self.lanes[index];
         let moved = match loaded {
-            Ok(Some(loaded)) if loaded.job.next < lane.job.next => false,
+            Ok(Some(loaded)) if loaded.record.next < lane.record.next => false,
             Ok(Some(loaded)) => {
-                loaded.job.next > lane.job.next
-                    || StoredRevision::of(&loaded.job) != lane.rare.known
+                loaded.record.next > lane.record.next
+                    || StoredRevision::of(&loaded.record) != lane.cold.revision
             }
             Ok(None) | Err(_) => !lane.absent,
         };
         if moved {
-            self.load_again(index);
+            self.restart_lane(index);
             return;
         }
         if let Ok(Some(loaded)) = loaded
-            && loaded.job.next == lane.job.next
+            && loaded.record.next == lane.record.next
         {
             // Another partition had the job and changed nothing. A restart here would let two
             // partitions with the same gap take the job from each other forever.
-            lane.job.takeovers = loaded.job.takeovers;
+            lane.record.takeovers = loaded.record.takeovers;
         }
-        if lane.rare.gap.as_ref().is_some_and(LaneGap::reloading) {
-            self.ask_source(index, 0);
+        if lane.cold.gap.as_ref().is_some_and(LaneGap::reloading) {
+            self.query_source(index, 0);
         }
     }
 
-    pub(super) fn ask_source(&mut self, index: u32, source: usize) {
+    pub(super) fn query_source(&mut self, index: u32, source: usize) {
         if source >= self.settings.gap.sources.len() {
             self.end_round(index);
             return;
         }
         let serial = self.next_serial();
-        let missing = self.missing(index);
+        let missing = self.missing_ranges(index);
         let lane = &mut self.lanes[index];
-        let Some(gap) = &lane.rare.gap else { return };
+        let Some(gap) = &lane.cold.gap else { return };
         let certain = lane.misses(gap.at);
-        let Some(gap) = lane.rare.gap_mut() else { return };
+        let Some(gap) = lane.cold.gap_mut() else { return };
         if !certain || missing.is_empty() {
             // The sequence may be among the spilled events whose sequences memory does not know;
             // the round follows when they are known. Or no later event is held any more, and the
             // gap is gone.
-            gap.stage = GapState::Clock(self.now);
+            gap.state = GapState::Clock(self.now);
             return;
         }
-        gap.stage = GapState::Querying(source);
+        gap.state = GapState::Querying(source);
         let round = gap.round;
-        let rare = lane.rare.make();
+        let rare = lane.cold.get_or_init();
         match (round, source) {
-            (0, 0) => rare.asked.clone_from(&missing),
-            _ => rare.asked = both(&rare.asked, &missing),
+            (0, 0) => rare.requested.clone_from(&missing),
+            _ => rare.requested = intersection(&rare.requested, &missing),
         }
         rare.replay = Some(serial);
-        self.replays.ask(AttemptToken { lane: index, serial });
+        self.outstanding_replays.insert(AttemptToken { lane: index, serial });
         let token = AttemptToken { lane: index, serial };
         let key = lane.key.clone();
         let within = self.settings.complete_ttl;
-        self.effects.push_back(Effect::Replay { token, key, source, missing, within });
+        self.effects.push_back(Effect::Replay {
+            token,
+            key,
+            source,
+            missing,
+            max_letter_age: within,
+        });
     }
 
     /// Returns the missing ranges below the highest known sequence, as far as memory knows them.
-    fn missing(&self, index: u32) -> Vec<RangeInclusive<u64>> {
+    fn missing_ranges(&self, index: u32) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
-        let Some(gap) = &lane.rare.gap else { return Vec::new() };
+        let Some(gap) = &lane.cold.gap else { return Vec::new() };
         if gap.tail {
             return vec![gap.at..=gap.at];
         }
@@ -134,8 +140,8 @@ impl Sequencer {
         };
         // Memory does not know which sequences between the bounds of `rest` are spilled. Spilled
         // events are not missing; others are requested when the spilled events are in memory.
-        let mut rest =
-            (lane.rare.rest.count > 0).then_some((lane.rare.rest.first, lane.rare.rest.last));
+        let mut rest = (lane.cold.stored_only.count > 0)
+            .then_some((lane.cold.stored_only.first, lane.cold.stored_only.last));
         for held in lane.held.iter() {
             if held.sequence < gap.at {
                 continue;
@@ -160,15 +166,17 @@ impl Sequencer {
         failed: Option<&str>,
     ) {
         // This counts answers that no lane waits for, too.
-        self.replays.answer(token);
-        let Some(index) = self.answered(token, |lane| Some(&mut lane.rare.there()?.replay)) else {
+        self.outstanding_replays.remove(token);
+        let Some(index) =
+            self.match_completion(token, |lane| Some(&mut lane.cold.get_mut()?.replay))
+        else {
             return;
         };
         let lane = &mut self.lanes[index];
-        let Some(gap) = lane.rare.gap_mut() else { return };
-        gap.again |= failed.is_some();
-        gap.unasked |= until <= gap.at;
-        let LaneGap { at, stage, tail, since, .. } = *gap;
+        let Some(gap) = lane.cold.gap_mut() else { return };
+        gap.may_find_more |= failed.is_some();
+        gap.source_unreachable |= until <= gap.at;
+        let LaneGap { at, state: stage, tail, since, .. } = *gap;
         let GapState::Querying(source) = stage else { return };
         let more = source + 1 < self.settings.gap.sources.len();
         let sequenced = self.settings.ordering == OrderingMode::Sequenced;
@@ -176,65 +184,69 @@ impl Sequencer {
             sequenced && event.key() == &*lane.key && event.sequence() == Some(*sequence)
         };
         let found: Vec<_> = found.into_iter().filter(fits).collect();
-        self.stats.answered(source, found.len(), failed.is_some());
+        self.stats.count_answer(source, found.len(), failed.is_some());
         let name = &self.settings.gap.sources[source];
         if tail && !found.is_empty() {
-            lane.list_tail(at, self.now, since);
+            lane.record_tail(at, self.now, since);
         }
         if !tail || !found.is_empty() {
-            lane.note_answer(name, &found, failed);
+            lane.record_answer(name, &found, failed);
         }
         if tail && (!found.is_empty() || !more) {
-            let is_unasked = found.is_empty() && lane.rare.gap.is_some_and(|gap| gap.unasked);
+            let is_unasked =
+                found.is_empty() && lane.cold.gap.is_some_and(|gap| gap.source_unreachable);
             let again = self.settings.gap.tail.filter(|_| is_unasked);
-            let rare = lane.rare.make();
+            let rare = lane.cold.get_or_init();
             rare.forget_gap();
             rare.tail_at = again.map(|tail| self.now.saturating_add(tail)).or(rare.tail_at);
         } else if (at + 1..u64::MAX).contains(&until) {
-            let rare = lane.rare.make();
-            rare.asked = both(&rare.asked, &[0..=until - 1]);
+            let rare = lane.cold.get_or_init();
+            rare.requested = intersection(&rare.requested, &[0..=until - 1]);
         }
         for (_, event) in found {
             if self.lanes[index].live() {
                 self.stats.replayed += 1;
-                self.take_found(index, event);
+                self.accept_replayed(index, event);
             }
         }
         self.lanes[index].advance_front();
         let lane = &self.lanes[index];
-        let open = lane.rare.gap.as_ref().is_some_and(|gap| gap.at == at) && lane.front <= at;
+        let open = lane.cold.gap.as_ref().is_some_and(|gap| gap.at == at) && lane.front <= at;
         if open {
-            self.ask_source(index, source + 1);
+            self.query_source(index, source + 1);
         } else if tail && self.lanes[index].held.is_empty() {
             // The single request for a tail found nothing, so the due index need not bring the key
             // back.
-            self.lanes[index].header = true;
+            self.lanes[index].must_write = true;
         }
-        self.settle(index);
+        self.reschedule(index);
     }
 
     fn end_round(&mut self, index: u32) {
         let now = self.now;
         let lane = &mut self.lanes[index];
-        let Some(gap) = lane.rare.gap_mut() else { return };
-        gap.round += u32::from(!gap.unasked);
+        let Some(gap) = lane.cold.gap_mut() else { return };
+        gap.round += u32::from(!gap.source_unreachable);
         // The stored record shows the open gap.
-        lane.header = true;
-        let hopeless = self.ended && !gap.again;
+        lane.must_write = true;
+        let hopeless = self.source_has_ended && !gap.may_find_more;
         if gap.round >= self.settings.gap.attempts || hopeless {
-            gap.stage = GapState::Exhausted;
+            gap.state = GapState::Exhausted;
         } else {
             let delay = self.jitter.delay(self.settings.gap.backoff, gap.round.saturating_sub(1));
-            gap.stage = GapState::Clock(now.saturating_add(delay));
+            gap.state = GapState::Clock(now.saturating_add(delay));
         }
         if gap.at == lane.done {
-            lane.job.rounds = gap.round;
+            lane.record.rounds = gap.round;
         }
     }
 }
 
 /// Returns the intersection of two lists of ranges, each in ascending order.
-fn both(one: &[RangeInclusive<u64>], other: &[RangeInclusive<u64>]) -> Vec<RangeInclusive<u64>> {
+fn intersection(
+    one: &[RangeInclusive<u64>],
+    other: &[RangeInclusive<u64>],
+) -> Vec<RangeInclusive<u64>> {
     let mut one = one.iter().peekable();
     let mut other = other.iter().peekable();
     let mut common = Vec::new();
@@ -259,9 +271,12 @@ mod tests {
 
     #[test]
     fn both_returns_the_intersection() {
-        assert_eq!(both(&[1..=3, 5..=9], &[2..=6, 8..=8, 9..=20]), [2..=3, 5..=6, 8..=8, 9..=9]);
-        assert_eq!(both(&[1..=3], &[4..=6]), []);
-        assert_eq!(both(&[], &[4..=6]), []);
-        assert_eq!(both(&[4..=u64::MAX], &[4..=u64::MAX]), [4..=u64::MAX]);
+        assert_eq!(
+            intersection(&[1..=3, 5..=9], &[2..=6, 8..=8, 9..=20]),
+            [2..=3, 5..=6, 8..=8, 9..=9]
+        );
+        assert_eq!(intersection(&[1..=3], &[4..=6]), []);
+        assert_eq!(intersection(&[], &[4..=6]), []);
+        assert_eq!(intersection(&[4..=u64::MAX], &[4..=u64::MAX]), [4..=u64::MAX]);
     }
 }

@@ -42,14 +42,14 @@ const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of a destination's task.
 pub(in crate::sink) struct SequenceAssigner {
-    passage: NumberingPolicy,
+    policy: NumberingPolicy,
     exchanges: Vec<ExchangeSink>,
     store: Arc<dyn Store>,
-    feeds: Arc<QueueNotifiers>,
+    notifiers: Arc<QueueNotifiers>,
     /// The messages that each outbox gave last, for each shard of the destination.
-    given: HashMap<(Partition, u32, u32), OutboxHistory>,
+    histories: HashMap<(Partition, u32, u32), OutboxHistory>,
     /// The moment from which the histories count their times.
-    epoch: Instant,
+    created_at: Instant,
 }
 
 impl SequenceAssigner {
@@ -59,12 +59,12 @@ impl SequenceAssigner {
         feeds: &Arc<QueueNotifiers>,
     ) -> Self {
         Self {
-            passage,
+            policy: passage,
             exchanges: Vec::new(),
             store: Arc::clone(store),
-            feeds: Arc::clone(feeds),
-            given: HashMap::new(),
-            epoch: Instant::now(),
+            notifiers: Arc::clone(feeds),
+            histories: HashMap::new(),
+            created_at: Instant::now(),
         }
     }
 
@@ -103,47 +103,47 @@ impl SequenceAssigner {
                     if taken == 0 {
                         return Ok(());
                     }
-                    let numbers = self.pass(&group).await?;
+                    let numbers = self.assign(&group).await?;
                     for (batch, numbers) in group.drain(..).zip(numbers) {
                         self.forward(batch, &numbers, &published);
                     }
                 }
-                _ = look.tick(), if self.store.may_go_back() => self.look_back().await?,
+                _ = look.tick(), if self.store.may_roll_back() => self.restore_lost_messages().await?,
             }
         }
     }
 
     /// Returns the milliseconds since the belt was created.
     fn now(&self) -> u64 {
-        self.epoch.elapsed().as_millis() as u64
+        self.created_at.elapsed().as_millis() as u64
     }
 
     /// Gives lost messages to the store again, if the store may have gone back in time since the belt gave them.
-    async fn look_back(&mut self) -> Result<(), PublisherError> {
-        self.given.retain(|_, given| !given.target.tenure.is_over());
-        let breaks = self.store.breaks();
+    async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
+        self.histories.retain(|_, given| !given.handle.ownership.is_lost());
+        let breaks = self.store.disconnects();
         let now = self.now();
         let mut strands: BTreeMap<u32, Vec<OutboxCursor>> = BTreeMap::new();
-        let in_doubt = self.given.extract_if(|_, given| given.history.is_in_doubt(breaks, now));
+        let in_doubt = self.histories.extract_if(|_, given| given.history.is_in_doubt(breaks, now));
         for ((_, of, to), given) in in_doubt.collect::<Vec<_>>() {
-            let target = Arc::clone(&given.target);
-            let mut strand = self.strand(target, of, to, Some(given));
-            strand.checks = true;
+            let target = Arc::clone(&given.handle);
+            let mut strand = self.new_cursor(target, of, to, Some(given));
+            strand.verifies = true;
             strands.entry(to).or_default().push(strand);
         }
-        self.give_all(strands).await.map(drop)
+        self.assign_all(strands).await.map(drop)
     }
 
     /// Gives batches to the store. Returns the numbers of their messages.
-    pub(in crate::sink) async fn pass(
+    pub(in crate::sink) async fn assign(
         &mut self,
         batches: &[DestinationBatch],
     ) -> Result<Vec<MessageNumbers>, PublisherError> {
-        let strands = self.strands(batches);
+        let strands = self.build_cursors(batches);
         let mut numbers: Vec<MessageNumbers> =
-            batches.iter().map(|batch| vec![None; batch.passing.len()]).collect();
-        for strand in self.give_all(strands).await? {
-            for ((batch, at), assigned) in strand.from.iter().zip(&strand.assigned) {
+            batches.iter().map(|batch| vec![None; batch.messages.len()]).collect();
+        for strand in self.assign_all(strands).await? {
+            for ((batch, at), assigned) in strand.batch_indexes.iter().zip(&strand.assigned) {
                 numbers[*batch][*at] = Some(assigned.sequence());
             }
         }
@@ -151,50 +151,50 @@ impl SequenceAssigner {
     }
 
     /// Gives strands to the store, all shards concurrently, and keeps their histories for later calls.
-    async fn give_all(
+    async fn assign_all(
         &mut self,
         strands: BTreeMap<u32, Vec<OutboxCursor>>,
     ) -> Result<Vec<OutboxCursor>, PublisherError> {
         let giving = strands
             .into_values()
-            .map(async |mut strands| self.give(&mut strands).await.map(|()| strands));
+            .map(async |mut strands| self.assign_shard(&mut strands).await.map(|()| strands));
         let given: Vec<_> = join_all(giving).await.into_iter().collect::<Result<_, _>>()?;
         let mut given: Vec<OutboxCursor> = given.into_iter().flatten().collect();
-        self.given.extend(given.iter_mut().filter_map(OutboxCursor::take_given));
-        let histories = self.given.values_mut().map(|given| &mut given.history);
+        self.histories.extend(given.iter_mut().filter_map(OutboxCursor::take_history));
+        let histories = self.histories.values_mut().map(|given| &mut given.history);
         PublishHistory::limit_bytes(histories, HISTORY_BYTES);
         Ok(given)
     }
 
     /// Sorts the messages of batches into strands, by shard of the destination and outbox.
-    fn strands(&mut self, batches: &[DestinationBatch]) -> BTreeMap<u32, Vec<OutboxCursor>> {
+    fn build_cursors(&mut self, batches: &[DestinationBatch]) -> BTreeMap<u32, Vec<OutboxCursor>> {
         let shards = self.store.shards();
         let mut places: HashMap<_, usize> = HashMap::new();
         let mut all: BTreeMap<u32, Vec<OutboxCursor>> = BTreeMap::new();
         for (index, batch) in batches.iter().enumerate() {
-            if batch.target.tenure.is_over() {
+            if batch.handle.ownership.is_lost() {
                 continue;
             }
-            for (at, OutboundMessage { commit, content, .. }) in batch.passing.iter().enumerate() {
-                let event = content.event(&batch.target.partition.stream);
+            for (at, OutboundMessage { commit, content, .. }) in batch.messages.iter().enumerate() {
+                let event = content.event(&batch.handle.partition.stream);
                 let of = batch.shard;
                 let to = shard_of(event.key(), shards);
                 let strands = all.entry(to).or_default();
-                let name = (Arc::as_ptr(&batch.target), of, to);
+                let name = (Arc::as_ptr(&batch.handle), of, to);
                 let strand = *places.entry(name).or_insert_with(|| {
-                    let given = self.given.remove(&(batch.target.partition.clone(), of, to));
-                    strands.push(self.strand(Arc::clone(&batch.target), of, to, given));
+                    let given = self.histories.remove(&(batch.handle.partition.clone(), of, to));
+                    strands.push(self.new_cursor(Arc::clone(&batch.handle), of, to, given));
                     strands.len() - 1
                 });
-                let partition = shard_of(event.key(), self.passage.partitions);
+                let partition = shard_of(event.key(), self.policy.partitions);
                 let item = AssignItem { event: Arc::new(event), partition, number: 0 };
-                strands[strand].put(*commit, item, (index, at));
+                strands[strand].push(*commit, item, (index, at));
             }
         }
         all
     }
 
-    fn strand(
+    fn new_cursor(
         &self,
         target: Arc<PartitionHandle>,
         of: u32,
@@ -202,26 +202,26 @@ impl SequenceAssigner {
         given: Option<OutboxHistory>,
     ) -> OutboxCursor {
         // The count of breaks is read before the first call, so that a break during the call is not missed.
-        OutboxCursor::new(target, of, to, given, self.store.breaks(), self.now())
+        OutboxCursor::new(target, of, to, given, self.store.disconnects(), self.now())
     }
 
     /// Gives strands of one shard to the store, in calls of limited size, until all messages are done that do not
     /// belong to another owner.
-    async fn give(&self, strands: &mut [OutboxCursor]) -> Result<(), PublisherError> {
+    async fn assign_shard(&self, strands: &mut [OutboxCursor]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let (assign, given) = self.next_call(strands);
             let Some(&first) = given.first() else { return Ok(()) };
-            let stream = Arc::clone(&strands[first].target.partition.stream);
-            let to = &self.passage.to;
+            let stream = Arc::clone(&strands[first].handle.partition.stream);
+            let to = &self.policy.destination;
             match self.store.assign(Arc::clone(&assign)).await {
                 Ok(AssignReply::Groups(replies, _)) => {
                     started = Instant::now();
-                    self.tell(&assign);
+                    self.notify_readers(&assign);
                     let mut is_on = false;
-                    for ((at, lot), reply) in given.iter().zip(&assign.lots).zip(replies) {
-                        is_on |= self.take(&mut strands[*at], lot, reply).await?;
+                    for ((at, lot), reply) in given.iter().zip(&assign.groups).zip(replies) {
+                        is_on |= self.record_reply(&mut strands[*at], lot, reply).await?;
                     }
                     if !is_on {
                         tokio::time::sleep(FULL_QUEUE_RETRY_DELAY).await;
@@ -235,7 +235,7 @@ impl SequenceAssigner {
                             "queue full (`source.queue`): publishing to it pauses until events are consumed"
                         );
                     }
-                    self.room(&assign).await;
+                    self.wait_for_room(&assign).await;
                 }
                 Err(error) => {
                     if throttle.allow() {
@@ -259,35 +259,38 @@ impl SequenceAssigner {
         let (fenced, others): (Vec<_>, Vec<_>) =
             strands.iter().enumerate().partition(|(_, strand)| strand.is_fenced());
         for (at, strand) in others.into_iter().chain(fenced) {
-            if let Some(lot) = strand.next_lot(&mut room) {
+            if let Some(lot) = strand.next_group(&mut room) {
                 lots.push(lot);
                 given.push(at);
             }
         }
-        let to = self.passage.to.clone();
-        let rules = self.passage.rules;
-        let shard = strands.first().map_or(0, |strand| strand.to);
-        (Arc::new(AssignRequest { to, shard, rules, witness: None, lots }), given)
+        let to = self.policy.destination.clone();
+        let rules = self.policy.rules;
+        let shard = strands.first().map_or(0, |strand| strand.destination_shard);
+        (
+            Arc::new(AssignRequest { destination: to, shard, rules, witness: None, groups: lots }),
+            given,
+        )
     }
 
     /// Records the reply to a lot. Returns whether its strand made progress.
-    async fn take(
+    async fn record_reply(
         &self,
         strand: &mut OutboxCursor,
         lot: &AssignGroup,
         reply: AssignGroupReply,
     ) -> Result<bool, PublisherError> {
-        let stream = strand.target.partition.stream.to_string();
-        let to = self.passage.to.to_string();
-        let shard = strand.to;
+        let stream = strand.handle.partition.stream.to_string();
+        let to = self.policy.destination.to_string();
+        let shard = strand.destination_shard;
         match reply {
             AssignGroupReply::Done(assigned) => {
-                strand.done(lot, &assigned, self.store.may_go_back(), self.now());
+                strand.record_done(lot, &assigned, self.store.may_roll_back(), self.now());
                 Ok(true)
             }
             // Another process has the partition now. This process is about to learn that it lost the partition.
             AssignGroupReply::Fenced => {
-                if strand.fence().elapsed() >= FENCE_TIMEOUT {
+                if strand.record_fence().elapsed() >= FENCE_TIMEOUT {
                     return Err(PublisherError::Fenced { stream, to, shard });
                 }
                 Ok(false)
@@ -295,9 +298,9 @@ impl SequenceAssigner {
             AssignGroupReply::RolledBack(last) => {
                 // The belt must not give messages again whose commits the store will not have again. The next owner
                 // creates these messages anew, in other commits.
-                match timeout(FENCE_TIMEOUT, strand.target.has_all_commits()).await {
+                match timeout(FENCE_TIMEOUT, strand.handle.has_all_commits()).await {
                     Ok(true) => {}
-                    Err(_) if strand.target.is_driven() => {
+                    Err(_) if strand.handle.is_driven() => {
                         tracing::warn!(
                             stream,
                             to,
@@ -310,12 +313,12 @@ impl SequenceAssigner {
                     // The driver has ended, or it starts after messages that wait for this strand. Under the end of
                     // the tenure, the publisher does not mark messages as published that were not given.
                     Ok(false) | Err(_) => {
-                        strand.target.tenure.set(OwnershipPhase::Lost);
-                        strand.give_up();
+                        strand.handle.ownership.advance_to(OwnershipPhase::Lost);
+                        strand.abandon();
                         return Ok(true);
                     }
                 }
-                let Some(messages) = strand.went_back(last) else {
+                let Some(messages) = strand.recover_lost(last) else {
                     return Err(PublisherError::StoreRolledBack { stream, to, shard });
                 };
                 tracing::warn!(
@@ -331,25 +334,25 @@ impl SequenceAssigner {
     }
 
     /// Waits until the queues may have room, for at most [`FULL_QUEUE_RETRY_DELAY`].
-    async fn room(&self, assign: &AssignRequest) {
-        let Destination::Stream(stream) = &assign.to else { return };
+    async fn wait_for_room(&self, assign: &AssignRequest) {
+        let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
         let feeds: Vec<_> = partitions
             .into_iter()
-            .map(|number| self.feeds.of(&Partition { stream: Arc::clone(stream), number }))
+            .map(|number| self.notifiers.of(&Partition { stream: Arc::clone(stream), number }))
             .collect();
-        let room = select_all(feeds.iter().map(|feed| Box::pin(feed.room())));
+        let room = select_all(feeds.iter().map(|feed| Box::pin(feed.wait_for_room())));
         let _ = timeout(FULL_QUEUE_RETRY_DELAY, room).await;
     }
 
     /// Notifies the readers in this process that more messages wait. Reports no places: if the store loses messages,
     /// this belt gives them again from memory, so the reader must not count them as lost.
-    fn tell(&self, assign: &AssignRequest) {
-        let Destination::Stream(stream) = &assign.to else { return };
+    fn notify_readers(&self, assign: &AssignRequest) {
+        let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
         for number in partitions {
             let partition = Partition { stream: Arc::clone(stream), number };
-            self.feeds.of(&partition).put(assign.shard, None);
+            self.notifiers.of(&partition).record_write(assign.shard, None);
         }
     }
 
@@ -361,16 +364,18 @@ impl SequenceAssigner {
         numbers: &MessageNumbers,
         published: &UnboundedSender<PublishedCount>,
     ) {
-        let DestinationBatch { run, target, passing, .. } = batch;
+        let DestinationBatch { run, handle: target, messages: passing, .. } = batch;
         let mut here = passing.len();
         if !self.exchanges.is_empty() {
             let stream = &target.partition.stream;
-            for (OutboundMessage { content, via, .. }, number) in passing.iter().zip(numbers) {
+            for (OutboundMessage { content, exchange_index: via, .. }, number) in
+                passing.iter().zip(numbers)
+            {
                 let Some(number) = *number else { continue };
                 here -= 1;
                 content.put(&mut self.exchanges[*via], stream, Some(number));
             }
-            self.exchanges.iter_mut().for_each(|exchange| exchange.send(run, &target.tenure));
+            self.exchanges.iter_mut().for_each(|exchange| exchange.send(run, &target.ownership));
         }
         if here > 0 {
             // The receiver may have ended; the report does not matter then.

@@ -15,7 +15,7 @@ use ordain_store::{
 
 /// The messages that an owner has given from an outbox to one shard.
 pub(super) struct OutboxHistory {
-    pub(super) target: Arc<PartitionHandle>,
+    pub(super) handle: Arc<PartitionHandle>,
     pub(super) history: PublishHistory<OutboxChunk>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct CallBudget {
 
 impl CallBudget {
     /// Takes the room of a part. Returns whether it fits; the first one always does.
-    fn take(&mut self, part: &OutboxChunk) -> bool {
+    fn reserve(&mut self, part: &OutboxChunk) -> bool {
         let is_first = self.items == 0;
         self.items += part.items.len();
         self.bytes += part.items.iter().map(|item| item.event.memory()).sum::<usize>();
@@ -38,31 +38,31 @@ impl CallBudget {
 
 /// Messages of one outbox for one shard.
 pub(super) struct OutboxCursor {
-    pub(super) target: Arc<PartitionHandle>,
+    pub(super) handle: Arc<PartitionHandle>,
     /// The shard of the outbox.
-    pub(super) of: u32,
+    pub(super) outbox_shard: u32,
     /// The shard of the destination.
-    pub(super) to: u32,
+    pub(super) destination_shard: u32,
     /// New messages.
-    parts: Vec<OutboxChunk>,
+    chunks: Vec<OutboxChunk>,
     /// The origin of each new message: the index of its batch, and its index in the batch.
-    pub(super) from: Vec<(usize, usize)>,
+    pub(super) batch_indexes: Vec<(usize, usize)>,
     /// The number of parts that are done.
-    done: usize,
+    done_chunks: usize,
     /// The result for each message of the parts that are done. The remaining messages belong to another owner.
     pub(super) assigned: Vec<AssignItemReply>,
     /// The messages that were given before, and the lost ones among them.
     history: PublishHistory<OutboxChunk>,
     /// True if the next call checks that the store still has all given messages, even if there is no new one.
-    pub(super) checks: bool,
+    pub(super) verifies: bool,
     /// True if this process has given up the partition.
-    is_over: bool,
+    is_abandoned: bool,
     /// The value of [`Store::breaks`](ordain_store::Store::breaks) before the first call.
-    breaks: u64,
+    disconnects: u64,
     /// The time of that value, in milliseconds since the belt was created.
-    started: u64,
+    disconnects_at: u64,
     /// When the store first reported another owner; `None` if the last reply did not.
-    fenced: Option<Instant>,
+    fenced_since: Option<Instant>,
 }
 
 impl OutboxCursor {
@@ -76,89 +76,99 @@ impl OutboxCursor {
         started: u64,
     ) -> Self {
         // Places given under an earlier claim do not count under this one.
-        let given = given.filter(|given| given.target.claim.epoch == target.claim.epoch);
+        let given = given.filter(|given| given.handle.claim.epoch == target.claim.epoch);
         Self {
-            target,
-            of,
-            to,
-            parts: Vec::new(),
-            from: Vec::new(),
-            done: 0,
+            handle: target,
+            outbox_shard: of,
+            destination_shard: to,
+            chunks: Vec::new(),
+            batch_indexes: Vec::new(),
+            done_chunks: 0,
             assigned: Vec::new(),
             history: given.map(|given| given.history).unwrap_or_default(),
-            checks: false,
-            is_over: false,
-            breaks,
-            started,
-            fenced: None,
+            verifies: false,
+            is_abandoned: false,
+            disconnects: breaks,
+            disconnects_at: started,
+            fenced_since: None,
         }
     }
 
     /// Adds a message. The messages of a commit are divided into parts of a size that never changes. `from` has the
     /// index of the message's batch, and the index in the batch.
-    pub(super) fn put(&mut self, commit: u64, item: AssignItem, from: (usize, usize)) {
-        self.from.push(from);
-        let part = match self.parts.last_mut() {
-            Some(last) if last.place.commit == commit && last.items.len() < ASSIGN_LIMIT => {
+    pub(super) fn push(&mut self, commit: u64, item: AssignItem, from: (usize, usize)) {
+        self.batch_indexes.push(from);
+        let part = match self.chunks.last_mut() {
+            Some(last) if last.position.commit == commit && last.items.len() < ASSIGN_LIMIT => {
                 last.items.push(item);
                 return;
             }
-            Some(last) if last.place.commit == commit => last.place.part + 1,
+            Some(last) if last.position.commit == commit => last.position.chunk + 1,
             _ => 0,
         };
-        self.parts.push(OutboxChunk { place: OutboxPosition { commit, part }, items: vec![item] });
+        self.chunks.push(OutboxChunk {
+            position: OutboxPosition { commit, chunk: part },
+            items: vec![item],
+        });
     }
 
     /// Returns whether the store knows of another owner.
     pub(super) fn is_fenced(&self) -> bool {
-        self.fenced.is_some()
+        self.fenced_since.is_some()
     }
 
     /// Returns the next parts as far as there is room for them, or `None` if there is nothing to give or to check.
-    pub(super) fn next_lot(&self, room: &mut CallBudget) -> Option<AssignGroup> {
-        let PartitionHandle { partition, claim, tenure, found, done, .. } = &*self.target;
+    pub(super) fn next_group(&self, room: &mut CallBudget) -> Option<AssignGroup> {
+        let PartitionHandle {
+            partition,
+            claim,
+            ownership: tenure,
+            claimed_commits: found,
+            watermarks: done,
+            ..
+        } = &*self.handle;
         // `done` is read before the tenure, because the messages of another owner may also be marked done here.
-        let done = done[self.of as usize].through();
-        if tenure.is_over() || self.is_over {
+        let done = done[self.outbox_shard as usize].through();
+        if tenure.is_lost() || self.is_abandoned {
             return None;
         }
-        let next = self.history.next_parts(&self.parts[self.done..]);
-        let parts: Vec<OutboxChunk> = next.take_while(|part| room.take(part)).cloned().collect();
-        if parts.is_empty() && !self.checks {
+        let next = self.history.next_chunks(&self.chunks[self.done_chunks..]);
+        let parts: Vec<OutboxChunk> = next.take_while(|part| room.reserve(part)).cloned().collect();
+        if parts.is_empty() && !self.verifies {
             return None;
         }
         let (before, done) = self.history.next_call(done);
         let origin = Some(OriginOutbox {
             partition: partition.clone(),
-            shard: self.of,
+            shard: self.outbox_shard,
             epoch: claim.epoch,
-            found: found[self.of as usize],
-            before,
-            done,
+            claimed_commit: found[self.outbox_shard as usize],
+            last_confirmed: before,
+            published_commit: done,
         });
-        Some(AssignGroup { origin, parts })
+        Some(AssignGroup { origin, chunks: parts })
     }
 
     /// Records that a lot is done. Its parts stay in memory if the store may lose them (`may_go_back`).
-    pub(super) fn done(
+    pub(super) fn record_done(
         &mut self,
         lot: &AssignGroup,
         assigned: &[AssignItemReply],
         may_go_back: bool,
         now: u64,
     ) {
-        self.fenced = None;
-        self.checks = false;
+        self.fenced_since = None;
+        self.verifies = false;
         let numbers: Vec<u64> = assigned.iter().map(|result| result.sequence()).collect();
-        let progress = self.history.answered(&lot.parts, &numbers, may_go_back, now);
-        if progress.new_parts > 0 {
+        let progress = self.history.record_answer(&lot.chunks, &numbers, may_go_back, now);
+        if progress.new_chunks > 0 {
             self.assigned.extend(assigned);
-            self.done += progress.new_parts;
+            self.done_chunks += progress.new_chunks;
         }
         if progress.changed > 0 {
             tracing::error!(
-                stream = &*self.target.partition.stream,
-                shard = self.to,
+                stream = &*self.handle.partition.stream,
+                shard = self.destination_shard,
                 messages = progress.changed,
                 "messages that the store had lost have new numbers, because the store gave their numbers to other \
                  messages meanwhile: check the receivers of the last minutes for numbers that two messages share"
@@ -167,32 +177,32 @@ impl OutboxCursor {
     }
 
     /// Records that the store reported another owner. Returns the time of the first report.
-    pub(super) fn fence(&mut self) -> Instant {
-        *self.fenced.get_or_insert_with(Instant::now)
+    pub(super) fn record_fence(&mut self) -> Instant {
+        *self.fenced_since.get_or_insert_with(Instant::now)
     }
 
     /// Prepares to give again all messages behind `last`, the last place that the store has. Returns their number, or
     /// `None` if memory does not have all of them.
-    pub(super) fn went_back(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
-        let messages = self.history.went_back(last)?;
-        self.checks = false;
+    pub(super) fn recover_lost(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
+        let messages = self.history.roll_back_to(last)?;
+        self.verifies = false;
         Some(messages)
     }
 
     /// Ends the strand, because this process has given up the partition.
-    pub(super) fn give_up(&mut self) {
-        self.is_over = true;
+    pub(super) fn abandon(&mut self) {
+        self.is_abandoned = true;
     }
 
     /// Takes out the given messages for the strand's successor; `None` if there are none.
-    pub(super) fn take_given(&mut self) -> Option<((Partition, u32, u32), OutboxHistory)> {
+    pub(super) fn take_history(&mut self) -> Option<((Partition, u32, u32), OutboxHistory)> {
         let mut history = std::mem::take(&mut self.history);
         if history.is_empty() {
             return None;
         }
-        history.checked(self.breaks, self.started);
-        let given = OutboxHistory { target: Arc::clone(&self.target), history };
-        Some(((self.target.partition.clone(), self.of, self.to), given))
+        history.record_check(self.disconnects, self.disconnects_at);
+        let given = OutboxHistory { handle: Arc::clone(&self.handle), history };
+        Some(((self.handle.partition.clone(), self.outbox_shard, self.destination_shard), given))
     }
 }
 
@@ -209,17 +219,17 @@ mod tests {
     /// The partition's handle, whose messages are done for good through this commit.
     fn target(done: u64) -> Arc<PartitionHandle> {
         let of_shard = PublishWatermark::default();
-        of_shard.mark(done, done);
-        of_shard.committed(done + 1);
+        of_shard.record_mark(done, done);
+        of_shard.record_commit(done + 1);
         Arc::new(PartitionHandle {
             partition: Partition { stream: "orders".into(), number: 0 },
             claim: Claim { epoch: 1, random: 0 },
             dead_letter: None,
             completions: tokio::sync::mpsc::channel(1).0,
-            tenure: Arc::new(Ownership::sole()),
-            found: Box::new([0]),
-            done: Box::new([of_shard]),
-            commits: Box::new([AtomicU64::new(done + 1)]),
+            ownership: Arc::new(Ownership::permanent()),
+            claimed_commits: Box::new([0]),
+            watermarks: Box::new([of_shard]),
+            durable_commits: Box::new([AtomicU64::new(done + 1)]),
             driven: AtomicBool::new(true),
         })
     }
@@ -229,17 +239,17 @@ mod tests {
         let mut strand = OutboxCursor::new(target(8), 0, 0, None, 0, 0);
         for commit in 1..=8 {
             let event = Arc::new(Event::new(&EventParts { key: "a", ..EventParts::default() }));
-            strand.put(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
+            strand.push(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
         }
-        let done_of = |lot: &AssignGroup| lot.origin.as_ref().map(|origin| origin.done);
-        let lot = strand.next_lot(&mut CallBudget::default()).expect("new messages");
+        let done_of = |lot: &AssignGroup| lot.origin.as_ref().map(|origin| origin.published_commit);
+        let lot = strand.next_group(&mut CallBudget::default()).expect("new messages");
         assert_eq!(done_of(&lot), Some(8));
         let numbers: Vec<AssignItemReply> = (1..=8).map(AssignItemReply::New).collect();
-        strand.done(&lot, &numbers, true, 0);
+        strand.record_done(&lot, &numbers, true, 0);
 
         // The store forgets messages that are done. A repeat of this call must find the message that it gave again.
-        assert_eq!(strand.went_back(Some(OutboxPosition { commit: 7, part: 0 })), Some(1));
-        let lot = strand.next_lot(&mut CallBudget::default()).expect("a lost message");
+        assert_eq!(strand.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
+        let lot = strand.next_group(&mut CallBudget::default()).expect("a lost message");
         assert_eq!(done_of(&lot), Some(7));
     }
 }

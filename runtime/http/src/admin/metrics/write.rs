@@ -50,7 +50,7 @@ impl MetricsEncoder<'_, '_> {
         };
         let samples = self.snapshot.streams.iter().flat_map(of_stream);
         self.counters("events", help, samples)?;
-        let all = &self.snapshot.all;
+        let all = &self.snapshot.totals;
         let causes =
             Cause::ALL.map(|cause| (vec![("cause", cause.name().into())], all.dead_of(cause)));
         self.counters("dead_letters", "Dead letters written", causes)?;
@@ -63,13 +63,13 @@ impl MetricsEncoder<'_, '_> {
                 ("stream", shared.partition().stream.to_string()),
                 ("partition", number.clone()),
             ];
-            (labels, shared.lost.load(Ordering::Relaxed))
+            (labels, shared.lost_events.load(Ordering::Relaxed))
         });
         let help = "Events over HTTP that this process accepted and that the store lost before they were read, \
                     because it went back in time";
         self.counters("events_lost", help, lost.collect::<Vec<_>>())?;
         let help = "Commits that the store lost and that were repeated from memory";
-        self.counters("commits_repeated", help, [(Vec::new(), all.rewound)])?;
+        self.counters("commits_repeated", help, [(Vec::new(), all.recommitted)])?;
         let kinds = FailureKind::ALL.map(|kind| {
             (vec![("kind", kind.cause().name().into())], all.failures_by_kind[kind as usize])
         });
@@ -77,7 +77,7 @@ impl MetricsEncoder<'_, '_> {
     }
 
     fn gaps(&mut self) -> Written {
-        let MetricsSnapshot { all, .. } = self.snapshot;
+        let MetricsSnapshot { totals: all, .. } = self.snapshot;
         let samples = self.snapshot.replays.iter().flat_map(|(source, replays)| {
             let ReplayCounts { found, missing, failed } = *replays;
             [("found", found), ("missing", missing), ("failed", failed)].map(|(result, count)| {
@@ -87,7 +87,7 @@ impl MetricsEncoder<'_, '_> {
         let help = "Requests for missing events, by replay source";
         self.counters("gap_rounds", help, samples)?;
         let help = "Seconds from the arrival of a later event to the arrival of the missing event";
-        let samples = [(Vec::new(), SampleValue::of_recovery(&all.recovery))];
+        let samples = [(Vec::new(), SampleValue::of_recovery(&all.recovery_times))];
         self.samples("recovery_seconds", help, MetricType::Histogram, samples)
     }
 
@@ -103,7 +103,7 @@ impl MetricsEncoder<'_, '_> {
         });
         let help = "Unusable handler files, as listed by `ordain plugins list`";
         self.samples("handler_files_refused", help, MetricType::Gauge, refused)?;
-        let generations = self.snapshot.generations.iter().map(|(stream, generation)| {
+        let generations = self.snapshot.rollouts.iter().map(|(stream, generation)| {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*generation))
         });
         let help = "Number of the decision under which a stream's events are executed";

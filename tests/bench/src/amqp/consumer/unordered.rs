@@ -21,7 +21,7 @@ use ordain_core::{
 use ordain_store::Ownership;
 use ordain_store::{ClaimedPartition, Partition, Store};
 use ordain_wasm::{ActiveVersion, StreamContext, TurnQueueHandle, TurnResults, WorkerPool};
-use ordain_wasm::{engine, folder};
+use ordain_wasm::{create_engine, scan_folder};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
@@ -37,8 +37,8 @@ pub(super) async fn run(
     progress: &Arc<Progress>,
     end: &mut Signal,
 ) -> Result<()> {
-    let engine = engine(loaded)?;
-    let folder = folder(loaded)?;
+    let engine = create_engine(loaded)?;
+    let folder = scan_folder(loaded)?;
     let store = open_store(loaded, None).await?;
     let (broker, topology) = broker_of(loaded)?;
     let broker = Arc::new(broker);
@@ -52,7 +52,7 @@ pub(super) async fn run(
         let (send, results) = mpsc::channel(INBOX);
         let file = folder.highest(&stream.handler).context("a handler")?;
         let active = ActiveVersion::first(engine.load(file)?);
-        let version = Arc::clone(&active.decided);
+        let version = Arc::clone(&active.rollout);
         let done = Box::new(move |results| drop(send.blocking_send(results)));
         let context = StreamContext::new(name.shared(), [""; 0]);
         let turns = pool.attach(context, Some(active), done);
@@ -94,7 +94,7 @@ fn consumer(
     let decoder =
         DeliveryDecoder { ordering: OrderingMode::Sequenced, event_size, key: source.key.clone() };
     ConsumerOptions {
-        tenure: Arc::new(Ownership::sole()),
+        ownership: Arc::new(Ownership::permanent()),
         broker,
         topology,
         partition: partition.number,
@@ -102,7 +102,7 @@ fn consumer(
         prefetch: source.prefetch.try_into().unwrap_or(u16::MAX),
         // One subscription serves the whole run: repeated deliveries are not detected here.
         memory: usize::MAX,
-        last_window: LastPrefetch::default(),
+        last_prefetch: LastPrefetch::default(),
         decoder,
         lag: Arc::default(),
     }
@@ -137,7 +137,7 @@ impl Line {
                     }
                     let through = self.window.first;
                     if through > before {
-                        acknowledge.send_replace(AckProgress { generation: 1, through });
+                        acknowledge.send_replace(AckProgress { subscription_epoch: 1, through });
                         self.progress.acknowledged(through - before);
                     }
                 }
@@ -155,7 +155,7 @@ impl Line {
     }
 
     fn take(&mut self, deliveries: DeliveryBatch) -> Result<()> {
-        ensure!(deliveries.generation == 1, "the connection was lost");
+        ensure!(deliveries.subscription_epoch == 1, "the connection was lost");
         let mut turns = Vec::with_capacity(deliveries.items.len());
         for (event, _) in deliveries.items {
             let event = event.map_err(|letter| anyhow::anyhow!("{}", letter.error))?;
@@ -266,7 +266,7 @@ impl Shards {
 
     fn executed(&mut self, done: TurnResult) -> Result<()> {
         let mut under = self.executing.remove(&done.token.serial).context("the turn is unknown")?;
-        ensure!(matches!(done.verdicts[..], [HandlerOutcome::Effect { .. }]), "{:?}", done.failure);
+        ensure!(matches!(done.outcomes[..], [HandlerOutcome::Effect { .. }]), "{:?}", done.failure);
         under.state = done.state;
         let shard = shard_of(&under.key, self.store.shards()) as usize;
         self.all[shard].executed.push_back(under);
@@ -331,12 +331,12 @@ impl Shard {
                 if job.next == 1 { WriteCondition::Absent } else { WriteCondition::Next(job.next) };
             job.next += 1;
             job.digests.push(under.event.content(), digests);
-            job.version = Some(version.clone());
+            job.rollout = Some(version.clone());
             let place = *places.entry(Arc::clone(&under.key)).or_insert(writes.len());
             if place == writes.len() {
                 writes.push(write(&under.key, expect, job));
             }
-            writes[place].job = job.clone();
+            writes[place].record = job.clone();
             writes[place].state = std::mem::take(&mut under.state);
         }
         writes
@@ -346,12 +346,12 @@ impl Shard {
 fn write(key: &Key, expect: WriteCondition, job: &KeyRecord) -> KeyWrite {
     KeyWrite {
         key: Arc::clone(key),
-        expect,
-        job: job.clone(),
+        condition: expect,
+        record: job.clone(),
         state: StateUpdate::Keep,
         messages: Vec::new(),
         letters: Vec::new(),
-        consumed: Vec::new(),
+        removed_letters: Vec::new(),
         spill: Vec::new(),
         ids: std::iter::empty().collect(),
         due_in: None,

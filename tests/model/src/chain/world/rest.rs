@@ -16,7 +16,7 @@ impl ChainWorld {
             self.check_destination();
             for calls in 0.. {
                 let State { owner, broken, .. } = &self.state;
-                if owner.history.next_parts(&owner.waiting).next().is_none() || broken.is_some() {
+                if owner.history.next_chunks(&owner.waiting).next().is_none() || broken.is_some() {
                     break;
                 }
                 self.give(usize::MAX);

@@ -76,12 +76,12 @@ impl Checker {
                 refused.push((write.key.clone(), why.clone()));
                 continue;
             }
-            if write.job.status == KeyStatus::Parked {
+            if write.record.status == KeyStatus::Parked {
                 watch.reborn(&write.key);
             }
-            watch.fresh.retain(|key, sequence| *key != write.key || *sequence >= write.job.next);
+            watch.fresh.retain(|key, sequence| *key != write.key || *sequence >= write.record.next);
             if let Some(range) = watch.ahead.get_mut(&write.key) {
-                range.0 = write.job.next.clamp(range.0, range.1);
+                range.0 = write.record.next.clamp(range.0, range.1);
             }
         }
         if watch.lost.get(&shard).is_some_and(|lost| batch.number >= *lost) {

@@ -66,14 +66,14 @@ impl Checker {
         let Some(flight) = watch.turns.remove(&done.token) else { return };
         let Flight { key, events, stale, guess, fresh } = flight;
         let first = events[0].0;
-        let next = first + done.verdicts.len() as u64;
+        let next = first + done.outcomes.len() as u64;
         if let Some(range) = watch.ahead.get_mut(&key)
             && range.1 == first + events.len() as u64
         {
             range.1 = next.max(range.0);
         }
         let Some(failure) = &done.failure else { return };
-        let (_, event) = &events[done.verdicts.len()];
+        let (_, event) = &events[done.outcomes.len()];
         let nature = handler::nature(&self.plan, event);
         let counts = !stale && !guess;
         self.failed(&key, event.content(), nature, counts);
@@ -83,7 +83,7 @@ impl Checker {
         let on_new_version = self.plan.settings.retry.on_new_version;
         let watch = self.watch(owner);
         if on_new_version
-            && watch.version.as_ref().is_none_or(|version| *version != done.version.build.version)
+            && watch.version.as_ref().is_none_or(|version| *version != done.rollout.build.version)
         {
             // Another version came while this turn ran, or is about to come, and the count begins anew.
             watch.failures.remove(&key);
