@@ -354,11 +354,15 @@ impl ProducerWorld {
     /// Writes lost calls again if that is in doubt.
     fn write_lost_calls(&mut self) {
         let State { history, answered, forgotten, breaks, now, .. } = &mut self.state;
+        let events = |history: &ProducerHistory<Call, Numbered>| -> BTreeSet<u8> {
+            history.calls().flatten().map(|written| written.numbered.event).collect()
+        };
+        let before = events(history);
         history.forget_old(*now);
-        let kept: BTreeSet<u8> =
-            history.calls().flatten().map(|written| written.numbered.event).collect();
-        forgotten.extend(answered.keys().filter(|event| !kept.contains(event)));
-        answered.retain(|event, _| kept.contains(event));
+        for event in before.difference(&events(history)) {
+            answered.remove(event);
+            forgotten.insert(*event);
+        }
         if history.is_in_doubt(*breaks, *now) {
             if !self.lacking().is_empty() {
                 self.write_again();
