@@ -233,7 +233,7 @@ impl<'a> ConfirmTracker<'a> {
         if self.has_unmatched_return { Err(UnmatchedReturn) } else { Ok(()) }
     }
 
-    /// Removes and returns the messages whose result is known, if a check is due. Fails as [`look`](Self::look) does.
+    /// Removes and returns the messages whose result is known, if a check is due. Fails as [`resolve`](Self::resolve) does.
     pub(super) fn take_resolved(
         &mut self,
     ) -> Result<Vec<(PendingPublish, ConfirmResult)>, UnmatchedReturn> {

@@ -26,7 +26,7 @@ pub(super) trait Scalar: Sized {
         true
     }
 
-    /// See [`SettingValue::stand_in`].
+    /// See [`SettingValue::placeholder`].
     fn placeholder() -> Option<Self> {
         None
     }

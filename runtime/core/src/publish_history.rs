@@ -135,7 +135,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.lost.iter().map(|lost| &lost.entry.chunk).chain(new)
     }
 
-    /// Records that the store has these parts, the first ones of [`PublishHistory::next_parts`], with a number for
+    /// Records that the store has these parts, the first ones of [`PublishHistory::next_chunks`], with a number for
     /// each message. The parts stay in memory if the store may lose them (`may_go_back`).
     pub fn record_answer(
         &mut self,

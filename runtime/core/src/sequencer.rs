@@ -109,7 +109,7 @@ pub struct Sequencer {
     prefetch: usize,
     draining: bool,
     stopped: bool,
-    /// See [`Sequencer::newest_generation`].
+    /// See [`Sequencer::newest_rollout`].
     newest_rollout: u64,
     stats: Stats,
     /// See [`Sequencer::settled_times`].

@@ -323,7 +323,7 @@ impl EventAssigner {
         ShardResult { results: done, entries: put, error: None }
     }
 
-    /// Sends lots to the store, and retries until [`Self::patience`] ends while a queue is full.
+    /// Sends lots to the store, and retries until [`Self::full_timeout`] ends while a queue is full.
     async fn retry_while_full(
         &self,
         shard: u32,

@@ -82,7 +82,7 @@ impl StoreFolder {
 
     /// Refuses damaged journals: see [`journal::damage`]. Then makes sure that the disk contains the
     /// system's view of the engine's journals, unless they were closed in order: see
-    /// [`journal::write_anew`]. [`Self::settle`] removes the old journals once the engine is open.
+    /// [`journal::rewrite_journals`]. [`Self::finish_opening`] removes the old journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
         let before = self.path.join(OLD_JOURNALS_FOLDER);

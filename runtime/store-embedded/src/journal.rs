@@ -37,7 +37,7 @@ const CLEAR_TAG: u8 = 4;
 /// The number of bytes copied at a time.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
-/// Moves a journal back into `folder` if a crash between the two renames of [`write_anew`] has left
+/// Moves a journal back into `folder` if a crash between the two renames of [`rewrite_journals`] has left
 /// only its copy there. Other journals in `before` may be older or newer than the database.
 pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {

@@ -153,7 +153,8 @@ impl EmbeddedStore {
         let registry = MembershipRegistry::new(
             marks::read_all(&shared, leases::DECISION_MARK_PREFIX)?.into_iter(),
         );
-        let (requests, thread) = (Some(sender), Some(thread));
+        let requests = Some(sender);
+        let thread = Some(thread);
         Ok(Self { shared, reads, registry, requests, thread, folder_watch: Some(watch) })
     }
 

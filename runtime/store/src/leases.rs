@@ -128,7 +128,7 @@ pub enum LeaseReply {
     Granted(u64),
     /// This instance holds the lease.
     HeldBy(InstanceId),
-    /// The requester is not a member and must send a [heartbeat](LeaseStore::beat) first. Otherwise two
+    /// The requester is not a member and must send a [heartbeat](LeaseStore::heartbeat) first. Otherwise two
     /// such instances could take the lease from each other for ever.
     NotMember,
 }

@@ -121,7 +121,7 @@ pub trait Store:
         0
     }
 
-    /// Returns the count of [`Store::breaks`] without the breaks that cannot concern this shard.
+    /// Returns the count of [`Store::disconnects`] without the breaks that cannot concern this shard.
     fn shard_disconnects(&self, _shard: u32) -> u64 {
         self.disconnects()
     }

@@ -8,7 +8,7 @@ use ordain_core::{Event, Key, SpillPage};
 
 use super::{KeyResult, Partition, StoreError};
 
-/// The maximum number of bytes of events that [`SpillArea::find`] returns, not counting the first
+/// The maximum number of bytes of events that [`SpillArea::find_missing`] returns, not counting the first
 /// event. A later round of replay finds the remaining events.
 pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 

@@ -24,7 +24,7 @@ pub fn escape_invisible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns several lines, each processed by [`clean`]. JSON keeps its value: its line ends are only between values.
+/// Returns several lines, each processed by [`escape_invisible`]. JSON keeps its value: its line ends are only between values.
 pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| c != '\n' && is_invisible(c)) {
         return Cow::Borrowed(text);

@@ -166,7 +166,7 @@ async fn poll_until_stuck<T>(
     .await
 }
 
-/// Polls a future of [`unless_stuck`] on this thread until it completes.
+/// Polls a future of [`poll_until_stuck`] on this thread until it completes.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {

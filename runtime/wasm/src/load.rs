@@ -63,7 +63,7 @@ impl HandlerEngine {
     }
 
     /// Does the same as [`Self::load`], but compiles in a child process, for which the current program must be
-    /// `ordain`. With [`CompilePriority::Polite`], the child uses little processor time.
+    /// `ordain`. With [`CompilePriority::Low`], the child uses little processor time.
     pub fn load_in_child(
         &self,
         file: &HandlerFile,

@@ -102,7 +102,7 @@ impl Sequencer {
         }
     }
 
-    /// Loads the keys of [`Input::Look`](crate::Input::Look) requests.
+    /// Loads the keys of [`Input::Reload`](crate::Input::Reload) requests.
     pub(super) fn load_requested(&mut self) {
         while let Some(key) = self.reload_requests.pop_front() {
             if !self.ensure_loaded(&key) {

@@ -146,7 +146,7 @@ impl DeliveryTracker {
     }
 
     /// Returns the checkpoint of all acknowledged deliveries in its stored form. `commits` returns the last durable
-    /// commit of each shard. The checkpoint counts as being written until [`Self::saved`].
+    /// commit of each shard. The checkpoint counts as being written until [`Self::record_checkpoint`].
     pub(super) fn begin_checkpoint(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);

@@ -4,7 +4,7 @@ use ordain_core::{AcceptedId, IdStretch, IdTimes};
 
 use super::wire::{RecordDecodeError, RecordReader, put_varint};
 
-/// The number of bytes that [`encode_taken_id`] appends.
+/// The number of bytes that [`encode_accepted_id`] appends.
 pub const ACCEPTED_ID_BYTES: usize = 12;
 
 /// Appends an id without its sequence, which the store keeps in the key of the entry.
@@ -13,7 +13,7 @@ pub fn encode_accepted_id(id: &AcceptedId, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.content.to_le_bytes());
 }
 
-/// Decodes the output of [`encode_taken_id`].
+/// Decodes the output of [`encode_accepted_id`].
 pub fn decode_accepted_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, RecordDecodeError> {
     let bad = RecordDecodeError::Part { record: "taken id", part: "length" };
     let bytes: &[u8; ACCEPTED_ID_BYTES] = bytes.try_into().map_err(|_| bad)?;
@@ -25,7 +25,7 @@ pub fn decode_accepted_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, Rec
     })
 }
 
-/// Appends the stretches of a job's ids. The time 0 refers to the time at [`GAPS_AT`](super::GAPS_AT).
+/// Appends the stretches of a job's ids. The time 0 refers to the time at [`NEW_TIME_AT`](super::NEW_TIME_AT).
 pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
     put_varint(times.iter().len() as u64, out);
     for stretch in times.iter() {

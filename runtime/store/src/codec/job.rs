@@ -29,7 +29,7 @@ pub const NEXT_AT: usize = 10;
 pub const INCARNATION_AT: usize = 18;
 /// The offset of the trouble's time, eight bytes.
 pub const FAILURE_TIME_AT: usize = 26;
-/// The offset of [`KeyRecord::version_generation`], eight bytes.
+/// The offset of [`KeyRecord::rollout_number`], eight bytes.
 pub const ROLLOUT_AT: usize = 34;
 /// The offset of the time that zeros in [`KeyRecord::gaps`] and [`KeyRecord::id_times`] refer to, eight bytes.
 pub const NEW_TIME_AT: usize = 42;
@@ -63,7 +63,7 @@ pub struct KeyRecordView<'a> {
     pub spilled: SpillExtent,
     /// [`KeyRecord::ids_from`].
     pub ids_from: u64,
-    /// [`KeyRecord::version_generation`].
+    /// [`KeyRecord::rollout_number`].
     pub rollout_number: u64,
     id_times: RecordReader<'a>,
     since: u64,

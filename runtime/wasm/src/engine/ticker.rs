@@ -50,7 +50,7 @@ impl Ticker {
     }
 }
 
-/// A guard returned by [`super::HandlerEngine::running`].
+/// A guard returned by [`super::HandlerEngine::keep_ticking`].
 pub(in super::super) struct TickerGuard(Arc<TickerShared>);
 
 impl Drop for TickerGuard {

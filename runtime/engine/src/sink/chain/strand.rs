@@ -57,7 +57,7 @@ pub(super) struct OutboxCursor {
     pub(super) verifies: bool,
     /// True if this process has given up the partition.
     is_abandoned: bool,
-    /// The value of [`Store::breaks`](ordain_store::Store::breaks) before the first call.
+    /// The value of [`Store::disconnects`](ordain_store::Store::disconnects) before the first call.
     disconnects: u64,
     /// The time of that value, in milliseconds since the belt was created.
     disconnects_at: u64,
