@@ -1,8 +1,16 @@
 //! Tests of a server that lost answered commits: after the restore of a backup, or because of a disk that
 //! reported a write too early.
 
-use ordain_core::CommitReply;
-use ordain_store::{KeyListing, Mark, MarkStore, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ordain_core::{CommitReply, Event, EventParts, shard_of};
+use ordain_store::{
+    AssignGroup, AssignItem, AssignRequest, Destination, DestinationRules, KeyListing, Mark,
+    MarkConditions, MarkStore, MessageLog, NumberingSettings, OutboxChunk, OutboxPosition, Store,
+    Witness,
+};
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, number_of};
 
@@ -106,4 +114,73 @@ async fn checkpoint_waits_until_owner_knows_of_reconnect() {
         assert_eq!(put(before, value).await, (false, Some("1".into())));
     }
     assert_eq!(put(store.disconnects(), "4").await, (true, Some("4".into())));
+}
+
+/// Lets the store number an event of key `a`. Returns its witness and its shard.
+async fn publish(own: &Own, to: &Destination, id: &str) -> (u32, Witness) {
+    let event = Arc::new(Event::new(&EventParts { key: "a", id, ..EventParts::default() }));
+    let shard = shard_of("a", own.store.shards());
+    let id = event.id_digest();
+    let items = vec![AssignItem { event, partition: 0, number: 0 }];
+    let request = AssignRequest {
+        destination: to.clone(),
+        shard,
+        rules: DestinationRules {
+            numbering: Some(NumberingSettings::default()),
+            queue_limit: None,
+        },
+        witness: None,
+        groups: vec![AssignGroup {
+            origin: None,
+            chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
+        }],
+    };
+    own.store.assign(Arc::new(request)).await.expect("a number");
+    let kept =
+        own.store.retained_messages(to, &"a".into(), &[0..=9], 1 << 20).await.expect("a read");
+    let sequence = kept.last().and_then(|event| event.sequence()).expect("a numbered event");
+    (shard, Witness::StoreNumbered { key: "a".into(), id, sequence })
+}
+
+/// Writes a mark into all shards, and returns whether they took it. `before` are the marks that the writer knows.
+async fn put(
+    own: &Own,
+    value: &'static [u8],
+    to: &Destination,
+    before: &[Option<Bytes>],
+    witness: &(u32, Witness),
+) -> bool {
+    let mark = Mark { name: "m".into(), value: Bytes::from_static(value) };
+    let witnesses = BTreeMap::from([witness.clone()]);
+    let conditions = MarkConditions { before, to: Some(to), witnesses };
+    own.store.put_mark_in_shards(&mark, &conditions).await.expect("an answer")
+}
+
+/// A shard that lost the events of a publisher, or the mark before, takes no mark behind them.
+#[tokio::test]
+async fn shard_that_went_back_takes_no_mark() {
+    let own = Own::start().await;
+    let to = Destination::Exchange("e".into());
+    let marks = async || own.store.mark_in_shards("m").await.expect("the marks");
+    let at_start = marks().await;
+    let first = publish(&own, &to, "1").await;
+    assert!(put(&own, b"1", &to, &at_start, &first).await);
+    let snapshot = own.server.snapshot().expect("a snapshot");
+    let after_first = marks().await;
+    assert!(!put(&own, b"x", &to, &at_start, &first).await, "another run wrote a mark");
+    let second = publish(&own, &to, "2").await;
+
+    own.server.go_back(&snapshot).expect("an earlier time");
+    assert!(!put(&own, b"2", &to, &after_first, &second).await, "the second event is lost");
+    let shard = second.0 as usize;
+    let left = marks().await;
+    assert_eq!(left[shard], after_first[shard], "the shard of the event keeps its mark");
+    assert_eq!(publish(&own, &to, "2").await, second, "the event gets its number again");
+    assert!(put(&own, b"2", &to, &left, &second).await);
+
+    // The store loses that mark, and has the event that the publisher knows.
+    let after_second = marks().await;
+    own.server.go_back(&snapshot).expect("an earlier time");
+    assert!(!put(&own, b"3", &to, &after_second, &first).await, "the mark before is lost");
+    assert_eq!(marks().await, after_first, "no shard has another mark");
 }
