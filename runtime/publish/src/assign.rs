@@ -226,17 +226,22 @@ impl EventAssigner {
             return put.iter().map(|put| (put.shard, entry(put))).collect();
         }
         let shards = self.store.shards();
-        let message = |(item, assigned): (&AssignItem, &AssignItemReply)| {
-            let AssignItemReply::New(sequence) = *assigned else { return None };
-            let event = &item.event;
+        let new = events.filter_map(|(item, assigned)| match *assigned {
+            AssignItemReply::New(sequence) => {
+                Some((shard_of(item.event.key(), shards), (&item.event, sequence)))
+            }
+            _ => None,
+        });
+        // A witness copies the key of its event, so only the newest event of each shard becomes one.
+        let newest: BTreeMap<u32, (&Arc<Event>, u64)> = new.collect();
+        let witness = |(event, sequence): (&Arc<Event>, u64)| {
             let key = event.key().into();
-            let witness = match event.sequence() {
+            match event.sequence() {
                 None => Witness::StoreNumbered { key, id: event.id_digest(), sequence },
                 Some(_) => Witness::ProducerNumbered { key, sequence, content: event.content() },
-            };
-            Some((shard_of(event.key(), shards), witness))
+            }
         };
-        events.filter_map(message).collect()
+        newest.into_iter().map(|(shard, event)| (shard, witness(event))).collect()
     }
 
     async fn assign_once(
