@@ -6,6 +6,7 @@ mod store_redis {
     mod support;
     mod work;
 
+    mod assigned;
     mod chains;
     mod damaged;
     mod damaged_beside;

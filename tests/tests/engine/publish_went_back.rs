@@ -77,6 +77,46 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     tally::check(&all, &run(&home, &keys)?)
 }
 
+/// One master loses the last events of a run that is not over. The run notices, and publishes the file again from the
+/// oldest checkpoint that a shard has.
+#[test]
+fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
+    const KEYS: usize = 40;
+    const EVENTS: u64 = 4_000;
+    let mut cluster = Cluster::start(3)?;
+    cluster.add_replicas()?;
+    let home = home(&cluster.urls().swap_remove(0))?;
+    let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 1000000 }");
+    home.write("ordain.toml", &config)?;
+    let lines = in_turn(KEYS, EVENTS);
+    let all = by_key(&lines)?;
+    home.write("events.ndjson", text(&unnumbered(&lines)?))?;
+    let shard = shard_of(all.keys().next().context("a key")?, SHARDS);
+    let log = format!("ordain:{{{shard}}}:log:stream/cases");
+    let number = cluster.owner(cluster.slot(&log)?)?;
+    let waiting = || -> Result<u64> {
+        let reply = cluster.master(number).command(&["HGET", &log, "w"])?;
+        Ok(reply.text().map_or(Ok(0), str::parse)?)
+    };
+
+    let mut publish = Service::start(&home, &["publish", "cases", "events.ndjson", "--json"])?;
+    let share = EVENTS * all.keys().filter(|key| shard_of(key, SHARDS) == shard).count() as u64;
+    wait_until("a part of the file", || Ok(waiting()? > share / 10))?;
+    cluster.let_replica_lag(number)?;
+    wait_until("a larger part of the file", || Ok(waiting()? > share / 3))?;
+    cluster.take_over(number, Takeover::Takeover)?;
+    ensure!(publish.is_running()?, "the run ended before the loss");
+    publish.wait().with_context(|| publish.stderr())?;
+    let log = publish.stderr();
+    ensure!(log.contains("publishing again from its oldest checkpoint"), "{log}");
+    let done: Value = serde_json::from_str(&publish.stdout()).with_context(|| log.clone())?;
+    let count = |name: &str| done[name].as_u64().unwrap_or(0);
+    ensure!(count("published") >= KEYS as u64 * EVENTS, "{done}");
+
+    let keys = all.keys().map(|key| (key.clone(), EVENTS)).collect();
+    tally::check(&all, &run(&home, &keys)?)
+}
+
 /// The queue is full when the publisher writes its lost events again, so that it fails. It must not forget them: the next
 /// call writes them before its own event.
 #[tokio::test]

@@ -3,6 +3,9 @@
 //! A store that goes back in time may lose messages that their outbox records as published. The belt therefore keeps
 //! the messages that it gave last in memory, and gives them again as soon as it finds that the store lacks them.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,6 +53,8 @@ pub(in crate::sink) struct SequenceAssigner {
     histories: HashMap<(Partition, u32, u32), OutboxHistory>,
     /// The moment from which the histories count their times.
     created_at: Instant,
+    /// [`FENCE_TIMEOUT`]; shorter in tests.
+    fence_timeout: Duration,
 }
 
 impl SequenceAssigner {
@@ -65,6 +70,7 @@ impl SequenceAssigner {
             notifiers: Arc::clone(feeds),
             histories: HashMap::new(),
             created_at: Instant::now(),
+            fence_timeout: FENCE_TIMEOUT,
         }
     }
 
@@ -290,7 +296,7 @@ impl SequenceAssigner {
             }
             // Another process has the partition now. This process is about to learn that it lost the partition.
             AssignGroupReply::Fenced => {
-                if strand.record_fence().elapsed() >= FENCE_TIMEOUT {
+                if strand.record_fence().elapsed() >= self.fence_timeout {
                     return Err(PublisherError::Fenced { stream, to, shard });
                 }
                 Ok(false)
@@ -298,7 +304,7 @@ impl SequenceAssigner {
             AssignGroupReply::RolledBack(last) => {
                 // The belt must not give messages again whose commits the store will not have again. The next owner
                 // creates these messages anew, in other commits.
-                match timeout(FENCE_TIMEOUT, strand.handle.has_all_commits()).await {
+                match timeout(self.fence_timeout, strand.handle.has_all_commits()).await {
                     Ok(true) => {}
                     Err(_) if strand.handle.is_driven() => {
                         tracing::warn!(
