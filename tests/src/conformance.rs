@@ -53,7 +53,7 @@ pub trait Fixture: Send {
     /// Returns the store to the data that was last saved.
     fn go_back(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Replaces a job's record with bytes.
+    /// Replaces a key record with bytes.
     fn garble(
         &mut self,
         stream: &str,

@@ -53,26 +53,26 @@ path = "out.ndjson"
 /// A row of the table: the behaviour and its result.
 type Row = (String, String);
 
-/// Returns the commands of the handler, by the behaviour that the table names.
+/// Returns each behaviour of the table with the command that makes the handler show it.
 fn commands() -> Vec<(&'static str, Value)> {
     vec![
         ("loops for ever", json!({ "do": "loop" })),
         ("sleeps for an hour", json!({ "do": "sleep", "ms": 3_600_000 })),
         ("calls itself for ever", json!({ "do": "recurse" })),
-        ("takes 100 MiB of memory", json!({ "do": "allocate", "mib": 100 })),
+        ("allocates 100 MiB of memory", json!({ "do": "allocate", "mib": 100 })),
         ("emits 11 messages", json!({ "do": "emit", "messages": 11 })),
         ("emits 300 KB", json!({ "do": "emit", "messages": 3, "bytes": 100_000 })),
-        ("puts a state of 10 MB", json!({ "do": "put", "bytes": 10_000_000 })),
+        ("returns a state of 10 MB", json!({ "do": "put", "bytes": 10_000_000 })),
         ("logs a million lines", json!({ "do": "log", "lines": 1_000_000, "bytes": 10 })),
-        ("ends the program", json!({ "do": "exit" })),
+        ("exits", json!({ "do": "exit" })),
         ("executes `unreachable`", json!({ "do": "trap" })),
     ]
 }
 
 /// Growing memories and tables: the behaviour, and each memory or table with its growth in pages or entries.
 const GROWTHS: [(&str, [(u32, u32); 3]); 2] = [
-    ("takes 5 MiB in each of three memories, and 5 more", [(0, 160), (1, 80), (2, 80)]),
-    ("lets a table grow by 60,000 entries, and three memories", [(3, 60_000), (0, 160), (1, 90)]),
+    ("grows three memories by 10, 5 and 5 MiB", [(0, 160), (1, 80), (2, 80)]),
+    ("grows a table by 60,000 entries, and two memories", [(3, 60_000), (0, 160), (1, 90)]),
 ];
 
 fn home() -> Result<Home> {
@@ -115,7 +115,7 @@ fn parked(home: &Home, stream: &str, key: &str) -> Result<Row> {
     let first = error.lines().next().unwrap_or_default();
     let first = rounded(first.split(", called by").next().unwrap_or_default());
     let cause = trouble["cause"].as_str().context("a cause")?;
-    Ok((key.to_owned(), format!("its key is parked (`{cause}`): {first}")))
+    Ok((key.to_owned(), format!("the host parks the key (`{cause}`): {first}")))
 }
 
 /// Replaces large numbers, which differ between versions of a language.
@@ -147,13 +147,16 @@ fn executed(home: &Home) -> Result<Vec<Row>> {
     for (what, field) in [("reads a file", "read"), ("writes a file", "write")] {
         rows.push((
             what.to_owned(),
-            format!("an error: {}", files[field].as_str().context("a result")?),
+            format!("it gets an error: {}", files[field].as_str().context("a result")?),
         ));
     }
-    rows.push(("looks for arguments and variables".to_owned(), "there are none".to_owned()));
+    rows.push((
+        "reads its arguments and environment variables".to_owned(),
+        "it finds none".to_owned(),
+    ));
     let sockets = message(home, "sockets")?;
     let error = sockets["connect"].as_str().context("a result")?;
-    rows.push(("opens a socket".to_owned(), format!("an error: {error}")));
+    rows.push(("opens a socket".to_owned(), format!("it gets an error: {error}")));
     let senses = [message(home, "clock one")?, message(home, "clock two")?];
     // These events have no time, so that the clock shows their arrival. The monotonic clock shows no real time.
     ensure!(
@@ -180,15 +183,17 @@ fn hostile_handlers_are_contained() -> Result<()> {
         |home: &Home| -> Result<Value> { Ok(message(home, "clock one")?["random"].take()) };
     ensure!(random(&home)? == random(&again)?);
     rows.push((
-        "asks for the time and for random numbers".to_owned(),
-        "the time of the event, or of its arrival; numbers that are the same each time".to_owned(),
+        "reads the time and random numbers".to_owned(),
+        "it gets the time of the event, or of its arrival if the event has no time, and random \
+         numbers that depend only on the event"
+            .to_owned(),
     ));
     rows.extend(loaded()?);
     rows.push(fresh()?);
 
-    let mut table = "| what it does | what it meets |\n|---|---|\n".to_owned();
-    for (what, met) in rows {
-        table += &format!("| {what} | {} |\n", met.trim_end().replace('|', "\\|"));
+    let mut table = "| behaviour of the handler | result |\n|---|---|\n".to_owned();
+    for (behaviour, result) in rows {
+        table += &format!("| {behaviour} | {} |\n", result.trim_end().replace('|', "\\|"));
     }
     println!("{table}");
     let page = fs::read_to_string(root().join("docs/guide/handlers.md"))?;
@@ -212,8 +217,9 @@ fn fresh() -> Result<Row> {
         ensure!(calls["calls"] == 1, "{calls}");
     }
     Ok((
-        "leaves something in its memory for the next key".to_owned(),
-        "nothing of it is left, with `plugins.instance = \"fresh\"`; else the handler must not"
+        "leaves data in its memory for the next key".to_owned(),
+        "with `plugins.instance = \"fresh\"`, the next event does not find the data; without this \
+         setting, the handler itself must leave no data"
             .to_owned(),
     ))
 }
@@ -228,11 +234,11 @@ fn loaded() -> Result<Vec<Row>> {
     // Code that drops constants, 100 MB in total.
     let large = module(100, &[0x41, 0, 0x1a].repeat(1_000_000 / 3));
     for (number, (what, bytes)) in [
-        ("never ends its start", guest("endless-start")?),
-        ("begins with more memory than it may have", guest("large")?),
+        ("never finishes its start", guest("endless-start")?),
+        ("starts with more memory than `plugins.memory` allows", guest("large")?),
         ("has 10,000 tiny functions", with_module(&tiny(10_000))?),
         ("has 900,000 tiny functions", with_module(&tiny(900_000))?),
-        ("has 100 MB", with_module(&large)?),
+        ("has 100 MB of code", with_module(&large)?),
     ]
     .into_iter()
     .enumerate()
@@ -249,11 +255,14 @@ fn loaded() -> Result<Vec<Row>> {
             row = found.next().cloned().unwrap_or_default();
             Ok(!row.is_null() && row["state"] != "loading")
         })?;
-        let met = match row["reason"].as_str() {
-            Some(reason) => format!("is not taken: {}", reason.lines().next().unwrap_or_default()),
-            None => "is taken".to_owned(),
+        let result = match row["reason"].as_str() {
+            Some(reason) => format!(
+                "the host refuses the file because it {}",
+                reason.lines().next().unwrap_or_default()
+            ),
+            None => "the host accepts the file".to_owned(),
         };
-        rows.push((what.to_owned(), met));
+        rows.push((what.to_owned(), result));
         // The running handlers continue.
         let more = in_turn(40, 26 + number as u64);
         home.append("events.ndjson", text(&more[more.len() - 40..]))?;

@@ -118,13 +118,13 @@ async fn check(folder: &Path, answered: u64, checked: u64) -> u64 {
     let held = owner.numbers[0];
     assert!(held >= answered, "{answered} commits were answered, and the store has {held}");
     for key in ["left", "right"] {
-        let loaded = owner.load(&store, key).await.expect("a job");
+        let loaded = owner.load(&store, key).await.expect("a key record");
         assert_eq!(loaded.record.next, held + 1, "{key}");
         assert_eq!(loaded.state.as_deref().and_then(|state| state.first()), Some(&(held as u8)));
     }
     for number in checked + 1..=held {
         let key = format!("own-{number}");
-        assert_eq!(owner.load(&store, &key).await.expect("a job").record.next, 2);
+        assert_eq!(owner.load(&store, &key).await.expect("a key record").record.next, 2);
         assert_eq!(owner.spilled(&store, &key, 0).await, [9]);
     }
     assert_eq!(owner.load(&store, &format!("own-{}", held + 1)).await, None);

@@ -14,7 +14,7 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::setup::{root, say};
 
-/// The tracked files of a repository, and what its Markdown pages contain. All paths are relative to the root.
+/// The tracked files of a repository, and the content of its Markdown pages. All paths are relative to the root.
 struct Tree {
     files: BTreeSet<String>,
     pages: BTreeMap<String, Page>,
@@ -96,7 +96,7 @@ impl Tree {
         broken.collect()
     }
 
-    /// Checks one link of a page. The error is the end of a sentence about the link.
+    /// Checks one link of a page. The error completes a sentence that begins with the link.
     fn check(&self, page: &str, target: &str) -> Result<(), String> {
         let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
         let path = percent_decode_str(path).decode_utf8_lossy();

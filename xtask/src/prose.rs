@@ -1,7 +1,6 @@
 //! `cargo xtask prose`: counts phrases that make English hard to read, in comments, messages and Markdown pages.
 //!
-//! Each family of phrases has a limit for each kind of text. A limit may only fall. The command reads files and never
-//! changes one.
+//! Each family of phrases has a limit for each kind of text. A limit may only fall. The command never changes a file.
 
 mod markdown;
 mod passage;
@@ -21,8 +20,8 @@ use crate::setup::{root, say};
 use passage::Passage;
 use phrase::{FAMILIES, FAMILY_COUNT, Family};
 
-/// The upper limit of each family, in the order of `FAMILIES`, for each kind of text: the number of occurrences when the
-/// limit was set. Lower a limit when the number has fallen, and never raise it.
+/// The upper limit of each family, in the order of `FAMILIES`, for each kind of text: the number of occurrences when
+/// the limit was set. Lower a limit when the number has fallen; never raise a limit.
 #[rustfmt::skip]
 const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
     //               start  told  go-on  pronoun  so-many  still  had  may  look-at  is-there

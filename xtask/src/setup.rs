@@ -39,7 +39,7 @@ pub(crate) fn target_dir() -> PathBuf {
 /// Returns a cargo command in the workspace that uses the versions of `Cargo.lock`.
 pub(crate) fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Remove the variables of this package: a build script that reads them would run again each time a plain cargo
+    // Remove the variables of this package. Otherwise a build script that reads them would run again when a plain cargo
     // command follows.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();

@@ -1,8 +1,8 @@
 //! The consumer of one partition's queue: receives deliveries in batches and acknowledges them cumulatively.
 //!
 //! The broker numbers the deliveries of a channel from 1. When a channel is lost, the next channel delivers
-//! everything that was not acknowledged again. Each channel is therefore a generation: it distinguishes the channel's
-//! deliveries from earlier ones, and an acknowledgement of an earlier generation is ignored.
+//! everything that was not acknowledged again. Each channel therefore has a subscription epoch, which distinguishes its
+//! deliveries from earlier ones. The consumer ignores an acknowledgement of an earlier epoch.
 
 use std::io;
 use std::sync::Arc;

@@ -23,14 +23,14 @@ pub struct ConsumerOptions {
     /// Maximum number of unacknowledged deliveries.
     pub prefetch: u16,
     /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores it
-    /// and always uses `prefetch`: a smaller window would bring the messages that an earlier process returned in
-    /// another order, and that order determines the sequences of its events.
+    /// and always uses `prefetch`: with a smaller window, the messages that an earlier process returned would arrive in
+    /// another order, and that order determines the sequences of the stream's events.
     pub memory: usize,
     /// The window to which a consumer of the stream in this process changed last.
     pub last_prefetch: LastPrefetch,
     /// The decoder from deliveries to events.
     pub decoder: DeliveryDecoder,
-    /// The tenure in which the queue is consumed. While it is suspended, the consumer returns the queue.
+    /// The ownership under which the queue is consumed. While it is suspended, the consumer releases the queue.
     pub ownership: Arc<Ownership>,
     /// The gauge of the number of messages that wait in the queue.
     pub lag: Arc<BacklogGauge>,

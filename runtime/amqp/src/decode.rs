@@ -30,7 +30,7 @@ pub struct DeliveryDecoder {
     pub ordering: OrderingMode,
     /// Maximum size of an event's body and headers, in bytes.
     pub event_size: usize,
-    /// The place of the key.
+    /// Where a message has its key.
     pub key: KeyLocation,
 }
 
@@ -125,7 +125,7 @@ impl DeliveryDecoder {
             (None, Some(sequence), _) => Cow::Owned(format!("{key}/{sequence}")),
             (None, None, OrderingMode::Sequenced) => Cow::Borrowed(""),
             (None, None, OrderingMode::Fifo) => {
-                let message = "there is no id, by which a fifo stream detects repeats: set the property \
+                let message = "there is no id, and a fifo stream detects repeats by the id: set the property \
                                message_id";
                 return reject(Cause::NoId, message);
             }
@@ -319,7 +319,7 @@ fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Op
         );
     }
     if let Some(value) = headers.time_ms {
-        // RabbitMQ's own plugin writes this header, and others may use the name for something else.
+        // RabbitMQ's own plugin writes this header, and other programs may use the name for something else.
         return Ok(as_integer(value));
     }
     Ok(timestamp.map(|seconds| seconds.saturating_mul(1_000)))

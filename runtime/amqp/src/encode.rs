@@ -4,9 +4,9 @@
 //! The body is the data. AMQP properties are short texts of up to 255 bytes; a longer value becomes a header with its
 //! CloudEvents name, which the decoder understands as well.
 //!
-//! A foreign header whose name has a meaning for RabbitMQ or for the decoder is renamed. Only Ordain can therefore
-//! set the id or the sequence of a message, and no header makes the broker refuse the message. All headers together
-//! fit into a frame of 128 KiB, RabbitMQ's default.
+//! The encoder renames a foreign header whose name has a meaning for RabbitMQ or for the decoder. Only Ordain can
+//! therefore set the id or the sequence of a message, and no header makes the broker refuse the message. All headers
+//! together fit into a frame of 128 KiB, RabbitMQ's default.
 
 use std::sync::Arc;
 
@@ -196,8 +196,9 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
     }
 }
 
-/// Returns the routing key, cut to AMQP's limit. The key of a handler's message is never too long; that of a dead
-/// letter, or of a message from before a change of the template, may be. The event's key is in a header as well.
+/// Returns the routing key, cut to AMQP's limit. The routing key of a handler's message is never too long. The routing
+/// key of a dead letter, or of a message from before a change of the template, may be too long. The event's key is in a
+/// header as well.
 fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &str) -> ShortString {
     let mut filled = template.fill(stream, key, kind);
     filled.truncate(filled.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));

@@ -1,9 +1,9 @@
 //! Tracks messages that were sent to the broker, in order, until the result of each is known.
 //!
 //! The client library attaches a returned message to the next confirm that it receives, not to the message's own
-//! confirm. The library never has more returned messages to attach than there are returned and unconfirmed messages,
-//! and each confirm carries one of them. The result of a message is therefore known when all messages are confirmed
-//! that had been sent by the time its own confirm was seen.
+//! confirm. The library never holds more returned messages than there are messages that are returned and unconfirmed,
+//! and each confirm carries one of the held messages. The result of a message is therefore known when the broker has
+//! confirmed every message that was sent before this process saw the message's own confirm.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ pub(super) struct PendingPublish {
     pub(super) order: u64,
     /// The message.
     pub(super) outgoing: AmqpMessage,
-    /// The tenure in which the message may be published.
+    /// The ownership under which the message may be published.
     pub(super) ownership: Arc<Ownership>,
 }
 
@@ -52,7 +52,7 @@ impl ConfirmResult {
 pub(super) type ConfirmFuture<'a> =
     Pin<Box<dyn Future<Output = lapin::Result<Confirmation>> + Send + 'a>>;
 
-/// The error that the broker returned a message that was not sent.
+/// The error for a returned message that was not sent on this channel.
 #[derive(Debug)]
 pub(super) struct UnmatchedReturn;
 
@@ -143,8 +143,8 @@ impl<'a> ConfirmTracker<'a> {
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
     }
 
-    /// Sends a message behind those before it. The message is passed to the library at once, but not awaited, so that
-    /// many messages go into one write.
+    /// Sends a message behind the messages sent before. This method passes the message to the library at once but does
+    /// not await the result, so that many messages go into one write.
     pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
@@ -233,7 +233,8 @@ impl<'a> ConfirmTracker<'a> {
         if self.has_unmatched_return { Err(UnmatchedReturn) } else { Ok(()) }
     }
 
-    /// Removes and returns the messages whose result is known, if a check is due. Fails as [`resolve`](Self::resolve) does.
+    /// Removes and returns the messages whose result is known, if a check is due. Fails as [`resolve`](Self::resolve)
+    /// does.
     pub(super) fn take_resolved(
         &mut self,
     ) -> Result<Vec<(PendingPublish, ConfirmResult)>, UnmatchedReturn> {
@@ -251,8 +252,8 @@ impl<'a> ConfirmTracker<'a> {
     /// reported that a confirmed message was returned, it has reported another returned message in its place, whose
     /// own confirm arrives later.
     ///
-    /// Fails if the broker returned a message that was not sent. No result can be relied on then, and nothing is
-    /// removed.
+    /// Fails if the broker returned a message that was not sent. All results are then unreliable, and the method
+    /// removes no message.
     pub(super) fn resolve(
         &mut self,
         patience: Duration,
@@ -361,9 +362,8 @@ mod tests {
         }))
     }
 
-    /// Every reported result is the true one, and the messages of a key are reported in order, although the broker
-    /// confirms in any order, some messages much later, and the library attaches returned messages to whichever
-    /// confirm comes next.
+    /// Every reported result is the true one, and the messages of a key are reported in order. The broker confirms in
+    /// any order and some messages much later, and the library attaches a returned message to the next confirm.
     #[test]
     fn every_reported_result_is_true() {
         let mut all_given_up = 0;
@@ -444,8 +444,8 @@ mod tests {
         assert!(all_given_up > 1_000, "{all_given_up}");
     }
 
-    /// A message without an answer does not delay the results of messages before or behind it, and is given up when
-    /// later ones were confirmed long ago, even if those are gone.
+    /// A message without an answer does not delay the results of messages before or behind it. It is given up when
+    /// later messages were confirmed long ago, even if these are already removed.
     #[test]
     fn message_without_answer_is_given_up_and_delays_no_other() {
         let mut flight = ConfirmTracker::new();

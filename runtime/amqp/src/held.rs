@@ -1,5 +1,5 @@
-//! Messages that the broker did not accept, by stream and key. The first message of a key is retried, and the later
-//! ones wait behind it, so that the key's order is kept. Other keys continue.
+//! Messages that the broker did not accept, by stream and key. The first message of a key is retried. Later messages of
+//! the key wait behind it, so that the key's order is kept. Other keys continue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -105,8 +105,8 @@ impl KeyRetryQueue {
         items.into_values()
     }
 
-    /// Removes the messages that another process publishes now. A message that is being retried is not among the held
-    /// ones.
+    /// Removes the messages that another process publishes now. A message that is being retried is not held, so it is
+    /// not removed.
     pub(super) fn remove_disowned(&mut self) -> Vec<PendingPublish> {
         let mut over = Vec::new();
         self.0.retain(|_, line| {
@@ -118,15 +118,15 @@ impl KeyRetryQueue {
         over
     }
 
-    /// Makes all isolated retries due: the cause of the refusals may be gone for all of them.
+    /// Makes all isolated retries due, because the cause of all their refusals may have ended.
     pub(super) fn retry_isolated_now(&mut self, now: Instant) {
         for line in self.0.values_mut().filter(|line| line.mode == RetryMode::Isolated) {
             line.retry_at = now;
         }
     }
 
-    /// Removes the messages that are due: those to retry among the others, and at most `alone` of those to retry in
-    /// isolation, longest wait first.
+    /// Removes the messages that are due: all messages to retry in pipelined mode, and at most `alone` messages to
+    /// retry in isolation, longest wait first.
     pub(super) fn due(
         &mut self,
         alone: usize,
@@ -180,8 +180,8 @@ mod tests {
         }
     }
 
-    /// All messages are accepted in the end, and each key keeps its order, whatever is refused, returned or not
-    /// answered, and however it is retried.
+    /// All messages are accepted in the end, and each key keeps its order. This holds for every sequence of refusals,
+    /// returns and missing answers, and for every way of retrying.
     #[test]
     fn every_message_is_accepted_in_the_order_of_its_key() {
         for seed in 0..500 {

@@ -5,11 +5,11 @@
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A
 //! `subscription` receives deliveries, limited by `window`, and acknowledges them; `watch` detects a queue that
-//! delivers nothing; `decode` converts deliveries into events, and `unreadable` converts the others into dead
-//! letters.
+//! delivers nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries into
+//! dead letters.
 //!
 //! Publishing: `publish` sends the messages that `encode` builds over a `link`. `flight` tracks unconfirmed messages,
-//! `held` keeps refused ones, and `complaints` logs those. `produce` publishes a producer's events.
+//! `held` keeps refused messages, and `complaints` logs them. `produce` publishes a producer's events.
 //!
 //! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged,
 //! and when.

@@ -97,8 +97,8 @@ impl ExchangeProducer {
     }
 
     /// Publishes events once. Returns whether the broker accepted each event, and the error if there was one: the
-    /// broker is unavailable, or no queue takes an event. Where order matters, the events of a key after one that was
-    /// not accepted are not published.
+    /// broker is unavailable, or no queue takes an event. Where order matters and the broker did not accept an event,
+    /// this method does not publish the later events of the key.
     pub async fn try_publish(
         &mut self,
         events: &[SequencedEvent],
@@ -219,8 +219,8 @@ impl ExchangeProducer {
 /// An event and its sequence, if it has one.
 pub type SequencedEvent = (Arc<Event>, Option<u64>);
 
-/// Returns the positions of the events that may be sent together: all at once, or in waves without two events of one
-/// key.
+/// Returns the positions of the events that may be sent together: all at once, or in several waves that each have at
+/// most one event of a key.
 fn waves(events: &[SequencedEvent], in_order: bool) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<_>> = vec![Vec::new()];
     let mut seen = HashMap::new();

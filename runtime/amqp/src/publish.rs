@@ -31,21 +31,21 @@ use ordain_util::wait::shortened;
 
 /// Delays after connections that fail.
 const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// Time limit for the next confirm: longer than a broker with a slow disk needs. After this time, if later
-/// messages are confirmed, only the overdue one is held; otherwise the connection is closed and the oldest
-/// unconfirmed message is held.
+/// Time limit for the next confirm: longer than a broker with a slow disk needs. If later messages are confirmed after
+/// this time, the task holds only the overdue message. Otherwise, the task closes the connection and holds the oldest
+/// unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for the next confirm after such a silence, until the window has its full size again. A queue without a
-/// leader blocks its channel for a minute, and another silence reveals each further key with messages for that
-/// queue.
+/// Time limit for the next confirm after such a silence, until `confirm_limit` has its full size again. A queue without
+/// a leader blocks its channel for a minute. Each further key with messages for that queue causes one more silence.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker
 /// writes earlier messages to disk.
 const CONFIRM_LIMIT: usize = 1_024;
 /// Approximate limit for the size of unconfirmed messages, in bytes; they are copied.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
-/// Number of waiting messages that are sent together while earlier ones are unconfirmed. Fewer are sent when all
-/// earlier ones are confirmed or at the next check, because each write and each confirm costs work on both sides.
+/// Number of waiting messages that the task sends together while earlier messages are unconfirmed, because each write
+/// and each confirm costs work on both sides. The task sends fewer messages when all earlier messages are confirmed, or
+/// at the next check.
 const SEND_GROUP_SIZE: usize = 256;
 /// Interval between two checks for overdue confirms and due retries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -55,7 +55,7 @@ const ISOLATED_RETRY_LIMIT: usize = 8;
 /// The id of a run, and the number of its messages that are published.
 pub type PublishedCount = (u64, usize);
 
-/// Messages of a run, with the tenure in which they may be published.
+/// Messages of a run, with the ownership under which they may be published.
 #[derive(Debug)]
 struct ExchangeBatch {
     run: u64,
@@ -152,8 +152,8 @@ struct ExchangePublisher {
     isolated_retries: JoinSet<(PendingPublish, IsolatedAnswer)>,
     /// The order of the next message.
     next_order: u64,
-    /// Maximum number of unconfirmed messages now. After the broker has closed the channel because of one of several
-    /// messages it is 1, which identifies the message; each accepted message raises it by one.
+    /// Maximum number of unconfirmed messages now. When the broker has closed the channel because of one of several
+    /// messages, the limit becomes 1, which identifies the message. Each accepted message raises the limit by one.
     confirm_limit: usize,
     /// The delay before the next connection.
     backoff: Backoff,
@@ -343,7 +343,7 @@ impl ExchangePublisher {
         while flight.len() < self.confirm_limit && flight.bytes() < CONFIRM_LIMIT_BYTES {
             let Some(item) = self.unsent.pop_front() else { break };
             if on.as_ref().is_some_and(|on| Arc::ptr_eq(on, &item.ownership)) {
-                // The same tenure was active a moment ago.
+                // The same ownership was active a moment ago.
             } else if item.ownership.is_active() {
                 on = Some(Arc::clone(&item.ownership));
             } else {
@@ -352,7 +352,7 @@ impl ExchangePublisher {
                     self.apply_results(vec![(item, ConfirmResult::Acked)], published);
                     continue;
                 }
-                // All tenures are suspended together.
+                // All ownerships are suspended together.
                 self.unsent.push_front(item);
                 break;
             }

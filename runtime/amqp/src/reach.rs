@@ -1,5 +1,5 @@
-//! Monitors whether this process reaches the broker. A process that does not, while others do, must release its
-//! partitions, because it cannot consume their queues.
+//! Monitors whether this process reaches the broker. If only other processes reach the broker, this process must
+//! release its partitions, because it cannot consume their queues.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,8 +31,8 @@ pub fn watch_broker_health(
             let answers = timeout(patience, responds(&broker, &mut connection)).await;
             let reach = if answers == Ok(true) {
                 reached_at = Instant::now();
-                // Wait until other processes can have reconnected: otherwise the first one would take over all
-                // partitions.
+                // Wait until other processes can have reconnected: otherwise the first process that reconnects would
+                // take over all partitions.
                 let all_are_back = since.get_or_insert(reached_at).elapsed() > patience + every;
                 let before = *tell.borrow();
                 if all_are_back { BrokerHealth::Reached } else { before }

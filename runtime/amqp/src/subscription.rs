@@ -24,8 +24,8 @@ pub(super) enum SubscriptionEnd {
     /// The receiver of the deliveries is gone.
     Done,
     /// The window has changed. A consumer keeps the window with which it started. A new consumer on the same channel
-    /// would receive newer messages before those that are on their way to the old one, so a new channel receives
-    /// everything unacknowledged again, in order.
+    /// would receive newer messages before the messages that are on their way to the old consumer. A new channel
+    /// therefore receives everything unacknowledged again, in order.
     Resized,
     /// Another process may own the queue by now.
     Suspended,

@@ -1,7 +1,7 @@
 //! The exchange, queues and bindings of a stream: declared where they are missing, or checked for existence.
 //!
-//! All queues of a stream are quorum queues with a single active consumer. Messages that the broker drops from them
-//! all the same (because of a policy that limits their length, for example) go to a queue of their own.
+//! All queues of a stream are quorum queues with a single active consumer. If the broker drops messages from these
+//! queues (because of a policy that limits their length, for example), the messages go to a queue of their own.
 
 use lapin::options::{
     ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
@@ -218,9 +218,9 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     BrokerError::Refused(format!("the {what} {name:?} cannot be declared: {words}; {advice}"))
 }
 
-/// Returns whether a queue has a delivery limit unless it is declared without one, which is so from RabbitMQ 4.0 on.
-/// Earlier versions lose the messages of a queue that is declared without one. This client has no access to the
-/// broker's version, so the function declares an exchange of a type that only exists from 4.0 on.
+/// Returns whether the broker sets a delivery limit on each queue that is not declared without a limit. RabbitMQ does
+/// so from 4.0 on. Earlier versions lose the messages of a queue that is declared without a delivery limit. This client
+/// has no access to the broker's version, so the function declares an exchange of a type that only exists from 4.0 on.
 async fn has_default_delivery_limit(
     broker: &BrokerEndpoint,
     queue: &str,

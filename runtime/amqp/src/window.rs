@@ -2,13 +2,14 @@
 //!
 //! The broker counts messages, not bytes, so the window follows from the sizes of recent deliveries. A consumer keeps
 //! the window with which it started: another window needs another subscription, which delivers everything that is
-//! unacknowledged again. A queue redelivers those messages in order, but behind messages that it already had to
-//! redeliver before. The window therefore changes only when all of those have arrived, and it grows rarely.
-//! Deliveries that exceed the memory limit all the same end the subscription at once.
+//! unacknowledged again. A queue redelivers these messages in order, but behind the messages that an earlier
+//! subscription already returned to it. The window therefore changes only when all redelivered messages have arrived,
+//! and it grows rarely. Deliveries that nevertheless exceed the memory limit end the subscription at once.
 //!
-//! The new owner of a partition finds as many messages to be redelivered as the previous owner's window allowed, and
-//! a small window would have to receive all of them first. Only the first consumer of a stream in a process therefore
-//! starts with a small window; later consumers start with the window to which any of them changed last.
+//! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's window
+//! allowed. A consumer with a small window would have to receive all of them before the window may grow. Only the first
+//! consumer of a stream in a process therefore starts with a small window. Later consumers start with the last window
+//! of any consumer of the stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};

@@ -18,7 +18,7 @@ use ordain_wasm::{load_handlers, scan_folder};
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     config: FileArg,
-    /// Print every setting with its meaning, default and reason instead.
+    /// Instead of checking, print every setting with its meaning, default and reason.
     #[arg(long)]
     explain: bool,
     /// Print the result as JSON.

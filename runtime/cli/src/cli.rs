@@ -146,7 +146,7 @@ pub(crate) async fn open_stream(
     )))
 }
 
-/// The reason for which a command failed, as a shell or a service manager distinguishes them.
+/// The kind of failure of a command, as a shell or a service manager distinguishes them.
 #[derive(Debug)]
 pub(crate) enum CommandError {
     /// The command failed while running.

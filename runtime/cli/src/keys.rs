@@ -166,7 +166,7 @@ async fn show_key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the key. With `why`, the error of an absent key names its dead letters, which may hold all its
+/// Reads the key. With `why`, the error for an absent key names the key's dead letters, which may contain all its
 /// events.
 async fn read_key<F: RowForm<KeyRow>>(
     args: &KeyArgs,

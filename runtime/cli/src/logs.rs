@@ -19,7 +19,7 @@ pub(crate) enum LogFormat {
 
 static STATUS_LINE: OnceLock<ProgressBar> = OnceLock::new();
 
-/// Makes the log clear and redraw this status line around each of its lines.
+/// Makes the log clear this status line before each log line and redraw it afterwards.
 pub(crate) fn set_status_line(line: ProgressBar) {
     // A process has only one status line.
     let _ = STATUS_LINE.set(line);
@@ -48,7 +48,7 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the reason for which the process ends, independent of the log's filter.
+/// Writes the reason why the process ends, independent of the log's filter.
 pub(crate) fn log_final_error(format: LogFormat, error: &str) {
     match format {
         LogFormat::Text => print_lossy(&format!("error: {}", escape_invisible_lines(error))),

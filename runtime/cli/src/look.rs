@@ -30,7 +30,7 @@ pub(crate) trait RowForm<R>: From<R> + DeserializeOwned {}
 
 impl<R, F: From<R> + DeserializeOwned> RowForm<R> for F {}
 
-/// The place from which a command reads.
+/// The source from which a command reads: the store or a process.
 pub(crate) enum InspectTarget {
     Store { loaded: Box<LoadedConfig>, store: Arc<dyn Store> },
     Process(AdminClient),
@@ -167,8 +167,8 @@ impl InspectTarget {
         }
     }
 
-    /// Returns why the handler version of a stream is unavailable in the process; `None` if it is available,
-    /// or if the command reads the store, which does not know.
+    /// Returns why the handler version of a stream is unavailable in the process; `None` if it is available, or if the
+    /// command reads the store, which does not contain this reason.
     pub(crate) fn missing(&self, stream: &str) -> Result<Option<RowText>, CommandError> {
         match self {
             Self::Store { .. } => Ok(None),
@@ -176,7 +176,7 @@ impl InspectTarget {
         }
     }
 
-    /// Returns the option that makes another command read from the same place.
+    /// Returns the option that makes another command read from the same source.
     pub(crate) fn option(&self) -> String {
         match self {
             Self::Store { loaded, .. } => loaded.config_option(),

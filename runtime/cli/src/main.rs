@@ -4,7 +4,7 @@
 //! the listeners, and passes each part its dependencies.
 #![deny(
     clippy::print_stderr,
-    reason = "a closed standard error must not end the process: use `text::say`"
+    reason = "a closed standard error must not end the process: use `text::print_lossy`"
 )]
 
 mod check;

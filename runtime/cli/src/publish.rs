@@ -26,8 +26,8 @@ use ordain_util::wait::shortened;
 /// The text of `--help` after the options.
 const AFTER_HELP: &str = "\
 An invalid line stops the command after all lines before it are published: fix the line and repeat the
-command. An embedded store allows either this command or `ordain run` at a time; with
-[store] kind = \"redis\" events are published while the stream runs.
+command. With an embedded store, this command and `ordain run` cannot run at the same time. With
+[store] kind = \"redis\", you can publish events while the stream runs.
 
 Examples:
   ordain publish orders events.ndjson

@@ -104,8 +104,8 @@ impl RunArgs {
     }
 }
 
-/// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled
-/// or held. The order of the parts is listener, handlers, store, engine.
+/// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled or held.
+/// Starts the listener, the handlers, the store and the engine, in this order.
 async fn run(
     loaded: &LoadedConfig,
     once: bool,

@@ -9,8 +9,8 @@ use ordain_store::{Store, StoreError};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_store_redis::RedisStore;
 
-/// Opens the store of a configuration. Requests to an unavailable store are retried for `patience`, and without
-/// limit if it is `None`.
+/// Opens the store of a configuration. The store retries requests for `patience` while its server is unavailable; if
+/// `patience` is `None`, without limit.
 pub(crate) async fn open_store(
     loaded: &LoadedConfig,
     patience: Option<Duration>,

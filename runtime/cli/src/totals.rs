@@ -36,7 +36,7 @@ pub(crate) fn log(when: &str, stats: &Stats) {
     );
 }
 
-/// Returns whether a total of the log changed.
+/// Returns whether a total that the log shows has changed.
 fn differs(now: &Stats, told: &Stats) -> bool {
     let counters = |stats: &Stats| {
         [stats.delivered, stats.settled, stats.dead_total(), stats.failures, stats.messages]

@@ -38,7 +38,7 @@ pub struct InvalidEvent {
     pub message: String,
 }
 
-/// The reason for which a body is rejected as a whole.
+/// The reason why a body is rejected as a whole.
 #[derive(Debug)]
 pub enum BodyError {
     /// The body holds no events in the format that its headers name.
@@ -128,8 +128,8 @@ fn check_count(count: usize, limit: usize) -> Result<(), BodyError> {
     if count <= limit { Ok(()) } else { Err(BodyError::TooMany { limit }) }
 }
 
-/// A reader of an array's elements. It skips elements after the first one above the limit, because each takes
-/// several times its size in memory.
+/// A reader of an array's elements. After the first element above the limit it skips all elements, because an
+/// element takes several times its size in memory.
 struct BoundedArray {
     limit: usize,
 }

@@ -16,7 +16,7 @@ pub use http::{ContentMode, content_mode, decode_http};
 
 use ordain_util::text::truncated;
 
-/// The reason for which a line is not a valid event of its stream. The line becomes a dead letter.
+/// The reason why a line is not a valid event of its stream. The line becomes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
@@ -33,7 +33,7 @@ pub struct DecodeError {
 /// Size limit of an error of the JSON parser, in bytes: the error may contain a piece of the line.
 const ERROR_LIMIT: usize = 4 << 10;
 
-/// The byte order mark that some editors write before the first line of a file. It is ignored.
+/// The byte order mark that some editors write before the first line of a file. The decoder ignores it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// A decoder of a stream's events.

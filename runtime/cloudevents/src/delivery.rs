@@ -25,7 +25,8 @@ pub struct DeliveryBatch {
     pub end: bool,
 }
 
-/// Number of batches that a source reads ahead of the sequencer: one is processed while the next is read.
+/// Number of batches that a source reads ahead of the sequencer, which processes one batch while the source reads
+/// the next.
 pub const READ_AHEAD_BATCHES: usize = 2;
 /// Maximum number of deliveries in a batch.
 pub const BATCH_EVENTS: usize = 256;
@@ -46,7 +47,7 @@ pub struct AckProgress {
 pub struct SourceHandle {
     /// The deliveries. The channel closes when the source fails; `failure` then has the error.
     pub deliveries: mpsc::Receiver<DeliveryBatch>,
-    /// The error for which the source ended early.
+    /// The error that ended the source early.
     pub failure: oneshot::Receiver<std::io::Error>,
     /// Sends the acknowledgements to a source that stores them itself. The source ends when the sender is dropped.
     pub acknowledge: Option<watch::Sender<AckProgress>>,

@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use ordain_store::OutboxMessage;
 
-/// Returns `stream/key/incarnation/sequence/index`, each percent-encoded, so that no two messages have the same
-/// id, whatever their keys contain. In a `fifo` stream the incarnation is combined with the digest of the
-/// event's id by exclusive or: after the store went back in time, another event can have the same sequence.
+/// Returns `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that no two messages have the
+/// same id, independently of the content of their keys. In a `fifo` stream the incarnation is combined with the
+/// digest of the event's id by exclusive or, because after the store went back in time, another event can have the
+/// same sequence.
 pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     let mut id = String::with_capacity(stream.len() + message.key.len() + 32);
     percent_encode(stream, &mut id);

@@ -111,7 +111,7 @@ pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, o
 }
 
 /// Returns `stream/key/dead/sequence/tag`, the identity of a letter. It differs from the id of every message,
-/// which has a number in place of `dead`.
+/// which has a number instead of `dead`.
 fn letter_id(stream: &str, letter: &LetterId) -> String {
     let mut id = String::new();
     percent_encode(stream, &mut id);

@@ -1,8 +1,8 @@
 //! CloudEvents 1.0 in JSON (structured mode), one event per line: the format in which files and HTTP deliver
 //! events and in which file sinks write messages and forwarded dead letters.
 //!
-//! This crate validates form, sizes and nesting of incoming events before any other part uses them. An error says
-//! what would be valid. This crate must never change data, except that it removes the white space between tokens
+//! This crate validates form, sizes and nesting of incoming events before any other part uses them. An error
+//! describes a valid value. This crate must never change data, except that it removes the white space between tokens
 //! of JSON, so that the digest of the content does not depend on the layout.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
@@ -32,8 +32,8 @@ pub use event::{letter_event, message_event};
 pub use id::{message_id, source_of};
 pub use letter::{LetterAttributes, REASON_ATTRIBUTES, encode_letter, letter_attributes};
 
-/// Size limit of an id, type, source or content type, in bytes. URLs of some KiB exist; longer values are a payload
-/// in the wrong place.
+/// Size limit of an id, type, source or content type, in bytes. URLs of some KiB exist; a longer value is probably a
+/// payload in the wrong attribute.
 pub const ATTRIBUTE_LIMIT: usize = 4 << 10;
 
 /// Maximum number of extension attributes of an event. Producers and tracing add about ten.

@@ -1,4 +1,5 @@
-//! Checks that concern several settings at once. It must not check a single setting: its type does.
+//! Checks conflicts between several settings. This module must not check a single setting: the type of the
+//! setting does.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -224,8 +225,8 @@ impl ConfigChecker<'_> {
                 if file.path != FileOrStdio::Stdio
                     && !matches!(self.config.store, StoreConfig::Embedded(_)) =>
             {
-                let message = "only the embedded store can keep a file exact: use path = \"-\", another \
-                               kind of sink, or [store] kind = \"embedded\"";
+                let message = "a file sink needs the embedded store, which records the length of the file: \
+                               use path = \"-\", another kind of sink, or [store] kind = \"embedded\"";
                 self.report(&format!("{at}.path"), message);
             }
             SinkConfig::File(_) => {}

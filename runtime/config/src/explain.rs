@@ -19,8 +19,8 @@ pub fn explain() -> String {
     out
 }
 
-/// Appends one row. `place` is the row's place in the reference: the names of the tables around it, with
-/// the kind of each table that has several.
+/// Appends one row. `place` is the row's full name in the reference: the names of the tables around it, and the
+/// kind of each table that has several kinds.
 fn write_row(out: &mut String, title: &str, place: &str, row: &ReferenceRow, depth: usize) {
     let indent = "  ".repeat(depth);
     let _ = writeln!(out, "{indent}{title}");

@@ -4,7 +4,7 @@
 use super::problem::{ConfigProblem, SettingLines};
 use super::{Config, SourceConfig, StreamConfig};
 
-/// A feature, its places in the reference, and a function that finds the settings that request it.
+/// A feature, the rows of the reference that belong to it, and a function that finds the settings that request it.
 type UnsupportedFeature = (&'static str, &'static [&'static str], fn(&Config) -> Vec<String>);
 
 const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
@@ -19,7 +19,7 @@ const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
     }),
 ];
 
-/// Returns the unsupported feature at a place in the reference.
+/// Returns the unsupported feature of a row of the reference.
 pub(super) fn unsupported_feature(place: &str) -> Option<&'static str> {
     UNSUPPORTED_FEATURES
         .iter()
@@ -27,7 +27,7 @@ pub(super) fn unsupported_feature(place: &str) -> Option<&'static str> {
         .map(|(feature, ..)| *feature)
 }
 
-/// Returns the places in the reference that are marked as unsupported.
+/// Returns the rows of the reference that are marked as unsupported.
 #[cfg(test)]
 pub(super) fn places() -> impl Iterator<Item = &'static str> {
     UNSUPPORTED_FEATURES.iter().flat_map(|(_, places, _)| places.iter().copied())

@@ -1,5 +1,5 @@
-//! The configuration of a process. All settings are read and checked before any error is reported; each
-//! error has its line and says what would be right. This crate must not open anything that the
+//! The configuration of a process. This crate reads and checks all settings before it reports any error.
+//! Each error has its line and describes a valid value. This crate must not open anything that the
 //! configuration names, and must not decide anything at run time.
 //!
 //! Each table of the file is described once, in `process`, `stream`, `source` and `sink`, with meaning,
@@ -66,7 +66,8 @@ use ordain_util::text::shell_quoted;
 /// The file that a command reads if none is named.
 pub const DEFAULT_FILE: &str = "ordain.toml";
 
-/// Size limit of a configuration file, in bytes: a thousand streams fit, and the wrong file is noticed.
+/// Size limit of a configuration file, in bytes: large enough for a thousand streams, small enough to reject
+/// a wrong file.
 const FILE_LIMIT_BYTES: u64 = 1 << 20;
 
 section! {

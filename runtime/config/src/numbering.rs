@@ -11,7 +11,7 @@ use ordain_store::{InstanceId, InstanceInfo, Mark, Store, StoreError};
 /// Version of the mark's format.
 const FORMAT_VERSION: u32 = 2;
 
-/// The reason for which the settings of a stream cannot be used with the data in the store.
+/// The reason why the settings of a stream cannot be used with the data in the store.
 #[derive(Debug, thiserror::Error)]
 pub enum NumberingError {
     /// The configuration contradicts the data.
@@ -49,7 +49,9 @@ impl StreamNumbering {
         serde_json::from_slice(bytes)
             .ok()
             .filter(|numbering: &Self| numbering.format == FORMAT_VERSION)
-            .ok_or_else(|| StoreError::Corrupt(format!("the mark {name:?} has an unknown format")))
+            .ok_or_else(|| {
+                StoreError::Corrupt(format!("mark {name:?} must have format {FORMAT_VERSION}"))
+            })
     }
 
     /// Returns the first setting that differs, and its value in `self`.
@@ -68,8 +70,8 @@ impl StreamNumbering {
 /// Checks the configured streams against the store and the running processes, and records the settings of
 /// new streams. Returns an error if the data of a stream was written with other settings, or if another
 /// process runs the stream with other settings. The marks are durable before any data of their streams.
-/// If two processes start at the same time with different partitions, one of them finds the other, provided
-/// that each calls this function again once it is in the membership.
+/// Each process must call this function again once it is in the membership. If two processes then start at the
+/// same time with different numbers of partitions, one of them finds the other.
 pub async fn check(
     loaded: &LoadedConfig,
     store: &dyn Store,
@@ -95,8 +97,8 @@ pub async fn check(
         {
             let message = format!(
                 "the store has data of stream {name} that was written with {setting} = {value}; with \
-                 another value its events would take effect twice or never: restore the value, give the \
-                 stream another name, or give the store another {place}"
+                 another value the stream's events would take effect twice or never: restore the value, \
+                 give the stream another name, or give the store another {place}"
             );
             return Err(loaded.setting_error(&format!("streams.{name}.{setting}"), message).into());
         }
@@ -120,7 +122,7 @@ pub async fn check(
     Ok(store.put_marks(&marks).await?)
 }
 
-/// Returns the number of partitions of a stream for which the store has data, configured or not.
+/// Returns the number of partitions of a stream that has data in the store, whether the stream is configured or not.
 pub async fn partitions(store: &dyn Store, stream: &str) -> Result<u32, StoreError> {
     let mark = format!("stream/{stream}");
     match store.mark(&mark).await? {

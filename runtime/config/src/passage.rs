@@ -1,5 +1,6 @@
-//! Decides where messages that pass through the store go, and how they are numbered and limited there.
-//! All publishers to one destination must use the same rules, so no other module may decide this.
+//! Determines the numbering policy of messages that pass through the store: their destination, and how the
+//! store numbers and limits them. All publishers to one destination must use the same rules, so no other module
+//! may define them.
 
 use crate::{
     Config, ConfigError, FileOrStdio, LoadedConfig, ReplaySource, ResourceName, SinkConfig,
@@ -8,7 +9,7 @@ use crate::{
 use ordain_store::{Destination, DestinationRules, NumberingSettings};
 use ordain_util::whole::canonical_path;
 
-/// The destination and the rules of messages that pass through the store.
+/// The numbering policy of messages that pass through the store: their destination and its rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumberingPolicy {
     /// The destination.
@@ -35,7 +36,7 @@ impl NumberingPolicy {
         })
     }
 
-    /// Returns the passage of a sink; `None` if its messages do not pass through the store.
+    /// Returns the numbering policy of a sink; `None` if its messages do not pass through the store.
     pub fn for_sink(
         config: &Config,
         name: &ResourceName,
@@ -52,7 +53,7 @@ impl NumberingPolicy {
             }
             SinkConfig::File(sink) if sink.sequenced => {
                 let name = match &sink.path {
-                    // Several sinks may write to standard output, each with numbers of its own.
+                    // Several sinks may write to standard output, and each counts its own numbers.
                     FileOrStdio::Stdio => format!("-{name}").into(),
                     FileOrStdio::File(path) => canonical_path(path).display().to_string().into(),
                 };
@@ -62,8 +63,8 @@ impl NumberingPolicy {
         }
     }
 
-    /// Returns the log in which the store keeps a stream's events for replay; `None` if the store may not
-    /// keep them or is not one of the stream's replay sources.
+    /// Returns the destination under which the store keeps a stream's events for replay; `None` if the store
+    /// does not keep them or is not one of the stream's replay sources.
     pub fn replay_log(name: &ResourceName, stream: &StreamConfig) -> Option<Destination> {
         if !stream.gap.replay.contains(&ReplaySource::Store) {
             return None;
@@ -79,14 +80,14 @@ impl NumberingPolicy {
         }
     }
 
-    /// Returns the passage to an exchange with numbers, as the streams of this configuration read it.
+    /// Returns the numbering policy of an exchange, with the settings of the streams that read the exchange.
     pub fn to_exchange(config: &Config, exchange: &str) -> Self {
         let numbers = config.exchange_readers(exchange).next().map(|(_, stream)| numbers(stream));
         Self::numbered(Destination::Exchange(exchange.into()), numbers.unwrap_or_default())
     }
 
-    /// Returns the passage for events that producers publish to an exchange. The streams that read the
-    /// exchange must agree on the numbering.
+    /// Returns the numbering policy of events that producers publish to an exchange. The streams that read the
+    /// exchange must have the same settings for numbering.
     pub fn for_producers(loaded: &LoadedConfig, exchange: &str) -> Result<Self, ConfigError> {
         if let Some((name, setting, other)) = loaded.config.numbering_conflict(exchange) {
             let message = format!(
@@ -98,7 +99,7 @@ impl NumberingPolicy {
         Ok(Self::to_exchange(&loaded.config, exchange))
     }
 
-    /// Returns the passage to a stream that reads its events from the store; `None` for other sources.
+    /// Returns the numbering policy of a stream that reads its events from the store; `None` for other sources.
     pub fn to_stream(
         name: &ResourceName,
         stream: &StreamConfig,

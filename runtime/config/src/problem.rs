@@ -1,5 +1,5 @@
-//! Errors in a configuration: all of them at once, each with its line and what would be right. An error
-//! must never contain a secret: the readers of secret settings do not pass on their text.
+//! Errors in a configuration: all of them at once, each with its line and a description of a valid value. An
+//! error must never contain a secret: the readers of secret settings do not pass on their text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ pub struct ConfigProblem {
     pub line: usize,
     /// The setting, for example `streams.orders.gap.timeout`; empty if the error concerns none.
     pub setting: String,
-    /// The fault, and what would be right.
+    /// The fault, and a description of a valid value.
     pub message: String,
 }
 

@@ -23,12 +23,12 @@ pub(super) struct ConfigReader<'a> {
     pub(super) base: &'a Path,
     pub(super) problems: Vec<ConfigProblem>,
     pub(super) lines: SettingLines,
-    /// Lines that are not valid TOML. A missing or misplaced setting may be on such a line, so only values
-    /// on other lines are checked then.
+    /// Lines that are not valid TOML. A setting that seems missing or misplaced may be on such a line, so if there
+    /// are any, only values on the other lines are checked.
     invalid_lines: Vec<usize>,
 }
 
-/// A value, with its full name and its place in the file.
+/// A value, with its full name and its position in the file.
 #[derive(Clone)]
 pub(super) struct SettingNode<'n> {
     pub(super) name: String,

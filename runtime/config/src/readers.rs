@@ -1,5 +1,5 @@
-//! Finds the streams that read one exchange. Their keys are numbered once, so their settings for numbering
-//! must be equal.
+//! Finds the streams that read one exchange. The exchange has one count of each key for all of them, so their
+//! settings for numbering must be equal.
 
 use ordain_core::OrderingMode;
 
@@ -18,8 +18,8 @@ impl Config {
         })
     }
 
-    /// Returns a stream that reads an exchange, the first of its numbering settings that differs, and the
-    /// stream from which it differs. All streams of an exchange must be numbered alike.
+    /// Returns two streams that read an exchange with different settings for numbering, and the first setting
+    /// that differs. All streams of an exchange must have the same settings for numbering.
     pub fn numbering_conflict(
         &self,
         exchange: &str,

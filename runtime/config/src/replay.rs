@@ -28,7 +28,7 @@ section! {
         authorization: Option<Authorization>;
         /// Time limit for one response.
         timeout: Millis ["10ms" to "5m"] = "5s",
-            because "a slower server is as good as down, and the next round retries";
+            because "a slower server counts as unavailable, and the next round retries";
         /// Concurrent requests to the host, over all streams; if they differ, the lowest value applies.
         concurrency: usize [1 to 256] = 16,
             because "many keys may miss events at once, and the server has other clients";
@@ -149,7 +149,7 @@ impl ReplayServer {
     }
 }
 
-/// A URL in place of a table with `url` alone.
+/// A URL, which stands for a table with `url` alone.
 struct ReplayShorthand(ReplayUrl);
 
 impl Scalar for ReplayShorthand {
@@ -162,7 +162,7 @@ impl Scalar for ReplayShorthand {
     }
 }
 
-/// Maximum number of servers: each is asked in turn while the key waits.
+/// Maximum number of servers: Ordain queries them in turn while the key waits.
 const REPLAY_LIMIT: usize = ordain_core::SOURCES_LIMIT - 1;
 
 impl SettingValue for Vec<ReplaySource> {
@@ -175,7 +175,7 @@ impl SettingValue for Vec<ReplaySource> {
         let found: Vec<_> =
             elements.iter().map(|element| ReplaySource::read(reader, element)).collect();
         let found: Self = found.into_iter().collect::<Option<_>>()?;
-        // The store is always asked first: it holds the spilled events, and is the nearest source.
+        // Ordain always queries the store first: it holds the spilled events, and is the nearest source.
         let late = found.iter().skip(1).any(|replay| *replay == ReplaySource::Store);
         let twice = (1..found.len()).any(|at| found[..at].contains(&found[at]));
         let wrong = match (found.len() > REPLAY_LIMIT, twice, late) {

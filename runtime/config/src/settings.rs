@@ -10,27 +10,27 @@ use super::{
     Config, FileOrStdio, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
 };
 
-/// Turns in progress for each worker thread. The sequencer exchanges turns with the workers in batches, at
-/// each of its steps: if a turn is one cheap event, a worker needs enough turns to last until the next step.
+/// Turns in progress for each worker thread. At each of its steps, the sequencer exchanges a batch of turns with
+/// the workers. Even if each turn is one cheap event, a worker must have enough turns until the next step.
 /// `run_ahead` limits the events in these turns.
 const TURNS_PER_WORKER: usize = 256;
 
-/// Loads in progress, in batches: one is read while the next is requested.
+/// Loads in progress, in batches: the store reads one batch while the sequencer requests the next.
 const LOADS_PER_BATCH: usize = 2;
 
 /// Divisor of the memory budget for commits that a shared store may lose. At ten thousand small events per
-/// second the result holds the last few seconds; a server that syncs once per second loses one or two.
+/// second, the result holds the last few seconds. A server that syncs once per second loses one or two seconds.
 const KEPT_COMMITS_DIVISOR: usize = 8;
 
-/// Committed and unpublished messages, for each event of `run_ahead`. The stream pauses at this limit, so
-/// that an unavailable sink does not fill the store.
+/// Limit of committed and unpublished messages, for each event of `run_ahead`. The stream pauses at this limit,
+/// so that an unavailable sink does not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
 /// Minimum number of ids of a key that are remembered at any age: the default prefetch.
 const MIN_REMEMBERED_IDS: usize = 4_000;
 
-/// Longest interval between reads of the due index, in ms: a key that another process has added waits no
-/// longer, and an idle partition costs one read per interval.
+/// Longest interval between reads of the due index, in ms. A key that another process has added waits no longer
+/// than that. An idle partition costs one read per interval.
 const DUE_POLL_INTERVAL_MS: u64 = 5_000;
 
 /// The share of one partition.

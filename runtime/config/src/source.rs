@@ -89,7 +89,7 @@ section! {
         /// Number of partitions that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
-            because "one instance needs no more than one";
+            because "one instance needs only one partition";
         /// Events of a partition that are read and neither settled nor held.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
@@ -108,7 +108,7 @@ section! {
         /// Number of partitions that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
-            because "one instance needs no more than one";
+            because "one instance needs only one partition";
         /// Events of a partition that are read and neither settled nor held.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
@@ -121,14 +121,14 @@ section! {
         /// Number of partitions that share the keys. It cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
-            because "one instance needs no more than one";
+            because "one instance needs only one partition";
         /// Events of a partition that are read and neither settled nor held.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
         /// Approximate number of events of a partition that wait in the store. Beyond it, the streams and
         /// producers that feed this stream wait.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stage may be behind for a minute, and a larger queue writes more events twice";
+            because "a stream may be behind for a minute, and a larger queue writes more events twice";
     }
 }
 
@@ -162,7 +162,7 @@ impl SettingValue for Vec<ExchangeBinding> {
     }
 }
 
-/// The place of the key in a delivery.
+/// The part of a delivery that contains the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyLocation {
     /// In the routing key.
@@ -185,9 +185,9 @@ impl Scalar for KeyLocation {
     }
 }
 
-/// Longest distance between checkpoints of a file, in events: after a crash, these events are read again, in
-/// addition to the prefetch. For a queue in the store, as many may be present again, plus another prefetch
-/// of events that were acknowledged while others were being removed.
+/// Longest distance between checkpoints of a file, in events. After a crash, these events are read again, in
+/// addition to the prefetch. In a queue in the store, the same number of events may be present again, plus
+/// another prefetch of events that were acknowledged while others were being removed.
 pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 
 /// Maximum number of events in a request over HTTP: as many as a producer gathers in a moment, and few enough
@@ -195,9 +195,8 @@ pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
 impl SourceConfig {
-    /// Returns how many events may arrive again after a crash or a lost response. `has_ingress` states
-    /// whether a stream of the broker also accepts events over HTTP. A `fifo` stream must remember as many
-    /// ids.
+    /// Returns how many events may arrive again after a crash or a lost response; a `fifo` stream must remember
+    /// as many ids. `has_ingress` states whether a stream of the broker also accepts events over HTTP.
     pub fn redelivery_limit(&self, has_ingress: bool) -> usize {
         let prefetch = self.prefetch();
         prefetch

@@ -76,11 +76,11 @@ section! {
         dead_letter: Option<ResourceName>;
         /// Concurrent turns of this stream at the workers. Default: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
-            because "turns are exchanged in batches, and no worker should wait for the next one";
+            because "workers receive turns in batches, and no worker should wait for the next batch";
         /// Events waiting in the broker for each instance. An autoscaler adds and removes instances by this
         /// value.
         lag_per_instance: u64 [1 to 1_000_000_000] = 10_000,
-            because "most handlers process this in a second, and less does not justify a process";
+            because "most handlers process these in a second, and fewer events need no further process";
         /// Share of the keys on which a new version of the handler is tested.
         canary: Option<Percent>;
         /// How long a new version is tested before it serves all keys.
@@ -96,7 +96,7 @@ section! {
             because "an event that was only overtaken arrives by then";
         /// Rounds of requests.
         attempts: u32 [1 to 1_000] = 5,
-            because "with the backoff they take one to three seconds, within which a late response arrives";
+            because "with the backoff, they take one to three seconds, within which a late response arrives";
         /// Delay between rounds: a random value between the lower bound and a ceiling that doubles with each
         /// round, up to the upper bound.
         backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "200ms..5s",
@@ -109,7 +109,7 @@ section! {
             because "a longer jump is an error of the producer, and all events in between would be kept";
         /// Action after the last round: park the key, skip the event, or wait for it.
         on_exhausted: GapExhausted = "park",
-            because "the stream promises order, so a person decides";
+            because "the stream promises order, so an operator must decide";
         /// Requests the next event of an incomplete key once after this time without an event, so that a lost
         /// last event is found too.
         tail: OffOrMillis ["1s" to "365d"] = "off",
@@ -122,14 +122,14 @@ section! {
     pub struct RetryConfig {
         /// Attempts of one event whose handler requests a retry or exceeds its time limit, the first included.
         attempts: u32 [1 to 1_000_000] = 5,
-            because "with the backoff they take about a second, within which a short disturbance passes";
+            because "with the backoff, they take about a second, within which a short disturbance passes";
         /// Delay between attempts: a random value between the lower bound and a ceiling that doubles with each
         /// attempt, up to the upper bound.
         backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "100ms..30s",
             because "the first attempts are quick, and an unavailable service is never overloaded";
         /// Action after the last attempt: park the key, or dead-letter the event and continue with the key.
         on_exhausted: RetryExhausted = "park",
-            because "the stream promises order, so a person decides";
+            because "the stream promises order, so an operator must decide";
         /// If true, a new version of the handler resumes parked keys.
         on_new_version: bool = true,
             because "a new version usually contains the fix";

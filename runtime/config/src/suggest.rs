@@ -1,4 +1,4 @@
-//! Finds the known name that an unknown one may have meant.
+//! Finds the known name that the writer of an unknown name may have meant.
 
 /// Length limit of compared names: the cost of the distance is the product of both lengths.
 const NAME_LIMIT_BYTES: usize = 64;

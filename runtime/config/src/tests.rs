@@ -400,7 +400,7 @@ fn settings_are_checked_against_each_other() {
          [sinks.none]\nkind = \"stream\"\nstream = \"none\"\n",
         &[
             (7, "store.durability", "expected \"local\" or \"replicas:N\""),
-            (10, "sinks.out.path", "only the embedded store can keep a file exact"),
+            (10, "sinks.out.path", "a file sink needs the embedded store"),
             (13, "sinks.in.stream", "the source of [streams.orders] is of another kind"),
             (16, "sinks.none.stream", "[streams.none] is not defined"),
         ],
@@ -430,7 +430,7 @@ fn streams_that_feed_each_other_fit_together() {
     };
     check(&(stream("a", "") + &sink("x", "a", true)), &[]);
     check(&(stream("a", "ordering = \"fifo\"") + &sink("x", "a", false)), &[]);
-    // Producers alone may feed a stream.
+    // A stream may have producers and no sink as its sources.
     check(&stream("a", ""), &[]);
     check(&(stream("a", "") + &sink("x", "a", false)), &[(5, "sinks.x", "needs numbered events")]);
     check(

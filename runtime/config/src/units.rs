@@ -17,7 +17,7 @@ impl Millis {
     }
 }
 
-/// Units of time with their length in ms. Longer ones first: `ms` ends in `s`.
+/// Units of time with their length in ms. The unit `ms` comes before `s`, because it ends in `s`.
 const TIME_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 

@@ -11,7 +11,7 @@ use crate::turn::{AttemptToken, Turn};
 /// [`Input`](crate::Input) that answers them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Load a job and take ownership of it for this partition, as soon as
+    /// Load a key record and take ownership of it for this partition, as soon as
     /// [`may_read`](crate::Sequencer::may_read) permits. `Loaded` answers this effect.
     Load {
         /// The token to return with the answer.

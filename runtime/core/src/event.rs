@@ -20,8 +20,8 @@ pub const SEQUENCE_END: u64 = u64::MAX;
 
 /// Returns the number of the shard that holds `key`.
 ///
-/// The function is part of the storage format: after a change, every job would be looked up in the
-/// wrong shard.
+/// The function is part of the storage format: after a change, the store would look for every key
+/// record in the wrong shard.
 pub fn shard_of(key: &str, shards: u32) -> u32 {
     (xxh3_64(key.as_bytes()) % u64::from(shards.max(1))) as u32
 }

@@ -22,7 +22,7 @@ pub enum SequencerFault {
     BlockOthers,
     /// Neither an event's end mark nor a handler's outcome ends a key.
     ForgetTheEnd,
-    /// The sequencer executes a job under an older decision than before.
+    /// The sequencer executes a key under an older rollout than before.
     IgnoreNewerVersion,
     /// The sequencer keeps its state in memory after a refusal.
     KeepRefusedState,

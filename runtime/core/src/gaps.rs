@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::settings::SOURCES_LIMIT;
 
 /// The latest gaps of a key whose clock expired, the newest last. Clones share the list until one
-/// of them changes, because each commit clones its jobs.
+/// of them changes, because each commit clones the records of its keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GapHistory(Option<Arc<Vec<GapEntry>>>);
 
@@ -156,8 +156,8 @@ impl GapEntry {
         until.saturating_sub(or_now(self.since)).saturating_add(self.waited)
     }
 
-    /// Returns an upper bound of the memory, without a scan of the errors, because every event
-    /// calls this.
+    /// Returns an upper bound of the memory. Does not scan the errors, because the sequencer calls
+    /// this for every event.
     fn memory(&self) -> usize {
         size_of::<Self>() + self.answers.len() * (size_of::<SourceAnswers>() + Self::ERROR_LIMIT)
     }
@@ -185,8 +185,8 @@ impl GapHistory {
     }
 
     /// Removes the recorded gaps from a sequence on: these sequences are missing again, because
-    /// none of them was settled. Returns the gap that contains them, if it is recorded, extended to
-    /// the last recorded sequence. That gap is open, or begins at the sequence or behind it.
+    /// none of them was settled. Returns the recorded gap that contains them, if there is one,
+    /// extended to the last recorded sequence. That gap is open, or begins at or after `from`.
     pub(crate) fn withdraw_from(&mut self, from: u64) -> Option<GapEntry> {
         self.iter().next_back().filter(|gap| gap.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);
@@ -217,8 +217,8 @@ impl GapHistory {
         }
     }
 
-    /// Reopens the gaps from `next` on. While their sequences are not settled, the next owner may
-    /// get another result for them.
+    /// Reopens the gaps from `next` on. As long as their sequences are not settled, the next owner
+    /// may get another result for them.
     pub(crate) fn reopen_from(&mut self, next: u64) {
         let is_ahead = |gap: &GapEntry| gap.last >= next && !gap.end.is_open();
         if !self.iter().any(is_ahead) {
@@ -283,7 +283,7 @@ impl GapHistory {
         }
     }
 
-    /// Sets the times that the applied commit left open in `written`. A gap that ended after the commit
+    /// Sets the times that were still 0 in `written` when it was committed. A gap that ended after the commit
     /// was formed keeps an open end: a later commit records it.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if !self.lacks_times() {

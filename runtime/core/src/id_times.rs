@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 /// The stretches of a key's ids, the newest last. Clones share the list until one of them changes,
-/// because each commit clones its jobs.
+/// because each commit clones the records of its keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 

@@ -51,7 +51,7 @@ pub enum Input {
     Loaded {
         /// The token of the load.
         token: AttemptToken,
-        /// `None` if the job does not exist; an error if the job cannot be read.
+        /// `None` if the key record does not exist; an error if the key record cannot be read.
         loaded: Result<Option<Box<KeySnapshot>>, String>,
     },
     /// The answer to [`Effect::Run`](crate::Effect::Run).
@@ -78,9 +78,9 @@ pub enum Input {
         token: AttemptToken,
         /// The requested events that the source found, ascending by sequence.
         found: Vec<(u64, Arc<Event>)>,
-        /// The first sequence that the source did not search for. [`u64::MAX`] if the source
-        /// searched for all requested sequences. The first requested sequence if the source could
-        /// not be queried at all; the round then does not count.
+        /// The first sequence that the source did not search for; [`u64::MAX`] if the source
+        /// searched for all requested sequences. If the source could not be queried at all, this
+        /// is the first requested sequence, and the round does not count.
         until: u64,
         /// The reason why the source may find more events later: a failure, or a request to try
         /// again.
@@ -95,8 +95,8 @@ pub enum Input {
         next_in: Option<u64>,
     },
     /// The store was unreachable, or another server is its master now, so commits may be lost. The
-    /// sequencer sends the newest commit of each shard again, so that a loss is detected even if no
-    /// events arrive. It sends none if it keeps no commit.
+    /// sequencer sends a commit to each shard, even an empty one, so that a loss is detected even if
+    /// no events arrive.
     StoreMayHaveRolledBack,
     /// The previous owner committed messages and forwarded letters that are not published yet. This
     /// input arrives in the order of the shard's commits and before any other input of the shard.
@@ -122,8 +122,8 @@ pub enum Input {
     },
     /// The stored state of a key may have changed from outside: reload the key, even if it is idle.
     Reload(Key),
-    /// Another handler version executes events from now on. `None` if the decided version is not
-    /// available here. Running turns finish under the previous version.
+    /// Another handler version executes events from now on. `None` if the version of the rollout is
+    /// not available here. Running turns finish under the previous version.
     VersionChanged(Option<Arc<Rollout>>),
     /// Start no more turns; finish and commit the running turns.
     Drain,

@@ -29,7 +29,8 @@ pub struct KeyRecord {
     /// The partition whose owner may commit.
     pub partition: u32,
     /// The number of loads that took the key over from another partition. A write does not change
-    /// it. A key that has returned to a partition has another number than its old lane there knows.
+    /// the number. If a key returns to a partition, the number differs from the one that the old
+    /// lane there knows.
     pub takeovers: u32,
     /// The state of the key.
     pub status: KeyStatus,
@@ -81,7 +82,7 @@ impl KeyRecord {
         }
     }
 
-    /// Returns the generation under which the last event was executed; 0 if none was.
+    /// Returns the number of the rollout under which the last event was executed; 0 if no event was.
     pub fn rollout_number(&self) -> u64 {
         self.rollout.as_ref().map_or(0, |decided| decided.number)
     }
@@ -100,8 +101,8 @@ impl KeyRecord {
         self.id_times.fill_times(now);
     }
 
-    /// Sets the times that the applied commit left open in `written`. Trouble and gaps that arose
-    /// after the commit was formed stay open: a later commit records them.
+    /// Sets the times that were still 0 in `written` when it was committed. Failures and gaps that
+    /// arose after the commit was formed keep the time 0: a later commit records them.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if self.incarnation == 0 {
             self.incarnation = now;
@@ -171,7 +172,7 @@ pub struct FailureInfo {
     pub cause: Cause,
     /// The reason: the tag of [`limit`](Self::limit), then [`words`](Self::words).
     pub error: String,
-    /// The time when the trouble began.
+    /// The time when the failure began.
     pub since: u64,
     /// The handler version that failed, if a handler failed.
     pub version: Option<VersionName>,
@@ -237,11 +238,12 @@ impl SpillExtent {
     }
 }
 
-/// The content digests of the sequences just below `next`, the newest last. Each has 32 bits,
-/// enough to distinguish a conflict from a repeat, and costs 256 bytes per job at the default
-/// length.
+/// The content digests of the sequences just below `next`, the newest last. A digest has 32 bits,
+/// enough to distinguish a conflict from a repeat. At the default length, the list costs 256 bytes
+/// per key record.
 ///
-/// Clones share the list until one of them changes, because each commit clones its jobs.
+/// Clones share the list until one of them changes, because each commit clones the records of its
+/// keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContentDigests(Arc<VecDeque<u32>>);
 
@@ -406,12 +408,12 @@ impl StateUpdate {
 /// The condition for a write to apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCondition {
-    /// The job does not exist, not even as a tombstone.
+    /// The key record does not exist, not even as a tombstone.
     Absent,
-    /// The job exists, belongs to this partition, and has this `next` and the [`KeyRecord::takeovers`] of
-    /// the write. Neither a spill nor a take-over changes `next`. Only the number of take-overs
-    /// shows that another owner had the key meanwhile, and that the spill area may differ from the
-    /// lane's view.
+    /// The key record exists, belongs to this partition, and has this `next` and the
+    /// [`KeyRecord::takeovers`] of the write. Neither a spill nor a take-over changes `next`. Only
+    /// the number of take-overs shows that another owner had the key meanwhile, and that the spill
+    /// area may differ from the lane's view.
     Next(u64),
 }
 
@@ -422,8 +424,8 @@ pub struct KeyWrite {
     pub key: Key,
     /// The condition. If it does not hold, the store refuses only this write.
     pub condition: WriteCondition,
-    /// The new job. This write removes the spilled events below its `next`, and all spilled events
-    /// if its `spilled.count` is 0.
+    /// The new key record. The write removes the spilled events below its `next`; if its
+    /// `spilled.count` is 0, the write removes all spilled events.
     pub record: KeyRecord,
     /// The change of the state.
     pub state: StateUpdate,
@@ -441,7 +443,7 @@ pub struct KeyWrite {
     /// The time, in ms from the commit, at which the owner must process the key again; the write
     /// sets the key's entry in the due index.
     pub due_in: Option<u64>,
-    /// The time to keep the job after the commit, in ms, if no write follows.
+    /// The time to keep the key record after the commit, in ms, if no write follows.
     pub expire_in: Option<u64>,
 }
 
@@ -471,10 +473,11 @@ pub struct Batch {
     pub number: u64,
     /// The writes, at most one per key.
     pub writes: Vec<KeyWrite>,
-    /// Dead letters that belong to no write: their events never changed a job. Idempotent by id.
+    /// Orphan dead letters: they belong to no write, because their events never changed a key
+    /// record. Idempotent by id.
     pub letters: Vec<DeadLetter>,
-    /// `true` if dead letters also go into the outbox. A free letter whose id already exists does
-    /// not: it comes from a repeated delivery.
+    /// `true` if dead letters also go into the outbox. An orphan dead letter whose id already exists
+    /// does not: it comes from a repeated delivery.
     pub forward: bool,
 }
 
@@ -524,7 +527,8 @@ pub struct AppliedCommit {
     pub refused: Vec<(usize, WriteRefusal)>,
     /// Spilled events that were in the spill area already.
     pub existing_spills: Vec<ExistingSpill>,
-    /// In a batch that forwards: free letters (by position, ascending) whose id existed already.
+    /// In a batch that forwards: the orphan dead letters (by position, ascending) whose id existed
+    /// already.
     pub existing_letters: Vec<usize>,
 }
 
@@ -542,18 +546,17 @@ pub struct ExistingSpill {
 /// The reason why one write was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteRefusal {
-    /// The stored `next` differs (`None`: the job does not exist).
+    /// The stored `next` differs (`None`: the key record does not exist).
     Next(Option<u64>),
-    /// Another partition took the job over, and the job may have returned since. Its `next` is
-    /// this.
+    /// Another partition took the key over; the key may have returned since. This is its `next`.
     Partition(u64),
-    /// The job's last event was executed under a newer [`Rollout`] than the write's.
+    /// The key record's last event was executed under a newer [`Rollout`] than the write's.
     Version,
-    /// The job cannot be read.
+    /// The key record cannot be read.
     Corrupt(String),
 }
 
-/// A job as loaded from the store.
+/// A key record as loaded from the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySnapshot {
     /// The record.
@@ -566,7 +569,7 @@ pub struct KeySnapshot {
     pub now: u64,
     /// The time from now to the key's entry in the due index, in ms; 0 if it has passed.
     pub due_in: Option<u64>,
-    /// The time from now until the store removes the job, in ms; `None`: never.
+    /// The time from now until the store removes the key record, in ms; `None`: never.
     pub expire_in: Option<u64>,
 }
 

@@ -9,10 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Time between two checks while the store counts no new breaks.
+/// Time between two checks while the store counts no new broken connections.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
-/// A call, when the store answered it, and its size.
+/// A call, the time when the store answered it, and its size.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct WrittenCall<C> {
     call: C,
@@ -20,7 +20,7 @@ struct WrittenCall<C> {
     bytes: usize,
 }
 
-/// The witness of each shard, and when the store confirmed it.
+/// The witness of each shard, and the time when the store confirmed it.
 type Witnesses<W> = BTreeMap<u32, (W, u64)>;
 
 /// The last calls of a producer, and the newest event of the producer in each shard.
@@ -32,7 +32,7 @@ pub struct ProducerHistory<C, W> {
     max_bytes: usize,
     /// How long calls stay in memory, in ms.
     max_age: u64,
-    /// When a call was last forgotten although it was younger than `max_age`.
+    /// The time when a call younger than `max_age` was last forgotten.
     dropped_at: Option<u64>,
     newest: Witnesses<W>,
     /// The shards that lack their witness.
@@ -42,13 +42,13 @@ pub struct ProducerHistory<C, W> {
     /// The witnesses of the calls that were written again.
     renewed: Witnesses<W>,
     checked_at: u64,
-    /// The store's number of breaks before the last check.
+    /// The store's number of broken connections before the last check.
     checked_breaks: u64,
 }
 
 impl<C, W: Clone> ProducerHistory<C, W> {
-    /// Creates an empty history that keeps calls for `max_age` ms, and at most `max_bytes` of them. `breaks` is the
-    /// store's number of breaks.
+    /// Creates an empty history that keeps calls for `max_age` ms, and at most `max_bytes` bytes of them. `breaks` is
+    /// the number of broken connections that the store has counted.
     pub fn new(max_bytes: usize, max_age: u64, breaks: u64, now: u64) -> Self {
         Self {
             calls: VecDeque::new(),
@@ -97,7 +97,7 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         oldest.is_some()
     }
 
-    /// Returns whether memory lacks calls that the store may lose.
+    /// Returns whether the store may lose calls that are no longer in memory.
     pub fn is_incomplete(&self, now: u64) -> bool {
         self.dropped_at.is_some_and(|at| now.saturating_sub(at) < self.max_age)
     }
@@ -111,13 +111,13 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         }
     }
 
-    /// Returns whether shards may lack their witnesses; `breaks` is the store's present number of breaks.
+    /// Returns whether shards may lack their witnesses; `breaks` is the store's present number of broken connections.
     pub fn is_in_doubt(&self, breaks: u64, now: u64) -> bool {
         let is_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_MS;
         breaks != self.checked_breaks || is_due || !self.lacking.is_empty()
     }
 
-    /// Records that each shard had its witness. `breaks` is the store's number of breaks before the check.
+    /// Records that each shard had its witness. `breaks` is the store's number of broken connections before the check.
     pub fn checked(&mut self, breaks: u64, now: u64) {
         self.checked_breaks = breaks;
         self.checked_at = now;
@@ -140,9 +140,9 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }
 
-    /// Replaces the next call to write again with the call as it is in the store now; `at` is the time of the write if
-    /// the store had lost events of the call. The old witnesses stay until the store has all calls again, so that the
-    /// store refuses new events after a failure in between.
+    /// Replaces the next call to write again with the call as it is in the store now. `at` is the time of the write if
+    /// the store had lost events of the call. The old witnesses stay until the store has all calls again. If a failure
+    /// happens before that, the store therefore refuses new events.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;

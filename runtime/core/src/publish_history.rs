@@ -1,10 +1,10 @@
 //! The messages that an owner gave last from one outbox to one shard of a destination.
 //!
 //! A store that goes back in time may lose messages that their outbox records as published. [`PublishHistory`]
-//! keeps the last parts of an outbox with the numbers of their messages. Each call names the last place that the
-//! store confirmed. A store that lacks this place reports the last place that it has, and the history then decides
-//! which parts the owner gives again, in which order, and under which numbers. A message must never get a lower number
-//! than an earlier message of its key.
+//! keeps the last parts of an outbox with the numbers of their messages. Each call names the last outbox position that
+//! the store confirmed. A store that lacks this position reports the last position that it has. The history then
+//! decides which parts the owner gives again, in which order, and under which numbers. A message must never get a lower
+//! number than an earlier message of its key.
 //!
 //! Times are in milliseconds since any fixed moment.
 
@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// How long given parts stay in memory after the last one: longer than a failover takes.
 const RETENTION_MS: u64 = 120_000;
-/// Time between two checks of an outbox while the store counts no new breaks.
+/// Time between two checks of an outbox while the store counts no new broken connections.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
-/// The place of messages in an outbox: the commit, and the part of the commit.
+/// The position of messages in an outbox: the commit, and the part of the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OutboxPosition {
     /// The number of the commit.
@@ -25,12 +25,12 @@ pub struct OutboxPosition {
     pub chunk: u32,
 }
 
-/// The messages of one place, which the store numbers in order.
+/// The messages of one outbox position, which the store numbers in order.
 pub trait NumberedChunk {
     /// The key of a message; the store numbers the messages of each key separately.
     type Key: Ord + ?Sized;
 
-    /// Returns the place in the outbox.
+    /// Returns the outbox position.
     fn position(&self) -> OutboxPosition;
 
     /// Returns the key of each message, in order.
@@ -39,7 +39,7 @@ pub trait NumberedChunk {
     /// Returns the approximate size of the messages, in bytes.
     fn bytes(&self) -> usize;
 
-    /// Sets the number that each message asks for; 0 asks for a new one.
+    /// Sets the number that each message requests; 0 requests a new number.
     fn request_numbers(&mut self, numbers: &[u64]);
 }
 
@@ -54,7 +54,7 @@ struct NumberedEntry<P> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct LostEntry<P> {
     entry: NumberedEntry<P>,
-    /// The number that each message asks for; 0 for a message that can no longer have its own.
+    /// The number that each message requests; 0 for a message that can no longer have its own.
     requested: Vec<u64>,
 }
 
@@ -70,21 +70,22 @@ pub struct PublishProgress {
 /// The parts that an owner gave last from one outbox to one shard, and the lost parts that it must give again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PublishHistory<P> {
-    /// The last place that the store confirmed, or the last place that it has after it went back in time.
+    /// The last outbox position that the store confirmed. After the store went back in time: the last position that it
+    /// has.
     last: Option<OutboxPosition>,
     /// The parts that were given last, oldest first.
     recent: VecDeque<NumberedEntry<P>>,
     /// The bytes of the recent parts.
     bytes: usize,
-    /// The last place whose messages have left memory.
+    /// The last outbox position whose messages have left memory.
     forgotten: Option<OutboxPosition>,
     /// Parts that the store has lost, in order.
     lost: VecDeque<LostEntry<P>>,
-    /// The store's number of breaks before the last answered call.
+    /// The store's number of broken connections before the last answered call.
     checked_disconnects: u64,
-    /// When that call began, in ms.
+    /// The time when that call began, in ms.
     checked_at: u64,
-    /// When the store confirmed the last part, in ms.
+    /// The time when the store confirmed the last part, in ms.
     last_at: u64,
 }
 
@@ -109,9 +110,9 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
     }
 
-    /// Returns what the next call names: the last place that the store must have, and the last commit whose messages
-    /// the store may forget, if the outbox is done for good through `done`. The store must remember messages that it is
-    /// about to get again, because their call may be repeated.
+    /// Returns the two positions that the next call names: the last outbox position that the store must have, and the
+    /// last commit whose messages the store may forget. `done` is the last commit through which the outbox is done for
+    /// good. The store must remember messages that it is about to get again, because their call may be repeated.
     pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
         let first = self.lost.front().map(|lost| lost.entry.chunk.position().commit);
         let known = first.map_or(done, |first| done.min(first.saturating_sub(1)));
@@ -187,8 +188,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         progress
     }
 
-    /// Prepares to give again all messages behind `last`, the last place that the store has. Returns their number, or
-    /// `None` if memory does not have all of them.
+    /// Prepares to give again all messages after `last`, the last outbox position that the store has. Returns their
+    /// number, or `None` if memory does not have all of them.
     pub fn roll_back_to(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         if self.forgotten > last {
             return None;
@@ -197,7 +198,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         let behind = self.recent.split_off(at);
         self.bytes = self.recent.iter().map(|entry| entry.chunk.bytes()).sum();
         let messages = behind.iter().map(|entry| entry.numbers.len()).sum();
-        // These parts go in front of the parts that already wait to be given again.
+        // These parts go before the parts that already wait to be given again.
         for mut entry in behind.into_iter().rev() {
             let requested = entry.numbers.clone();
             entry.chunk.request_numbers(&requested);
@@ -207,14 +208,15 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         Some(messages)
     }
 
-    /// Records that the store answered a call that began at `started`. `breaks` is the store's number of breaks at that
-    /// time.
+    /// Records that the store answered a call that began at `started`. `breaks` is the store's number of broken
+    /// connections at that time.
     pub fn record_check(&mut self, breaks: u64, started: u64) {
         self.checked_disconnects = breaks;
         self.checked_at = started;
     }
 
-    /// Returns whether the store may lack parts that were given before; `breaks` is its present number of breaks.
+    /// Returns whether the store may lack parts that were given before; `breaks` is its present number of broken
+    /// connections.
     /// Forgets all parts if the last one is old enough.
     pub fn is_in_doubt(&mut self, breaks: u64, now: u64) -> bool {
         if now.saturating_sub(self.last_at) >= RETENTION_MS {

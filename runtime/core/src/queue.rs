@@ -7,24 +7,25 @@
 //! same too. The history of a damaged entry is unknown; the reader assumes that it is the entry
 //! that was at this number before.
 //!
-//! Each read names the last place that was read, and each removal the last place to remove. The
-//! store rejects a place that is not in its history. The reader then reads its queue again from the
-//! beginning, and [`QueueCursor`] decides which entries are still to be delivered.
+//! Each read names the last queue position that was read, and each removal names the last position
+//! to remove. The store rejects a position that is not in its history. The reader then reads its
+//! queue again from the beginning, and [`QueueCursor`] decides which entries are still to be
+//! delivered.
 
 use std::collections::{BTreeMap, VecDeque};
 
 /// The number of an entry in a queue, and the history of the store up to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QueuePosition {
-    /// The number of the entry, from 1. 0 is the place before all entries.
+    /// The number of the entry, from 1. 0 is the position before all entries.
     pub number: u64,
     /// The history of the queue up to this entry; 0 if it is unknown.
     pub history: u64,
 }
 
 impl QueuePosition {
-    /// Returns whether `found`, read now, is the entry that was at this place before. A damaged
-    /// entry has no history and counts as the same.
+    /// Returns whether `found`, read now, is the entry that was at this position before. A damaged
+    /// entry has no history and counts as the same entry.
     fn is_same_entry(self, found: Self) -> bool {
         self.number == found.number && (self.history == found.history || found.history == 0)
     }
@@ -42,7 +43,7 @@ pub struct QueueRun {
 }
 
 impl QueueRun {
-    /// Returns the place of the last entry.
+    /// Returns the position of the last entry.
     pub fn end(&self) -> QueuePosition {
         QueuePosition { number: self.last, history: self.history }
     }
@@ -75,8 +76,8 @@ const RUNS_LIMIT: usize = 4_096;
 pub struct QueueCursor {
     /// Delivered entries, ascending. Other entries may have been between them.
     delivered: VecDeque<QueueRun>,
-    /// Numbers and histories of unfinished entries that were delivered after entries with higher numbers. The store
-    /// had lost their removal.
+    /// Numbers and histories of unfinished entries that were delivered after entries with higher numbers, because the
+    /// store had lost their removal.
     late: BTreeMap<u64, u64>,
     /// Entries that writers of this process have put, and that are not read yet.
     expected: VecDeque<ExpectedRun>,
@@ -91,7 +92,7 @@ pub struct QueueCursor {
 }
 
 impl QueueCursor {
-    /// Returns the place after which to read.
+    /// Returns the position after which to read.
     pub fn after(&self) -> QueuePosition {
         self.position(self.read).unwrap_or(QueuePosition { number: self.read, history: 0 })
     }
@@ -102,8 +103,8 @@ impl QueueCursor {
         (self.read, self.removed) = (0, 0);
     }
 
-    /// Records an entry that was read behind [`QueueCursor::after`]. Returns whether to deliver the
-    /// entry; `false` if it was delivered before.
+    /// Records an entry that was read after [`QueueCursor::after`]. Returns whether to deliver the
+    /// entry; `false` if the cursor has delivered it before.
     pub fn accept(&mut self, place: QueuePosition) -> bool {
         let QueuePosition { number, history } = place;
         self.read = number;
@@ -116,7 +117,7 @@ impl QueueCursor {
             at = self.delivered.len();
         }
         if self.delivered.is_empty() {
-            // The cursor knows no entry in front of this one.
+            // The cursor knows no entry before this one.
             (self.finished, self.removed) = (number - 1, number - 1);
         } else if at < self.delivered.len() {
             self.late.insert(number, history);
@@ -129,9 +130,10 @@ impl QueueCursor {
         true
     }
 
-    /// Records that a read behind [`QueueCursor::after`] found no entries, and counts the expected
-    /// entries as lost. `first` is the present or next number of the first entry in the queue. Call
-    /// this only if all expected entries were written before the read began.
+    /// Records that a read after [`QueueCursor::after`] found no entries, and counts the expected
+    /// entries as lost. `first` is the number of the first entry in the queue, or of the next entry
+    /// if the queue is empty. Call this only if all expected entries were written before the read
+    /// began.
     pub fn record_end(&mut self, first: u64) {
         let end = self.read.max(first.saturating_sub(1));
         if self.last_delivered().is_some_and(|last| last > end) {
@@ -143,8 +145,9 @@ impl QueueCursor {
         }
     }
 
-    /// Records the present or next number of the first entry in the queue: removed entries may be
-    /// back, and another reader has read and removed the expected entries before `first`.
+    /// Records the number of the first entry in the queue, or of the next entry if the queue is
+    /// empty. Removed entries may be back. Another reader has read and removed the expected entries
+    /// before `first`.
     pub fn record_first(&mut self, first: u64) {
         self.removed = self.removed.min(first.saturating_sub(1));
         while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()
@@ -194,8 +197,8 @@ impl QueueCursor {
         }
     }
 
-    /// Marks all delivered entries through this place as finished, so that they may be removed.
-    /// Ignores a place that the store has lost since its delivery.
+    /// Marks all delivered entries through this position as finished, so that they may be removed.
+    /// Ignores a position that the store has lost since its delivery.
     pub fn finish(&mut self, place: QueuePosition) {
         if self.late.get(&place.number) == Some(&place.history) {
             self.late.remove(&place.number);
@@ -205,7 +208,7 @@ impl QueueCursor {
         }
     }
 
-    /// Returns the place through which entries may be removed now; `None` if there are none.
+    /// Returns the position through which entries may be removed now; `None` if there are none.
     pub fn removable(&self) -> Option<QueuePosition> {
         let mut through = self.finished.min(self.read);
         if let Some((late, _)) = self.late.first_key_value() {
@@ -214,7 +217,7 @@ impl QueueCursor {
         if through <= self.removed { None } else { self.position(through) }
     }
 
-    /// Records that the store has removed all entries through this place.
+    /// Records that the store has removed all entries through this position.
     pub fn record_removal(&mut self, through: QueuePosition) {
         self.removed = self.removed.max(through.number);
         while self.delivered.len() > RUNS_LIMIT
@@ -248,7 +251,7 @@ impl QueueCursor {
         self.delivered.back().map(|run| run.last)
     }
 
-    /// Returns the place of a delivered entry.
+    /// Returns the position of a delivered entry.
     fn position(&self, number: u64) -> Option<QueuePosition> {
         let at = self.delivered.partition_point(|run| run.last < number);
         let run = self.delivered.get(at).filter(|run| run.first <= number)?;
@@ -271,7 +274,7 @@ impl QueueCursor {
         self.late.split_off(&number);
     }
 
-    /// Compares an entry that is read for the first time with the expected entry at its place.
+    /// Compares an entry that is read for the first time with the expected entry at its position.
     fn compare(&mut self, place: QueuePosition) {
         let QueuePosition { number, history } = place;
         while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()
@@ -283,7 +286,7 @@ impl QueueCursor {
                 return;
             }
             let Some(ExpectedRun { run, at }) = self.expected.pop_front() else { return };
-            // Another reader has removed entries further in front.
+            // Another reader has removed earlier entries.
             if !is_same && run.last >= number {
                 self.add_loss(run.last + 1 - run.first, at);
             }

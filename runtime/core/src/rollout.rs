@@ -1,5 +1,5 @@
 //! The choice of the handler version that executes the events of a stream. Each instance computes
-//! the version from the offers of all instances. The store decides by accepting one result.
+//! the next rollout from the offers of all instances. The store accepts one of the results.
 //!
 //! The highest offered version wins as soon as an instance offers it, and stays while any instance
 //! offers it. Only an instance that has lost the file, or that starts without it, may go back to an
@@ -11,20 +11,20 @@ use crate::{Build, Rollout, split_version};
 /// The view that one instance has of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct RolloutView<'a> {
-    /// The last decision.
+    /// The last rollout.
     pub current: Option<&'a Rollout>,
     /// The build that this instance offers.
     pub own_build: &'a Build,
     /// The builds that the other instances offer.
     pub other_builds: &'a [Build],
-    /// `true` if this instance may go back from the last decision if no other instance offers that
-    /// build.
+    /// `true` if this instance may roll back the last rollout, provided that no other instance
+    /// offers its build.
     pub may_roll_back: bool,
-    /// The highest generation ever seen. A store that went back in time has a lower generation.
+    /// The highest rollout number ever seen. A store that went back in time has a lower number.
     pub newest_number: u64,
 }
 
-/// Returns the next decision, or `None` if the last decision stays.
+/// Returns the next rollout, or `None` if the last rollout stays.
 pub fn next_rollout(known: &RolloutView<'_>) -> Option<Rollout> {
     let RolloutView {
         current: decided,
@@ -36,7 +36,7 @@ pub fn next_rollout(known: &RolloutView<'_>) -> Option<Rollout> {
     let last = decided.map_or(0, |decided| decided.number);
     let generation = newest.max(last) + 1;
     if generation >= Rollout::NUMBER_END {
-        // Decisions alone cannot reach this generation.
+        // Rollouts alone cannot reach this number.
         return None;
     }
     let next = |build: &Build| Rollout { number: generation, build: build.clone() };
@@ -54,7 +54,7 @@ pub fn next_rollout(known: &RolloutView<'_>) -> Option<Rollout> {
     let is_offered = *mine == decided.build || others.contains(&decided.build);
     // The stream has another handler now.
     let is_other = my_name != name;
-    // The store went back in time, and its decision was superseded.
+    // The store went back in time, and its rollout was superseded.
     let is_lost = last < newest;
     if !is_offered && (may_go_back || is_other || is_lost) {
         return highest();
@@ -76,8 +76,8 @@ mod tests {
         Rollout { number: generation, build: build(version) }
     }
 
-    /// Returns the decision of an instance that offers `mine`, beside instances that offer
-    /// `others`, after the decision `last`.
+    /// Returns the rollout that an instance computes if it offers `mine`, the other instances offer
+    /// `others`, and the last rollout is `last`.
     fn answer(last: &str, mine: &str, others: &[&str], may_go_back: bool) -> Option<String> {
         let others: Vec<Build> = others.iter().map(|version| build(version)).collect();
         let last = decided(4, last);
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(answer("a@1.10.0", "a@1.9.0", &["a@1.10.0"], true), None);
         assert_eq!(answer("a+abc", "a@2.0.0", &[], false), up);
         assert_eq!(answer("a@2.0.0", "a@2.0.0", &["a@1.0.0"], false), None);
-        // An instance with a higher version decides for itself.
+        // The instance with the higher version makes the rollout.
         assert_eq!(answer("a@1.0.0", "a@1.0.0", &["a@2.0.0"], false), None);
     }
 
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(next_rollout(&known), Some(decided(10, "a@1.0.0")));
         let known = RolloutView { current: None, ..known };
         assert_eq!(next_rollout(&known), Some(decided(10, "a@1.0.0")));
-        // No instance offers the stored decision any more.
+        // No instance offers the build of the stored rollout any more.
         let left = decided(4, "a+left");
         let known =
             RolloutView { current: Some(&left), other_builds: &[build("a@2.0.0")], ..known };

@@ -219,8 +219,8 @@ impl Sequencer {
     }
 
     /// Returns the key that stops the intake permanently, and the sequence of the event at which the
-    /// key is stopped. The key has reached its spill limit (`overflow = pause`), and only a manual
-    /// action can release it.
+    /// key stopped. The key has reached its spill limit (`overflow = pause`), and only an operator's
+    /// action can release the key.
     pub fn stopped_by(&self) -> Option<(&Key, u64)> {
         if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(ShardState::is_quiet) {
             return None;
@@ -244,7 +244,7 @@ impl Sequencer {
         self.reload_requests.len()
     }
 
-    /// Returns the highest generation of all jobs that the sequencer has loaded.
+    /// Returns the highest rollout number of all key records that the sequencer has loaded.
     pub fn newest_rollout(&self) -> u64 {
         self.newest_rollout
     }

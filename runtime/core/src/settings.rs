@@ -72,8 +72,8 @@ pub struct SequencerSettings {
     pub complete_ttl: u64,
     /// The time to remember a key without writes; `None` for ever.
     pub key_ttl: Option<u64>,
-    /// The handler version that executes events at the start. `None` if the decided version is not
-    /// available here; nothing is executed until it is.
+    /// The handler version that executes events at the start. `None` if the version of the rollout
+    /// is not available here; the sequencer executes nothing until it is.
     pub rollout: Option<Arc<Rollout>>,
     /// The seed of the jitter.
     pub seed: u64,

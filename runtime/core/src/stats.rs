@@ -197,7 +197,7 @@ impl RecoveryTimes {
 pub enum LaneState {
     /// The lane has no work.
     Idle,
-    /// The lane's job is being loaded.
+    /// The lane's key record is being loaded.
     Loading,
     /// The lane has an event to execute.
     Ready,

@@ -1,4 +1,4 @@
-//! Versions of a stream's handler, and the decision which version executes its events.
+//! Versions of a stream's handler, and the rollout, which names the version that executes the events.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,26 +25,26 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
     }
 }
 
-/// The build that executes the events of a stream, as the store has decided.
+/// A rollout: the record in the store that names the build that executes the events of a stream.
 ///
-/// The decisions of a stream are numbered: each has a higher generation than the previous one. A
-/// job records the generation under which its last event was executed, and the store rejects a
-/// commit under an older generation. A key therefore never returns to an abandoned version unless a
-/// new decision names that version.
+/// Each rollout of a stream has a higher number than the previous rollout. A key record contains
+/// the number of the rollout under which the key's last event was executed, and the store rejects a
+/// commit under an older rollout. A key therefore never returns to an abandoned version unless a
+/// new rollout names that version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollout {
-    /// The number of the decision, from 1, below [`Rollout::NUMBER_END`].
+    /// The number of the rollout, from 1, below [`Rollout::NUMBER_END`].
     pub number: u64,
     /// The build that executes the events.
     pub build: Build,
 }
 
 impl Rollout {
-    /// The exclusive upper bound of generations. No stream reaches it, and Lua numbers represent
-    /// all integers below it exactly.
+    /// The exclusive upper bound of rollout numbers. No stream reaches it, and Lua numbers
+    /// represent all integers below it exactly.
     pub const NUMBER_END: u64 = 1 << 52;
 
-    /// Creates the first decision of a stream.
+    /// Creates the first rollout of a stream.
     pub fn first(version: impl Into<VersionName>, digest: FileDigest) -> Arc<Self> {
         Arc::new(Self { number: 1, build: Build { version: version.into(), digest } })
     }

@@ -12,8 +12,8 @@ pub const COMPLETION_LIMIT: usize = 1_024;
 pub enum Completion {
     /// Turns that a worker finished.
     Turns(TurnResults),
-    /// A request for an answer as soon as the store is known to have all commits of the partition, because the store
-    /// may have gone back in time. A driver that ends gives no answer.
+    /// A request for an answer when the driver knows that the store has all commits of the partition, because the store
+    /// may have gone back in time. A driver that ends does not answer.
     StoreCheck(oneshot::Sender<()>),
     /// Any other input of the sequencer.
     Input(Input),

@@ -41,8 +41,8 @@ pub use progress::{CommitHistograms, PartitionMetrics};
 const COMPLETION_BATCH_LIMIT: usize = 8;
 /// Time between two warnings that a stream is blocked.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
-/// At the end, a partition waits for its messages to be published until none has been published for this time;
-/// messages that wait for a queue stay in the outbox.
+/// At the end, a partition waits for its messages to be published. The wait ends when no message has been published
+/// for this time; messages that wait for a queue stay in the outbox.
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition.
@@ -144,7 +144,7 @@ impl Driver {
         };
         driver.begin(parts.backlog, once && source.is_fed_locally);
         let mut parked = driver.search_parked_keys(decided.as_deref().filter(|_| tries_again));
-        // The highest generation that the version feed knows.
+        // The highest rollout number that `version` knows.
         let mut known = decided.as_ref().map_or(0, |decided| decided.number);
         let mut notes = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
         let mut stages = driver.handle.ownership.phases();
@@ -205,8 +205,8 @@ impl Driver {
         }
     }
 
-    /// Passes the messages that an earlier owner left to the sequencer, before anything else. With `from_here`,
-    /// declares the end of the source: a source that is fed by this process has no gaps that would need waiting.
+    /// Passes the messages that an earlier owner left to the sequencer, before anything else. With `from_here`, this
+    /// process itself feeds the source: the driver then declares the end of the source, so that no gap waits.
     fn begin(&mut self, left_over: Vec<Input>, from_here: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for left in left_over {
@@ -248,8 +248,8 @@ impl Driver {
         rests
     }
 
-    /// Warns that a full key blocks the stream. If nothing that is still to come can resolve it, ends the run: with
-    /// `once` or after a failure of the source, when all parked keys were searched.
+    /// Warns that a full key blocks the stream. Ends the run if no later event can resolve that: with `once` or after a
+    /// failure of the source, as soon as the search for parked keys has ended.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let Some((key, event)) = self.sequencer.stopped_by().filter(|_| !self.source_ended) else {
             return Ok(());
@@ -492,8 +492,8 @@ impl Driver {
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
     }
 
-    /// Handles the failure of a source. Deliveries that were taken may not be available again, so they are settled or
-    /// held before the driver ends, which takes at most `spill_after`.
+    /// Handles the failure of a source. The source may not have its deliveries any more, so the driver settles or holds
+    /// them before it ends. This takes at most `spill_after`.
     async fn handle_source_failure(&mut self, source: &mut SourceHandle) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);

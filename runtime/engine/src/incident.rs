@@ -16,7 +16,7 @@ pub(crate) struct EventsLost {
     pub(crate) since: String,
 }
 
-/// Data of a record: commits that the store lost, and that their owner made again from memory.
+/// Data of a record: commits that the store lost, and that their owner repeated from memory.
 #[derive(Debug, Serialize)]
 pub(crate) struct CommitsRepeated {
     pub(crate) commits: u64,

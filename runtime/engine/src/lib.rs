@@ -2,7 +2,7 @@
 //! must never decide what becomes of an event: the sequencer in `ordain-core` decides.
 #![deny(
     clippy::print_stderr,
-    reason = "a closed standard error must not end the process: use `text::say`"
+    reason = "a closed standard error must not end the process: use `text::print_lossy`"
 )]
 
 pub mod completion;

@@ -1,6 +1,6 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
-//! continues there. The store recognises events behind the checkpoint that an earlier run published by their ids. A
-//! run must never write a checkpoint behind a line that is not published.
+//! continues there. If an earlier run has published events behind the checkpoint, the store recognises them by their
+//! ids. A run must never write a checkpoint behind a line that is not published.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,7 +19,7 @@ use ordain_store::checkpoint::Checkpoint;
 use ordain_store::{AssignItemReply, Mark, StoreError};
 use ordain_util::probe::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Number of events from which the publisher publishes them without waiting for more.
+/// Number of events at which the publisher publishes them without waiting for more.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
 /// How often a file is read again from its oldest checkpoint if the store goes back in time repeatedly.
 const REWIND_ATTEMPTS: usize = 5;
@@ -129,7 +129,8 @@ async fn publish_once(
         let opened = File::open(&whole).map_err(read_error)?;
         let mut of_file = Checkpoints::read(publisher, &whole).await?;
         position = of_file.position(path, &opened).map_err(read_error)?;
-        // The store may have lost events that an earlier run wrote behind the checkpoints, if it loses this one.
+        // Write a checkpoint of this run. If the store loses this checkpoint, it may also have lost events that an
+        // earlier run wrote behind the checkpoints.
         let print = fingerprint(&opened, position).map_err(read_error)?;
         if !of_file.put(publisher, position, print).await? {
             return Ok(Ended::WentBack);
@@ -214,16 +215,16 @@ impl Checkpoints {
                 tracing::warn!(
                     file = %path.display(),
                     line = position.line + 1,
-                    "the last run ended early, or the store has lost what it published: continuing at this line; \
-                     events that the store has are known by their ids for as long as `retain` says"
+                    "the last run ended early, or the store has lost events of the last run: continuing at this line; \
+                     for the time of `retain`, the store recognises events that it has by their ids"
                 );
                 position
             }
             ResumePoint::OtherFile => {
                 tracing::warn!(
                     file = %path.display(),
-                    "the file changed, or is not the file of the last run: publishing from its beginning; events that \
-                     the store has are known by their ids for as long as `retain` says"
+                    "the file changed, or is not the file of the last run: publishing from its beginning; for the time \
+                     of `retain`, the store recognises events that it has by their ids"
                 );
                 FilePosition::default()
             }

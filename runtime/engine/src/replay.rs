@@ -108,8 +108,8 @@ impl ReplaySources {
         }
     }
 
-    /// Requests missing sequences from a source. `within` is the maximum age, in ms, of a dead letter that counts as
-    /// one of them.
+    /// Requests missing sequences from a source. `within` is the maximum age, in ms, of a dead letter that counts as a
+    /// missing event.
     pub async fn request(
         &self,
         source: usize,

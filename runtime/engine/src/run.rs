@@ -136,15 +136,16 @@ impl RunError {
 pub fn check_once_sources(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     for (name, stream) in &loaded.config.streams {
         if let SourceConfig::Amqp(_) | SourceConfig::Http(_) = stream.source {
-            let message = "a queue has no end, for which --once waits: run without --once, or use a \
-                           configuration whose sources are all of kind \"file\" or \"stream\"";
+            let message = "a queue has no end, and --once waits for the end of every source: run without --once, or \
+                           use a configuration whose sources are all of kind \"file\" or \"stream\"";
             return Err(loaded.setting_error(&format!("streams.{name}.source"), message));
         }
     }
     Ok(())
 }
 
-/// Returns whether a stream is fed by other streams. Such a stream may get events until all partitions rest.
+/// Returns whether the configuration has a stream that receives its events from other streams. Such a stream may get
+/// events until all partitions rest.
 fn has_stream_source(loaded: &LoadedConfig) -> bool {
     loaded.config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Stream(_)))
 }
@@ -166,7 +167,7 @@ impl<'a> PreparedRun<'a> {
     /// Checks that the store fits the configuration, and opens the files.
     ///
     /// Like [`Self::drive`], this method returns a boxed future, so that its machine code is compiled with this
-    /// crate. Any other future is compiled where it is awaited, with each change of the program.
+    /// crate. A future that is not boxed is compiled in the crate that awaits it, with each change of the program.
     pub fn prepare(
         loaded: &'a LoadedConfig,
         once: bool,

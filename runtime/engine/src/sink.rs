@@ -46,7 +46,7 @@ impl LineSink {
         }
     }
 
-    /// Returns the sink's place for messages to people.
+    /// Returns the name of the sink's output for log lines and errors.
     pub(crate) fn location(&self) -> String {
         match self {
             Self::File(file) => file.path().display().to_string(),

@@ -33,8 +33,8 @@ pub(super) struct TransitFaults {
     copy_delay: u64,
 }
 
-/// A channel that delays lines. No event is overtaken by an event further behind than the reorder distance, so the number of
-/// delayed lines is limited by this distance and that of copies.
+/// A channel that delays lines. An event can be overtaken only by events within the reorder distance behind it. The
+/// reorder distance and the distance of copies therefore limit the number of delayed lines.
 pub(super) struct FaultyChannel {
     random: SeededRandom,
     loss: f64,
@@ -57,7 +57,7 @@ impl FaultyChannel {
         }
     }
 
-    /// Draws the faults of the next event. The number of random numbers used is always the same.
+    /// Draws the faults of the next event. Always uses the same number of random numbers.
     pub(super) fn draw_faults(&mut self) -> TransitFaults {
         let lost = self.random.chance(self.loss);
         let repeated = self.random.chance(self.duplicates) && !lost;

@@ -29,7 +29,7 @@ impl KeyChooser {
     }
 }
 
-/// Returns, for each key, its share and that of the keys before it, scaled to 64-bit numbers.
+/// Returns, for each key, the sum of its share and the shares of the keys before it, scaled to 64-bit numbers.
 fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
     // `libm` computes powers in plain arithmetic: hardware results differ in the last bits.
     let weight = |rank: u64| libm::pow(rank as f64, -exponent);

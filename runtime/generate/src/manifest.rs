@@ -16,7 +16,7 @@ pub enum ManifestEntry {
     Lost(EventRef),
     /// An event that was written twice; reported with its second copy.
     Repeated(EventRef),
-    /// An event that was written after a later one of its key.
+    /// An event that was written after a later event of its key.
     Swapped(EventRef),
     /// A step of an order that its handler must reject.
     Impossible(EventRef),

@@ -70,7 +70,7 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// Checks the options that concern each other.
+    /// Checks the options that depend on each other.
     pub(super) fn check(&self) -> Result<(), String> {
         let largest = self.payload.as_ref().map_or(0, |payload| *payload.0.end());
         if self.reorder.saturating_mul(largest) > HELD_BYTES_LIMIT {
@@ -143,7 +143,7 @@ pub enum KeyChoice {
     Zipf(f64),
 }
 
-/// Default exponent of `zipf`: the n-th key has an n-th of the events of the first.
+/// Default exponent of `zipf`: the n-th key has 1/n of the events of the first key.
 const DEFAULT_ZIPF_EXPONENT: f64 = 1.0;
 
 impl FromStr for KeyChoice {

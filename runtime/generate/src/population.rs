@@ -1,5 +1,5 @@
-//! The keys that have further events or lines in transit. An order that has ended releases its slot to a new
-//! order, and its memory after its last line is written.
+//! The keys that have further events or lines in transit. An order that has ended releases its slot to a new order. It
+//! releases its memory after its last line is written.
 
 use std::ops::{Index, IndexMut};
 
@@ -25,13 +25,13 @@ pub(super) struct KeyState {
 /// The value of a slot whose next event begins a new key.
 const EMPTY_SLOT: u32 = u32::MAX;
 
-/// All keys, by place.
+/// All keys, by index.
 pub(super) struct Population {
     shape: EventShape,
-    /// For each slot, the place of its key. A choice selects a slot.
+    /// For each slot, the index of its key. A choice selects a slot.
     slots: Vec<u32>,
     keys: Vec<KeyState>,
-    /// Unused places.
+    /// Unused indexes.
     free: Vec<u32>,
     key_count: u64,
 }
@@ -42,7 +42,7 @@ impl Population {
         Self { shape: load.shape, slots, keys: Vec::new(), free: Vec::new(), key_count: 0 }
     }
 
-    /// Returns the place of the slot's key. Begins a new key if the slot has none.
+    /// Returns the index of the slot's key. Begins a new key if the slot has none.
     pub(super) fn of_slot(&mut self, slot: usize) -> usize {
         if self.slots[slot] == EMPTY_SLOT {
             self.slots[slot] = self.begin(slot);
@@ -71,7 +71,7 @@ impl Population {
             return place;
         }
         self.keys.push(key);
-        // The number of places is far below 32 bits: one per slot, plus keys with lines in transit.
+        // The number of indexes is far below 32 bits: one per slot, plus keys with lines in transit.
         self.keys.len() as u32 - 1
     }
 
@@ -80,12 +80,12 @@ impl Population {
         self.slots[slot] = EMPTY_SLOT;
     }
 
-    /// Releases a place for another key.
+    /// Releases an index for another key.
     pub(super) fn release_place(&mut self, place: usize) {
         self.free.push(place as u32);
     }
 
-    /// Returns the places of unfinished keys, by slot.
+    /// Returns the indexes of unfinished keys, by slot.
     pub(super) fn unfinished(&self) -> Vec<usize> {
         let taken = self.slots.iter().filter(|place| **place != EMPTY_SLOT);
         taken.map(|place| *place as usize).collect()

@@ -129,7 +129,7 @@ fn manifest_can_be_computed_from_the_lines() {
 #[test]
 fn no_event_is_overtaken_from_beyond_the_reorder_distance() {
     for reorder in [0, 1, 40] {
-        // At a steady rate an event's time determines its place in the original order.
+        // At a steady rate, an event's time determines its position in the original order.
         let load =
             LoadOptions { reorder, duplicates: Probability(0.0), ..faulty(EventShape::Opaque) };
         let places: Vec<u64> =

@@ -35,8 +35,8 @@ use scale::WantedInstances;
 const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
 
-/// Maximum number of store queries at one time, each counted until its response is sent: each may return a page of
-/// several MiB.
+/// Maximum number of store queries at one time, because each may return a page of several MiB. A query counts until its
+/// response is sent.
 const QUERY_LIMIT: usize = 8;
 
 /// Limits for operators, dashboards and probes, of which there are few. The longest key fits into a path,

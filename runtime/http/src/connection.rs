@@ -134,7 +134,7 @@ async fn serve_connection(
     let mut ends = false;
     loop {
         tokio::select! {
-            // An error of a connection concerns its caller only.
+            // An error of a connection affects only its caller.
             _ = connection.as_mut() => return,
             () = &mut life => return,
             Ok(()) = begun.changed() => {

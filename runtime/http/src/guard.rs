@@ -44,7 +44,7 @@ pub(crate) async fn check_access(
         None if !names_this_machine(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
-                "without a token only this machine is served: use 127.0.0.1 or localhost as the host, or \
+                "without a token, only this machine is served: use 127.0.0.1 or localhost as the host, or \
                  configure `token` of [{section}]"
             ),
         )),

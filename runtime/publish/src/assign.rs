@@ -59,7 +59,7 @@ pub struct QueuedEntries {
     pub run: QueueRun,
 }
 
-/// The result for the events of one shard. Each event is named by its index among the events of the call.
+/// The result for the events of one shard. The index of an event among the events of the call names the event.
 struct ShardResult {
     results: Vec<(usize, AssignItemReply)>,
     entries: Vec<QueuedEntries>,
@@ -118,8 +118,8 @@ impl EventAssigner {
         result
     }
 
-    /// Writes the events of a first call once more that the store may have lost, in these shards or in all. Writes
-    /// nothing to a shard that lacks its witness.
+    /// Writes once more the events of a first call that the store may have lost, in these shards or in all shards.
+    /// Writes nothing to a shard that lacks its witness.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
@@ -182,7 +182,8 @@ impl EventAssigner {
         }
     }
 
-    /// Writes events behind the witnesses. Writes nothing to a shard that lacks its witness.
+    /// Writes events behind the witnesses. The witness of a shard is an earlier event that the shard must have. Writes
+    /// nothing to a shard that lacks its witness.
     pub(crate) async fn assign_behind(
         &self,
         items: &[AssignItem],
@@ -289,7 +290,7 @@ impl EventAssigner {
             });
             let (now, later) = rest.split_at(fits.count().max(1));
             rest = later;
-            // Each key has a lot of its own, so that a conflict blocks only the later events of its key.
+            // Each key has a group of its own, so that a conflict blocks only the later events of its key.
             let mut lots: Vec<Vec<usize>> = Vec::new();
             let mut of_key: HashMap<&str, usize> = HashMap::new();
             for at in now {
@@ -313,7 +314,7 @@ impl EventAssigner {
             let runs: Vec<QueuedEntries> = runs.collect();
             for (lot, reply) in lots.into_iter().zip(replies) {
                 let AssignGroupReply::Done(assigned) = reply else {
-                    unreachable!("the store gives other replies only to lots of an outbox")
+                    unreachable!("the store gives other replies only to groups of an outbox")
                 };
                 if assigned.iter().any(|result| matches!(result, AssignItemReply::Conflict(_))) {
                     in_conflict.insert(items[lot[0]].event.key());
@@ -328,7 +329,7 @@ impl EventAssigner {
         ShardResult { results: done, entries: put, error: None }
     }
 
-    /// Sends lots to the store, and retries until [`Self::full_timeout`] ends while a queue is full.
+    /// Sends groups to the store. While a queue is full, retries until [`Self::full_timeout`] ends.
     async fn retry_while_full(
         &self,
         shard: u32,

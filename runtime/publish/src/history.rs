@@ -26,7 +26,7 @@ struct PublishCall {
 pub(crate) struct PublishedCalls {
     history: ProducerHistory<PublishCall, Witness>,
     started: Instant,
-    /// How often the store was found to have gone back in time.
+    /// How often this publisher detected that the store had gone back in time.
     rewinds: u64,
     /// Number of events that were written again, and that have other numbers than before; 0 once they are logged.
     repeated: usize,
@@ -68,7 +68,7 @@ impl PublishedCalls {
         self.history.witnesses(self.now())
     }
 
-    /// Returns how often the store was found to have gone back in time.
+    /// Returns how often this publisher detected that the store had gone back in time.
     pub(crate) fn rewinds(&self) -> u64 {
         self.rewinds
     }
@@ -99,7 +99,7 @@ impl PublishedCalls {
             self.rewinds += 1;
             match self.put_calls_again(assigner).await {
                 Ok(()) => self.log_restored(&assigner.policy.destination),
-                // The store has gone back again.
+                // The store has gone back in time again.
                 Err(AssignError::WentBack) => {}
                 failed => return failed,
             }
@@ -107,7 +107,7 @@ impl PublishedCalls {
         Err(AssignError::WentBack)
     }
 
-    /// Returns the shards that lack their newest event. The others have all earlier events, too.
+    /// Returns the shards that lack their newest event. A shard that has its newest event also has all earlier events.
     async fn lacking(&self, assigner: &EventAssigner) -> Result<BTreeSet<u32>, AssignError> {
         let checks = self.witnesses().into_iter().map(async |(shard, witness)| {
             let has = assigner.has_witness(shard, witness).await?;
@@ -163,8 +163,9 @@ impl PublishedCalls {
             tracing::error!(
                 %to,
                 events = changed,
-                "events that the store had lost have new numbers, because other events have the old ones, or because \
-                 older events are lost and no longer in memory: check the receivers for numbers that two events share"
+                "events that the store had lost have new numbers, because other events have the old numbers, or \
+                 because older events are lost and no longer in memory: check the receivers for numbers that two \
+                 events share"
             );
         }
     }

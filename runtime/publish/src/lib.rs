@@ -1,8 +1,8 @@
 //! Publishes events into a stream. The store numbers events without a number and retains all of them for replay; the
 //! broker or the store confirms them.
 //!
-//! The store recognises an event that is published again by its id, for as long as `retain` is set to: the event keeps
-//! its number, and the stream accepts it once.
+//! For the time of `retain`, the store recognises by its id an event that is published again: the event keeps its
+//! number, and the stream accepts it once.
 
 mod assign;
 mod history;
@@ -66,7 +66,8 @@ pub enum PublishError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct PartialPublishError {
-    /// The result for each event. Events with `AfterConflict` and `Conflict` are not published, or their state is unknown.
+    /// The result for each event. Events with `AfterConflict` and `Conflict` are not published, or their state is
+    /// unknown.
     pub assigned: Vec<AssignItemReply>,
     /// The reason of the failure.
     pub error: PublishError,
@@ -171,8 +172,8 @@ impl StreamPublisher {
     }
 
     /// Publishes events, each behind the earlier events of its key. When the call returns, all events are durable and
-    /// confirmed. Returns for each event whether it is new, and its number; the number is 0 if the events do not pass
-    /// through the store, because the stream itself then numbers them and recognises repeats.
+    /// confirmed. Returns for each event whether it is new, and its number. If the events do not pass through the
+    /// store, the number is 0, because the stream itself then numbers the events and recognises repeats.
     pub fn publish<'a>(
         &'a mut self,
         events: &'a [Arc<Event>],
@@ -264,15 +265,15 @@ impl StreamPublisher {
         &self.store
     }
 
-    /// Returns how often the store was found to have gone back in time.
+    /// Returns how often this publisher detected that the store had gone back in time.
     pub fn rewinds(&self) -> u64 {
         self.assigner.as_ref().map_or(0, |(_, history)| history.rewinds())
     }
 
-    /// Writes a mark into each shard, unless the shard lacks an event of this publisher or has another mark of this
-    /// name than in `before`: the shard then has gone back in time. `before` is the result of
-    /// [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards), and this method updates it. Returns whether all
-    /// shards have the mark.
+    /// Writes a mark into each shard. Does not write to a shard that has gone back in time: such a shard lacks an event
+    /// of this publisher, or its mark of this name differs from the mark in `before`. `before` is the result of
+    /// [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards), and this method updates it. Returns
+    /// whether all shards have the mark.
     pub async fn put_mark(
         &self,
         mark: &Mark,
@@ -400,7 +401,7 @@ fn find<'a>(
     })
 }
 
-/// Adds to the error of a store in use that only one process can open an embedded store, and what to do.
+/// Extends the error of a store in use: only one process can open an embedded store. Also adds what to do.
 fn explain_in_use(error: StoreError) -> StoreError {
     match error {
         StoreError::InUse(words) => StoreError::InUse(format!(

@@ -1,12 +1,12 @@
 //! The number of answered groups of requests, kept outside the engine.
 //!
-//! After a crash the engine drops unreadable data at the end of its journal. For the last group
-//! that is correct: it was never answered. A damaged journal loses more groups in the same way,
-//! silently. The database therefore counts the groups, behind all writes of each, and the number is
-//! kept a second time, written after a group is durable and before it is answered. A database with
-//! fewer groups has lost some. The file is not synced: after a power failure it may contain an older
-//! number, never a newer one. This module must never make a commit wait for the disk, and must never
-//! fail a commit.
+//! After a crash, the engine drops unreadable data at the end of its journal. For the last group that is correct,
+//! because the store never answered it. If the journal is damaged, the engine silently drops more groups in the same
+//! way. The database therefore counts the groups: each group ends with the new count. The file has a second copy of the
+//! count. The store writes this copy after a group is durable and before it answers the group. A database whose count
+//! is lower than the count in the file has lost groups. The file is not synced: after a power failure it may contain an
+//! older count, but never a newer one. This module must never make a commit wait for the disk, and must never fail a
+//! commit.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};

@@ -1,7 +1,7 @@
 //! Assigns numbers to messages.
 //!
-//! All records that expire at one time share one entry in time order: a list of places, each with
-//! its length before it.
+//! All records that expire at the same time share one entry of the time index: a list of record keys, each with its
+//! length before it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -39,9 +39,9 @@ pub(super) struct AssignChanges<'a> {
     nonce: u64,
     /// Ids, messages and blocks after the write; `None` means removal.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Places of expiring records, by their expiry time.
+    /// The keys of expiring records, by their expiry time.
     expiries: BTreeMap<u64, Vec<u8>>,
-    /// The earliest of these times.
+    /// The earliest of these expiry times.
     pub(super) earliest: u64,
 }
 
@@ -53,7 +53,7 @@ struct QueueAppend {
     history: u64,
 }
 
-/// The reason why nothing was assigned.
+/// The reason why the call assigned nothing.
 pub(super) enum AssignFailure {
     Engine(fjall::Error),
     Store(StoreError),
@@ -122,7 +122,7 @@ impl<'a> AssignChanges<'a> {
         Ok(answers)
     }
 
-    /// Processes the messages of an owner, which are identified by their places in the outbox.
+    /// Processes the messages of an owner. The outbox position identifies each message.
     fn assign_owner_group(
         &mut self,
         lot: &'a AssignGroup,
@@ -161,7 +161,7 @@ impl<'a> AssignChanges<'a> {
         }
         let mut answers = Vec::new();
         let mut new = Vec::new();
-        // The number of the last message of each key: a later one must not get a lower number.
+        // The number of the last message of each key: a later message must not get a lower number.
         let mut floors: HashMap<&str, u64> = HashMap::new();
         for part in &lot.chunks {
             let mut messages = Vec::new();
@@ -197,7 +197,7 @@ impl<'a> AssignChanges<'a> {
         Ok(AssignGroupReply::Done(answers))
     }
 
-    /// Returns the known numbers of an origin's messages in the commits of a lot, by commit and id.
+    /// Returns the known numbers of an origin's messages in the commits of a group, by commit and id.
     fn known_numbers(
         &self,
         place: &[u8],
@@ -310,7 +310,7 @@ impl<'a> AssignChanges<'a> {
         Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
-    /// Processes a producer's message, which is identified by its id, or by its own number.
+    /// Processes a producer's message. The id or the message's own number identifies the message.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
@@ -479,7 +479,7 @@ fn corrupt(words: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(words.to_string())
 }
 
-/// Removes the expired records of one entry. Returns the number of places in the entry.
+/// Removes the expired records of one entry. Returns the number of record keys in the entry.
 pub(super) fn remove_expired(
     tables: &Tables,
     batch: &mut OwnedWriteBatch,
@@ -492,7 +492,7 @@ pub(super) fn remove_expired(
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
         let Some((place, after)) = after.split_at_checked(length) else { break };
-        // The place may contain a record of a later life of its key by now.
+        // By now, the record may belong to a later life of its key.
         let until = tables.log.get(place)?.and_then(|value| keys::expiry_time(place, &value));
         if until.is_none_or(|until| until <= now) {
             batch.remove(&tables.log, place);

@@ -1,8 +1,8 @@
 //! One atomic write that is being built: the changes of a batch to the tables.
 //!
-//! The store contains none of the changes until the engine's batch is committed. Reads see the
-//! state before the batch, which is correct because a batch has at most one write for each key.
-//! This module must decide nothing beyond the conditions that each write names.
+//! The store contains none of the changes until the engine's batch is committed. Reads see the state before the batch,
+//! which is correct because a batch has at most one write for each key. This module must check only the conditions that
+//! each write names.
 
 use std::collections::HashSet;
 
@@ -120,8 +120,7 @@ impl<'a> BatchChanges<'a> {
         if let Some(old) = &old
             && expired
         {
-            // A separate batch, so that no batch names a place twice. An expired job is already
-            // invisible.
+            // A separate batch, so that no batch writes a record twice. An expired key record is already invisible.
             let mut leftover = OwnedWriteBatch::with_capacity(tables.db.clone(), 8);
             remove_record(tables, self.record_cache, &mut leftover, &place, old)?;
             leftover.commit()?;
@@ -131,7 +130,7 @@ impl<'a> BatchChanges<'a> {
         Ok(None)
     }
 
-    /// Reads the entries that a write depends on besides the job; usually none.
+    /// Reads the entries that a write depends on besides the key record; usually none.
     fn read_related(
         &self,
         write: &KeyWrite,
@@ -153,7 +152,7 @@ impl<'a> BatchChanges<'a> {
             }
         }
         let next = write.record.next;
-        // If nothing is to remain, events beyond `next` are removed as well: the key has ended.
+        // If no spilled event is to remain, removes events beyond `next` as well: the key has ended.
         let end = if kept == 0 { u64::MAX } else { next };
         if held.count > 0 && held.first < end {
             found.settled = in_range(&self.tables.spill, place(held.first), place(end))?;
@@ -247,7 +246,7 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Moves the expiry entry only if it would be too late: a sweep moves early entries.
+    /// Moves the expiry entry only if the entry would be too late. A sweep moves an entry that is too early.
     fn expiry(&mut self, place: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
         let entry = envelope.expiry_entry;
         let at = envelope.expire_at;
@@ -340,14 +339,14 @@ impl Default for EarliestTimes {
     }
 }
 
-/// The entries that a write found besides the job.
+/// The entries that a write found besides the key record.
 #[derive(Default)]
 struct RelatedEntries {
     /// Spilled events that exist already: sequence, and whether the content is the same.
     present: Vec<(u64, bool)>,
-    /// Places of spilled events below the job's new `next`.
+    /// The keys of the records of spilled events below the new `next`.
     settled: Vec<Slice>,
-    /// Places of ids that are no longer remembered.
+    /// The keys of the records of ids that are no longer remembered.
     old_ids: Vec<Slice>,
 }
 
@@ -373,7 +372,7 @@ fn check_condition(
     }
 }
 
-/// Removes everything of a job except its dead letters. Returns the number of removed entries.
+/// Removes all data of a key except its dead letters. Returns the number of removed entries.
 pub(super) fn remove_record(
     tables: &Tables,
     recent: &mut RecordCache,
@@ -411,7 +410,7 @@ pub(super) fn remove_record(
     Ok(batch.len() - before)
 }
 
-/// Returns the existing places from `from` to before `to`.
+/// Returns the existing record keys from `from` to before `to`.
 fn in_range(table: &fjall::Keyspace, from: Vec<u8>, to: Vec<u8>) -> fjall::Result<Vec<Slice>> {
     if from >= to {
         return Ok(Vec::new());

@@ -1,6 +1,6 @@
-//! The store's clock. It must never go back, whatever the machine's clock does: a due or expired
-//! entry that has passed stays passed. It must also never stop: an entry that is due in a second
-//! comes due in a second, even while the machine's clock is behind.
+//! The store's clock. The store's clock must never go back, even if the machine's clock does: an entry that was due or
+//! expired stays due or expired. The store's clock must also never stop: an entry that is due in a second comes due in
+//! a second, even while the machine's clock is behind.
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,8 +51,7 @@ impl fmt::Debug for TimeSource {
 pub(super) struct MonotonicClock {
     source: TimeSource,
     offset: AtomicU64,
-    /// The newest returned time. Two threads may read the clocks in one order and return in the
-    /// other.
+    /// The newest returned time. Two threads may read the clocks in one order and return in the opposite order.
     newest: AtomicU64,
 }
 

@@ -69,8 +69,8 @@ fn due(
     Ok((due, None))
 }
 
-/// Returns whether an entry belongs to a live job. An expired job keeps its entry until the sweep
-/// removes it, and the entry of an unreadable job can never be moved.
+/// Returns whether an entry belongs to a key record that exists and is readable. An expired key record keeps its entry
+/// until the sweep removes the record. The entry of an unreadable key record can never be moved.
 fn is_due(
     shared: &SharedStore,
     snapshot: &Snapshot,

@@ -45,7 +45,7 @@ impl FenceTable {
         self.0.get(&(partition.clone(), shard))
     }
 
-    /// Decides whether a commit may be applied.
+    /// Returns whether the store may apply a commit.
     pub(super) fn evaluate(
         &self,
         partition: &Partition,
@@ -59,8 +59,7 @@ impl FenceTable {
         }
     }
 
-    /// Writes a fence to the batch and to memory. If the batch fails, the store is out of use
-    /// anyway.
+    /// Writes a fence to the batch and to memory. If the batch fails, the store is disabled anyway.
     pub(super) fn put(
         &mut self,
         tables: &Tables,

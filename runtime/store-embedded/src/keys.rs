@@ -1,4 +1,4 @@
-//! The binary keys of all tables.
+//! The binary keys of all tables. This module calls such a key a place, to distinguish it from the key of an event.
 //!
 //! Two different records must never have the same key, and one range must never include another's
 //! records. A stream's name therefore has its length before it. A key of the stream is last, or has
@@ -50,14 +50,14 @@ pub fn split_stream(key: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(name).ok()?, rest))
 }
 
-/// Returns the place of a job and of its state.
+/// Returns the place of a key record and of its state.
 pub(super) fn job(stream: &str, key: &str) -> Vec<u8> {
     let mut out = with_stream(&[], stream, key.len());
     out.extend_from_slice(key.as_bytes());
     out
 }
 
-/// Splits a job's place into stream and key.
+/// Splits the place of a key record into stream and key.
 pub fn split_job(key: &[u8]) -> Option<(&str, &str)> {
     let (stream, key) = split_stream(key)?;
     Some((stream, std::str::from_utf8(key).ok()?))
@@ -131,7 +131,7 @@ pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
     Some((u64::from_be_bytes(*at), std::str::from_utf8(key).ok()?.into()))
 }
 
-/// Returns the place of the entry that leads to an expired job.
+/// Returns the place of the entry that leads to an expired key record.
 pub(super) fn expiry(at: u64, job: &[u8]) -> Vec<u8> {
     timed(EXPIRY_TAG, at, job)
 }

@@ -1,6 +1,5 @@
-//! The membership of the only process that has the folder. An instance is a member as long as it
-//! runs, and leaves nothing when it ends, except decisions, which are stored as marks. Tests may
-//! have several instances in the process.
+//! The membership of the only process that has the folder. An instance is a member as long as it runs. An ended
+//! instance leaves only rollouts, which are stored as marks. Tests may have several instances in the process.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,18 +14,18 @@ use ordain_store::{
 };
 use ordain_store::{Mark, MarkStore, Partition, StoreError, versions};
 
-/// The prefix of the names of marks that contain decisions.
+/// The prefix of the names of marks that contain rollouts.
 pub(super) const DECISION_MARK_PREFIX: &str = "decided/";
 
 #[derive(Debug, Default)]
 pub(super) struct MembershipRegistry {
     table: Mutex<MembershipTable>,
-    /// The lock of the running decision.
+    /// The lock that a change of a rollout holds.
     deciding: tokio::sync::Mutex<()>,
 }
 
 impl MembershipRegistry {
-    /// Creates a registry with the stored decisions, by stream.
+    /// Creates a registry with the stored rollouts, by stream.
     pub(super) fn new(decided: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
         let decided = decided.filter_map(|(stream, text)| {
             let decided = versions::decode(std::str::from_utf8(&text).ok()?)?;
@@ -129,7 +128,7 @@ impl LeaseStore for EmbeddedStore {
             name: format!("{DECISION_MARK_PREFIX}{stream}"),
             value: versions::encode(decided).into(),
         };
-        // The mark is durable before any commit that depends on the decision.
+        // The mark is durable before any commit that depends on the rollout.
         self.put_marks(&[mark]).await?;
         let mut table = self.registry.table();
         table.versions.insert(stream.into(), decided.clone().into());

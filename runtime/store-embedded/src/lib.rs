@@ -1,19 +1,18 @@
 //! The embedded store: a log-structured key-value engine in one folder, for one process.
 //!
-//! **Durability.** The store answers a commit or a claim when it is on disk, with one `fdatasync`
-//! for all requests that wait together. Marks and removals from the outbox become durable with the
-//! next of those, in order.
+//! **Durability.** The store answers a commit or a claim when the data is on disk, with one `fdatasync` for all
+//! requests that wait together. Marks and removals from the outbox become durable, in order, with the next commit or
+//! claim.
 //!
-//! **Failure.** After a failed write or sync the content of the disk is unknown, and another
-//! attempt would not reveal it. The store is then out of use: it logs the reason once, answers
-//! commits with [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown) and everything else
-//! with [`StoreError::Failed`]. Only opening the store again reads the real content of the disk, so
-//! a process with a failed store exits.
+//! **Failure.** After a failed write or sync the content of the disk is unknown, and another attempt would not reveal
+//! it. The store then disables itself: it logs the reason once, answers commits with
+//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown) and everything else with [`StoreError::Failed`]. Only
+//! opening the store again reads the real content of the disk, so a process with a failed store exits.
 //!
 //! **Reading** uses blocking threads, a few at a time: memory serves most reads, but any read may
 //! need the disk, or scan thousands of entries.
 //!
-//! This crate must never decide policy; the batch contains each write and its condition.
+//! This crate must never make a decision of the sequencer; the batch contains each write and its condition.
 
 mod answered;
 mod assign;
@@ -73,8 +72,8 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval between two checks that the folder is still at its path.
 const FOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(300);
 
-/// The default memory for blocks that were read from disk. It holds the index blocks and the
-/// frequently used jobs of a million keys; the system's own cache holds the rest.
+/// The default memory for blocks that were read from disk. This memory holds the index blocks and the frequently used
+/// records of a million keys; the system's own cache holds the rest.
 const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The maximum number of concurrent reads. Each has a thread, which keeps memory of the data that
@@ -158,7 +157,7 @@ impl EmbeddedStore {
         Ok(Self { shared, reads, registry, requests, thread, folder_watch: Some(watch) })
     }
 
-    /// Replaces a job by arbitrary bytes, for tests of damaged jobs.
+    /// Replaces a key record with arbitrary bytes, for tests of damaged records.
     #[doc(hidden)]
     pub async fn overwrite_record(
         &self,

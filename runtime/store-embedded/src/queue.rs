@@ -1,4 +1,4 @@
-//! The ends of a queue, and its places. The events have separate records, each behind its history.
+//! The ends of a queue, and its queue positions. Each event has a separate record: its history, then the event.
 
 use ordain_core::{QueuePosition, digest};
 use ordain_store::{QueueEnds, StoreError};
@@ -16,7 +16,7 @@ impl QueueRecord {
         removed_history: 0,
     };
 
-    /// Reads the stored form; an absent one is empty.
+    /// Decodes the stored form. Without a stored form, the queue is empty.
     pub fn decode(value: Option<&[u8]>) -> Result<Self, StoreError> {
         let Some(value) = value else { return Ok(Self::EMPTY) };
         let ([first, last, history, before], []) = value.as_chunks::<8>() else {
@@ -51,8 +51,9 @@ impl QueueRecord {
         history.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Returns whether this place is in the history of the queue; then all entries before it are the same too. The
-    /// history of a damaged entry is unknown (0) and equals every other. `read` returns the stored entry of a number.
+    /// Returns whether a queue position is in the history of the queue; then all entries before it are the same too.
+    /// The history of a damaged entry is unknown (0) and equals every other history. `read` returns the stored entry of
+    /// a number.
     pub(super) fn contains<E>(
         &self,
         place: QueuePosition,
@@ -67,7 +68,7 @@ impl QueueRecord {
         } else if number > 0 && number + 1 == first {
             self.removed_history
         } else {
-            // The histories of earlier removed entries are not kept, so their places are accepted.
+            // The histories of earlier removed entries are not kept, so their queue positions are accepted.
             return Ok(true);
         };
         Ok(found == history || found == 0 || history == 0)

@@ -1,6 +1,6 @@
-//! A cache of recently written jobs. Every write of a job depends on the previous one, and finding
-//! that in the engine costs more than the rest of the write. The cache must contain only the
-//! current content of the tables: code that changes a job there must update or remove it here.
+//! A cache of recently written key records. Every write of a key record depends on the previous one, and reading the
+//! previous record from the engine costs more than the rest of the write. The cache must contain only the current
+//! content of the tables: code that changes a key record there must update or remove it here.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::tables::Tables;
 /// of ordinary size. The engine and the cache share a value while the engine has it in memory.
 const HALF_BYTES_LIMIT: usize = 8 << 20;
 
-/// The cache consists of two halves. When the young half is full, it becomes the old half, and jobs
+/// The cache consists of two halves. When the young half is full, it becomes the old half, and key records
 /// that were not written since the previous change are dropped.
 #[derive(Default)]
 pub(super) struct RecordCache {
@@ -24,7 +24,7 @@ pub(super) struct RecordCache {
 }
 
 impl RecordCache {
-    /// Returns the job at this place.
+    /// Returns the key record at this place.
     pub(super) fn get(&self, tables: &Tables, place: &Slice) -> fjall::Result<Option<Slice>> {
         match self.young.get(place).or_else(|| self.old.get(place)) {
             Some(job) => Ok(Some(job.clone())),
@@ -32,7 +32,7 @@ impl RecordCache {
         }
     }
 
-    /// Records a written job.
+    /// Stores a written key record in the cache.
     pub(super) fn put(&mut self, place: &Slice, job: Slice) {
         self.bytes += place.len() + job.len();
         if let Some(before) = self.young.insert(place.clone(), job) {
@@ -44,7 +44,8 @@ impl RecordCache {
         }
     }
 
-    /// Removes a job that was removed, or written by code that does not update the cache.
+    /// Removes a key record from the cache after the store has removed it, or after code that does not update the cache
+    /// has written it.
     pub(super) fn remove(&mut self, place: &[u8]) {
         if let Some(before) = self.young.remove(place) {
             self.bytes -= place.len() + before.len();
@@ -74,13 +75,13 @@ mod tests {
         }
         assert!(recent.bytes <= HALF_BYTES_LIMIT);
         assert!(recent.young.len() + recent.old.len() <= 2 * many as usize);
-        assert_eq!(held(&recent, &place(0)), None, "the first job was written long ago");
+        assert_eq!(held(&recent, &place(0)), None, "the first key record was written long ago");
 
         let last = place(5 * many / 2 - 1);
         let of_old = recent.old.keys().next().cloned().expect("the old half is not empty");
         for place in [last, of_old] {
             assert_eq!(held(&recent, &place), Some(value(2)));
-            // A newer value hides an older one, until both are removed.
+            // A newer value hides an older value, until both are removed.
             recent.put(&place, value(3));
             assert_eq!(held(&recent, &place), Some(value(3)));
             recent.remove(&place);

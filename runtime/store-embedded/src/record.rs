@@ -1,5 +1,5 @@
-//! A job in the form of the embedded store: the store's own fields and a small state, then the
-//! job's record. This module must not change the record itself, except for the partition.
+//! The stored form of a key record in the embedded store: the store's own fields and a small state, then the key
+//! record. This module must not change the key record itself, except for the partition.
 
 use ordain_core::KeyRecord;
 
@@ -9,34 +9,34 @@ use ordain_store::codec::{
 
 const FORMAT: u8 = 1;
 
-/// The maximum size of a state in the job's record, in bytes. One entry for each event instead of
-/// two saves a third of the engine's work. A larger state has a separate entry, because every write
-/// of the job would rewrite it.
+/// The maximum size of a state that is stored together with the key record, in bytes. One entry for each event instead
+/// of two saves a third of the engine's work. A larger state has a separate entry, because otherwise every write of the
+/// key record would rewrite the state.
 pub(super) const INLINE_STATE_BYTES: usize = 1024;
 
 const STATE_NONE: u8 = 0;
 const STATE_INLINE: u8 = 1;
 const STATE_SEPARATE: u8 = 2;
 
-/// The store's own fields of a job. Times are the store's; 0 means none.
+/// The store's own fields beside a key record. All times are by the store's clock; 0 means none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RecordEnvelope {
-    /// The time of the job's due entry.
+    /// The time of the key record's due entry.
     pub(super) due_at: u64,
-    /// The time from which the job no longer exists.
+    /// The time from which the key record no longer exists.
     pub(super) expire_at: u64,
-    /// The time of the job's expiry entry, which is never later than `expire_at`. A job that is
-    /// rewritten with a later expiry keeps its entry.
+    /// The time of the key record's expiry entry, which is never later than `expire_at`. If a write moves `expire_at`
+    /// to a later time, the entry stays.
     pub(super) expiry_entry: u64,
 }
 
-/// The location of a job's state.
+/// The location of a key record's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum StateLocation<'a> {
-    /// The job has no state.
+    /// The key record has no state.
     #[default]
     None,
-    /// The state is in the job's record.
+    /// The state is stored together with the key record.
     Inline(&'a [u8]),
     /// The state is in the table of states, with this number of bytes.
     Separate(u64),
@@ -85,20 +85,20 @@ impl RecordEnvelope {
     }
 }
 
-/// A checked and borrowed stored job.
+/// A key record in its stored form, checked and borrowed.
 #[derive(Debug)]
 pub struct EmbeddedRecord<'a> {
     pub(super) envelope: RecordEnvelope,
     pub(super) state: StateLocation<'a>,
-    /// The job.
+    /// The key record.
     pub key_record: KeyRecordView<'a>,
     key_record_bytes: &'a [u8],
 }
 
 impl<'a> EmbeddedRecord<'a> {
-    /// Parses a stored job.
+    /// Parses a stored key record.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
-        let mut reader = RecordReader::new("job's envelope", bytes, FORMAT)?;
+        let mut reader = RecordReader::new("key record's envelope", bytes, FORMAT)?;
         let envelope = RecordEnvelope {
             due_at: reader.varint("due time")?,
             expire_at: reader.varint("expiry")?,
@@ -119,7 +119,7 @@ impl<'a> EmbeddedRecord<'a> {
         })
     }
 
-    /// Returns the same job with another envelope.
+    /// Returns the same key record with another envelope.
     pub(super) fn with_envelope(&self, envelope: &RecordEnvelope) -> Vec<u8> {
         let mut out = Vec::new();
         envelope.encode(self.state, &mut out);
@@ -127,7 +127,7 @@ impl<'a> EmbeddedRecord<'a> {
         out
     }
 
-    /// Returns the same job after its take-over by another partition.
+    /// Returns the same key record after its take-over by another partition.
     pub fn with_partition(&self, partition: u32) -> Vec<u8> {
         let mut out = self.with_envelope(&self.envelope);
         let job_at = out.len() - self.key_record_bytes.len();
@@ -136,7 +136,7 @@ impl<'a> EmbeddedRecord<'a> {
     }
 }
 
-/// Encodes a new record, with `now` instead of the job's zero times.
+/// Encodes a new key record, with `now` instead of zero times.
 pub(super) fn encode(
     envelope: &RecordEnvelope,
     state: StateLocation<'_>,

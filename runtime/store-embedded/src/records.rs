@@ -58,8 +58,7 @@ impl RecordStore for EmbeddedStore {
         if foreign.is_empty() {
             return Ok(loaded);
         }
-        // The jobs are loaded again after the take-over, because the previous owner may have
-        // committed in between.
+        // Load the key records again after the take-over, because the previous owner may have committed in between.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         let request = (partition.clone(), taken.clone());
         self.send_request(|answer| WriterRequest::TakeOver {
@@ -86,7 +85,7 @@ impl RecordStore for EmbeddedStore {
     }
 }
 
-/// Loads jobs unchanged, whatever their partition.
+/// Loads key records of any partition, unchanged.
 fn load(
     shared: &SharedStore,
     stream: &str,

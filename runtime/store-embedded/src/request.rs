@@ -19,7 +19,7 @@ pub(super) enum WriterRequest {
         batch: Arc<Batch>,
         answer: ReplySender<CommitReply>,
     },
-    /// Claims a partition. The reply is `None` if the epoch is not higher than all earlier ones.
+    /// Claims a partition. The reply is `None` if the epoch is not higher than all earlier epochs.
     Claim {
         partition: Partition,
         epoch: u64,
@@ -30,7 +30,7 @@ pub(super) enum WriterRequest {
         partition: Partition,
         answer: ReplySender<u64>,
     },
-    /// Moves jobs of another partition to this one.
+    /// Moves key records of another partition to this one.
     TakeOver {
         partition: Partition,
         keys: Vec<Key>,
@@ -46,7 +46,7 @@ pub(super) enum WriterRequest {
         assign: Arc<AssignRequest>,
         answer: ReplySender<Result<AssignReply, StoreError>>,
     },
-    /// Removes the waiting events of a partition up to a place.
+    /// Removes the waiting events of a partition up to a queue position.
     Dequeue {
         partition: Partition,
         claim: Claim,
@@ -58,7 +58,7 @@ pub(super) enum WriterRequest {
     Flush {
         answer: ReplySender<()>,
     },
-    /// Overwrites a job with arbitrary bytes, for tests.
+    /// Overwrites a key record with arbitrary bytes, for tests.
     Overwrite {
         stream: String,
         key: String,

@@ -93,8 +93,8 @@ impl SharedStore {
     }
 }
 
-/// Returns the message for an error of the engine. A failed write loses no acknowledged event, but
-/// damage may have lost some, and other errors do not name their cause.
+/// Returns the message for an error of the engine. A failed write loses no acknowledged event. Damage may have lost
+/// some, and other errors do not name their cause.
 fn failure(folder: &Path, error: &fjall::Error) -> String {
     if is_damage(error) {
         return damage_error(folder, &reason(error));
@@ -122,7 +122,7 @@ fn failure(folder: &Path, error: &fjall::Error) -> String {
 #[derive(Default)]
 pub(super) struct DueWatermarks(Mutex<HashMap<Partition, DueWatermark>>);
 
-/// A start position for reads, as of some moment.
+/// A start position for reads, which was correct at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DueWatermark {
     pub(super) from: u64,

@@ -87,7 +87,7 @@ fn spilled_page(
     Ok(Ok((events, true)))
 }
 
-/// Returns whether a key's spilled events are left over from an expired job.
+/// Returns whether a key's spilled events are left over from an expired key record.
 fn has_expired(
     shared: &SharedStore,
     snapshot: &Snapshot,

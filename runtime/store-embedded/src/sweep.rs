@@ -1,6 +1,6 @@
-//! Removes expired entries, a few at a time: with each group of commits and when the store is
-//! opened, so that no separate task is needed. Until its removal an expired entry is only
-//! invisible. This module must never remove visible data.
+//! Removes expired entries, a few at a time: with each group of commits and when the store is opened, so that no
+//! separate task is needed. Until the sweep removes an expired entry, readers only ignore it. This module must never
+//! remove visible data.
 
 use fjall::OwnedWriteBatch;
 
@@ -15,9 +15,8 @@ use ordain_store::codec::letter_time;
 
 /// The maximum number of entries removed when the store is opened: about a tenth of a second.
 pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
-/// Returns the maximum number of entries removed with a group of commits that wrote `writes` jobs.
-/// It exceeds the number of new entries, so that sweeping keeps up, and costs little compared with
-/// the commits.
+/// Returns the maximum number of entries to remove with a group of commits that wrote `writes` key records. The maximum
+/// exceeds the number of new entries, so that the sweep keeps up, and costs little compared with the commits.
 pub(super) fn group_sweep_limit(writes: usize) -> usize {
     16 + 2 * writes
 }
@@ -63,7 +62,7 @@ impl ExpirySweep {
         match looked {
             Err(error) if is_damage(&error) => {
                 tracing::error!(
-                    "sweep stopped: {error}; expired jobs, letters and messages are no longer removed"
+                    "sweep stopped: {error}; expired key records, letters and messages are no longer removed"
                 );
                 self.stopped = true;
                 Ok(())
@@ -167,8 +166,8 @@ fn job(
 ) -> fjall::Result<(usize, u64)> {
     let tables = &shared.tables;
     let stored = tables.jobs.get(place)?;
-    // An unreadable job stays for an operator to examine. An entry from an earlier life of the key
-    // is stale.
+    // An unreadable key record stays, so that an operator can examine it. An entry from an earlier life of the key is
+    // stale.
     let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     match record.filter(|record| record.envelope.expiry_entry == at) {
         None => batch.remove(&tables.times, entry.clone()),

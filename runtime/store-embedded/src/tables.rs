@@ -49,9 +49,9 @@ enum EngineOpenError {
 
 /// The engine's tables.
 pub(super) struct Tables {
-    /// Jobs: [`keys::job`](super::keys::job).
+    /// Key records: [`keys::job`](super::keys::job).
     pub(super) jobs: Keyspace,
-    /// States that are too large for the job's record, under the same keys.
+    /// States that are too large to be stored together with the key record, under the same keys.
     pub(super) states: Keyspace,
     /// Spilled events.
     pub(super) spill: Keyspace,
@@ -63,9 +63,9 @@ pub(super) struct Tables {
     pub(super) outbox: Keyspace,
     /// Records of destinations: counters, retained messages, ids, origins.
     pub(super) log: Keyspace,
-    /// Queued entries for streams that other streams or producers feed through this store.
+    /// Queued entries for streams that receive events from other streams or producers through this store.
     pub(super) queue: Keyspace,
-    /// Entries in time order: due keys, expiring jobs, dead letters by age, retained messages by
+    /// Entries in time order: due keys, expiring key records, dead letters by age, retained messages by
     /// expiry.
     pub(super) times: Keyspace,
     /// Fences, marks, counters.

@@ -1,11 +1,11 @@
 //! The writer thread. All changes of the store pass through this thread, one request after the
 //! other, so that it checks and applies conditions without locks.
 //!
-//! The writer takes all waiting requests, applies each as one atomic batch of the engine, makes all
-//! of them durable with one sync, and answers them. A slow disk therefore makes groups larger, but
-//! does not add a sync per request. Readers may see a change a moment before it is durable. Their
-//! own changes come later in the same journal, and a claim, which is itself synced, transfers
-//! ownership. The writer must never answer a commit or a claim before it is durable.
+//! The writer takes all waiting requests, applies each as one atomic batch of the engine, makes all of them durable
+//! with one sync, and answers them. A slow disk therefore makes groups larger, but does not add a sync per request.
+//! Readers may see a change a moment before the change is durable. Writes that depend on such a read come later in the
+//! same journal, and a claim, which is itself synced, transfers the ownership. The writer must never answer a commit or
+//! a claim before it is durable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub(super) struct StoreWriter {
     groups: u64,
     /// `true` if the current group must be synced before it is answered.
     must_sync: bool,
-    /// The number of jobs that the current group wrote.
+    /// The number of key records that the current group wrote.
     written_records: usize,
 }
 
@@ -261,7 +261,7 @@ impl StoreWriter {
         Ok(Some(ClaimedPartition { claim, commits }))
     }
 
-    /// Moves jobs of another partition to this one. Not synced, because dependent writes come later
+    /// Moves key records of another partition to this one. The move is not synced, because dependent writes come later
     /// in the same journal.
     fn take_over(&mut self, partition: &Partition, keys: &[Key]) -> fjall::Result<()> {
         let tables = &self.shared.tables;
@@ -270,7 +270,7 @@ impl StoreWriter {
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * keys.len());
         for key in keys {
             let place = Slice::from(keys::job(&partition.stream, key));
-            // An unreadable job stays unchanged; the load reports it.
+            // An unreadable key record stays unchanged; the load reports it.
             let stored = match tables.jobs.get(&place) {
                 Err(error) if !is_damage(&error) => return Err(error),
                 stored => stored.ok().flatten(),
@@ -310,7 +310,7 @@ impl StoreWriter {
             let fence = self.fences.get(partition, *shard);
             let Some(fence) = fence.filter(|fence| fence.claim == *claim) else { return Ok(None) };
             last = Some(fence.number);
-            // Later commits are not published yet, whatever the caller requests.
+            // Later commits are not published yet, even if the caller names one.
             let through = fence.number.min(*through);
             let place = keys::published_commit(partition, *shard);
             let done = read_number(tables.meta.get(&place)?);
@@ -329,7 +329,7 @@ impl StoreWriter {
     }
 }
 
-/// Messages between stages.
+/// Messages between streams.
 impl StoreWriter {
     fn assign(&mut self, assign: &AssignRequest) -> fjall::Result<Result<AssignReply, StoreError>> {
         let now = self.shared.clock.now();

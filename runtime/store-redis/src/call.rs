@@ -24,8 +24,8 @@ impl RedisStore {
         call
     }
 
-    /// Runs a script, and repeats it if that may help. Commits are not repeated here, because their
-    /// sender decides about it.
+    /// Runs a script, and repeats it if that may help. This function does not repeat commits, because their sender
+    /// decides whether to repeat them.
     pub(super) async fn run_script(
         &self,
         script: &LuaScript,
@@ -87,7 +87,7 @@ impl RedisStore {
         }
     }
 
-    /// Adds the name of a key with the wrong type to the server's error, which does not name it.
+    /// Adds the name of a key with the wrong type to the server's error, which does not name the key.
     pub(super) async fn with_key_name<T>(
         &self,
         answer: Result<T, StoreError>,
@@ -99,8 +99,7 @@ impl RedisStore {
         }
     }
 
-    /// Finds the key with the wrong type and returns an error that names it; the server's error
-    /// does not.
+    /// Finds the key with the wrong type and returns an error that names the key; the server's error does not name it.
     pub(super) async fn wrong_type_error(&self, words: String, keys: Vec<String>) -> StoreError {
         for key in keys {
             let Some(right) = type_of(&key) else { continue };

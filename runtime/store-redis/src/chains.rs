@@ -151,7 +151,7 @@ impl MessageLog for RedisStore {
             ask.arg(&data);
             for at in places {
                 let key = keys[*at];
-                // No job has a key above the limit, so one more byte is enough to find none.
+                // No stored key is longer than the limit, so one more byte is enough to find no record.
                 ask.arg(record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
             }
             array(self.run_command(&ask).await?, "HMGET")
@@ -204,8 +204,8 @@ impl RedisStore {
         StoreError::RolledBack
     }
 
-    /// Counts that the store was found to have gone back in time. The store may have lost the writes of calls that
-    /// returned shortly before.
+    /// Counts one more time that the store went back in time. The store may have lost the writes of calls that returned
+    /// shortly before.
     pub(super) fn record_rollback(&self) {
         self.rollbacks.fetch_add(1, Ordering::SeqCst);
     }
@@ -215,7 +215,7 @@ impl RedisStore {
         self.names.of_stream(shard, RedisKeyKind::Log, &to.to_string())
     }
 
-    /// Runs a script that writes, and retries until the required number of replicas has the write.
+    /// Runs a script that writes. Retries until the required number of replicas has the write.
     async fn run_durably(
         &self,
         script: &LuaScript,
@@ -237,7 +237,7 @@ impl RedisStore {
     }
 }
 
-/// Appends the rules, the witness and the lots to the call of the script.
+/// Appends the rules, the witness and the groups to the call of the script.
 fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
     match rules.numbering {
@@ -287,8 +287,8 @@ pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     };
 }
 
-/// Appends an origin: the name of its outbox, its epoch, the last commit that its claim found, the last place that the
-/// store confirmed, and the last commit that is done.
+/// Appends an origin: the name of its outbox, its epoch, the last commit that its claim found, the last outbox position
+/// that the store confirmed, and the last commit that is done.
 fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     let Some(origin) = origin else {
         call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
@@ -305,8 +305,8 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 }
 
 /// Appends an item: its key; then, in one value, whether it has a number of its own, whether it is the last event of
-/// its key, its partition, content and id, and the bytes of the event before and at the place of its number; then the
-/// bytes of the event behind that place.
+/// its key, its partition, content and id, and the bytes of the event up to and including its number; then the bytes of
+/// the event behind its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
     let event = &item.event;
     let brought = event.sequence().or((item.number > 0).then_some(item.number));
@@ -356,7 +356,7 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
-/// Parses the last place of an owner that the store has; the commit is 0 if the store has none.
+/// Parses the last outbox position of an owner that the store has; the commit is 0 if the store has none.
 fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, part) = bytes.split_first_chunk::<8>()?;
     let part = part.first_chunk::<4>()?;

@@ -15,9 +15,9 @@ use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 /// it.
 pub(super) const EPOCH_LIMIT: u64 = 1 << 52;
 
-/// Registers a partition in the store, once per process. Refuses a store without the record that
-/// [`RedisStore::open`] wrote: the partitions of an empty store would otherwise begin anew unnoticed, and
-/// `partitions` without that record makes the next start fail.
+/// Registers a partition in the store, once per process. Refuses a store without the record that [`RedisStore::open`]
+/// wrote: otherwise the partitions of an empty store would silently begin anew, and the next start would fail, because
+/// the store has `partitions` but not that record.
 pub(super) async fn register_partition(
     store: &RedisStore,
     partition: &Partition,

@@ -13,8 +13,7 @@ use ordain_store::codec::{
 };
 use ordain_store::{Claim, StoreError};
 
-/// The time that the server waits for replicas before it reports the number that have a commit, in
-/// ms.
+/// The time that the server waits for replicas before it reports how many replicas have a commit, in ms.
 const REPLICAS_TIMEOUT_MS: u64 = 1_000;
 
 /// The changes of the state, as the script knows them.
@@ -58,7 +57,7 @@ pub(super) fn claim_bytes(claim: Claim) -> [u8; 16] {
     bytes
 }
 
-/// Returns the field of a job's record.
+/// Returns the hash field that contains a key's record.
 pub(super) fn record_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }

@@ -1,9 +1,8 @@
-//! The membership, the leases, and the decisions on handler versions. All of it is in shard 0.
+//! The membership, the leases, and the rollouts of handler versions. All of these are in shard 0.
 //!
-//! `instances` contains the expiry time of each membership. `about` contains the information of
-//! each instance (by id), its report (by `r` and id), the duration of its lease (by `l` and id),
-//! and the generation of the table. `leases` contains epoch, holder and time by partition, and
-//! `versions` the decision by stream.
+//! `instances` contains the expiry time of each membership. `about` contains the information of each instance (by id),
+//! its report (by `r` and id), the duration of its lease (by `l` and id), and the version of the table (`generation`).
+//! `leases` contains epoch, holder and time by partition, and `versions` contains the rollout by stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +30,7 @@ fn lease_field(Partition { stream, number }: &Partition) -> String {
 }
 
 fn random_version() -> MembershipVersion {
-    // 0 means no generation, and no generation has 20 digits.
+    // 0 means no version, and no version has 20 digits.
     rand::rng().random_range(1..10_u64.pow(19))
 }
 
@@ -104,7 +103,7 @@ impl LeaseStore for RedisStore {
         let row = versions::encode(decided);
         let found = bytes(self.run_command(&get).await?);
         let found = found.unwrap_or_default();
-        // An unreadable value is no decision, and the new decision replaces it.
+        // An unreadable value counts as no rollout, and the new rollout replaces it.
         let last = std::str::from_utf8(&found).ok().and_then(versions::decode);
         if last.map_or(0, |last| last.number) != before && found != row {
             return Ok(false);

@@ -6,14 +6,14 @@
 //! again under the same number, and the script recognizes it. Readers ignore the data of a call
 //! that ended half-way, and the next try overwrites them.
 //!
-//! **Durability** depends on the server. The store reads the server's settings when it is opened,
-//! and reports what they mean.
+//! **Durability** depends on the server. The store reads the server's settings when it is opened, and reports the
+//! durability that they provide.
 //!
-//! **Foreign and damaged values.** A damaged value of one key refuses that key. A damaged value
-//! that all keys of a shard share is an error that names the value, and the shard waits until an
-//! operator repairs it.
+//! **Foreign and damaged values.** If a value of one key is damaged, the store refuses that key. If a value that all
+//! keys of a shard share is damaged, the store returns an error that names the value, and the shard waits until an
+//! operator repairs the value.
 //!
-//! This crate must never decide policy; the batch contains each write and its condition.
+//! This crate must never make a decision of the sequencer; the batch contains each write and its condition.
 
 mod call;
 mod chains;
@@ -96,7 +96,7 @@ impl KeepaliveTask {
                     let link = &links[shard % links.len()];
                     async move { link.call(&probe).await }
                 });
-                // A failure shows where the connection is used.
+                // The calls that use the connection report its failure.
                 drop(join_all(probes).await);
             }
         })))
@@ -124,7 +124,7 @@ pub struct RedisStore {
     clock_offset_ms: Arc<AtomicU64>,
     durability: DurabilityReport,
     retry_warnings: RetryWarnings,
-    /// The number of times that the store was found to have gone back in time.
+    /// The number of times that this process found that the store had gone back in time.
     rollbacks: AtomicU64,
     /// The partitions that this process has registered in the store.
     registered_partitions: Mutex<BTreeSet<Partition>>,
@@ -165,7 +165,7 @@ impl RedisStore {
         }
     }
 
-    /// Replaces a job by arbitrary bytes, for tests of damaged jobs.
+    /// Replaces a key record with arbitrary bytes, for tests of damaged records.
     #[doc(hidden)]
     pub async fn overwrite_record(
         &self,
@@ -211,8 +211,8 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Stores the schema and the number of shards at the first use, and checks them at every other
-    /// use. The first use makes a new store, which is logged.
+    /// Stores the schema and the number of shards at the first use, and checks them at every other use. The first use
+    /// creates a new store, and logs that.
     async fn check_schema(&self, address: &RedisAddress) -> Result<(), StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         // These names do not exist; the script uses them to check the user's rights.

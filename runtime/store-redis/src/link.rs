@@ -97,8 +97,7 @@ impl RedisConnection {
         }
     }
 
-    /// Returns the number of breaks like `breaks`, but in a Cluster counts only calls with keys of
-    /// this hash tag.
+    /// Returns the same number as `breaks`, but in a Cluster counts only calls with keys of this hash tag.
     pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),

@@ -1,4 +1,4 @@
-//! Loads jobs, and takes over those of other partitions.
+//! Loads key records, and takes over the records of other partitions.
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -24,7 +24,7 @@ pub(super) async fn load_some(
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let shards = by_shard(store, keys);
     let loads = shards.iter().map(|(shard, positions)| {
-        // All shards together may read `bytes`; each reads at least one job.
+        // All shards together may read `bytes`; each reads at least one key record.
         let part = bytes / keys.len().max(1) * positions.len();
         let keys = positions.iter().map(|at| &keys[*at]);
         load_shard(store, stream, *shard, keys, if shards.len() == 1 { bytes } else { part })
@@ -48,7 +48,7 @@ fn by_shard(store: &RedisStore, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     (0..).zip(shards).filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
-/// Loads jobs of one shard unchanged, whatever their partition, from the first key on.
+/// Loads key records of one shard and any partition, unchanged, from the first key on.
 async fn load_shard(
     store: &RedisStore,
     stream: &str,
@@ -63,7 +63,7 @@ async fn load_shard(
     );
     call.arg(bytes);
     for key in keys {
-        // No job has a longer key.
+        // No stored key is longer.
         call.arg(commit::record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
     }
     let mut answers = array(store.run_script(script, call).await?, script.name)?.into_iter();
@@ -116,9 +116,8 @@ fn parse_loaded(value: Value, now: u64) -> LoadedKey {
     })))
 }
 
-/// Decodes the ids in blocks, the first of which has the number `first`. Positions without an event
-/// are empty. An id of a sequence that the job has neither settled nor spilled belongs to a commit
-/// that was never made.
+/// Decodes the ids in blocks, the first of which has the number `first`. Positions without an event are empty. If the
+/// key has neither settled nor spilled the sequence of an id, the id belongs to a commit that the store never made.
 fn ids_of(
     job: &KeyRecordView<'_>,
     first: u64,

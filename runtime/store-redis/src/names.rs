@@ -1,9 +1,10 @@
 //! The names of all Redis keys.
 //!
 //! All Redis keys of one shard have the shard's hash tag, so that they are in one slot and one script may use them
-//! together: `PREFIX:{SHARD}:KIND:…`. The name of a stream comes last, so that two things never have the same name. A
-//! shard has only a few Redis keys, and a job has none of its own: a caller must name all Redis keys of a script before
-//! the script runs, because a slot that moves would hide the others.
+//! together: `PREFIX:{SHARD}:KIND:…`. The name of a stream comes last, so that two Redis keys never have the same name.
+//! A shard has only a few Redis keys, and a key record has no Redis key of its own. The reason: a caller must name all
+//! Redis keys of a script before the script runs, because a slot that moves would hide the keys that the caller did not
+//! name.
 
 use ordain_store::Partition;
 
@@ -27,11 +28,11 @@ pub(super) enum RedisKeyKind {
     Leases,
     /// The handler version that executes the events of each stream.
     Versions,
-    /// Jobs with their states, spilled events, letters, messages to publish, fences.
+    /// Key records with their states, spilled events, letters, messages to publish, fences.
     Data,
     /// The time at which each key is due.
     Due,
-    /// The time at which each job expires.
+    /// The time at which the record of each key expires.
     Expiry,
     /// Dead letters by key and sequence.
     Letters,

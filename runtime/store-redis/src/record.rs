@@ -1,6 +1,5 @@
-//! A job in the form of the Redis store: first the store's own fields at fixed offsets, because
-//! scripts read and write them; then the job's record; then the state, if it is small. A large
-//! state has a separate field.
+//! The stored form of a key record in the Redis store: first the store's own fields at fixed offsets, because scripts
+//! read and write them; then the key record; then the state, if it is small. A large state has a separate hash field.
 
 use bytes::Bytes;
 use ordain_core::{KeyRecord, KeyWrite, StateUpdate};
@@ -27,11 +26,11 @@ const FLAG_STATE: u8 = 16;
 const FLAG_SEPARATE_STATE: u8 = 32;
 
 /// The size of the envelope: format, flags, due time, expiry time, time of the expiry entry, length
-/// of the job's record.
+/// of the key record.
 const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8 + 4;
 
-/// The maximum size of a state that is stored with its record, in bytes. A second field costs more
-/// time than reading and writing this size again, and additional memory.
+/// The maximum size of a state that is stored with its record, in bytes. A second hash field needs additional memory,
+/// and costs more time than reading and writing a state of this size again.
 const INLINE_STATE_BYTES: usize = 4 << 10;
 
 /// The number of accepted ids in one field: few enough that a new id writes little, and enough that
@@ -93,15 +92,15 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
     ]
 }
 
-/// A checked and borrowed stored job.
+/// A key record in its stored form, checked and borrowed.
 pub struct RedisRecord<'a> {
-    /// The time of the job's due entry.
+    /// The time of the key record's due entry.
     pub due_at: Option<u64>,
-    /// The time from which the job no longer exists.
+    /// The time from which the key record no longer exists.
     pub expire_at: Option<u64>,
-    /// The job.
+    /// The key record.
     pub key_record: KeyRecordView<'a>,
-    /// The location of the state, if the job has one.
+    /// The location of the state, if the key has a state.
     pub(super) state: Option<StatePlacement<'a>>,
 }
 
@@ -117,9 +116,9 @@ pub(super) enum StatePlacement<'a> {
 pub(super) const MISSING_STATE_MESSAGE: &str = "its state, which has a separate field, is missing";
 
 impl<'a> RedisRecord<'a> {
-    /// Parses a stored job.
+    /// Parses a stored key record.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
-        let mut reader = RecordReader::new("job's envelope", bytes, FORMAT)?;
+        let mut reader = RecordReader::new("key record's envelope", bytes, FORMAT)?;
         let flags = reader.u8("flags")?;
         let due_at = reader.u64("due time")?;
         let expire_at = reader.u64("expiry")?;
@@ -153,8 +152,8 @@ pub(super) fn separate_state(change: &StateUpdate) -> Option<&Bytes> {
     }
 }
 
-/// Appends the record of a write for the commit script. Times are relative to now; the script adds
-/// the time of the commit. A state that does not change is left out.
+/// Appends the record of a write for the commit script. Times are relative to now; the script adds the time of the
+/// commit. A state that does not change is omitted.
 pub(super) fn encode(write: &KeyWrite, out: &mut Vec<u8>) {
     let KeyRecord { spilled, ids_from, .. } = &write.record;
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };

@@ -49,8 +49,7 @@ impl RecordStore for RedisStore {
         if foreign.is_empty() {
             return Ok(loaded);
         }
-        // The jobs are loaded again after the take-over, because the previous owner may have
-        // committed in between.
+        // Load the key records again after the take-over, because the previous owner may have committed in between.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         take_over(self, partition, &taken).await?;
         let again = load_some(self, &partition.stream, &taken, usize::MAX).await?;

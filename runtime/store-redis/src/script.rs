@@ -121,8 +121,8 @@ macro_rules! scripts {
     };
 }
 
-// A server without free memory refuses a script without flags before its first write. `allow-oom` is for
-// scripts that make room, and for scripts that need little and without which no other could make room.
+// A server without free memory refuses a script without flags before its first write. `allow-oom` is for scripts that
+// free memory, and for scripts that need little memory and without which no other script could free memory.
 scripts! {
     open "open.lua" "flags=allow-oom"
     beat "beat.lua" "flags=allow-oom"

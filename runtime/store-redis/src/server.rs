@@ -80,7 +80,7 @@ fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
     match policy {
         None | Some("noeviction") => Ok(()),
         Some(policy) => Err(StoreError::Unusable(format!(
-            "the server has maxmemory-policy {}: it would evict jobs and events when its memory \
+            "the server has maxmemory-policy {}: it would evict records and events when its memory \
              is full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)",
             display_text(policy)
         ))),

@@ -106,8 +106,8 @@ impl InstanceInfo {
         serde_json::to_string(self).expect("texts and numbers always serialize")
     }
 
-    /// Decodes the information of an instance. Unreadable information becomes the default: such an
-    /// instance takes no part.
+    /// Decodes the information of an instance. Unreadable information becomes the default, in which the instance runs
+    /// no stream.
     pub fn decode(text: &str) -> Self {
         let about: Option<Self> = serde_json::from_str(text).ok();
         let about = about.filter(|about| {
@@ -142,7 +142,7 @@ fn read_offers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Bu
     Ok(offers.collect())
 }
 
-/// Reads a field that another version may write in another form; the default replaces such a form.
+/// Reads a field that another version may write in another form. A field in another form gets its default.
 fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -156,8 +156,8 @@ impl ProcessIdentity {
         Some(Self { seen_from: boot_and_namespace()?, id, started: start_ticks(id)? })
     }
 
-    /// Returns whether the process is known to have ended. Only processes that are visible from
-    /// here are known.
+    /// Returns whether the process is known to have ended. This is known only of processes that are visible from this
+    /// process.
     pub fn has_ended(&self) -> bool {
         // If the processes of other users are hidden, process 1 is hidden too.
         let sees_others = start_ticks(1).is_some();

@@ -1,9 +1,9 @@
-//! The data that the store keeps between stages: the numbers of messages, a log of messages for replay, and the queues
+//! The data that the store keeps between streams: the numbers of messages, a log of messages for replay, and the queues
 //! of streams whose source is the store.
 //!
-//! An owner gives messages in the order of its outbox. The store recognises a message that it has numbered by the
-//! message's [`OutboxPosition`] in the outbox, as long as the outbox has it. The store recognises the message of a producer by
-//! its id. A store must never give two messages of a key the same number.
+//! An owner assigns messages in the order of its outbox. The store recognises a message that it has already numbered:
+//! the message of an owner by its [`OutboxPosition`], as long as the message is in the outbox; the message of a
+//! producer by its id. A store must never give two messages of a key the same number.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -46,10 +46,11 @@ impl fmt::Display for Destination {
     }
 }
 
-/// The rules for the messages of a destination. All callers that give messages to a destination have the same rules.
+/// The rules for the messages of a destination. All callers that assign messages to a destination use the same rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DestinationRules {
-    /// How the store numbers messages; `None` if it does not, and messages with a number keep it.
+    /// How the store numbers messages; `None` if the store numbers no messages. A message that already has a number
+    /// then keeps that number.
     pub numbering: Option<NumberingSettings>,
     /// Maximum number of waiting events in a partition's queue in a shard; `None` if the destination is not a stream.
     pub queue_limit: Option<u64>,
@@ -84,22 +85,23 @@ pub struct OriginOutbox {
     pub partition: Partition,
     /// The shard of the outbox.
     pub shard: u32,
-    /// The epoch of the owner's claim. The store does nothing under an older epoch than the last.
+    /// The epoch of the owner's claim. The store changes nothing in a call whose epoch is older than the epoch of an
+    /// earlier call.
     pub epoch: u64,
-    /// The last commit that the owner's claim found in the shard. The shard has lost all later commits whose messages
-    /// earlier owners gave, and other commits have their numbers now.
+    /// The last commit that the owner's claim found in the shard. If earlier owners assigned messages of later commits,
+    /// the shard has lost these commits, and other commits now have their numbers.
     pub claimed_commit: u64,
-    /// The last place that the store confirmed to this owner, for this destination and shard.
+    /// The last outbox position that the store confirmed to this owner, for this destination and shard.
     pub last_confirmed: Option<OutboxPosition>,
-    /// The last commit whose messages are marked done in the outbox. The store may forget the places of all messages up
-    /// to this commit.
+    /// The last commit whose messages are marked done in the outbox. The store may forget the outbox positions of all
+    /// messages up to this commit.
     pub published_commit: u64,
 }
 
-/// The messages of one place in an outbox, or of a producer.
+/// The messages of one outbox position, or of a producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxChunk {
-    /// The place of the messages; without meaning if the lot has no origin.
+    /// The outbox position of the messages; meaningless if the group has no origin.
     pub position: OutboxPosition,
     /// The messages, in order.
     pub items: Vec<AssignItem>,
@@ -108,13 +110,13 @@ pub struct OutboxChunk {
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignItem {
-    /// The event as its receiver will see it. An event with a sequence keeps that sequence; only an event of a producer
-    /// has one.
+    /// The event as its receiver will see it. An event that has a sequence keeps it; only an event of a producer has a
+    /// sequence.
     pub event: Arc<Event>,
     /// The partition of the destination stream.
     pub partition: u32,
-    /// The number that an owner's message had before the store lost the message; 0 if the message has had no number.
-    /// The store assigns this number again, unless another message has it now.
+    /// The number that an owner's message had before the store lost the message; 0 if the message never had a number.
+    /// The store gives the message this number again, unless another message has it now.
     pub number: u64,
 }
 
@@ -137,14 +139,14 @@ pub struct AssignRequest {
     /// The rules of the destination.
     pub rules: DestinationRules,
     /// A message or entry that the shard must have; `None` if the caller knows of none. Owners do not need it: their
-    /// lots name their last place.
+    /// groups name their last outbox position.
     pub witness: Option<Witness>,
-    /// At most one lot of each origin. All lots together have at most [`ASSIGN_LIMIT`] messages.
+    /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
 }
 
-/// The newest message or entry that a producer knows to be in a shard. A shard that lacks it has gone back in time, and
-/// would give the numbers of lost messages to new ones.
+/// The newest message or entry that a producer knows to be in a shard. A shard that lacks this message has gone back in
+/// time, and would give the numbers of lost messages to new messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Witness {
     /// A message that the store has numbered.
@@ -169,7 +171,7 @@ pub enum Witness {
     Entry {
         /// The partition of the stream.
         partition: u32,
-        /// The place of the entry.
+        /// The queue position of the entry.
         place: QueuePosition,
     },
 }
@@ -197,14 +199,14 @@ impl NumberedChunk for OutboxChunk {
 }
 
 impl AssignGroup {
-    /// Returns all messages of the lot, in order.
+    /// Returns all messages of the group, in order.
     pub fn items(&self) -> impl Iterator<Item = &AssignItem> {
         self.chunks.iter().flat_map(|part| &part.items)
     }
 }
 
 impl AssignRequest {
-    /// Returns the messages of all lots, in order.
+    /// Returns the messages of all groups, in order.
     pub fn items(&self) -> impl Iterator<Item = &AssignItem> {
         self.groups.iter().flat_map(AssignGroup::items)
     }
@@ -217,9 +219,10 @@ pub enum AssignItemReply {
     New(u64),
     /// The store already had the message, under this number.
     Known(u64),
-    /// The message of a producer has the id or the sequence of another message, which has this number.
+    /// The message of a producer has the same id or sequence as another message. The value is the number of that other
+    /// message.
     Conflict(u64),
-    /// The message of a producer comes after a conflict in its lot. The store did nothing with it.
+    /// The message of a producer comes after a conflict in its group. The store ignored the message.
     AfterConflict,
 }
 
@@ -233,26 +236,28 @@ impl AssignItemReply {
     }
 }
 
-/// The reply to a lot.
+/// The reply to a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignGroupReply {
-    /// All messages have their numbers, are in the log, and wait for their stream. The value has one result for each
-    /// message. In a lot without an origin, messages may also be in conflict, or behind a conflict.
+    /// The store has numbered all messages, put them into the log, and queued them for their stream. The value has one
+    /// result for each message. In a group without an origin, messages may instead be in conflict, or come after a
+    /// conflict.
     Done(Vec<AssignItemReply>),
-    /// A newer owner has begun to give its messages, or the messages of this lot are done already. The store did
+    /// A newer owner has begun to assign messages, or the messages of this group are already done. The store changed
     /// nothing.
     Fenced,
-    /// The store went back in time: it lacks messages of this owner that it had confirmed. It did nothing. The value
-    /// is the last place of this owner that it has, if any; the owner can give the messages behind it again.
+    /// The store went back in time: it lacks messages of this owner that it had confirmed. The store changed nothing.
+    /// The value is the last outbox position of this owner that the store has, if any; the owner can assign the
+    /// messages behind it again.
     RolledBack(Option<OutboxPosition>),
 }
 
 /// The reply to a call of [`MessageLog::assign`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignReply {
-    /// One reply for each lot, and one run of new queue entries for each partition that got any.
+    /// One reply for each group, and one range of new queue entries for each partition that got any.
     Groups(Vec<AssignGroupReply>, Vec<(u32, QueueRun)>),
-    /// The queue of a partition is full. The store did nothing.
+    /// The queue of a partition is full. The store changed nothing.
     Full,
 }
 
@@ -273,7 +278,7 @@ pub struct QueuePage {
 pub struct QueueEnds {
     /// The number of the first waiting entry; the number of the next entry if none waits.
     pub first: u64,
-    /// The place of the newest entry.
+    /// The queue position of the newest entry.
     pub last: QueuePosition,
 }
 
@@ -292,17 +297,18 @@ impl QueueEnds {
 /// The result of a removal from a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DequeueResult {
-    /// The entries are removed, or the partition has another claim and nothing was done.
+    /// The store removed the entries, or changed nothing because the partition has another claim.
     Done,
-    /// Nothing is removed: the store lacks the named commit. The caller retries after the owner has repeated it.
+    /// The store removed nothing, because it lacks the named commit. The caller retries after the owner has repeated
+    /// the commit.
     MissingCommit,
 }
 
-/// The part of a store between stages: numbers, logs and queues.
+/// The part of a store between streams: numbers, logs and queues.
 ///
-/// Queues use places ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
-/// numbers of lost entries to other entries. The store returns [`StoreError::RolledBack`] for a place that is not in its
-/// history. It never refuses the place of a damaged entry.
+/// Queues use positions ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
+/// numbers of lost entries to other entries. The store returns [`StoreError::RolledBack`] for a queue position that is
+/// not in its history. The store never refuses the queue position of a damaged entry.
 #[async_trait]
 pub trait MessageLog: Send + Sync {
     /// Numbers messages, retains them for replay, and queues them for their stream, in one atomic write. Messages that
@@ -310,8 +316,8 @@ pub trait MessageLog: Send + Sync {
     /// messages of a stream are durable at the latest when a later commit is durable.
     ///
     /// # Errors
-    /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); nothing was done. A store that cannot
-    /// go back in time while it is open does not check it.
+    /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); the store changed nothing. A
+    /// store that cannot go back in time while it is open does not check the witness.
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError>;
 
     /// Returns the retained messages of a key with the wanted sequences, in ascending order, up to about `bytes`, and
@@ -340,13 +346,14 @@ pub trait MessageLog: Send + Sync {
         bytes: usize,
     ) -> Result<QueuePage, StoreError>;
 
-    /// Removes the entries of a shard's queue up to a place. The removal becomes durable as late as
-    /// [`outbox_done`](super::Outbox::outbox_done), and under the same condition. `commit` is the last commit of the
-    /// shard that this owner knows to be durable, or 0 if the removal depends on no commit.
+    /// Removes the entries of a shard's queue up to a queue position. Like the write of
+    /// [`outbox_done`](super::Outbox::outbox_done), the removal becomes durable with a later commit, and depends on the
+    /// claim. `commit` is the last commit of the shard that this owner knows to be durable, or 0 if the removal depends
+    /// on no commit.
     ///
     /// # Errors
     ///
-    /// [`StoreError::RolledBack`] if the place is not in the history of the store. Nothing is removed.
+    /// [`StoreError::RolledBack`] if the queue position is not in the history of the store. The store removed nothing.
     async fn dequeue(
         &self,
         partition: &Partition,
@@ -356,8 +363,8 @@ pub trait MessageLog: Send + Sync {
         through: QueuePosition,
     ) -> Result<DequeueResult, StoreError>;
 
-    /// Returns the partition in each key's job; `None` if the key has no job, or an unreadable one. Another partition
-    /// may have taken over a key by the time of the reply.
+    /// Returns the partition in the record of each key; `None` if the key has no record, or an unreadable one. Another
+    /// partition may have taken over a key by the time of the reply.
     async fn partitions_of(
         &self,
         stream: &str,

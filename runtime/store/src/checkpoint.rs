@@ -125,7 +125,7 @@ impl Checkpoint {
     }
 
     /// Returns the position at which to continue in the file; `None` if the file does not have the bytes that were
-    /// read. A copy of the file is as good as the file.
+    /// read. A copy of the file with the same bytes is accepted as well.
     pub fn resume(&self, file: &File) -> io::Result<Option<FilePosition>> {
         let position = FilePosition { offset: self.offset, line: self.line };
         Ok(self.print.matches(file)?.then_some(position))

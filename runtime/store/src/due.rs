@@ -8,8 +8,8 @@ use super::{Partition, StoreError};
 /// The due index of each partition.
 #[async_trait]
 pub trait DueIndex: Send + Sync {
-    /// Returns due entries (time, key) of a partition after `after`, the earliest first, and the
-    /// time until the next entry, in ms. With `all`, also returns entries whose time has not come.
+    /// Returns due entries (time, key) of a partition after `after`, the earliest first, and the time until the next
+    /// entry, in ms. With `all`, also returns entries that are not due yet.
     async fn due(
         &self,
         partition: &Partition,

@@ -11,8 +11,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// The minimum time between two errors in the log.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Repeats a request until it succeeds. A failure that does not concern a single key stops
-/// everything that needs the answer, until the store is repaired.
+/// Repeats a request until it succeeds. A failure that concerns more than a single key blocks everything that needs the
+/// answer, until the store is repaired.
 pub async fn retry_until_ok<T, F>(what: &str, ask: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,

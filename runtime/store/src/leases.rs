@@ -1,8 +1,8 @@
 //! The membership of instances and their leases of partitions, as kept in the store.
 //!
-//! An instance is a member as long as it writes heartbeats. A lease lasts as long as its holder is
-//! a member, and provides the epoch of a [claim](super::RecordStore::claim). Nothing else depends on
-//! leases: whatever two instances believe, the fence of a shard accepts the commits of only one.
+//! An instance is a member as long as it writes heartbeats. A lease lasts as long as its holder is a member, and
+//! provides the epoch of a [claim](super::RecordStore::claim). Nothing else depends on leases: even if two instances
+//! believe that they own a partition, the fence of a shard accepts the commits of only one of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -58,28 +58,27 @@ pub struct HeartbeatRequest<'a> {
     pub report: Option<&'a str>,
     /// The time that the membership lasts without another heartbeat.
     pub lease: Duration,
-    /// The generation of the table that the instance knows.
+    /// The version of the table that the instance knows.
     pub known_version: MembershipVersion,
 }
 
-/// The identity of a table; 0 means none. Each change creates a random one, so that a store that
-/// went back in time does not have the generation that an instance knows.
+/// The identity of a table; 0 means none. Each change creates a random identity, so that a store that went back in time
+/// does not have the identity that an instance knows.
 pub type MembershipVersion = u64;
 
 /// The answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeartbeatReply {
-    /// The time that the membership lasts without another heartbeat; `None`: as long as the
-    /// instance runs.
+    /// The time that the membership lasts without another heartbeat; `None` if it lasts as long as the instance runs.
     pub valid_for: Option<Duration>,
-    /// The table, if its generation differs from the one that the instance knows.
+    /// The table, if its version differs from the version that the instance knows.
     pub table: Option<MembershipTable>,
 }
 
-/// All members, leases and decisions.
+/// All members, leases and rollouts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MembershipTable {
-    /// The generation of the table.
+    /// The version of the table.
     pub membership_version: MembershipVersion,
     /// The current members.
     pub members: BTreeMap<InstanceId, MemberRecord>,
@@ -113,7 +112,7 @@ pub struct MemberRecord {
 pub struct Lease {
     /// The epoch of the lease.
     pub epoch: u64,
-    /// The holder of the lease. The lease has expired if the holder is no member; `None`: it was
+    /// The holder of the lease. The lease has expired if the holder is no longer a member. `None` if the lease was
     /// released.
     pub holder: Option<InstanceId>,
     /// The time when the lease was granted or released, by the store's clock, in ms since the Unix
@@ -156,8 +155,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Removes an instance and releases all its leases.
     async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError>;
 
-    /// Decides which handler version executes the events of a stream, unless there is a decision
-    /// after generation `before` (0: any decision). Returns whether the decision is `decided` now.
+    /// Starts a rollout: sets the handler version that executes the events of a stream, unless the stream has a rollout
+    /// with a number above `before` (0: any rollout). Returns whether the rollout is `decided` now.
     async fn decide(
         &self,
         stream: &str,
@@ -165,6 +164,6 @@ pub trait LeaseStore: Send + Sync + 'static {
         decided: &Rollout,
     ) -> Result<bool, StoreError>;
 
-    /// Returns all members, leases and decisions.
+    /// Returns all members, leases and rollouts.
     async fn table(&self) -> Result<MembershipTable, StoreError>;
 }

@@ -1,8 +1,8 @@
 //! The interface of a store. [`Store`] combines one trait for each kind of data. One conformance suite
 //! tests every implementation.
 //!
-//! A store keeps records and refuses writes; it decides nothing. The [`Batch`](ordain_core::Batch) from
-//! the sequencer has all writes and their conditions.
+//! A store keeps records and refuses writes; it makes no decisions. The [`Batch`](ordain_core::Batch) from the
+//! sequencer contains all writes and their conditions.
 
 mod about;
 mod chains;
@@ -121,7 +121,7 @@ pub trait Store:
         0
     }
 
-    /// Returns the count of [`Store::disconnects`] without the breaks that cannot concern this shard.
+    /// Returns the count of [`Store::disconnects`] without the interruptions that cannot concern this shard.
     fn shard_disconnects(&self, _shard: u32) -> u64 {
         self.disconnects()
     }

@@ -48,7 +48,7 @@ pub struct KeyFilter {
     pub cursor: Option<String>,
     /// The maximum number of rows. A store that reads rows in groups may return a few more.
     pub limit: usize,
-    /// The approximate number of jobs to examine for a page. The default takes about ten ms.
+    /// The approximate number of key records to examine for a page. With the default, a page takes about ten ms.
     pub scan_limit: Option<usize>,
 }
 
@@ -79,7 +79,7 @@ impl StoredLetter {
 /// Streams and their keys.
 #[async_trait]
 pub trait KeyListing: Send + Sync {
-    /// Returns the streams with a job, a dead letter, an unpublished message or a waiting event.
+    /// Returns the streams with a key record, a dead letter, an unpublished message or a waiting event.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
     /// Lists keys of a stream. Pages are bounded in time and memory: a page may have fewer rows than

@@ -20,7 +20,7 @@ pub struct Mark {
     pub value: Bytes,
 }
 
-/// The content that a shard must have to accept a mark: a shard that lacks it has gone back in time.
+/// The content that a shard must have to accept a mark. A shard that lacks this content has gone back in time.
 #[derive(Debug, Clone, Default)]
 pub struct MarkConditions<'a> {
     /// The present mark of each shard, as [`MarkStore::mark_in_shards`] returned it.
@@ -34,7 +34,8 @@ pub struct MarkConditions<'a> {
 /// The marks of a store.
 #[async_trait]
 pub trait MarkStore: Send + Sync {
-    /// Writes marks. They become durable as late as [`Outbox::outbox_done`](super::Outbox::outbox_done).
+    /// Writes marks. Like the write of [`Outbox::outbox_done`](super::Outbox::outbox_done), they become durable with a
+    /// later commit.
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError>;
 
     /// Reads a mark.
@@ -58,11 +59,12 @@ pub trait MarkStore: Send + Sync {
     }
 
     /// Writes the checkpoint of a partition's source if the partition still has this claim. The checkpoint depends on
-    /// the commits under the claim. It becomes durable as late as [`Outbox::outbox_done`](super::Outbox::outbox_done).
+    /// the commits under the claim. Like the write of [`Outbox::outbox_done`](super::Outbox::outbox_done), the
+    /// checkpoint becomes durable with a later commit.
     ///
-    /// Returns false if the checkpoint is not written: if the partition has another claim or none, if the store does
-    /// not reply at once, or if it was unreachable more often than `breaks`. In the last two cases, the store may have
-    /// gone back in time and lost the commits on which the checkpoint depends.
+    /// Returns false if the store does not write the checkpoint: if the partition has another claim or none, if the
+    /// store does not reply at once, or if the store was unreachable more often than `breaks`. In the last two cases,
+    /// the store may have gone back in time and lost the commits on which the checkpoint depends.
     async fn put_checkpoint(
         &self,
         partition: &Partition,

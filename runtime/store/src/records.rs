@@ -33,19 +33,18 @@ pub type KeyResult<T> = Result<T, String>;
 /// The records of a partition's keys.
 #[async_trait]
 pub trait RecordStore: Send + Sync {
-    /// Takes a partition over: writes a claim with the epoch of its [lease](super::LeaseStore::lease)
-    /// into each of its shards. From then on the store answers commits under an older claim with
-    /// [`CommitReply::Fenced`]. Fails with [`StoreError::InUse`] if another owner has claimed the
-    /// partition under this epoch or a higher one; only a new lease helps then.
+    /// Takes a partition over: writes a claim with the epoch of its [lease](super::LeaseStore::lease) into each of its
+    /// shards. From then on, the store answers commits under an older claim with [`CommitReply::Fenced`]. Fails with
+    /// [`StoreError::InUse`] if another owner has claimed the partition under this epoch or a higher one; only a new
+    /// lease helps then.
     async fn claim(
         &self,
         partition: &Partition,
         epoch: u64,
     ) -> Result<ClaimedPartition, StoreError>;
 
-    /// Loads jobs in order until they reach `bytes` together, at least one, and takes over for the
-    /// partition those that belonged to another partition. The other jobs are neither returned nor
-    /// taken over.
+    /// Loads key records in order until they reach `bytes` together, but at least one. Takes the loaded key records of
+    /// other partitions over for this partition. The store neither returns nor takes over the other key records.
     async fn load(
         &self,
         partition: &Partition,
@@ -53,7 +52,7 @@ pub trait RecordStore: Send + Sync {
         bytes: usize,
     ) -> Result<Vec<KeyResult<Option<Box<KeySnapshot>>>>, StoreError>;
 
-    /// Commits a batch durably. If the number is that of the last commit, returns the stored reply
-    /// to that commit.
+    /// Commits a batch durably. If the batch has the number of the last commit, returns the stored reply to that
+    /// commit.
     async fn commit(&self, partition: &Partition, claim: Claim, batch: Arc<Batch>) -> CommitReply;
 }

@@ -21,12 +21,12 @@ pub struct RedisOptions {
     /// The number of shards, at least one. It is stored at the first use and must stay the same
     /// from then on.
     pub shards: u32,
-    /// The number of replicas that must have a commit before the store confirms it.
+    /// The number of replicas that must have a commit before the store confirms the commit.
     pub replicas: u32,
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
-    /// The time to retry a request other than a commit while no server answers; `None`: for ever.
-    /// It also limits the retries at the start if it is less than half a minute.
+    /// The time to retry a request other than a commit while no server answers; `None` to retry for ever. A time of
+    /// less than half a minute also limits the retries at the start.
     pub retry_timeout: Option<Duration>,
     /// The number of milliseconds added to the server's time, so that tests can advance time.
     #[doc(hidden)]

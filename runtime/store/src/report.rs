@@ -19,7 +19,7 @@ pub struct InstanceReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PendingWork {
-    /// The number of events in the broker that wait for delivery; `None` if unknown.
+    /// The number of events that wait for delivery, in the broker or in the store; `None` if unknown.
     pub lag: Option<u64>,
     /// The number of keys in memory with an event that can run.
     pub ready_keys: u64,

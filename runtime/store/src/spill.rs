@@ -27,8 +27,8 @@ pub trait SpillArea: Send + Sync {
         bytes: usize,
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
-    /// Returns the missing events that the store has in any form: spilled, or as `far-ahead`
-    /// letters that were put at most `within` ms ago.
+    /// Returns the missing events that the store has in any form: as spilled events, or as `far-ahead` letters that
+    /// were put at most `within` ms ago.
     async fn find_missing(
         &self,
         partition: &Partition,

@@ -1,9 +1,9 @@
 //! The right of this process to act for a partition: to accept its events, commit, and publish.
 //!
-//! The right ends when the partition is handed over or lost. It is suspended while the lease has
-//! expired by this process's own clock, because the process could not renew it: another instance
-//! may then own the partition. The fence refuses commits in any case. Deliveries from a broker and
-//! messages to it, which the fence cannot refuse, stop meanwhile.
+//! The right ends when this process hands the partition over or loses it. The right is suspended while, by the clock of
+//! this process, the lease has expired because the process could not renew it: another instance may own the partition
+//! by then. The fence refuses the commits of a process that is no longer the owner. The fence cannot refuse deliveries
+//! from a broker and messages to it; this process stops both while the right is suspended.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -13,11 +13,10 @@ use tokio::sync::watch;
 use crate::{InstanceId, MembershipTable, Partition};
 use ordain_util::wait;
 
-/// The time until which the membership of this process is valid; `None`: as long as the process
-/// runs.
+/// The time until which the membership of this process is valid; `None` if it is valid as long as the process runs.
 pub type MembershipExpiry = Option<Instant>;
 
-/// The stage of a tenure.
+/// The phase of an ownership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnershipPhase {
     /// This process owns the partition.
@@ -37,7 +36,7 @@ pub struct Ownership {
     lease: OnceLock<LeaseGrant>,
 }
 
-/// The lease that a tenure depends on.
+/// The lease on which an ownership depends.
 #[derive(Debug)]
 struct LeaseGrant {
     partition: Partition,
@@ -47,7 +46,7 @@ struct LeaseGrant {
 }
 
 impl Ownership {
-    /// Creates a tenure that lasts as long as the membership of the process.
+    /// Creates the ownership of a partition; it lasts as long as the membership of the process.
     pub fn new(until: watch::Receiver<MembershipExpiry>) -> Self {
         Self {
             valid_until: until,
@@ -56,14 +55,14 @@ impl Ownership {
         }
     }
 
-    /// Creates a tenure that no other process can end.
+    /// Creates the ownership of a partition that no other process can take.
     pub fn permanent() -> Self {
         Self::new(watch::Sender::new(None).subscribe())
     }
 
-    /// Records the lease that the tenure depends on.
+    /// Records the lease on which the ownership depends.
     pub fn record_lease(&self, partition: Partition, epoch: u64) {
-        // A tenure depends on one lease; a second call changes nothing.
+        // Ownership depends on one lease; a second call changes nothing.
         let _ = self.lease.set(LeaseGrant { partition, epoch, learned_at: Instant::now() });
     }
 
@@ -72,9 +71,9 @@ impl Ownership {
         self.lease.get().map(|lease| lease.epoch)
     }
 
-    /// Ends the tenure if, according to a table requested at `asked`, this instance no longer owns
-    /// the partition. If the store went back behind the lease, the partition is handed over in
-    /// order; the handover detects lost commits.
+    /// Ends the ownership if, according to a table requested at `asked`, this instance no longer owns the partition. If
+    /// the store went back in time to before the lease, this process hands the partition over in order; the handover
+    /// detects lost commits.
     pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, asked: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;
@@ -86,27 +85,27 @@ impl Ownership {
         if is_lost {
             self.advance_to(OwnershipPhase::Lost);
         } else if found.is_none_or(|lease| lease.epoch < *epoch) && asked > *at {
-            // A table requested before the lease was granted does not count.
+            // A table that was requested before the store granted the lease does not count.
             self.advance_to(OwnershipPhase::Draining);
         }
     }
 
-    /// Returns the current stage.
+    /// Returns the current phase.
     pub fn phase(&self) -> OwnershipPhase {
         *self.phase.borrow()
     }
 
-    /// Returns whether the tenure has ended.
+    /// Returns whether the ownership has ended.
     pub fn is_lost(&self) -> bool {
         self.phase() == OwnershipPhase::Lost
     }
 
-    /// Returns whether the tenure has not ended and is not suspended.
+    /// Returns whether the ownership lasts and is not suspended.
     pub fn is_active(&self) -> bool {
         !self.is_lost() && self.valid_until.borrow().is_none_or(|until| Instant::now() < until)
     }
 
-    /// Changes to a later stage; ignores an earlier one.
+    /// Changes to a later phase; ignores an earlier one.
     pub fn advance_to(&self, stage: OwnershipPhase) {
         self.phase.send_if_modified(|now| {
             let later = (*now as u8) < stage as u8;
@@ -117,12 +116,12 @@ impl Ownership {
         });
     }
 
-    /// Returns a receiver of the stages.
+    /// Returns a receiver of the phases.
     pub fn phases(&self) -> PhaseReceiver {
         PhaseReceiver(self.phase.subscribe())
     }
 
-    /// Waits until the tenure has ended or is suspended.
+    /// Waits until the ownership has ended or is suspended.
     pub async fn wait_inactive(&self) {
         let mut until = self.valid_until.clone();
         while self.is_active() {
@@ -135,7 +134,7 @@ impl Ownership {
         }
     }
 
-    /// Waits until the tenure is active or has ended.
+    /// Waits until the ownership is active or has ended.
     pub async fn wait_active(&self) {
         let mut until = self.valid_until.clone();
         while !self.is_active() && !self.is_lost() {
@@ -157,14 +156,14 @@ impl Ownership {
     }
 }
 
-/// A receiver of the stages of a tenure.
+/// A receiver of the phases of an ownership.
 #[derive(Debug)]
 pub struct PhaseReceiver(watch::Receiver<OwnershipPhase>);
 
 impl PhaseReceiver {
-    /// Waits until the stage differs from `stage`, and returns the new stage.
+    /// Waits until the phase differs from `stage`, and returns the new phase.
     pub async fn changed_from(&mut self, stage: OwnershipPhase) -> OwnershipPhase {
-        // A dropped tenure permits no more actions.
+        // After the ownership is dropped, the process may no longer act.
         self.0.wait_for(|now| *now != stage).await.map_or(OwnershipPhase::Lost, |now| *now)
     }
 }
@@ -185,13 +184,13 @@ mod tests {
         let heard = watch::Sender::new(Some(Instant::now() + Duration::from_millis(50)));
         let tenure = Ownership::new(heard.subscribe());
         assert!(tenure.is_active());
-        timeout(TEST_TIMEOUT, tenure.wait_inactive()).await.expect("the tenure is suspended");
+        timeout(TEST_TIMEOUT, tenure.wait_inactive()).await.expect("the ownership is suspended");
         assert!(!tenure.is_active() && !tenure.is_lost());
         heard.send_replace(Some(Instant::now() + TEST_TIMEOUT));
-        timeout(TEST_TIMEOUT, tenure.wait_active()).await.expect("the tenure resumes");
+        timeout(TEST_TIMEOUT, tenure.wait_active()).await.expect("the ownership resumes");
         assert!(
             timeout(Duration::from_millis(50), tenure.wait_inactive()).await.is_err(),
-            "the tenure ended too early"
+            "the ownership ended too early"
         );
     }
 
@@ -235,8 +234,8 @@ mod tests {
         assert!(tenure.is_active());
         tenure.advance_to(OwnershipPhase::Lost);
         tenure.advance_to(OwnershipPhase::Owned);
-        timeout(TEST_TIMEOUT, tenure.wait_inactive()).await.expect("the tenure has ended");
+        timeout(TEST_TIMEOUT, tenure.wait_inactive()).await.expect("the ownership has ended");
         assert_eq!(tenure.phase(), OwnershipPhase::Lost);
-        timeout(TEST_TIMEOUT, tenure.wait_active()).await.expect("an ended tenure does not wait");
+        timeout(TEST_TIMEOUT, tenure.wait_active()).await.expect("ended ownership does not wait");
     }
 }

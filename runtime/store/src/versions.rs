@@ -1,11 +1,11 @@
-//! The stored decision which handler version executes the events of a stream.
+//! The stored rollout: the handler version that executes the events of a stream.
 //!
-//! The form is text, `GENERATION DIGEST VERSION`: the decision is stored beside leases, which users
-//! read as well.
+//! The form is text, `GENERATION DIGEST VERSION`, because users read the rollout in the store, together with the
+//! leases.
 
 use ordain_core::{Build, Rollout};
 
-/// Encodes a decision for the store.
+/// Encodes a rollout for the store.
 pub fn encode(decided: &Rollout) -> String {
     let Rollout { number: generation, build: Build { version, digest } } = decided;
     format!("{generation} {digest} {version}")
@@ -14,12 +14,12 @@ pub fn encode(decided: &Rollout) -> String {
 /// The maximum number of bytes of a version's name: a file cannot have a longer name.
 const VERSION_NAME_LIMIT: usize = 256;
 
-/// Returns whether a text may be a version's name.
+/// Returns whether a text is allowed as a version's name.
 pub fn is_version(text: &str) -> bool {
     (1..=VERSION_NAME_LIMIT).contains(&text.len()) && !text.contains(char::is_control)
 }
 
-/// Decodes a decision. Returns `None` for an unreadable one; the next decision replaces it.
+/// Decodes a rollout. Returns `None` for an unreadable rollout; the next rollout replaces it.
 pub fn decode(text: &str) -> Option<Rollout> {
     let mut words = text.splitn(3, ' ');
     let generation = words.next()?;

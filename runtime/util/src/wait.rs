@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 static DIVISOR: AtomicU32 = AtomicU32::new(1);
 
-/// Divides all waits that [`shortened`] returns after this call; 0 counts as 1. For tests only: with short waits, a
-/// busy broker or store can appear unavailable.
+/// Makes [`shortened`] divide all waits from now on; 0 counts as 1. For tests only: with short waits, a busy broker or
+/// store can appear unavailable.
 pub fn shorten(divisor: u32) {
     DIVISOR.store(divisor.max(1), Ordering::Relaxed);
 }

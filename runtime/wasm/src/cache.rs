@@ -1,5 +1,5 @@
-//! The folder of compiled handlers, which makes later starts fast. Above the size limit, the entries that were unused
-//! for longest are removed.
+//! The folder of compiled handlers, which makes later starts fast. Above the size limit, the cache removes the least
+//! recently used entries.
 
 use std::fs;
 use std::io;
@@ -56,7 +56,7 @@ impl CacheDir {
         }
     }
 
-    /// Removes the entries that were unused for longest until the cache is within its limit.
+    /// Removes the least recently used entries until the cache is within its limit.
     pub(super) fn clean(&self) {
         let cleaned = evict_entries(self.path(), CACHE_LIMIT_BYTES, SystemTime::now());
         if let Err(error) = cleaned {
@@ -118,7 +118,7 @@ fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Removes entries that a process began to write and never completed; nothing could write them again.
+/// Removes entries that a process began to write and never completed. No process would complete them later.
 pub(super) fn remove_unfinished(dir: &Path) {
     // The folder of entries does not exist before the first entry.
     for path in list_files(dir).unwrap_or_default() {

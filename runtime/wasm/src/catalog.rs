@@ -1,8 +1,8 @@
-//! The state of the files in the plugins folder: decides which file to load next, and which version of each handler
-//! is offered. This module must never access a file.
+//! The state of the files in the plugins folder. Chooses the file to load next, and the version of each handler to
+//! offer. This module must never access a file.
 //!
-//! An offered version stays offered until a better one has been loaded. The offer rises to the highest version that
-//! can be loaded, and falls only when the offered version's own file is gone.
+//! An offered version stays offered until a better one has been loaded. The offer rises to the highest version that can
+//! be loaded, and falls only when the offered version's own file has been removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::folder::{FileStamp, HandlerFile, PluginFolder};
 use super::load::LoadError;
 use ordain_core::split_version;
 
-/// A file is loaded when it has not changed for this long. No event marks the end of a copy, and a copy does not
-/// pause for this long.
+/// A file is loaded when it has not changed for this long. The system does not report the end of a copy, and a running
+/// copy does not pause for this long.
 const DEBOUNCE_DELAY: Duration = Duration::from_millis(500);
-/// A file is gone when it has been missing for this long: its replacement may appear late.
+/// A file counts as removed when it has been missing for this long: its replacement may appear late.
 const REMOVAL_DELAY: Duration = Duration::from_secs(1);
 /// Delay before a file is loaded again after a failure that may be temporary.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -98,7 +98,7 @@ impl Catalog {
     }
 
     /// Replaces the folder's contents. Returns the offered versions whose handlers have just lost their last usable
-    /// file; each is returned once.
+    /// file; returns each version once.
     pub fn update(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
@@ -183,7 +183,7 @@ impl Catalog {
                 .get(&file.path)
                 .is_some_and(|known| known.first_seen + DEBOUNCE_DELAY <= now);
             if offered.is_some() && !is_settled {
-                // The file may never settle; lower versions need not wait for it.
+                // The file may never stop changing; lower versions need not wait for it.
                 continue;
             }
             let found = self.load_result(&file.path);

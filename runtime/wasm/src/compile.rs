@@ -1,5 +1,5 @@
-//! Compiles a component in a process of its own, which writes the result to the cache. A file that makes the compiler
-//! use all memory, run for hours or crash therefore cannot affect the host.
+//! Compiles a component in a process of its own, which writes the result to the cache. Therefore a file cannot affect
+//! the host even if the compiler uses all memory for it, runs for hours or crashes.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
@@ -135,7 +135,7 @@ fn exit_failure(
             )
             .into(),
             Some(Signal::KILL) => LoadFailure::temporary(
-                "cannot be compiled: the compiler was killed, as systems do that have less memory than \
+                "cannot be compiled: the compiler was killed, probably because the system has less memory than \
                  `plugins.compile_memory` allows"
                     .to_owned(),
             ),

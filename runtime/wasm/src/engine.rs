@@ -17,15 +17,15 @@ use ticker::Ticker;
 pub(super) use ticker::TickerGuard;
 
 /// Longest time that a guest runs before the worker switches to another turn. A shorter tick costs more switches; a
-/// longer one makes other turns wait.
+/// longer tick makes other turns wait.
 pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Maximum number of suspended instances of a worker. Each holds its memory; a worker at the limit starts no new turn
-/// until one of them ends.
+/// Maximum number of suspended instances of a worker. Each holds its memory. A worker at the limit starts no new turn
+/// until a suspended instance ends.
 pub(super) const MAX_SUSPENDED: usize = 32;
 
-/// Maximum number of suspended instances of one stream, so that other streams still find a place when every event of
-/// one stream runs to its time limit.
+/// Maximum number of suspended instances of one stream, so that other streams can still suspend instances when every
+/// event of one stream runs to its time limit.
 pub(super) const MAX_SUSPENDED_OF_STREAM: usize = MAX_SUSPENDED / 2;
 
 /// Maximum number of instances of one worker: suspended, running and idle. Each reserves address space, not memory.

@@ -1,5 +1,5 @@
-//! Converts the error of a call into the failure of an event. Each message states what happened, and names the
-//! setting or the place in the handler that caused the failure.
+//! Converts the error of a call into the failure of an event. Each message states what happened, and names the setting
+//! or the functions of the handler that caused the failure.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,8 +17,8 @@ const FRAME_LIMIT: usize = 3;
 /// Maximum size of a handler's own reason, in bytes. The reason is stored with the key and shown in lists.
 const REASON_LIMIT_BYTES: usize = 4 << 10;
 
-/// The text by which the library reports that a guest returned more than one lift may copy. The error has no type of
-/// its own; a test checks that the library still uses this text.
+/// The text by which the library reports that a guest returned more data than one lift may copy. The error has no type
+/// of its own; a test checks that the library still uses this text.
 const LIFT_EXHAUSTED_TEXT: &str = "fuel allocated for hostcalls has been exhausted";
 
 /// The beginning of a Rust panic's text.
@@ -134,13 +134,13 @@ fn append_output(mut message: String, last_words: &str) -> String {
     message
 }
 
-/// Returns the guest functions in which the error occurred, as far as the component has names.
+/// Returns the guest functions in which the error occurred, if the component contains their names.
 fn trap_location(error: &wasmtime::Error) -> String {
     let mut place = String::new();
     let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else { return place };
     let mut names: Vec<_> =
         backtrace.frames().iter().filter_map(wasmtime::FrameInfo::func_name).collect();
-    // A recursion counts as one place.
+    // A recursion counts as one function.
     names.dedup();
     for (depth, name) in names.into_iter().take(FRAME_LIMIT).enumerate() {
         let joint = if depth == 0 { " in " } else { ", called by " };

@@ -30,9 +30,10 @@ pub struct PluginFolder {
 pub struct FileStamp {
     size: u64,
     modified: Option<SystemTime>,
-    /// Changes when another file is moved into the file's place.
+    /// Changes when another file replaces the file.
     inode: u64,
-    /// Time of the last change of the inode, in seconds and nanoseconds; permissions change it too.
+    /// Time of the last change of the inode, in seconds and nanoseconds. A change of permissions also changes this
+    /// time.
     changed: (i64, i64),
 }
 
@@ -62,7 +63,7 @@ impl FileStamp {
 pub struct HandlerFile {
     /// The handler's name.
     pub name: String,
-    /// Its version; a file without one counts as the lowest.
+    /// Its version; a file without a version counts as the lowest version.
     pub semver: Option<semver::Version>,
     /// The file's path.
     pub path: PathBuf,

@@ -99,12 +99,12 @@ impl fmt::Debug for Handler {
 pub struct ActiveVersion {
     /// The version.
     pub handler: Arc<Handler>,
-    /// The decision that activated the version.
+    /// The rollout that activated the version.
     pub rollout: Arc<Rollout>,
 }
 
 impl ActiveVersion {
-    /// Returns the handler under the first decision of its stream.
+    /// Returns the handler under the first rollout of its stream.
     pub fn first(handler: Arc<Handler>) -> Arc<Self> {
         let Build { version, digest } = handler.build().clone();
         Arc::new(Self { handler, rollout: Rollout::first(version, digest) })

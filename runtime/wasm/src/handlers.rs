@@ -20,7 +20,7 @@ pub struct HandlerRegistry {
     pub engine: Arc<HandlerEngine>,
     state: Mutex<RegistryState>,
     streams: BTreeMap<Arc<str>, StreamHandler>,
-    /// Notified when a partition needs a newer decision than this process knows.
+    /// Notified when a partition needs a newer rollout than this process knows.
     pub rollout_required: Notify,
 }
 
@@ -40,13 +40,13 @@ struct StreamHandler {
     required_rollout: watch::Sender<u64>,
 }
 
-/// The version that executes the events of a stream, or the reason why none does.
+/// The version that executes the events of a stream, or the reason why there is no such version.
 pub type ActivationResult = Result<Arc<ActiveVersion>, VersionUnavailable>;
 
 /// The reason why this process cannot execute the events of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionUnavailable {
-    /// The decision for the stream, if there is one.
+    /// The rollout of the stream, if there is one.
     pub rollout: Option<Arc<Rollout>>,
     /// Why the version is not available here, and what to do.
     pub reason: String,
@@ -54,7 +54,7 @@ pub struct VersionUnavailable {
     pub is_available_elsewhere: bool,
 }
 
-/// A partition driver's view of its stream's version: receives changes and requests newer decisions.
+/// A partition driver's view of its stream's version: receives changes and requests newer rollouts.
 pub struct VersionWatcher {
     activation: watch::Receiver<ActivationResult>,
     required_rollout: watch::Sender<u64>,
@@ -75,7 +75,7 @@ impl VersionWatcher {
         self.active()
     }
 
-    /// Reports that a key was executed under this decision.
+    /// Reports that a key was executed under this rollout.
     pub fn require_rollout(&self, generation: u64) {
         let is_new = self.required_rollout.send_if_modified(|needs| {
             let is_new = *needs < generation;
@@ -96,7 +96,7 @@ impl HandlerRegistry {
         streams: impl IntoIterator<Item = (Arc<str>, String)>,
     ) -> Self {
         let streams = streams.into_iter().map(|(name, handler)| {
-            let reason = "no version is decided yet".to_owned();
+            let reason = "the stream has no rollout yet".to_owned();
             let missing =
                 VersionUnavailable { rollout: None, reason, is_available_elsewhere: false };
             let chosen = watch::Sender::new(Err(missing));
@@ -122,7 +122,7 @@ impl HandlerRegistry {
         look(&mut self.state().catalog)
     }
 
-    /// Returns the feed of a stream for a driver.
+    /// Returns a driver's view of its stream's version.
     pub fn watch(self: &Arc<Self>, stream: &str) -> Option<VersionWatcher> {
         let StreamHandler { activation: chosen, required_rollout: needs, .. } =
             self.streams.get(stream)?;
@@ -135,7 +135,7 @@ impl HandlerRegistry {
         })
     }
 
-    /// Returns the highest generation under which a loaded key of a stream was executed.
+    /// Returns the highest rollout number under which a loaded key of a stream was executed.
     pub fn required_rollout(&self, stream: &str) -> u64 {
         self.streams.get(stream).map_or(0, |running| *running.required_rollout.borrow())
     }
@@ -199,8 +199,9 @@ impl HandlerRegistry {
         refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// Returns a stream whose events no instance can execute. A stream that another instance can execute does not
-    /// count: a rolling update that waited for this instance would never end the last instance that has the version.
+    /// Returns a stream whose events no instance can execute. A stream whose events another instance can execute does
+    /// not count. Otherwise a rolling update would wait for this instance to become ready, and would never end the last
+    /// instance that has the version.
     pub fn unavailable_stream(&self) -> Option<Arc<str>> {
         let is_missing = |running: &StreamHandler| {
             running
@@ -213,7 +214,7 @@ impl HandlerRegistry {
         missing.map(|(stream, _)| Arc::clone(stream))
     }
 
-    /// Returns the generation of the decision under which each stream's events are executed.
+    /// Returns the number of the rollout under which each stream's events are executed.
     pub fn rollout_numbers(&self) -> Vec<(String, u64)> {
         let of = |(stream, running): (&Arc<str>, &StreamHandler)| {
             let generation = running.activation.borrow().as_ref().ok()?.rollout.number;

@@ -130,7 +130,7 @@ fn call_failure(
 }
 
 /// Returns the guest's current time, in ms since the Unix epoch: the event's time, or the host's time for an event
-/// without one.
+/// without a time.
 fn time_ms(event: &Event) -> u64 {
     event.time_ms().unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
@@ -151,8 +151,8 @@ impl Wake for WakeFlag {
     }
 }
 
-/// Polls a guest's call. Returns `None` when the guest waits for an event that can never occur: everything that a
-/// guest can wait for requests another poll at once, because nothing outside can wake the guest.
+/// Polls a guest's call. Returns `None` when the guest waits for something that can never occur. Everything that can
+/// occur requests another poll at once, because nothing outside can wake the guest.
 async fn poll_until_stuck<T>(
     woken: &WakeFlag,
     waker: &Waker,

@@ -52,12 +52,12 @@ pub struct LoadError {
     pub is_temporary: bool,
 }
 
-/// Maximum size of a reason, in bytes: a file can make a reason as long as itself.
+/// Maximum size of a reason, in bytes: a file can cause a reason that is as long as the file.
 const REASON_LIMIT_BYTES: usize = 4 << 10;
 
 impl HandlerEngine {
     /// Reads, checks and compiles a handler, and starts one instance of it. Compiling a large component takes several
-    /// seconds, so the caller must not block anything else.
+    /// seconds, so nothing else may wait for the caller.
     pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
         with_path(file, self.build_handler(file, || read_file(&file.path)))
     }

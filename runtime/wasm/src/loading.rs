@@ -1,5 +1,5 @@
-//! Loads the handlers at the start: the folder, the engine, and the highest usable version of each handler.
-//! Everything is checked before any connection or file is opened.
+//! Loads the handlers at the start: the folder, the engine, and the highest usable version of each handler. This module
+//! checks all handlers before the process opens any connection or file.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,7 +82,8 @@ pub fn load_handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSe
 }
 
 impl RegistryState {
-    /// Loads the highest usable version of a handler. If no version is usable, returns the error of the highest one.
+    /// Loads the highest usable version of a handler. If no version is usable, returns the error of the highest
+    /// version.
     fn load_highest(&mut self, engine: &HandlerEngine, name: &str) -> Result<(), LoadError> {
         let mut first = None;
         while let Some(file) = self.catalog.preferred_file(name, Instant::now()).cloned() {

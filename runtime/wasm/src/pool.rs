@@ -61,8 +61,8 @@ impl Drop for TurnResults {
     }
 }
 
-/// The worker threads. Dropping the pool ends them: running turns are dropped within a tick, queued turns at once,
-/// and neither are reported.
+/// The worker threads. Dropping the pool ends the threads. They drop running turns within a tick and queued turns at
+/// once, and report no results for either.
 pub struct WorkerPool {
     scheduler: Arc<TurnScheduler>,
     threads: Vec<JoinHandle<()>>,

@@ -101,8 +101,8 @@ impl Default for HandlerLimits {
 const LIFT_OVERHEAD_BYTES: usize = 1 << 10;
 
 impl HandlerLimits {
-    /// Returns the number of bytes that one lift may copy from a guest. The limit prevents a list of a million
-    /// elements that share one place in the guest's memory from being copied a million times.
+    /// Returns the number of bytes that one lift may copy from a guest. A guest can return a list of a million elements
+    /// that share the same bytes of its memory; the limit prevents the host from copying these bytes a million times.
     pub(super) fn lift_limit(&self) -> usize {
         self.state_size + self.messages_size + self.messages * LIFT_OVERHEAD_BYTES
     }

@@ -11,7 +11,7 @@ use ordain_config::RoutingKeyTemplate;
 #[derive(Clone)]
 pub struct StreamContext {
     pub(super) name: Arc<str>,
-    /// The configured sinks, with the routing key templates of those that have one.
+    /// The configured sinks, with the routing key template of each sink that has one.
     sinks: BTreeMap<Arc<str>, Option<RoutingKeyTemplate>>,
     pub(super) log: LogTarget,
 }

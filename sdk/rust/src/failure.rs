@@ -6,7 +6,7 @@ use std::fmt::{self, Display, Write as _};
 /// The result of a handler, usually `Result<Outcome<State>>`.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// The reason for which an event has no effect. Nothing of the failed call is kept.
+/// The reason why an event has no effect. The host keeps nothing of the failed call.
 ///
 /// `?` converts any standard error to [`Failure::Reject`]; the table in the crate's documentation explains why.
 /// Therefore `Failure` itself does not implement [`std::error::Error`].

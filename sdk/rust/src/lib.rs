@@ -1,8 +1,8 @@
 //! An SDK for Ordain handlers in Rust.
 //!
-//! A handler is a function. It receives one event and the state after the previous event, and returns
-//! the change of the state and the messages to publish. Ordain calls it once for every event of a key,
-//! in order, and keeps all of its outcome or nothing.
+//! A handler is a function. It receives one event and the state after the previous event, and returns the change of the
+//! state and the messages to publish. Ordain calls the function once for every event of a key, in order, and keeps
+//! either the whole outcome or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;

@@ -13,7 +13,7 @@ pub enum Action {
     Lease(usize),
     /// The owner writes its claim into the fence of a shard.
     Claim(usize, usize),
-    /// The broker delivers the event at this place of the queue to the owner.
+    /// The broker delivers the event at this position of the queue to the owner.
     Deliver(usize, u8),
     /// The store answers the owner's request to load a key. The owner has not received the answer yet.
     Load(usize, u8),
@@ -184,7 +184,7 @@ impl World {
         self.owners[id].wants_load(scope, key, due == Some(scope.leases[id]))
     }
 
-    /// Returns whether a step of its own moves an owner forward. A load of a known job does not, and neither does a
+    /// Returns whether a step is progress of its owner. A load of a known key record is no progress, and neither is a
     /// step that only releases or repeats something.
     pub(crate) fn gets_on(&self, scope: &Scope, action: Action) -> bool {
         match action {
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// Returns whether a load takes the job over, or `None` if that would exceed the take-overs of the scope.
+    /// Returns whether a load takes the key over, or `None` if that would exceed the take-overs of the scope.
     pub(crate) fn would_take_over(&self, scope: &Scope, partition: u8, key: u8) -> Option<bool> {
         match self.store.job(scope, key) {
             Some(job) if job.partition != partition => {

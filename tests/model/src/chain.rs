@@ -45,7 +45,7 @@ pub enum ChainPlaces {
     Both,
 }
 
-/// A rule that is broken on purpose, to prove that the checks bite.
+/// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChainFault {
     /// An owner gives messages again without waiting for its commits.
@@ -58,15 +58,15 @@ pub enum ChainFault {
     NewestIsForgotten,
     /// An owner makes no calls without messages.
     NothingIsChecked,
-    /// A call does not name the last place that was answered.
+    /// A call does not name the last outbox position that was answered.
     NoPlaceIsNamed,
-    /// The destination does not compare the last place with its own.
+    /// The destination does not compare the last outbox position with its own.
     DestinationComparesNothing,
-    /// The destination gives a number that another message has.
+    /// The destination gives a message a number that another message has.
     TakenNumbersAreGiven,
     /// The destination gives a message a number below that of an earlier one.
     NumbersGoBack,
-    /// A later call asks for such a number.
+    /// A later call requests such a number.
     LaterNumbersGoBack,
     /// The destination does not remember the messages that it has numbered.
     NothingIsKnown,
@@ -74,15 +74,15 @@ pub enum ChainFault {
     DoneBeforeDurable,
     /// The destination need not know messages that are given to it again.
     LostPartsAreDone,
-    /// Commits that are repeated are not marked again.
+    /// An owner does not mark repeated commits again.
     RepeatedCommitsAreNotMarked,
     /// The destination does not forget messages of lost commits.
     LostCommitsStayKnown,
     /// The destination forgets messages of lost commits only where a whole call consists of them.
     LostCommitsStayInMixedBlocks,
-    /// The destination takes late repeats for new messages.
+    /// The destination treats late repeats as new messages.
     LateCallsAreNew,
-    /// The destination takes messages of an older owner.
+    /// The destination accepts messages of an older owner.
     OlderOwnerIsAccepted,
 }
 

@@ -21,7 +21,7 @@ pub struct CheckpointScope {
     pub fault: Option<CheckpointFault>,
 }
 
-/// A rule that is broken on purpose, to prove that the checks bite.
+/// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CheckpointFault {
     /// A checkpoint names no commits.
@@ -30,7 +30,7 @@ pub enum CheckpointFault {
     OneCommitIsNamed,
     /// An owner that reads the file from its beginning leaves the old checkpoint in the store.
     OldCheckpointStays,
-    /// A checkpoint is behind events that are not committed.
+    /// A checkpoint covers events that are not committed.
     OpenEventsAreCovered,
     /// An owner does not repeat lost commits.
     LostCommitsAreDropped,

@@ -3,14 +3,14 @@
 use crate::set::Set;
 use crate::store::{Job, Known, Stamp, Write};
 
-/// The progress of a job's load.
+/// The progress of the load of a key record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Load {
-    /// The owner has to ask the store.
+    /// The owner must request the load.
     Wanted,
     /// The store has answered, and the owner has not received the answer yet.
     Answered(Option<Job>),
-    /// The job is known, or assumed to be absent.
+    /// The key record is known, or assumed to be absent.
     Done,
 }
 
@@ -18,7 +18,7 @@ pub(crate) enum Load {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Lane {
     pub(crate) load: Load,
-    /// The stored job; `None` if there is none, or if that is assumed.
+    /// The stored key record; `None` if there is none, or if the owner assumes so.
     pub(crate) known: Option<Known>,
     /// The next sequence to execute: every event before it was executed.
     pub(crate) done: u8,
@@ -113,7 +113,7 @@ impl Lane {
     }
 
     /// Records that the store refused the lane's write: drops the executed events, and starts again from the stored
-    /// job.
+    /// key record.
     pub(crate) fn refused(&mut self) {
         *self = Self { held: self.held, ..Self::new(Load::Wanted) };
     }

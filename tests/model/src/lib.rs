@@ -71,18 +71,18 @@ pub struct Scope {
     pub keys: u8,
     /// Number of shards.
     pub shards: u8,
-    /// The partition of each lease. Leases of one partition are given in this order. Every lease makes another owner.
-    /// All leases but the first of a partition may be given while the owner before is alive.
+    /// The partition of each lease. The store gives the leases of one partition in this order. Every lease makes
+    /// another owner. The store may give a lease while the previous owner of the partition is alive.
     pub leases: Vec<u8>,
     /// Events from the broker, in this order.
     pub queue: Vec<Event>,
     /// Events of a key that may be executed ahead of the durable ones.
     pub run_ahead: u8,
-    /// Times that a job may be taken over.
+    /// Times that a key may be taken over.
     pub take_overs: u8,
-    /// Requests to load that arrive once more, when no owner waits for them.
+    /// Requests to load that arrive a second time, when no owner waits for them.
     pub late_loads: u8,
-    /// Commits that arrive once more, when no owner waits for them.
+    /// Commits that arrive a second time, when no owner waits for them.
     pub late_commits: u8,
     /// Parts that may go back, each once in a run.
     pub goes_back: Vec<Part>,
@@ -113,19 +113,19 @@ pub enum Fault {
     AcknowledgeBeforeCommit,
     /// Everything before the last finished delivery is acknowledged with it.
     AcknowledgeBeyondPrefix,
-    /// A write is applied without comparing its job.
+    /// A write is applied without comparing its key record.
     WriteWithoutCondition,
-    /// A commit with the last number again is applied again.
+    /// The store applies a repeated commit again.
     AnswerForgotten,
-    /// A commit with the last number again is refused like any other number.
+    /// The store refuses a repeated commit like a commit with any other number.
     RepeatRefused,
-    /// A commit with any number is applied.
+    /// The store applies a commit with any number.
     NumberIgnored,
     /// A spilled event that can run is not due.
     SpilledNotDue,
-    /// A due entry stays where it is when its job is taken over.
+    /// A due entry stays with its partition when another partition takes the key over.
     DueStays,
-    /// Due events of a key that has a lane in memory are ignored.
+    /// An owner ignores due events of a key that has a lane in memory.
     DueLeftToLane,
     /// A lane may leave memory with state that the store lacks.
     LeaveTooEarly,

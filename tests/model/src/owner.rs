@@ -32,7 +32,7 @@ pub(crate) struct Owner {
     pub(crate) sides: Vec<Side>,
     /// The lane of each key.
     pub(crate) lanes: Vec<Option<Lane>>,
-    /// Deliveries that are not acknowledged, as places in the queue.
+    /// Deliveries that are not acknowledged, as positions in the queue.
     pub(crate) taken: Set,
     /// The unacknowledged deliveries whose event is durable.
     pub(crate) finished: Set,
@@ -94,7 +94,7 @@ impl Owner {
     pub(crate) fn deliver(&mut self, scope: &Scope, place: u8) {
         self.taken = self.taken.with(place);
         let event = scope.event(place);
-        // The first event may run before the absence of the job is known.
+        // The first event may run before the owner knows that no key record exists.
         let load = if event.sequence == 1 { Load::Done } else { Load::Wanted };
         let lane = &mut self.lanes[usize::from(event.key)];
         lane.get_or_insert_with(|| Lane::new(load)).take(event.sequence);
@@ -149,7 +149,7 @@ impl Owner {
         }
     }
 
-    /// Acknowledges finished deliveries and returns their places, which are a prefix of the unacknowledged ones.
+    /// Acknowledges finished deliveries and returns their positions, which are a prefix of the unacknowledged ones.
     pub(crate) fn acknowledge(&mut self, scope: &Scope) -> Set {
         let durable = |place: &u8| {
             let event = scope.event(*place);
@@ -174,14 +174,15 @@ impl Owner {
         self.sides[scope.shard_of(key)].in_flight.is_none() && self.lane(key).is_some_and(lane)
     }
 
-    /// Returns whether the owner can release its partition: nothing is under way or executed in vain.
+    /// Returns whether the owner can release its partition: no commit is under way, and no executed event is
+    /// uncommitted.
     pub(crate) fn may_release(&self) -> bool {
         self.sides.iter().all(|side| side.in_flight.is_none())
             && self.lanes.iter().flatten().all(|lane| lane.ahead() == 0)
     }
 
-    /// Returns whether a job must be loaded: events wait for it, an answer was lost, its next event may have come to
-    /// another partition, or the job is due and its lane, if any, does not know of anything to do.
+    /// Returns whether a key record must be loaded. Reasons are: events wait for it, an answer was lost, the key's next
+    /// event may have come to another partition, or the key is due and its lane, if any, does not know why.
     pub(crate) fn wants_load(&self, scope: &Scope, key: u8, is_due: bool) -> bool {
         let side = &self.sides[scope.shard_of(key)];
         let due = |lane: &Lane| is_due && lane.is_idle() && !scope.is(Fault::DueLeftToLane);

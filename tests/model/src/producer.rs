@@ -28,7 +28,7 @@ pub struct ProducerScope {
     pub fault: Option<ProducerFault>,
 }
 
-/// A rule that is broken on purpose, to prove that the checks bite.
+/// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProducerFault {
     /// A call names no witness.

@@ -36,8 +36,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Notes a broken rule, unless the scope cannot judge it: when the store has gone back, lost commits may have
-    /// been read or published before.
+    /// Records a broken rule, unless the scope cannot judge it: if the store has gone back, an owner may have read or
+    /// published the lost commits before.
     pub(crate) fn note(&mut self, broken: Broken) {
         let asked = match broken {
             Broken::NotKnown | Broken::PublishedUncommitted => !self.lost_commits,
@@ -73,7 +73,7 @@ fn always() -> Vec<Property<Scope>> {
             (0..scope.partitions()).all(|partition| !world.is_stuck(scope, partition))
         }),
         never!("events of a key settle in order, each once", Order),
-        never!("a write changes the job that its lane knows", NotKnown),
+        never!("a write changes the record that its lane knows", NotKnown),
         never!("a commit is applied once", AppliedTwice),
         never!("an answer belongs to its own commit", AnotherAnswered),
         never!("a commit builds on the one before it", NotBuiltOn),
@@ -93,7 +93,7 @@ fn sometimes() -> Vec<Property<Scope>> {
         Property::sometimes("an event waits in the store", |_, world: &World| {
             world.has_job(|job| !job.spilled.is_empty())
         }),
-        Property::sometimes("a job is taken over and back", |_, world: &World| {
+        Property::sometimes("a key is taken over and back", |_, world: &World| {
             world.has_job(|job| job.take_overs > 1)
         }),
         Property::sometimes("a write is refused", |_, world: &World| {
@@ -119,8 +119,8 @@ impl World {
         self.owners.iter().any(|owner| owner.phase == phase)
     }
 
-    /// Returns whether an event is acknowledged, and neither settled nor in the store. Events that a shard lost by
-    /// going back do not count.
+    /// Returns whether an event is acknowledged, but neither settled nor in the store. Events that a shard lost when
+    /// it went back do not count.
     fn has_lost(&self, scope: &Scope) -> bool {
         let lost = |(place, event): (&Place, &Event)| {
             let sequence = event.sequence;
@@ -151,7 +151,7 @@ impl World {
         {
             return false;
         }
-        // The limit is one of the scope, not of the protocol.
+        // The scope has this limit, not the protocol.
         let barred = |key: u8| {
             self.wants_load(scope, id, key) && self.would_take_over(scope, partition, key).is_none()
         };

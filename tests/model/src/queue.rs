@@ -1,6 +1,6 @@
 //! A queue in a store that goes back in time, with its reader, its writers and the owner whose commits settle the
 //! read entries. A checker walks through all runs of the model, and the simulator plays long runs by seeds. The
-//! reader's decisions are the product's own ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the
+//! reader's logic is the product's own ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the
 //! protocol alone.
 
 mod world;
@@ -24,12 +24,12 @@ pub struct QueueScope {
     pub fault: Option<QueueFault>,
 }
 
-/// A rule that is broken on purpose, to prove that the checks bite.
+/// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QueueFault {
-    /// A read names a number, and not a place.
+    /// A read names a number instead of a queue position.
     ReadsByNumber,
-    /// A removal names a number, and not a place.
+    /// A removal names a number instead of a queue position.
     RemovesByNumber,
     /// A removal does not name the commit that it depends on.
     RemovesWithoutCommit,

@@ -13,7 +13,7 @@ fn events(sequences: &[u8]) -> Vec<Event> {
 
 /// One partition.
 impl Scope {
-    /// A key whose second event comes first, and two owners, one after the other or at once.
+    /// A key whose second event arrives first, and two owners, one after the other or at the same time.
     pub fn one_partition() -> Self {
         Self {
             keys: 1,

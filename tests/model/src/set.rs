@@ -1,6 +1,6 @@
 //! Sets of small numbers.
 
-/// Sequences of a key, keys, shards, or places in the queue.
+/// Sequences of a key, keys, shards, or positions in the queue.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Set(u16);
 

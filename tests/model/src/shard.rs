@@ -19,7 +19,7 @@ impl Shard {
         Reply::Done(fence.clone())
     }
 
-    /// Returns a job, and assigns it to the partition.
+    /// Returns a key record, and assigns its key to the partition.
     pub(crate) fn load(&mut self, scope: &Scope, partition: u8, key: u8) -> Option<Job> {
         let job = self.jobs[usize::from(key)].as_mut()?;
         if job.partition != partition {

@@ -1,9 +1,9 @@
 //! How instances share partitions: membership, leases and the assignment of partitions. A checker walks through all
-//! runs of the model. The steps of an owner within a partition belong to the other model; here a partition is driven
-//! or not.
+//! runs of the model. The steps of an owner within a partition belong to the other model. In this model, an instance
+//! drives a partition or does not.
 //!
-//! A paused instance takes no steps for any time. The model has no time: a lease may expire at any moment that the
-//! scope allows.
+//! A paused instance takes no steps, for any length of time. The model has no clock: a lease may expire at any moment
+//! that the scope allows.
 
 mod action;
 mod instance;
@@ -60,8 +60,8 @@ impl Fleet {
         self.fault == Some(fault)
     }
 
-    /// Returns the upper limit of leases: one for each partition, again for each change of the membership, and one
-    /// more for an instance that acts on an older table.
+    /// Returns the upper limit of leases. Each partition needs one lease, and another one after each change of the
+    /// membership. One more is for an instance that acts on an older table.
     fn most_leases(&self) -> u8 {
         let changes = 2 * (self.instances + self.silences + self.leaves + self.cuts) + self.kills;
         self.partitions * (1 + changes)

@@ -1,4 +1,4 @@
-//! The content of the store: leases, fences, jobs with their spilled events and due entries, outbox.
+//! The content of the store: leases, fences, key records with their spilled events and due entries, outbox.
 
 use crate::property::{Broken, Found};
 use crate::set::Set;
@@ -42,9 +42,9 @@ pub(crate) struct Job {
     pub(crate) take_overs: u8,
     /// Events in the store.
     pub(crate) spilled: Set,
-    /// The partition whose due index has the job.
+    /// The partition whose due index has the key.
     pub(crate) due: Option<u8>,
-    /// The commit that last wrote the job, for the properties.
+    /// The commit that last wrote the key record, for the properties.
     pub(crate) by: Stamp,
 }
 
@@ -53,18 +53,18 @@ impl Job {
         Known { next: self.next, take_overs: self.take_overs, by: self.by }
     }
 
-    /// Returns whether the job's next event waits in the store.
+    /// Returns whether the key's next event waits in the store.
     pub(crate) fn is_runnable(&self) -> bool {
         self.spilled.has(self.next)
     }
 }
 
-/// A lane's knowledge of its job, which is the condition of a write.
+/// A lane's knowledge of its key record, which is the condition of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Known {
     pub(crate) next: u8,
     pub(crate) take_overs: u8,
-    /// The commit that last wrote the job, for the properties; no part of the condition.
+    /// The commit that last wrote the key record, for the properties; no part of the condition.
     pub(crate) by: Stamp,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Known {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Write {
     pub(crate) key: u8,
-    /// The condition; `None` if no job exists.
+    /// The condition; `None` if no key record exists.
     pub(crate) known: Option<Known>,
     /// The new `next`: every event before it was executed.
     pub(crate) next: u8,
@@ -135,7 +135,7 @@ pub(crate) struct Entry {
 pub(crate) struct Shard {
     /// The fence of each partition.
     pub(crate) fences: Vec<Fence>,
-    /// The job of each key; keys of other shards have none.
+    /// The key record of each key; keys of other shards have none.
     pub(crate) jobs: Vec<Option<Job>>,
     /// The outbox of each partition.
     pub(crate) outbox: Vec<Vec<Entry>>,

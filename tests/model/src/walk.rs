@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// A model whose runs can all be walked through.
+/// A model for which the checker can walk through all runs.
 pub trait Walked:
     Model<State: Value + Hash, Action: Value> + Clone + Send + Sync + 'static
 {

@@ -14,7 +14,7 @@ pub struct World {
     /// The state that the store may go back to.
     pub(crate) earlier: Option<Store>,
     pub(crate) owners: Vec<Owner>,
-    /// The place of each delivery in the queue.
+    /// The location of each delivery in the queue.
     pub(crate) queue: Vec<Place>,
     /// Commits that may arrive when no owner waits for them: owner, shard, commit.
     pub(crate) late_commits: Vec<(usize, usize, Batch)>,
@@ -34,7 +34,7 @@ pub(crate) struct Left {
     pub(crate) goes_back: Vec<Part>,
 }
 
-/// The place of a delivery.
+/// The location of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     /// With the broker.
@@ -240,8 +240,8 @@ impl World {
         }
     }
 
-    /// Lets owners acknowledge their finished deliveries at once. A later acknowledgement would only repeat more
-    /// events.
+    /// Lets owners acknowledge their finished deliveries at once. If they acknowledged later, more events would be
+    /// repeated, with no other effect.
     fn acknowledge(&mut self, scope: &Scope) {
         for owner in &mut self.owners {
             for place in owner.acknowledge(scope).iter() {

@@ -6,7 +6,7 @@ use ordain_model::{Fault, Scope, breaks, walk};
 // The properties that a scope must show, so that it is not empty.
 const DONE: &str = "everything is done";
 const SPILLED: &str = "an event waits in the store";
-const AND_BACK: &str = "a job is taken over and back";
+const AND_BACK: &str = "a key is taken over and back";
 const REFUSED: &str = "a write is refused";
 const OVER: &str = "an owner hands over";
 const LATE: &str = "an owner is fenced";
@@ -16,7 +16,7 @@ const STOPPED: &str = "an owner stops";
 const LOST: &str = "nothing is lost";
 const STUCK: &str = "nothing gets stuck";
 const ORDER: &str = "events of a key settle in order, each once";
-const KNOWN: &str = "a write changes the job that its lane knows";
+const KNOWN: &str = "a write changes the record that its lane knows";
 const ONCE: &str = "a commit is applied once";
 const OWN_ANSWER: &str = "an answer belongs to its own commit";
 const BUILDS: &str = "a commit builds on the one before it";

@@ -1,6 +1,6 @@
-//! Deliberate faults between a sequencer and its world, to prove that the checker finds them: each
-//! changes settings, inputs or effects on their way. Faults of the sequencer's decisions, which no
-//! such change can imitate, are `ordain_core::SequencerFault`.
+//! Deliberate faults between a sequencer and its world, to prove that the checker finds them. Each
+//! fault changes settings, inputs or effects on their way. Some faults in the sequencer's own
+//! decisions cannot be imitated by such a change; these are in `ordain_core::SequencerFault`.
 //!
 //! The checker sees inputs before a fault changes them, and effects after.
 

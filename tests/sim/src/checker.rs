@@ -63,12 +63,12 @@ pub(crate) struct Checker {
     publishing: Publishing,
     tries: Tries,
     watches: BTreeMap<u64, Watch>,
-    /// Keys whose job was made unreadable.
+    /// Keys whose key record was made unreadable.
     corrupt: BTreeSet<Key>,
     /// Keys whose spilled events could not be read; true if they can be read now.
     unread: BTreeSet<Key>,
     mended: bool,
-    /// The first place of each id in the queue of a stream that numbers its events itself.
+    /// The first queue position of each id, for a stream whose events Ordain numbers.
     places: BTreeMap<(Key, u64), usize>,
     deaths: u32,
     /// Number of times that the store went back.
@@ -110,7 +110,7 @@ impl Checker {
         self.violation.as_ref()
     }
 
-    /// Notes a broken invariant. Only the first counts: the others may follow from it.
+    /// Records a broken invariant. Only the first one counts, because the others may follow from it.
     pub(crate) fn broke(&mut self, invariant: &'static str, detail: String) {
         self.violation.get_or_insert(Violation { invariant, detail });
     }
@@ -119,7 +119,7 @@ impl Checker {
         self.now = now;
     }
 
-    /// Notes that a job was made unreadable on purpose.
+    /// Records that a key record was made unreadable on purpose.
     pub(crate) fn corrupted(&mut self, key: &Key) {
         self.corrupt.insert(key.clone());
     }
@@ -129,17 +129,17 @@ impl Checker {
         !self.mended && self.unread.contains(key)
     }
 
-    /// Notes that a read of spilled events failed on purpose.
+    /// Records that a read of spilled events failed on purpose.
     pub(crate) fn unread(&mut self, key: &Key) {
         self.unread.insert(key.clone());
     }
 
-    /// Notes that reads succeed from now on: every key that waited for a read must progress.
+    /// Records that reads succeed from now on: every key that waited for a read must progress.
     pub(crate) fn mended(&mut self) {
         self.mended = true;
     }
 
-    /// Returns whether jobs expire during the run.
+    /// Returns whether key records expire during the run.
     fn jobs_expire(&self) -> bool {
         let settings = &self.plan.settings;
         settings.complete_ttl < 1_000_000 || settings.key_ttl.is_some()
@@ -155,7 +155,7 @@ impl Checker {
         self.keys.get(key).map_or(self.plan.settings.first, |model| model.next)
     }
 
-    /// Notes a delivery of bytes that are no event.
+    /// Records a delivery of bytes that are not an event.
     pub(crate) fn delivered_raw(&mut self, bytes: &Bytes) {
         self.known.raw.insert(bytes.clone());
     }

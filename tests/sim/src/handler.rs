@@ -19,7 +19,7 @@ pub(crate) struct Effect {
     pub(crate) complete: bool,
 }
 
-/// The decisions about an event that precede its execution.
+/// The behavior of an event, fixed before its execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nature {
     Fine,

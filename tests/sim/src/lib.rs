@@ -1,7 +1,7 @@
 //! A deterministic simulation of the world around sequencers, and a checker that was written from the design alone
 //! and knows nothing of a sequencer's implementation.
 //!
-//! A seed decides a run: the profile (the kinds and rates of failures), the producers' script, the settings, and
+//! A seed determines a run: the profile (the kinds and rates of failures), the producers' script, the settings, and
 //! every delay and choice. [`run`] plays a run and reports a broken invariant.
 
 mod boundary;
@@ -46,12 +46,12 @@ pub struct Options {
     pub core_fault: Option<ordain_core::SequencerFault>,
 }
 
-/// A simulated part that is broken on purpose, to prove that the checker bites.
+/// A simulated part that is broken on purpose, to prove that the checker finds faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Breakage {
     /// The store applies commits under any claim.
     StoreIgnoresTheClaim,
-    /// The store applies writes without comparing the job.
+    /// The store applies writes without comparing the key record.
     StoreIgnoresTheCondition,
     /// The store applies a repeated commit again.
     StoreForgetsItsLastReply,

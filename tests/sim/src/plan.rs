@@ -1,4 +1,5 @@
-//! The plan of one run: every decision that precedes the run. Rates are in thousandths, times in ms of virtual time.
+//! The plan of one run: everything that is chosen before the run. Rates are in thousandths, times in ms of virtual
+//! time.
 
 use ordain_core::{
     BackoffBounds, ExhaustedPolicy, GapSettings, OrderingMode, OverflowPolicy, RetrySettings,
@@ -54,11 +55,11 @@ pub(crate) struct Producing {
     pub(crate) after_end: u64,
     /// Events far beyond all others of their key.
     pub(crate) far: u32,
-    /// Deliveries without a key, sequence or id, or with an impossible one, or that are no event.
+    /// Deliveries without a key, sequence or id, with an impossible key, sequence or id, or that are not an event.
     pub(crate) unusable: u32,
     /// Events with a payload of kilobytes.
     pub(crate) big: u32,
-    /// Keys whose job was imported from elsewhere and does not begin with the first sequence.
+    /// Keys whose record was imported from elsewhere and does not begin with the first sequence.
     pub(crate) imported: u32,
     /// Keys that move to another partition (events), and events that go to the wrong one.
     pub(crate) moved: u32,
@@ -105,9 +106,9 @@ pub(crate) struct Storing {
     pub(crate) lost_before: u32,
     /// Commits that are applied and get no reply.
     pub(crate) lost_after: u32,
-    /// True if one job becomes unreadable.
+    /// True if one key record becomes unreadable.
     pub(crate) corrupts: bool,
-    /// Reads of spilled events that fail, until everything is started anew.
+    /// Reads of spilled events that fail, until everything is started again.
     pub(crate) unreadable: u32,
 }
 
@@ -115,7 +116,7 @@ pub(crate) struct Storing {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Replaying {
     pub(crate) latency: u64,
-    /// Answers that ask for another request, and have only a part of the events.
+    /// Answers that contain only a part of the events and invite another request.
     pub(crate) again: u32,
     /// Answers of any source that have no room for all events.
     pub(crate) cut: u32,

@@ -10,7 +10,7 @@ use ordain_core::{Event, EventParts, Key, OrderingMode, SEQUENCE_END};
 use crate::plan::{Blocked, Plan};
 use crate::rng::Rng;
 
-/// One place in a queue.
+/// One entry of a queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     /// The time from which on the entry can be delivered.
@@ -33,7 +33,7 @@ pub(crate) struct Script {
     pub(crate) queues: Vec<Vec<Entry>>,
     /// Events that the remote replay source has.
     pub(crate) remote: BTreeMap<(Key, u64), Arc<Event>>,
-    /// Jobs that are in the store from the beginning: the partition and `next`.
+    /// Key records that are in the store from the beginning: the partition and `next`.
     pub(crate) imported: BTreeMap<Key, (u32, u64)>,
     /// The time at which the last entry can be delivered.
     pub(crate) end: u64,
@@ -175,7 +175,7 @@ impl Writer<'_> {
                 return;
             }
         }
-        // Sequence 0 is an ordinary one where keys begin with 0.
+        // Sequence 0 is ordinary if keys begin with 0.
         let usual = parts.sequence == Some(0) && self.plan.settings.first == 0;
         let unusable = !self.is_fifo() || parts.key.is_empty() || parts.id.is_empty();
         if unusable && !usual {

@@ -255,8 +255,8 @@ fn fifo(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 2);
 }
 
-/// Ids expire while the source can still deliver their events again. Producers repeat nothing: only a crash brings
-/// events again.
+/// Ids expire while the source can still deliver their events again. Producers repeat nothing: events arrive again only
+/// after a crash.
 fn fifo_forgets(plan: &mut Plan, rng: &mut Rng) {
     fifo(plan, rng);
     plan.producer.repeated = 0;
@@ -466,7 +466,7 @@ fn offered_fifo(plan: &mut Plan, rng: &mut Rng) {
     offers(plan, rng);
 }
 
-/// While the source is away it still offers its events.
+/// The source still offers its events while it is unavailable.
 fn offers(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.resets = rng.between(1, 8);
     plan.disturb.offers = Some(rng.pick(&[200, 2_000, 10_000]));

@@ -29,7 +29,7 @@ pub(crate) struct Connection {
     /// True if the owner knows that the connection is away.
     pub(crate) away: bool,
     delivered: DeliveryNumber,
-    /// Unacknowledged deliveries, and their places in the queue.
+    /// Unacknowledged deliveries, and their positions in the queue.
     outstanding: VecDeque<(DeliveryNumber, usize)>,
     /// True if the owner knows of the end.
     pub(crate) ended: bool,

@@ -1,5 +1,5 @@
-//! The simulated store: the semantics of the real ones, over plain maps, without I/O. The store keeps and refuses; it
-//! decides nothing.
+//! The simulated store: it has the semantics of the real stores, over plain maps, without I/O. The store keeps data and
+//! refuses requests; it makes no choices.
 
 mod commit;
 mod past;
@@ -47,7 +47,7 @@ pub(crate) struct Record {
     pub(crate) due_at: Option<u64>,
     /// Store time at which the key is removed.
     pub(crate) expires_at: Option<u64>,
-    /// True if the job cannot be read any more.
+    /// True if the key record cannot be read any more.
     pub(crate) corrupt: bool,
 }
 
@@ -121,14 +121,14 @@ impl Store {
         (claim, commits)
     }
 
-    /// Imports a job from elsewhere.
+    /// Imports a key record from elsewhere.
     pub(crate) fn import(&mut self, key: &Key, partition: u32, next: u64) {
         let mut job = KeyRecord::new(next, partition);
         job.incarnation = Self::time(0);
         self.records.insert(key.clone(), Record::new(job));
     }
 
-    /// Removes expired jobs and returns them.
+    /// Removes expired key records and returns them.
     pub(crate) fn expire(&mut self, now: u64) -> Vec<(Key, Record)> {
         let time = Self::time(now);
         self.records
@@ -136,7 +136,7 @@ impl Store {
             .collect()
     }
 
-    /// Loads a job and takes it over.
+    /// Loads a key record and takes the key over.
     pub(crate) fn load(
         &mut self,
         partition: u32,

@@ -65,7 +65,7 @@ enum What {
     /// An owner that continues beside a newer one ends.
     Kill(u64),
     NewVersion,
-    /// An owner gets the decided version, or learns that it lacks that version.
+    /// An owner gets the version of the rollout, or learns that it lacks that version.
     Swap(u64, Arc<Rollout>, bool),
     Corrupt,
     /// The present state of the store becomes the state that it will go back to after this time.
@@ -115,7 +115,7 @@ pub(crate) struct World {
     /// The newest owner of each partition.
     current: Vec<Option<u64>>,
     owners_born: u64,
-    /// The present decision, and the one before it.
+    /// The present rollout, and the previous one.
     decided: Arc<Rollout>,
     before: Arc<Rollout>,
     /// Executions of an event, by key and content.
@@ -176,7 +176,7 @@ impl World {
         world
     }
 
-    /// Runs the agenda to its end and checks the result. Then starts everything anew and checks that nothing changes
+    /// Runs the agenda to its end and checks the result. Then starts everything again and checks that nothing changes
     /// any more.
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
         self.settle_down()?;
@@ -273,7 +273,7 @@ impl World {
     }
 }
 
-/// Returns a decision. The parts of its digest are not simulated.
+/// Returns a rollout. The parts of its digest are not simulated.
 fn decided(generation: u64, version: &str) -> Arc<Rollout> {
     let build = Build { version: version.into(), digest: FileDigest([0; 32]) };
     Arc::new(Rollout { number: generation, build })

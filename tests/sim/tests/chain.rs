@@ -8,8 +8,8 @@ use ordain_model::{ChainFault, ChainSeen};
 use ordain_sim::run_chain;
 
 const SEEDS: u64 = 100_000;
-/// Seeds that once failed: lost commits stayed known in blocks whose commits do not ascend; a message asked for a number
-/// below that of an earlier one, after a message of another key had got another number.
+/// Seeds that once failed, for two reasons: lost commits stayed known in blocks whose commits do not ascend; a message
+/// requested a number below that of an earlier message, after a message of another key had got another number.
 const ONCE_FAILED: [u64; 2] = [138_227, 427_022];
 
 #[test]

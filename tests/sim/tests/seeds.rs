@@ -33,13 +33,13 @@ fn the_invariants_hold() {
 
 /// Runs that once broke an invariant.
 const BROKEN_ONCE: [(Profile, u64); 19] = [
-    // A dead owner had counted repeats: its record seemed to have no hole.
+    // A dead owner had counted repeats, so the record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
     // A lane that contained only checks counted as full, and was loaded again without end.
     (Profile::GoesBackTiny, 48_091),
-    // Events that another partition had in memory, or that were in memory until their key was full, were not asked
-    // for in each round.
+    // Not every round requested the events that another partition had in memory, or that were in memory until their
+    // key was full.
     (Profile::Wild, 78_315),
     (Profile::Tiny, 962),
     // A full key was loaded again without end for events that a replay had found.
@@ -48,17 +48,17 @@ const BROKEN_ONCE: [(Profile, u64); 19] = [
     (Profile::GoesBackTiny, 39_627),
     // A lane that waited for a read of spilled events kept its state while memory was full.
     (Profile::Large, 45_343),
-    // The checker expected the version of a job that had expired.
+    // The checker expected the handler version of a key record that had expired.
     (Profile::Expiring, 53_105),
     // The checker counted a last try that ended when its version was left and the next version was missing.
     (Profile::Versions, 96_525),
-    // A gap that had become wider was listed as it was before.
+    // The history listed a gap that had become wider with its old width.
     (Profile::Tiny, 93_297),
-    // An offered event that a full key dropped was overtaken by the one offered after it.
+    // A full key dropped an offered event, and the next offered event overtook it.
     (Profile::OfferedFifo, 17_146),
-    // The checker counted the executions of a key's first life, whose job could then not be read.
+    // The checker counted the executions of a key's first life, whose record could then not be read.
     (Profile::Offered, 19_558),
-    // The ledger contained events that an owner had skipped and not committed, and that the next owner executed.
+    // The gap history contained events that an owner had skipped without a commit, and that the next owner executed.
     (Profile::Skipping, 19_499),
     (Profile::Skipping, 10_850),
     // The driver logged no warning of a gap that ended, or a key that parked, while a commit was under way.

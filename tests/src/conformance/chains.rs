@@ -1,4 +1,4 @@
-//! Numbers of messages, the kept messages, and queues.
+//! Numbers of messages, retained messages, and queues.
 
 mod by_seed;
 mod giver;
@@ -212,7 +212,7 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     for commit in 1..=40 {
         first.done(store, commit, &[message(&a, &commit.to_string())]).await;
     }
-    // One call loses messages and puts new ones in their places.
+    // One call loses messages and puts new messages in their place.
     let other = Giver::exchange(store, 1).with(|origin| origin.shard = 1);
     for commit in 1..=10 {
         other.done(store, commit, &[message(&a, &format!("b {commit}"))]).await;
@@ -243,7 +243,8 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     let late = part(20, 0, &[message(&a, "20")]);
     assert_eq!(third.send(store, vec![late]).await, refused(AssignGroupReply::Fenced));
 
-    // A later call brought an older commit, so that the last call has no lost commit, and those before it have.
+    // A later call brought an older commit. Therefore the last call has no lost commit, and the calls before it have
+    // lost commits.
     let mixed = |epoch| Giver::exchange(store, epoch).with(|origin| origin.shard = 2);
     for commit in [5, 6] {
         let given = mixed(1).done(store, commit, &[message(&a, &format!("c {commit}"))]).await;

@@ -71,7 +71,7 @@ pub async fn a_load_tells_the_time_left(fixture: &mut impl Fixture) {
     let mut write = absent("a");
     write.due_in = Some(LATER);
     let applied = owner.write(store, write).await;
-    let left = owner.load(store, "a").await.expect("a job").due_in.expect("an entry");
+    let left = owner.load(store, "a").await.expect("a key record").due_in.expect("an entry");
     assert!((LATER - SLACK..=LATER).contains(&left), "{left}");
     let (row, _) = store.key("s", "a").await.expect("a read").expect("a row");
     assert_eq!(row.due_at, Some(applied.time + LATER));
@@ -80,6 +80,6 @@ pub async fn a_load_tells_the_time_left(fixture: &mut impl Fixture) {
     soon.due_in = Some(10_000);
     owner.write(store, soon).await;
     fixture.pass(20_000).await;
-    let loaded = owner.load(fixture.store(), "a").await.expect("a job");
+    let loaded = owner.load(fixture.store(), "a").await.expect("a key record");
     assert_eq!(loaded.due_in, Some(0), "the time has passed");
 }

@@ -1,4 +1,4 @@
-//! Tombstones and other jobs that end with time.
+//! Tombstones and other key records that expire.
 
 use ordain_core::{
     AcceptedId, KeyRecord, KeyStatus, KeyWrite, StateUpdate, WriteCondition, WriteRefusal,
@@ -56,7 +56,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
 
     let store = fixture.store();
     let second = owner.write(store, absent("a")).await;
-    let loaded = owner.load(store, "a").await.expect("a job");
+    let loaded = owner.load(store, "a").await.expect("a key record");
     assert_eq!(loaded.record, KeyRecord { incarnation: second.time, ..job(2) });
     assert_ne!(second.time, first.time);
     assert_eq!((loaded.state, loaded.due_in), (None, None));
@@ -69,7 +69,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
         owner.write(fixture.store(), absent(&format!("other-{round}"))).await;
     }
     fixture.reopen().await;
-    assert_eq!(owner.load(fixture.store(), "a").await.expect("a job").record.next, 2);
+    assert_eq!(owner.load(fixture.store(), "a").await.expect("a key record").record.next, 2);
 }
 
 /// The last write sets the expiry, earlier or later than the one before.
@@ -130,7 +130,7 @@ pub async fn nothing_of_an_expired_key_is_left(fixture: &mut impl Fixture) {
         let mut write = absent(&key);
         write.record.ids_from = 1;
         owner.write(store, write).await;
-        let loaded = owner.load(store, &key).await.expect("a job");
+        let loaded = owner.load(store, &key).await.expect("a key record");
         assert_eq!((loaded.state, loaded.ids), (None, vec![]));
     }
 }

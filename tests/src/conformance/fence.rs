@@ -35,7 +35,7 @@ pub async fn an_older_claim_is_fenced(fixture: &mut impl Fixture) {
     assert_eq!(old.send(store, &late).await, CommitReply::Fenced);
     assert_eq!(old.send(store, &committed).await, CommitReply::Fenced);
     new.write(store, next("a", 2)).await;
-    assert_eq!(new.load(store, "a").await.expect("a job").record.next, 3);
+    assert_eq!(new.load(store, "a").await.expect("a key record").record.next, 3);
 }
 
 /// The store rejects a claim that it cannot have given in this history.
@@ -111,7 +111,7 @@ pub async fn a_lost_answer_is_given_again(fixture: &mut impl Fixture) {
     assert_eq!(owner.send(store, &other).await, reply);
     assert_eq!(owner.load(store, "else").await, None);
     let key = &batch.writes[2].key;
-    assert_eq!(owner.load(store, key).await.expect("a job").record.next, 2);
+    assert_eq!(owner.load(store, key).await.expect("a key record").record.next, 2);
     owner.write(store, next(key, 2)).await;
 }
 

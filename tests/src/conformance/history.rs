@@ -16,7 +16,7 @@ const KEYS: usize = 20_000;
 const BATCH: usize = 250;
 /// Steps after every key has been written once.
 const STEPS: usize = 150;
-/// The lifetime of ended jobs, in ms.
+/// The lifetime of ended key records, in ms.
 const LIFE: u64 = 1_000_000;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -110,7 +110,7 @@ async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key])
             }
             (kept.next, kept.partition, kept.state.clone())
         });
-        let loaded = loaded.expect("a job that can be read");
+        let loaded = loaded.expect("a key record that can be read");
         let loaded =
             loaded.map(|loaded| (loaded.record.next, loaded.record.partition, loaded.state));
         assert_eq!(loaded, kept, "{key}");

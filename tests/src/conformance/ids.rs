@@ -26,7 +26,7 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     other.ids.push(taken(1));
     owner.write(fixture.store(), other).await;
 
-    let loaded = owner.load(fixture.store(), "a").await.expect("a job");
+    let loaded = owner.load(fixture.store(), "a").await.expect("a key record");
     assert_eq!(loaded.ids, (291..=300).map(taken).collect::<Vec<_>>());
     // Widening the window does not restore removed ids.
     let mut write = next("a", 301);
@@ -35,19 +35,19 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     owner.write(fixture.store(), write).await;
     fixture.reopen().await;
     let store = fixture.store();
-    let loaded = owner.load(store, "a").await.expect("a job");
+    let loaded = owner.load(store, "a").await.expect("a key record");
     assert_eq!(loaded.ids, (291..=301).map(taken).collect::<Vec<_>>());
     owner.write(store, next("a", 302)).await;
     let mut write = next("a", 303);
     write.record.ids_from = 1;
     owner.write(store, write).await;
-    let loaded = owner.load(store, "a").await.expect("a job");
+    let loaded = owner.load(store, "a").await.expect("a key record");
     assert_eq!(loaded.ids, [], "none were remembered for a while");
-    assert_eq!(owner.load(store, "ab").await.expect("a job").ids, [taken(1)]);
+    assert_eq!(owner.load(store, "ab").await.expect("a key record").ids, [taken(1)]);
 }
 
-/// A load returns the age of ids, independent of later events: a time that is open when a job is written becomes the
-/// time of the commit, and does not change.
+/// A load returns the age of ids, independent of later events: a time that is open when the owner writes a key record
+/// becomes the time of the commit, and does not change.
 pub async fn ids_grow_old_by_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");
@@ -58,7 +58,7 @@ pub async fn ids_grow_old_by_the_time_of_their_commit(fixture: &mut impl Fixture
 
     fixture.pass(60_000).await;
     fixture.reopen().await;
-    let loaded = owner.load(fixture.store(), "a").await.expect("a job");
+    let loaded = owner.load(fixture.store(), "a").await.expect("a key record");
     let times: Vec<_> = loaded.record.id_times.iter().copied().collect();
     assert_eq!(times, [IdStretch { from: 1, since: first }]);
     assert!((60_000..90_000).contains(&(loaded.now - first)), "{} ms", loaded.now - first);
@@ -71,7 +71,7 @@ pub async fn ids_grow_old_by_the_time_of_their_commit(fixture: &mut impl Fixture
     let second = owner.write(fixture.store(), write).await.time;
     assert!(second - first >= 60_000);
     fixture.reopen().await;
-    let loaded = owner.load(fixture.store(), "a").await.expect("a job");
+    let loaded = owner.load(fixture.store(), "a").await.expect("a key record");
     let times: Vec<_> = loaded.record.id_times.iter().copied().collect();
     assert_eq!(times, [(1, first), (2, second)].map(|(from, since)| IdStretch { from, since }));
     assert!(!loaded.record.lacks_times());

@@ -1,4 +1,4 @@
-//! Jobs and their conditions.
+//! Key records and their conditions.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ pub async fn a_new_key_is_absent(fixture: &mut impl Fixture) {
     assert_eq!(store.key("s", "a").await.expect("a read"), None);
 }
 
-/// A load returns the committed job, with the commit's time in place of zeros.
+/// A load returns the committed key record, with the commit's time in place of zeros.
 pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let applied = owner.write(store, absent("a")).await;
     assert!(applied.time > 0);
-    let loaded = owner.load(store, "a").await.expect("a job");
+    let loaded = owner.load(store, "a").await.expect("a key record");
     assert_eq!(loaded.record, KeyRecord { incarnation: applied.time, ..job(2) });
     assert_eq!((loaded.state, loaded.ids, loaded.due_in), (None, vec![], None));
 
@@ -41,12 +41,12 @@ pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     waiting.failure = Some(Box::new(trouble));
     let second = owner.write(store, fresh("a", WriteCondition::Next(2), waiting)).await;
     assert!(second.time > applied.time);
-    let loaded = owner.load(store, "a").await.expect("a job").record;
+    let loaded = owner.load(store, "a").await.expect("a key record").record;
     assert_eq!(loaded.incarnation, applied.time, "an incarnation stays");
     assert_eq!(loaded.failure.expect("trouble").since, second.time);
 }
 
-/// A state is stored beside its job.
+/// A state is stored beside its key record.
 pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -66,7 +66,7 @@ pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
         write.state = change;
         let then = next("a", write.record.next);
         owner.write(store, std::mem::replace(&mut write, then)).await;
-        assert_eq!(owner.load(store, "a").await.expect("a job").state, expected);
+        assert_eq!(owner.load(store, "a").await.expect("a key record").state, expected);
         let (row, state) = store.key("s", "a").await.expect("a read").expect("a row");
         assert_eq!(row.state_size, expected.as_ref().map_or(0, |state| state.len() as u64));
         assert_eq!(state, expected);
@@ -105,14 +105,14 @@ pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let job = KeyRecord { gaps: gaps.into_iter().collect(), ..job(2) };
     let applied = owner.write(store, fresh("a", WriteCondition::Absent, job)).await;
     fixture.reopen().await;
-    let loaded = owner.load(fixture.store(), "a").await.expect("a job").record;
+    let loaded = owner.load(fixture.store(), "a").await.expect("a key record").record;
     let found: Vec<_> = loaded.gaps.iter().map(|gap| (gap.first, gap.since, gap.until)).collect();
     assert_eq!(found[..2], [(1, 5, 6), (3, applied.time, applied.time)]);
     assert_eq!((found[2].0, found[2].1), (4, applied.time));
     assert!(!loaded.gaps.lacks_times());
 }
 
-/// A load returns every field of a job, at its extremes.
+/// A load returns every field of a key record, at its extremes.
 pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -143,7 +143,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         gaps: (0..GapHistory::LIMIT as u64).map(gap).collect(),
     };
     owner.write(store, fresh("a", WriteCondition::Absent, full.clone())).await;
-    assert_eq!(owner.load(store, "a").await.expect("a job").record, full);
+    assert_eq!(owner.load(store, "a").await.expect("a key record").record, full);
     for (number, status) in [
         KeyStatus::Active,
         KeyStatus::Waiting,
@@ -158,7 +158,7 @@ pub async fn every_field_comes_back(fixture: &mut impl Fixture) {
         owner
             .write(store, fresh(&key, WriteCondition::Absent, KeyRecord { status, ..job(0) }))
             .await;
-        assert_eq!(owner.load(store, &key).await.expect("a job").record.status, status);
+        assert_eq!(owner.load(store, &key).await.expect("a key record").record.status, status);
     }
 }
 
@@ -182,12 +182,12 @@ pub async fn conditions_are_checked_key_by_key(fixture: &mut impl Fixture) {
     assert_eq!(nexts(&keys[1]).await, Some(3));
     assert_eq!(nexts(&keys[2]).await, None);
     assert_eq!(nexts(&keys[3]).await, Some(2));
-    assert_eq!(owner.load(store, &keys[0]).await.expect("a job").state, None);
+    assert_eq!(owner.load(store, &keys[0]).await.expect("a key record").state, None);
     assert!(owner.spilled(store, &keys[0], 0).await.is_empty());
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 }
 
-/// A load returns jobs until their size reaches the limit, and always the first key's job.
+/// A load returns key records until their size reaches the limit, and always the record of the first key.
 pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
     const SIZE: usize = 10_000;
     let store = fixture.store();
@@ -204,7 +204,7 @@ pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
         let loaded = store.load(&other.partition, &keys, bytes).await.expect("a load");
         assert_eq!(loaded.len(), expected, "of {bytes} bytes");
         for job in loaded {
-            let job = job.expect("readable").expect("a job");
+            let job = job.expect("readable").expect("a key record");
             assert_eq!((job.state.map_or(0, |state| state.len()), job.record.partition), (SIZE, 1));
         }
         // A load does not take over keys for which it returned nothing.
@@ -214,7 +214,7 @@ pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
     }
 }
 
-/// Any text within the limit is a key; the store refuses only the longer one.
+/// Any text within the limit is a key; the store refuses only a longer text.
 pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "strøm", 0).await;
@@ -230,7 +230,7 @@ pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
         owner.write(store, write).await;
     }
     for (number, name) in names.into_iter().enumerate() {
-        let loaded = owner.load(store, name).await.expect("a job");
+        let loaded = owner.load(store, name).await.expect("a key record");
         assert_eq!(loaded.state, Some(number.to_string().into()), "{name:?}");
         assert_eq!(owner.spilled(store, name, 0).await, [7]);
     }
@@ -242,7 +242,7 @@ pub async fn keys_of_all_kinds(fixture: &mut impl Fixture) {
     assert!(loaded[0].is_err());
 }
 
-/// The store reports an unreadable job, and returns the other jobs.
+/// The store reports an unreadable key record, and returns the other key records.
 pub async fn a_damaged_job_is_refused_alone(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let keys = owner.keys(3);
@@ -273,11 +273,11 @@ pub async fn everything_is_there_after_reopening(fixture: &mut impl Fixture) {
     write.record.spilled.add(6);
     write.due_in = Some(0);
     owner.write(store, write).await;
-    let before = owner.load(store, "a").await.expect("a job");
+    let before = owner.load(store, "a").await.expect("a key record");
 
     fixture.reopen().await;
     let store = fixture.store();
-    let after = owner.load(store, "a").await.expect("a job");
+    let after = owner.load(store, "a").await.expect("a key record");
     assert_eq!(KeySnapshot { now: before.now, ..*after }, *before);
     assert_eq!(owner.spilled(store, "a", 0).await, [6]);
     assert_eq!(owner.due(store, 10).await, (vec!["a".to_owned()], None));

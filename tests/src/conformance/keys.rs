@@ -32,7 +32,7 @@ async fn find_everything(store: &dyn Store, owner: &Owner, key: &str) {
     let Owner { partition, .. } = owner;
     let stream = &*partition.stream;
     let state = format!("{stream} {} {key}", partition.number);
-    assert_eq!(owner.load(store, key).await.expect("a job").state, Some(state.into()));
+    assert_eq!(owner.load(store, key).await.expect("a key record").state, Some(state.into()));
     let read = store.read_spill(partition, &key.into(), 0, 10, 1 << 20).await;
     let (events, _) = read.expect("an answer").expect("events");
     assert_eq!(events.len(), 1);

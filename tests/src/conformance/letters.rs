@@ -54,7 +54,7 @@ pub async fn letters_are_listed_in_order(fixture: &mut impl Fixture) {
     ];
     let expected = write.letters.clone();
     let applied = owner.write(store, write).await;
-    // Letters without a job of their own.
+    // Orphan dead letters: their keys have no record.
     let mut batch = Arc::unwrap_or_clone(owner.batch(vec![absent("x")]));
     batch.writes.clear();
     batch.letters =

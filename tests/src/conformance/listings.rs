@@ -90,7 +90,7 @@ pub async fn keys_are_filtered<F: Fixture>(fixture: &mut F) {
     }
 }
 
-/// Unreadable jobs are listed with the reason instead of left out.
+/// Unreadable key records are listed with the reason instead of left out.
 pub async fn a_damaged_job_is_listed<F: Fixture>(fixture: &mut F) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for key in ["a", "b"] {
@@ -100,7 +100,7 @@ pub async fn a_damaged_job_is_listed<F: Fixture>(fixture: &mut F) {
     let store = fixture.store();
     let rows = all::<F>(store, "s", &KeyFilter { limit: 10, ..KeyFilter::default() }).await;
     assert_eq!(rows.len(), 2);
-    let damaged = rows.iter().find(|row| &*row.key == "a").expect("the damaged job");
+    let damaged = rows.iter().find(|row| &*row.key == "a").expect("the damaged key record");
     assert!(damaged.record.as_ref().is_err_and(|words| !words.is_empty()));
     let (row, _) = store.key("s", "a").await.expect("a read").expect("a row");
     assert!(row.record.is_err());

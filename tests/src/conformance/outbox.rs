@@ -196,7 +196,7 @@ fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
 }
 
 /// If letters are forwarded, they are in the outbox of the commit that puts them: letters of applied writes always,
-/// free letters only if they are new.
+/// orphan dead letters only if they are new.
 pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();

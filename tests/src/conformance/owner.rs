@@ -61,12 +61,12 @@ impl Owner {
         applied
     }
 
-    /// Loads a job.
+    /// Loads a key record.
     pub async fn load(&self, store: &dyn Store, key: &str) -> Option<Box<KeySnapshot>> {
         let mut loaded =
             store.load(&self.partition, &[key.into()], usize::MAX).await.expect("a load");
         assert_eq!(loaded.len(), 1);
-        loaded.remove(0).expect("a job that can be read")
+        loaded.remove(0).expect("a key record that can be read")
     }
 
     /// Returns the keys that are due, and the time to the next one.
@@ -127,12 +127,12 @@ pub fn number_of(owner: &Owner, key: &str) -> u64 {
     owner.numbers[owner.shard(key) as usize]
 }
 
-/// Makes a job of partition 0.
+/// Makes a key record of partition 0.
 pub fn job(next: u64) -> KeyRecord {
     KeyRecord::new(next, 0)
 }
 
-/// Makes a write with only a job.
+/// Makes a write that has only a key record.
 pub fn fresh(key: &str, expect: WriteCondition, job: KeyRecord) -> KeyWrite {
     KeyWrite {
         key: key.into(),

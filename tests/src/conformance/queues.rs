@@ -1,4 +1,4 @@
-//! Queues of a store that goes back in time: a place identifies one entry in one history.
+//! Queues of a store that goes back in time: a queue position identifies one entry in one history.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Queue {
         Self { giver, partition: owner.partition, claim: owner.claim }
     }
 
-    /// Puts events with these data in one call. Returns their places.
+    /// Puts events with these data in one call. Returns their queue positions.
     async fn put(&self, store: &dyn Store, all: &[&str]) -> QueueRun {
         let items: Vec<Arc<Event>> = all.iter().map(|data| message("key-0", data)).collect();
         let reply = self.giver.send(store, vec![part(0, 0, &items)]).await;
@@ -37,7 +37,7 @@ impl Queue {
         run
     }
 
-    /// Reads all entries behind a place; `None` if the store went back in time.
+    /// Reads all entries behind a queue position; `None` if the store went back in time.
     async fn read(
         &self,
         store: &dyn Store,
@@ -53,7 +53,7 @@ impl Queue {
         }
     }
 
-    /// Removes all entries through a place. Returns false if the place is not in the history of the store.
+    /// Removes all entries through a queue position. Returns false if the position is not in the history of the store.
     async fn remove(&self, store: &dyn Store, through: QueuePosition) -> bool {
         match self.remove_after(store, 0, through).await {
             Err(StoreError::RolledBack) => false,
@@ -64,7 +64,7 @@ impl Queue {
         }
     }
 
-    /// Removes all entries through a place, in dependence on a commit.
+    /// Removes all entries through a queue position, in dependence on a commit.
     async fn remove_after(
         &self,
         store: &dyn Store,
@@ -96,7 +96,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert!(!queue.remove(store, lost.end()).await);
     assert_eq!(queue.read(store, start).await.expect("all"), all[..3]);
     assert_eq!(queue.read(store, third).await, Some(Vec::new()));
-    // Other entries get the numbers of the lost ones.
+    // Other entries get the numbers of the lost entries.
     let new = queue.put(store, &["4", "5", "6"]).await;
     assert_eq!((new.first, new.last), (4, 6));
     assert_eq!(queue.read(store, lost.end()).await, None);
@@ -113,7 +113,7 @@ pub async fn places_are_of_one_history(fixture: &mut impl Fixture) {
     assert_eq!(queue.read(store, lost.end()).await, None);
     assert_eq!(queue.read(store, second).await.expect("the rest"), after[1..]);
     assert!(queue.remove(store, new.end()).await);
-    // The queue is empty: its last place still identifies the history.
+    // The queue is empty: its last position still identifies the history.
     assert_eq!(queue.read(store, new.end()).await, Some(Vec::new()));
     let other = QueuePosition { history: new.history ^ 1, ..new.end() };
     assert_eq!(queue.read(store, other).await, None);
@@ -151,13 +151,14 @@ pub async fn a_removal_names_the_commit_that_it_rests_on(fixture: &mut impl Fixt
     assert_eq!(queue.read(store, QueuePosition::default()).await, Some(Vec::new()));
 }
 
-/// Over many histories the store accepts a place exactly if the queue holds, or held, the entry of that place.
+/// Over many histories, the store accepts a queue position exactly if the queue holds, or held, the entry at that
+/// position.
 pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
     for seed in 0..3_u64 {
         let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        // The expected content of the queue: the number of the first waiting entry, and all entries ever with their
-        // places; and the same at the saved time.
+        // The expected content of the queue: the number of the first waiting entry, and all entries ever put, with
+        // their queue positions. Then the same content at the saved time.
         let mut now = (1_u64, vec![(QueuePosition::default(), String::new())]);
         let mut then = now.clone();
         fixture.remember().await;
@@ -165,7 +166,7 @@ pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
         for step in 0..60 {
             let place = places[random.random_range(0..places.len())];
             let (first, all) = &mut now;
-            // The places of waiting entries, and of the entry before them.
+            // The queue positions of waiting entries, and of the entry before them.
             let told = place.number == 0
                 || place.number + 1 < *first
                 || all.get(place.number as usize).is_some_and(|entry| entry.0 == place);

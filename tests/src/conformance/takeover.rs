@@ -31,7 +31,7 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     assert_eq!(partitions, [Some(1), Some(1), Some(0), None]);
     assert_eq!(store.partitions_of("other", &names).await.expect("a read"), [None; 4]);
     for job in [&loaded[0], &loaded[2]] {
-        let job = job.as_ref().expect("a job");
+        let job = job.as_ref().expect("a key record");
         assert_eq!((job.record.partition, job.record.takeovers, job.record.next), (1, 1, 2));
         assert_eq!(job.state, Some("state".into()));
     }
@@ -47,7 +47,7 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     let refused = zero.commit(store, vec![absent(&keys[1])]).await.refused;
     assert_eq!(refused, [(0, WriteRefusal::Partition(2))]);
     // And the key moves back.
-    let back = zero.load(store, &keys[0]).await.expect("a job").record;
+    let back = zero.load(store, &keys[0]).await.expect("a key record").record;
     assert_eq!((back.partition, back.takeovers), (0, 2));
     let mut write = next(&keys[0], 3);
     write.record.takeovers = 2;
@@ -63,13 +63,13 @@ pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     zero.write(store, absent("a")).await;
     let old = next("a", 2);
 
-    let mut job = one.load(store, "a").await.expect("a job").record;
+    let mut job = one.load(store, "a").await.expect("a key record").record;
     job.spilled.add(7);
     let mut spilling = fresh("a", WriteCondition::Next(2), job);
     spilling.spill = vec![(7, event("a", 7, "seven"))];
     one.write(store, spilling).await;
     // A load whose result no lane uses any more.
-    let back = zero.load(store, "a").await.expect("a job").record;
+    let back = zero.load(store, "a").await.expect("a key record").record;
 
     let refused = zero.commit(store, vec![old]).await.refused;
     assert_eq!(refused, [(0, WriteRefusal::Partition(2))]);
@@ -91,8 +91,8 @@ pub async fn a_due_entry_moves_along(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert_eq!(zero.due(store, 10).await.0, ["soon"]);
     assert_eq!(one.due(store, 10).await, (vec![], None));
-    assert_eq!(one.load(store, "soon").await.expect("a job").due_in, Some(0));
-    assert!(one.load(store, "later").await.expect("a job").due_in.is_some());
+    assert_eq!(one.load(store, "soon").await.expect("a key record").due_in, Some(0));
+    assert!(one.load(store, "later").await.expect("a key record").due_in.is_some());
     assert_eq!(zero.due(store, 10).await, (vec![], None));
     let (keys, next) = one.due(store, 10).await;
     assert_eq!(keys, ["soon"]);

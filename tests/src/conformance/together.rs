@@ -17,7 +17,7 @@ pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
                 if next == 1 { WriteCondition::Absent } else { WriteCondition::Next(next) };
             let write = fresh(&key, expect, KeyRecord::new(next + 1, partition));
             owner.write(store, write).await;
-            let loaded = owner.load(store, &key).await.expect("the job of the last commit");
+            let loaded = owner.load(store, &key).await.expect("the key record of the last commit");
             assert_eq!(loaded.record.next, next + 1);
         }
         owner
@@ -27,7 +27,7 @@ pub async fn partitions_commit_side_by_side(fixture: &mut impl Fixture) {
     fixture.reopen().await;
     for owner in [owners.0, owners.1, owners.2, owners.3] {
         let key = format!("key-{}", owner.partition.number);
-        let loaded = owner.load(fixture.store(), &key).await.expect("a job");
+        let loaded = owner.load(fixture.store(), &key).await.expect("a key record");
         assert_eq!(loaded.record.next, COMMITS + 1);
     }
 }

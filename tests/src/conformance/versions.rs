@@ -16,25 +16,25 @@ async fn decide(store: &dyn Store, stream: &str, before: u64, decided: &Rollout)
     store.decide(stream, before, decided).await.expect("an answer")
 }
 
-/// An instance that has not seen the last decision cannot decide.
+/// An instance that has not seen the last rollout cannot start another one.
 pub async fn one_decides_at_a_time(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let first = decided(1, "orders@1.0.0");
     let second = decided(2, "orders@2.0.0");
-    assert!(!decide(store, "s", 1, &second).await, "no decision of generation 1 exists");
+    assert!(!decide(store, "s", 1, &second).await, "no rollout with number 1 exists");
     assert!(decide(store, "s", 0, &first).await);
     assert!(decide(store, "s", 0, &first).await, "its answer was lost");
     assert!(!decide(store, "s", 0, &decided(1, "orders@1.5.0")).await);
     assert!(decide(store, "s", 1, &second).await);
     assert!(!decide(store, "s", 1, &decided(3, "orders@3.0.0")).await);
-    // Decisions of another stream.
+    // Rollouts of another stream.
     assert!(decide(store, "a:b 1", 0, &decided(9, "orders@9.0.0")).await);
     let versions = store.table().await.expect("a table").versions;
     assert_eq!(versions.len(), 2);
     assert_eq!((&*versions["s"], &*versions["a:b 1"]), (&second, &decided(9, "orders@9.0.0")));
 }
 
-/// Other instances learn of a decision, and so does an instance that starts after all have left.
+/// Other instances learn of a rollout, and so does an instance that starts after all instances have left.
 pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     let id = InstanceId::random();
     let lease = std::time::Duration::from_mins(1);
@@ -60,7 +60,7 @@ pub async fn decisions_are_told_and_stay(fixture: &mut impl Fixture) {
     assert!(decide(fixture.store(), "s", 1, &decided(2, "orders@2.0.0")).await);
 }
 
-/// A key that was executed under a decision continues under the same decision or a newer one.
+/// A key that was executed under a rollout continues under the same rollout or a newer rollout.
 pub async fn an_older_decision_commits_nothing(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -76,6 +76,6 @@ pub async fn an_older_decision_commits_nothing(fixture: &mut impl Fixture) {
     }
     owner.write(store, fresh("a", WriteCondition::Next(2), job(3, 300))).await;
     owner.write(store, fresh("a", WriteCondition::Next(3), job(4, 65_536))).await;
-    let loaded = owner.load(store, "a").await.expect("a job").record;
+    let loaded = owner.load(store, "a").await.expect("a key record").record;
     assert_eq!((loaded.next, loaded.rollout), (4, job(4, 65_536).rollout));
 }

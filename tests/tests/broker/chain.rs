@@ -1,4 +1,4 @@
-//! Tests of streams that feed each other: the events of `plugins/ledger` through three stages.
+//! Tests of streams that receive their events from other streams: the events of `plugins/ledger` through three stages.
 
 mod damaged;
 mod one_process;

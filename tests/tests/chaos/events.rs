@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 const KEYS: usize = 40;
 /// The number of events per request.
 const BATCH: usize = 60;
-/// The number of events per request when a round sends all again.
+/// The number of events per request when a round sends all events again.
 const LARGE_BATCH: usize = 500;
 /// How long a producer retries.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -37,7 +37,7 @@ pub(crate) struct Accepted {
 /// The accepted events of each key, in order.
 pub(crate) type Sent = BTreeMap<String, Vec<Accepted>>;
 
-/// The messages of each key: the number of events that the job had counted, and their hash.
+/// The messages of each key: the number of events that the key's state had counted, and their hash.
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
 
 /// A producer that sends events of some keys until its round is over.
@@ -204,7 +204,7 @@ pub(crate) fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<
 pub(crate) struct Demands {
     /// True if every event must have taken effect, also unsafe ones.
     pub(crate) wants_all: bool,
-    /// How often a key may have lost its job and started again.
+    /// How often a key may have lost its record and started again.
     pub(crate) resets: u32,
     /// True if the output must contain only the messages of the events, since no effect was lost.
     pub(crate) is_exact: bool,
@@ -291,7 +291,7 @@ fn line_of(key: &str, number: u64) -> Line {
 struct Link {
     /// How many events took effect.
     taken: usize,
-    /// How many of them the job had counted. `hash` is their hash.
+    /// How many of these events the key's state had counted. `hash` is their hash.
     count: u64,
     hash: u64,
     /// How many events were examined.

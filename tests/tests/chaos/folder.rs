@@ -1,8 +1,9 @@
 //! A round that disturbs the folder of an embedded store, while events arrive over HTTP.
 //!
 //! The folder is copied while the host is paused and restored later, moved away under the running host, absent at a
-//! start, or lacks a file. Events that were accepted between a copy and its return may be lost, since the store is at
-//! an earlier time then; all others take effect once and in order. The host never removes a line of the sink's file.
+//! start, or lacks a file. Events that were accepted between a copy and its return may be lost, since the store is then
+//! at an earlier time. All other events take effect once and in order. The host never removes a line of the sink's
+//! file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +28,7 @@ use super::rewinds::{Counts, explain, taken, until_taken};
 
 /// The folder of the store.
 const STORE: &str = "store";
-/// The folder of the store while it is away from its place.
+/// The folder of the store while it is moved away.
 const ASIDE: &str = "aside";
 /// The file of the sink.
 const OUT: &str = "out.ndjson";

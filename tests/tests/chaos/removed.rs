@@ -2,10 +2,10 @@
 //! over HTTP.
 //!
 //! The consequences of a removal depend on the data of the key (`docs/guide/redis.md`). If a queue is removed, its
-//! waiting events are lost, and the host counts them. If the records of a shard are removed, their jobs are lost: the
-//! stream stops with an error, and the keys of the shard start again after the next start. Without `store`, the next
-//! start is refused. The hosts restore all other keys without a loss. All events that are accepted afterwards take
-//! effect once and in order.
+//! waiting events are lost, and the host counts them. If the records of a shard are removed, the records of its keys
+//! are lost: the stream stops with an error, and the keys of the shard start again after the next start. Without
+//! `store`, the next start is refused. The hosts restore all other keys without a loss. All events that are accepted
+//! afterwards take effect once and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU32;

@@ -1,4 +1,5 @@
-//! The main job: a log of events through a handler, from file to file, undisturbed, disturbed, and killed repeatedly.
+//! The main scenario: a log of events through a handler, from file to file, undisturbed, disturbed, and killed
+//! repeatedly.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! The main job with the store in Redis. Standard output delivers messages at least once, so that each message counts
-//! once by its id. The tests kill runs and the server.
+//! The main scenario with the store in Redis. Standard output delivers messages at least once, so the test counts each
+//! message once, by its id. The tests kill runs and the server.
 
 use std::collections::HashSet;
 use std::fs::File;

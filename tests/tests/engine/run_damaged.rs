@@ -19,7 +19,7 @@ kind = "file"
 path = "-"
 "#;
 
-/// Moves event 2 of `a` aside in the spill area, and leaves a truncated copy in its place.
+/// Moves event 2 of `a` aside in the spill area, and puts a truncated copy there instead.
 const DAMAGE: &str = r"
 local field = 'ea\0\0\0\0\0\0\0\2'
 for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do

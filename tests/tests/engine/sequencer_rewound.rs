@@ -90,7 +90,7 @@ fn commit_refused_during_recovery_ends_ownership() {
     let Some(StopReason::RolledBack { detail, .. }) = rig.stopped else {
         panic!("{:?}", rig.stopped)
     };
-    assert!(detail.contains("commit 4 cannot be made again"), "{detail}");
+    assert!(detail.contains("commit 4 cannot be repeated"), "{detail}");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn letter_based_on_an_old_read_is_decided_again() {
         rig.deliver(sequence);
     }
     rig.stored.truncate(1);
-    // Another key takes the place of this one. This key is then loaded from the old record.
+    // Another key displaces this key from memory. The sequencer then loads this key from the old record.
     rig.tell(Input::Reload("b".into()));
     rig.deliver(7);
     let letter = &rig.sent[5].letters[0];
@@ -329,7 +329,7 @@ fn repeats_of_spilled_events_do_not_stay_counted() {
         rig.arrive(30);
         rig.wait();
         rig.tell(Input::DueRead { entries: Vec::new(), next_in: None });
-        let (job, spilled) = rig.record().expect("a job");
+        let (job, spilled) = rig.record().expect("a key record");
         assert_eq!((job.spilled.count, spilled.len()), (2, 2), "before event {}", job.next);
     }
     rig.deliver(35);

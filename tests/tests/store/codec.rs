@@ -170,7 +170,7 @@ fn impossible_bounds_are_rejected() {
         encode_key_record(&KeyRecord { spilled, ..KeyRecord::new(1, 0) }, 1, &mut record);
         KeyRecordView::parse(&record).map(|view| view.spilled == spilled)
     };
-    let error = RecordDecodeError::Part { record: "job", part: "bounds of spilled" };
+    let error = RecordDecodeError::Part { record: "key record", part: "bounds of spilled" };
     for (first, last) in [(7, 6), (SEQUENCE_END, SEQUENCE_END), (1, SEQUENCE_END)] {
         assert_eq!(parse(1, first, last), Err(error.clone()), "{first} to {last}");
         assert_eq!(parse(0, first, last), Ok(true), "without spilled events");
@@ -279,13 +279,13 @@ proptest! {
         let mut expected = job;
         expected.fill_times(now);
         let before = bytes.clone();
-        let view = KeyRecordView::parse(&before).expect("a job");
+        let view = KeyRecordView::parse(&before).expect("a key record");
         prop_assert_eq!((view.next, view.partition), (expected.next, expected.partition));
         prop_assert_eq!(view.to_key_record(), expected.clone());
         take_over(&mut bytes, &view, partition);
         expected.partition = partition;
         expected.takeovers = expected.takeovers.wrapping_add(1);
-        prop_assert_eq!(KeyRecordView::parse(&bytes).expect("a job").to_key_record(), expected);
+        prop_assert_eq!(KeyRecordView::parse(&bytes).expect("a key record").to_key_record(), expected);
     }
 
     #[test]

@@ -46,7 +46,7 @@ async fn damaged_spilled_events_and_ids_are_reported() {
     write.record.ids_from = 2;
     write.ids.push(AcceptedId { sequence: 2, id: 2, content: 0 });
     owner.write(store, write).await;
-    let loaded = owner.load(store, "a").await.expect("a job");
+    let loaded = owner.load(store, "a").await.expect("a key record");
     assert_eq!(loaded.ids.len(), 1);
 }
 
@@ -145,7 +145,7 @@ async fn damaged_letter_is_listed_as_corrupt() {
             .expect("events");
         store.letter("s", &letter.id).await.expect("a read");
     }
-    // The store skips damaged places, and lists the others.
+    // The store skips letters whose places are damaged, and lists the others.
     for bytes in garbage(&right_place) {
         own.lua("redis.call('ZADD', name, 0, bytes)", &order, &bytes);
         own.put_field(&letters, &[b"l", &bytes[..]].concat(), b"x");

@@ -34,7 +34,7 @@ async fn foreign_value_stops_shard_until_removed() {
         ["data:s", "due:0:s", "expiry:s", "letters:s", "letters-age:s", "spilled:s", "ids:s"];
     let names = names.map(|rest| own.name(shard, rest));
     let mut sequence = 0;
-    // First in an empty place, and then instead of a value of the store.
+    // First where the store has no value, and then instead of a value of the store.
     for name in names[1..].iter().chain(&names) {
         sequence += 1;
         let is_there = own.command(&["EXISTS", name]).int() == Some(1);
@@ -77,7 +77,7 @@ async fn foreign_value_stops_shard_until_removed() {
     let page = store.letters("s", None, None, 100).await.expect("letters");
     assert_eq!(page.rows.len() as u64, 3 * sequence);
     let loaded = store.load(&owner.partition, &keys, usize::MAX).await.expect("a load");
-    let loaded = loaded[0].as_ref().expect("a job").as_ref().expect("a job");
+    let loaded = loaded[0].as_ref().expect("a key record").as_ref().expect("a key record");
     assert_eq!(loaded.ids.len() as u64, sequence);
 }
 
@@ -139,7 +139,7 @@ async fn foreign_value_of_previous_partition_is_ignored() {
     own.command(&["DEL", &name]);
     own.command(&["SET", &name, "foreign"]);
     let mut new = Owner::claim(store, "s", 1).await;
-    let job = new.load(store, "a").await.expect("a job").record;
+    let job = new.load(store, "a").await.expect("a key record").record;
     assert_eq!((job.partition, job.takeovers), (1, 1));
     let mut write = step("a", 2);
     write.record.partition = 1;

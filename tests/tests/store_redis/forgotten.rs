@@ -40,7 +40,7 @@ async fn every_call_loads_its_script_again() {
     assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows, []);
     let other = Owner::claim(store, "s", 1).await;
     forget();
-    assert_eq!(other.load(store, "a").await.expect("a job").record.takeovers, 1);
+    assert_eq!(other.load(store, "a").await.expect("a key record").record.takeovers, 1);
     assert_eq!(numbers(store, &owner, "a").await, [1]);
 }
 

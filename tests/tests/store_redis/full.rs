@@ -44,7 +44,7 @@ async fn full_server_writes_no_part_of_commit_and_serves_reads() {
     assert!(waits(store.claim(&owner.partition, epoch)).await);
     assert_eq!(own.digest(), before);
 
-    assert_eq!(owner.load(store, &keys[0]).await.expect("a job").record.next, 3);
+    assert_eq!(owner.load(store, &keys[0]).await.expect("a key record").record.next, 3);
     assert_eq!(owner.load(store, &keys[1]).await, None);
     assert_eq!(owner.spilled(store, &keys[0], 0).await, [] as [u64; 0]);
     assert_eq!(owner.due(store, 10).await, (vec![], None));
@@ -130,5 +130,5 @@ async fn load_that_takes_over_waits_for_memory() {
     limit(&own, 1);
     assert!(waits(store.load(&new.partition, &["a".into()], usize::MAX)).await);
     limit(&own, 0);
-    assert_eq!(new.load(store, "a").await.expect("a job").record.takeovers, 1);
+    assert_eq!(new.load(store, "a").await.expect("a key record").record.takeovers, 1);
 }

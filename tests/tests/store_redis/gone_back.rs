@@ -16,7 +16,7 @@ use ordain_tests::conformance::{Owner, number_of};
 
 use super::own::{Own, next_of, step, until_answered, until_applied};
 
-/// Returns the reply to a commit when the store does not have the state that its owner left.
+/// Returns the reply to a commit when the store does not have the state that the owner of the shard left.
 async fn rewound(own: &Own, owner: &mut Owner, sequence: u64) -> (String, Option<u64>) {
     let before = own.digest();
     let batch = owner.batch(vec![step("a", sequence)]);
@@ -90,7 +90,7 @@ async fn lost_claim_is_detected() {
     assert_ne!(third.claim.random, second.claim.random);
     let said = rewound(&own, &mut second, 3).await;
     assert_eq!(said, ("another claim has epoch 2".to_owned(), None));
-    let found = own.store.key("s", "a").await.expect("a read").expect("a job");
+    let found = own.store.key("s", "a").await.expect("a read").expect("a key record");
     assert_eq!(found.0.record.map(|job| job.next), Ok(2));
 }
 
@@ -142,7 +142,8 @@ async fn publish(own: &Own, to: &Destination, id: &str) -> (u32, Witness) {
     (shard, Witness::StoreNumbered { key: "a".into(), id, sequence })
 }
 
-/// Writes a mark into all shards, and returns whether they took it. `before` are the marks that the writer knows.
+/// Writes a mark into all shards, and returns whether all shards accepted it. `before` are the marks that the writer
+/// knows.
 async fn put(
     own: &Own,
     value: &'static [u8],
@@ -156,7 +157,7 @@ async fn put(
     own.store.put_mark_in_shards(&mark, &conditions).await.expect("an answer")
 }
 
-/// A shard that lost the events of a publisher, or the mark before, takes no mark behind them.
+/// A shard that lost the events of a publisher, or the previous mark, accepts no later mark.
 #[tokio::test]
 async fn shard_that_went_back_takes_no_mark() {
     let own = Own::start().await;
@@ -178,7 +179,7 @@ async fn shard_that_went_back_takes_no_mark() {
     assert_eq!(publish(&own, &to, "2").await, second, "the event gets its number again");
     assert!(put(&own, b"2", &to, &left, &second).await);
 
-    // The store loses that mark, and has the event that the publisher knows.
+    // The store loses that mark, but has the event that the publisher knows.
     let after_second = marks().await;
     own.server.go_back(&snapshot).expect("an earlier time");
     assert!(!put(&own, b"3", &to, &after_second, &first).await, "the mark before is lost");

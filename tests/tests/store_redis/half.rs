@@ -85,7 +85,7 @@ async fn seen(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
     for (key, loaded) in keys.iter().zip(loaded) {
-        let Some(mut loaded) = loaded.expect("a job that can be read") else {
+        let Some(mut loaded) = loaded.expect("a key record that can be read") else {
             assert_eq!(owner.spilled(store, key, 0).await, [] as [u64; 0]);
             continue;
         };
@@ -336,14 +336,14 @@ async fn commit_too_large_for_one_call_is_atomic() {
     let cut = [&whole[..parts[main].0], b"*1\r\n$4\r\nEXEC\r\n"].concat();
     fs::write(&log, cut).expect("a log");
     own.server.restart().expect("a server that comes back");
-    let loaded = owner.load(store, &keys[0]).await.expect("a job");
+    let loaded = owner.load(store, &keys[0]).await.expect("a key record");
     assert_eq!((loaded.record.next, loaded.state), (2, Some(vec![1; 5_000].into())));
     assert!(store.letter("s", &letter(&keys[0], 1, 0).id).await.expect("a read").is_some());
     assert_eq!(owner.spilled(store, &keys[0], 2).await, [] as [u64; 0]);
     assert_eq!(owner.load(store, &keys[1]).await, None);
 
     until_applied(store, &owner, &batch).await;
-    let loaded = owner.load(store, &keys[0]).await.expect("a job");
+    let loaded = owner.load(store, &keys[0]).await.expect("a key record");
     assert_eq!((loaded.record.next, loaded.state), (3, Some(vec![2; 5_000].into())));
     assert!(store.letter("s", &letter(&keys[0], 1, 0).id).await.expect("a read").is_none());
     assert_eq!(owner.spilled(store, &keys[0], 3).await, [4]);

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::own::{Own, letter, numbers, step};
 
-/// Much less time than a server needs that such a value keeps busy.
+/// Much less time than such a value would keep a server busy.
 const SOON: Duration = Duration::from_secs(3);
 
 fn spilling(key: &str, sequence: u64, held: u64) -> KeyWrite {
@@ -164,7 +164,7 @@ async fn wrong_entries_of_one_key_affect_no_other() {
     assert_eq!(owner.spilled(store, other, 0).await, [3]);
     assert_eq!(owner.spilled(store, "a", 0).await, [3]);
 
-    // Another key's event in the place of this key's event.
+    // Another key's event instead of this key's event.
     let field = |key: &str| [b"e", key.as_bytes(), &3_u64.to_be_bytes()].concat();
     let theirs = own.bytes_of_field(&data, &field(other));
     own.put_field(&data, &field("a"), &theirs);
@@ -325,7 +325,7 @@ async fn incarnations_increase_after_clock_was_ahead() {
         write.expire_in = Some(1_000);
         write.due_in = None;
         owner.write(store, write).await;
-        lives.push(owner.load(store, key).await.expect("a job").record.incarnation);
+        lives.push(owner.load(store, key).await.expect("a key record").record.incarnation);
         // Durations follow the current clock.
         own.options.clock_offset_ms.fetch_add(2_000, Ordering::Relaxed);
         assert_eq!(owner.load(store, key).await, None);

@@ -15,8 +15,8 @@ async fn put(store: &RedisStore, value: &str) -> bool {
     store.put_marks(&[mark]).await.is_ok()
 }
 
-/// A server that closes idle connections without notice causes no false alarm: the store keeps connections in use that
-/// only wait for replicas now and then.
+/// A server that closes idle connections without notice causes no false alarm: the store regularly uses the connections
+/// that rarely wait for replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_survive_the_timeout_of_the_server() {
     let server = Server::start(&["timeout 4"]).expect("a server");

@@ -77,7 +77,7 @@ async fn commit_is_applied_once() {
     assert_eq!((counts.replies_lost, counts.requests_lost), (2, 1));
 }
 
-/// A claim takes several steps, each of which may be lost.
+/// A claim takes several requests. Any of them may be lost.
 #[tokio::test]
 async fn claim_is_higher_after_any_loss() {
     let rig = Lossy::start().await;
@@ -127,13 +127,13 @@ async fn job_is_taken_over_once() {
     old.write(through, write).await;
     old.write(through, step("b", 1)).await;
     let new = Owner::claim(through, "s", 1).await;
-    new.load(through, "b").await.expect("a job, and a server that knows the script");
+    new.load(through, "b").await.expect("a key record, and a server that knows the script");
     rig.proxy.lose_replies(1, "due:1:s");
-    let job = new.load(through, "a").await.expect("a job").record;
+    let job = new.load(through, "a").await.expect("a key record").record;
     assert_eq!((job.partition, job.takeovers), (1, 1));
     assert_eq!(rig.proxy.counts().replies_lost, 1);
 
-    let (row, _) = direct.key("s", "a").await.expect("a read").expect("a job");
+    let (row, _) = direct.key("s", "a").await.expect("a read").expect("a key record");
     assert_eq!(row.record.map(|job| (job.partition, job.takeovers)), Ok((1, 1)));
     assert_eq!(new.due(direct, 10).await.0, ["a"]);
     assert_eq!(old.due(direct, 10).await, (vec![], None));

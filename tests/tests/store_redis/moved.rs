@@ -85,7 +85,7 @@ async fn reads_wait_for_slot_migration() {
     migration.finish().expect("an end");
     let (events, loaded) = reading.await.expect("a task");
     assert_eq!(events.expect("an answer").expect("events").0.len(), 1);
-    let loaded = loaded.expect("a load").remove(0).expect("a job that can be read");
+    let loaded = loaded.expect("a load").remove(0).expect("a key record that can be read");
     assert_eq!(loaded.map(|loaded| loaded.ids.len()), Some(1));
 }
 

@@ -151,7 +151,7 @@ pub(super) async fn until_applied(
 /// Returns the next sequence of a key; 1 if the key has no record.
 pub(super) async fn next_of(store: &dyn Store, key: &str) -> u64 {
     let row = store.key("s", key).await.expect("a read");
-    row.map_or(1, |(row, _)| row.record.expect("a job that can be read").next)
+    row.map_or(1, |(row, _)| row.record.expect("a key record that can be read").next)
 }
 
 /// Returns the whole outbox of a shard.

@@ -142,7 +142,7 @@ async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     store.release(&owner.partition, id, epoch).await.expect("given back");
     store.remove_instance(id).await.expect("forgotten");
     let other = Owner::claim(store, "s", 1).await;
-    assert_eq!(other.load(store, "a").await.expect("a job").record.takeovers, 1);
+    assert_eq!(other.load(store, "a").await.expect("a key record").record.takeovers, 1);
 }
 
 /// A user without any other rights can do everything that the store does.

@@ -158,7 +158,7 @@ impl Worker {
                 assert_eq!(loaded, None);
                 continue;
             }
-            let loaded = loaded.expect("a job");
+            let loaded = loaded.expect("a key record");
             assert_eq!(loaded.record.next, progress.settled + 1, "{key}");
             assert_eq!(loaded.state, Some(progress.settled.to_string().into()), "{key}");
             let spilled: Vec<u64> = progress.spilled.into_iter().collect();

@@ -7,7 +7,7 @@ pub(crate) fn step(kind: &str) -> &str {
 
 /// The effect of a step on an order.
 pub(crate) enum Done {
-    /// The step is valid. The fields are whether a receipt is written, and whether the order ends.
+    /// The step is valid. The fields state whether the handler writes a receipt, and whether the order ends.
     Went { receipt: bool, ended: bool },
     /// The step is impossible.
     Refused,

@@ -13,7 +13,7 @@ pub(super) fn passages(text: &str) -> Vec<Passage> {
     let mut line = 1;
     let mut counted = 0;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
-        // Events come in order, except that a container ends behind its parts.
+        // The parser reports events in order, except that a container ends after its parts.
         if range.start > counted {
             line += text[counted..range.start].matches('\n').count();
             counted = range.start;

@@ -3,7 +3,7 @@
 /// A paragraph, a heading, a cell of a table, a comment or a message. Code within it is one word, a backtick.
 pub(super) struct Passage {
     text: String,
-    /// For each piece of the text, where it begins in `text` and its line in the file.
+    /// For each piece of the text, its offset in `text` and its line in the file.
     pieces: Vec<(usize, usize)>,
     /// The passage is a label, not a sentence.
     pub(super) is_heading: bool,
@@ -17,7 +17,7 @@ pub(super) struct Word {
     pub(super) starts_sentence: bool,
     /// Punctuation follows, so that no phrase goes beyond this word.
     pub(super) ends_clause: bool,
-    /// The place of the word in the passage.
+    /// The range of the word in the passage.
     start: usize,
     end: usize,
 }
@@ -99,7 +99,7 @@ impl Passage {
         self.pieces.get(after.saturating_sub(1)).map_or(0, |(_, line)| *line)
     }
 
-    /// Returns the words from `first` to `last` with some on each side, as the file has them.
+    /// Returns the words from `first` to `last`, with some words on each side, as they are in the file.
     pub(super) fn excerpt(&self, words: &[Word], first: usize, last: usize) -> String {
         let from = words[first.saturating_sub(CONTEXT_WORDS)].start;
         let to = words[(last + CONTEXT_WORDS).min(words.len() - 1)].end;
@@ -107,7 +107,7 @@ impl Passage {
     }
 }
 
-/// Replaces code between backticks with backticks of the same length, so that places stay valid.
+/// Replaces code between backticks with backticks of the same length, so that offsets stay valid.
 fn without_code(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (at, part) in text.split('`').enumerate() {
@@ -124,7 +124,7 @@ fn without_code(text: &str) -> String {
     out
 }
 
-/// Splits a text at white space, with the place of each part.
+/// Splits a text at white space, with the offset of each part.
 fn split_at_spaces(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let origin = text.as_ptr() as usize;
     text.split_whitespace().map(move |part| (part.as_ptr() as usize - origin, part))

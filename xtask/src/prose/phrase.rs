@@ -1,4 +1,4 @@
-//! The families of phrases, and how a passage is searched for them.
+//! The families of phrases, and the search of a passage for them.
 
 use super::passage::{Passage, Word};
 
@@ -76,7 +76,8 @@ pub(super) fn find(passage: &Passage) -> Vec<(&'static Family, usize, String)> {
     found
 }
 
-/// Returns how many words a pattern matches at the start of `words`. `is_cut` says that punctuation precedes them.
+/// Returns how many words a pattern matches at the start of `words`. `is_cut` is true if punctuation precedes these
+/// words.
 fn length_of_match(words: &[Word], pattern: &[&str], is_cut: bool) -> Option<usize> {
     let Some((element, rest)) = pattern.split_first() else { return Some(0) };
     let next = words.first().filter(|_| !is_cut);
@@ -113,7 +114,7 @@ fn is_one_of(word: &Word, alternatives: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the families that a text offends.
+    /// Returns the families whose rules a text breaks.
     fn offended(text: &str) -> Vec<&'static str> {
         let mut passage = Passage::new(false);
         passage.push(1, text);
@@ -125,7 +126,7 @@ mod tests {
         for (text, family) in [
             ("It ends. What is left waits.", "sentence-start"),
             ("Whether the lane is idle.", "sentence-start"),
-            ("Of a job: its key.", "sentence-start"),
+            ("Of a key record: its key.", "sentence-start"),
             ("One that waits.", "sentence-start"),
             ("The owner was told.", "told"),
             ("The answer tells whether this holds.", "told"),

@@ -23,7 +23,7 @@ pub(super) fn rust(text: &str) -> Source {
     Source { comments: lexer.comments.finish(), literals: lexer.literals }
 }
 
-/// Reads the comments of a file in which they go from a mark to the end of the line.
+/// Reads the comments of a file whose comments extend from a mark to the end of the line.
 pub(super) fn line_comments(text: &str, mark: &str) -> Vec<Passage> {
     let mut comments = Comments::default();
     for (at, line) in text.lines().enumerate() {
@@ -35,7 +35,7 @@ pub(super) fn line_comments(text: &str, mark: &str) -> Vec<Passage> {
     comments.finish()
 }
 
-/// Returns where a comment begins in a line: the first mark outside of quotes.
+/// Returns the offset at which a comment begins in a line: that of the first mark outside of quotes.
 fn comment_start(line: &str, mark: &str) -> Option<usize> {
     let mut quote = None;
     line.char_indices().find_map(|(at, letter)| {
@@ -58,7 +58,7 @@ struct Comments {
 }
 
 impl Comments {
-    /// Adds a line without its mark. `is_alone` says that no code precedes it.
+    /// Adds a line without its mark. `is_alone` is true if no code precedes the comment.
     fn push(&mut self, line: usize, mark: &str, is_alone: bool, text: &str) {
         let text = text.trim();
         let continues = is_alone
@@ -105,7 +105,7 @@ struct Lexer<'a> {
     lines: usize,
     /// Open brackets of all kinds.
     depth: usize,
-    /// The depth of the item of a test that is being read.
+    /// The bracket depth of the test item that is being read.
     test: Option<usize>,
     comments: Comments,
     literals: Vec<Passage>,
@@ -116,7 +116,7 @@ impl<'a> Lexer<'a> {
         &self.text[self.at..]
     }
 
-    /// Goes forward by bytes, and counts their lines.
+    /// Advances by bytes, and counts their lines.
     fn advance(&mut self, length: usize) {
         self.lines += self.rest()[..length].matches('\n').count();
         self.at += length;
@@ -138,7 +138,7 @@ impl<'a> Lexer<'a> {
             TEST_ATTRIBUTES.iter().find(|attribute| rest.starts_with(**attribute))
         {
             self.test.get_or_insert(self.depth);
-            // Up to its name: what brackets follow are counted.
+            // Skips the attribute up to a closing bracket; the next steps count the brackets that follow.
             return self.advance(attribute.len() - usize::from(attribute.ends_with(']')));
         }
         match rest.as_bytes()[0] {

@@ -121,7 +121,7 @@ fn held_text(row: &KeyRow) -> String {
     }
 }
 
-/// Returns the sources that were asked for missing events, while the events are missing.
+/// Returns the sources from which missing events were requested, while the events are missing.
 fn requests_text(row: &KeyRow) -> String {
     let gap = row.gaps.as_ref().and_then(|gaps| gaps.last());
     let Some(gap) = gap.filter(|gap| gap.end().is_some_and(GapEnd::is_open)) else {

@@ -98,7 +98,8 @@ impl Sequencer {
             && event.sequence() == Some(self.settings.first);
         let lane = &mut self.lanes[index];
         if first_of_all {
-            // The event may run before the load shows that there is no job. The commit checks that.
+            // The event may run before the load shows that there is no key record. The commit checks
+            // that there is none.
             lane.mode = LaneMode::Live;
             lane.absent = true;
             lane.absence_assumed = true;
@@ -108,7 +109,7 @@ impl Sequencer {
         index
     }
 
-    /// Decides about an event of a lane, or keeps the event until the lane's job is loaded.
+    /// Decides about an event of a lane, or keeps the event until the lane's key record is loaded.
     pub(super) fn accept(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {
@@ -294,7 +295,7 @@ impl Sequencer {
     }
 }
 
-/// Returns whether the event can be the next event of a job with this `next`.
+/// Returns whether the event can be the next event of a key with this `next`.
 pub(super) fn is_next(settings: &SequencerSettings, next: u64, event: &Event) -> bool {
     match settings.ordering {
         OrderingMode::Sequenced => event.sequence() == Some(next),

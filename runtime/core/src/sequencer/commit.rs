@@ -1,6 +1,6 @@
 //! Forms the writes of lanes and the batches of shards, and handles the replies. A shard has one
 //! batch in flight. The next batch closes when the reply arrives, so that batches grow with the
-//! load. Commits that the store has lost (`again`) precede it.
+//! load. If the store has lost commits, the sequencer first sends these again (`again`).
 
 mod again;
 mod applied;
@@ -57,7 +57,7 @@ struct InFlightBatch {
     batch: Arc<Batch>,
     /// The data that each write needs when its reply arrives.
     lanes: Vec<InFlightWrite>,
-    /// The deliveries of the free letters.
+    /// The deliveries of the orphan dead letters.
     letters: Vec<DeliveryNumber>,
     /// Bytes of messages and letters.
     bytes: usize,

@@ -29,13 +29,13 @@ pub(super) struct LaneGap {
 enum GapState {
     /// The gap waits until this time for the next round.
     Clock(u64),
-    /// The job is loaded again, because another owner may have passed the gap.
+    /// The key record is loaded again, because another owner may have passed the gap.
     Reloading,
     /// The round queries this source.
     Querying(usize),
     /// All rounds are over. The lane acts when everything before the gap has been executed.
     Exhausted,
-    /// The gap waits for ever.
+    /// The gap waits without a time limit.
     Waiting,
 }
 

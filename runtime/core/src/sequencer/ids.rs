@@ -22,7 +22,8 @@ pub(super) struct IdWindow {
 /// The approximate memory of one id in both tables, in bytes.
 const ID_BYTES: usize = 48;
 
-/// Ids beyond `id_window` that the sequencer tolerates, so that it removes old ids in batches.
+/// The number of ids beyond `id_window` that the sequencer tolerates, so that it removes old ids in
+/// batches.
 const ID_SLACK_LIMIT: usize = 256;
 
 /// The maximum number of ids that one write forgets by age: the store removes an entry per id.

@@ -2,13 +2,14 @@
 //! other lanes.
 //!
 //! ```text
-//!        job.next          done            front
+//!       record.next        done            front
 //! settled   | executed, not |  to run, known | first missing     held beyond the gap
 //! durably   | yet durable   |  (or running)  |
 //! ```
 //!
-//! `held` contains all events in memory from `job.next` on, durable or not, because a refused
-//! commit executes them again. `rare.rest` counts the events that only the store's spill area has.
+//! `held` contains all events in memory from `record.next` on, durable or not, because after a
+//! refused commit they are executed again. `cold.stored_only` counts the events that only the
+//! store's spill area has.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use crate::stats::LaneState;
 /// lanes need belong in [`ColdState`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
-/// The approximate time, in ms, until this instance learns of the decision under which a job was
+/// The approximate time, in ms, until this instance learns of the rollout under which a key was
 /// executed.
 const ROLLOUT_PROPAGATION_DELAY_MS: u64 = 1_000;
 
@@ -53,11 +54,11 @@ impl DeferredEvent {
 pub(super) struct Lane {
     pub(super) key: Key,
     pub(super) shard: u32,
-    /// A number that is never used twice, although the lane's index is.
+    /// A number that is never used twice. The lane's index, in contrast, is used again.
     pub(super) serial: u64,
     pub(super) mode: LaneMode,
     /// The record as it will be after the commit in flight, except that the fields of the event at
-    /// `done` (attempts, rounds, status, trouble) are ahead of the store.
+    /// `done` (attempts, rounds, status, failure) are ahead of the store.
     pub(super) record: KeyRecord,
     /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
@@ -69,7 +70,7 @@ pub(super) struct Lane {
     pub(super) done: u64,
     pub(super) front: u64,
     pub(super) held: HeldQueue,
-    /// Events that wait until the job is loaded, in order.
+    /// Events that wait until the key record is loaded, in order.
     pub(super) deferred: Vec<DeferredEvent>,
     /// Executed or settled results that are not yet in a commit.
     pub(super) pending: SmallVec<[Box<ResultChunk>; 2]>,
@@ -111,7 +112,7 @@ pub(super) struct StoredRevision {
 }
 
 impl StoredRevision {
-    /// The fields of a new job.
+    /// The fields of a new key record.
     pub(super) const NEW: Self = Self {
         park_count: 0,
         attempts: 0,
@@ -127,13 +128,13 @@ impl StoredRevision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LaneMode {
-    /// The lane waits for its job.
+    /// The lane waits for its key record.
     Loading,
-    /// The lane's job is loaded.
+    /// The lane's key record is loaded.
     Live,
-    /// Another partition has the job, whose `next` is this.
+    /// Another partition has the key. This is its `next`.
     Foreign(u64),
-    /// The lane's job or its spilled events cannot be read.
+    /// The lane's key record or its spilled events cannot be read.
     Broken(String),
 }
 
@@ -217,7 +218,7 @@ impl Lane {
         self.load.is_none() && (self.mode == LaneMode::Loading || self.reloads_for_gap())
     }
 
-    /// Returns whether a round of the lane's gap begins with a load of the job.
+    /// Returns whether a round of the lane's gap begins with a load of the key record.
     pub(super) fn reloads_for_gap(&self) -> bool {
         self.live() && self.cold.gap.as_ref().is_some_and(super::gap::LaneGap::reloading)
     }
@@ -294,7 +295,7 @@ impl Lane {
                 || self.cold.stored_only.count > 0)
     }
 
-    /// Records whether the job was executed under a decision that this instance does not know yet.
+    /// Records whether the key was executed under a rollout that this instance does not know yet.
     pub(super) fn compare_versions(&mut self, settings: &SequencerSettings) {
         let generation = self.record.rollout_number();
         let known = settings.rollout.as_ref().map_or(0, |decided| decided.number);
@@ -336,22 +337,22 @@ impl Lane {
         self.held.not_durable() > 0 && (self.record.spilled.count < settings.spill_limit || head())
     }
 
-    /// Returns the number of checks that can be made now: none during a read of spilled events,
-    /// whose bounds they would change, and at most the free room of the spill area, in case all
-    /// events are new.
+    /// Returns the number of checks that can be made now. During a read of spilled events this is
+    /// 0, because checks would change the bounds of the read. Otherwise it is at most the free room
+    /// of the spill area, because all checked events may be new.
     pub(super) fn check_room(&self, settings: &SequencerSettings) -> usize {
         if self.cold.page.is_some() {
             0
         } else if self.cold.stored_only.contiguous() {
-            // No check can be of a new event.
+            // None of the checked events can be new.
             usize::MAX
         } else {
             settings.spill_limit.saturating_sub(self.record.spilled.count) as usize
         }
     }
 
-    /// Returns whether the lane has something to write. Nothing is written during a load: the load
-    /// takes the job over, so the store would accept a write that ignores another partition's
+    /// Returns whether the lane has something to write. A lane writes nothing during a load: the
+    /// load takes the key over, so the store would accept a write that ignores another partition's
     /// changes.
     pub(super) fn wants_write(&self, settings: &SequencerSettings) -> bool {
         self.live()

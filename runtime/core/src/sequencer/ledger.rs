@@ -1,4 +1,4 @@
-//! Records the gaps of a lane in its job, from the time when their clock expires.
+//! Records the gaps of a lane in the key record, from the time when their clock expires.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Lane {
     /// Records that replay found a lost last event, which was requested since `since`.
     pub(super) fn record_tail(&mut self, sequence: u64, now: u64, since: u64) {
         let new = GapEntry::new(sequence, sequence, now.saturating_sub(since));
-        // An earlier record of the same event was lost; the event is recorded anew.
+        // An earlier record of the same event was lost; this call records the event again.
         self.record.gaps.withdraw_from(sequence);
         self.record.gaps.push(GapEntry { rounds: 1, known_since: since, ..new });
     }

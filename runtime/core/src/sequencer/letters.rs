@@ -9,7 +9,7 @@ use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::settings::OrderingMode;
 use crate::version::VersionName;
 
-/// A letter that belongs to no job's progress, and the delivery that ends with the letter.
+/// An orphan dead letter, which belongs to no key record, and the delivery that ends with it.
 #[derive(Debug)]
 pub(super) struct OrphanLetter {
     pub(super) letter: DeadLetter,

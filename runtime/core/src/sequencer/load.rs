@@ -9,9 +9,9 @@ use crate::job::{KeyRecord, KeySnapshot, KeyStatus};
 use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 
-/// The exclusive upper bound for the numbers of a `fifo` key: no key reaches it with a million
-/// events per second for half a million years. The remaining numbers cover everything that a lane
-/// may hold.
+/// The exclusive upper bound for the numbers of a `fifo` key. A key with a million events per second
+/// would not reach it in half a million years. The numbers above it cover everything that a lane may
+/// hold.
 const NUMBERS_END: u64 = u64::MAX - (1 << 40);
 
 impl Sequencer {
@@ -73,7 +73,7 @@ impl Sequencer {
         token: AttemptToken,
         loaded: Result<Option<Box<KeySnapshot>>, String>,
     ) {
-        // This counts answers that no lane waits for, too.
+        // An answer that no lane waits for ends the request, too.
         self.outstanding_loads.remove(token);
         let Some(index) = self.match_completion(token, |lane| Some(&mut lane.load)) else { return };
         if self.lanes[index].live() {
@@ -136,7 +136,7 @@ impl Sequencer {
             lane.state = loaded.state;
         }
         if lane.record.rollout == settings.rollout {
-            // All lanes share one copy of the decision.
+            // All lanes share one copy of the rollout.
             lane.record.rollout.clone_from(&settings.rollout);
         }
         if !ignore_newer {
@@ -186,7 +186,8 @@ impl Sequencer {
     }
 }
 
-/// Returns whether the fault `KeepRefusedState` left a state in a lane that waits for its job.
+/// Returns whether the fault `KeepRefusedState` left a state in a lane that waits for the key
+/// record.
 fn fault_keeps_state(lane: &Lane) -> bool {
     cfg!(feature = "faults") && lane.state.is_some()
 }

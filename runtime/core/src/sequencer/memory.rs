@@ -3,9 +3,9 @@
 //!
 //! At three quarters of the budget the intake stops, blocked lanes spill and idle lanes leave. The
 //! last quarter is for events already accepted. The memory that a turn, a load or a read of spilled
-//! events needs is known only afterwards. At the full budget, therefore, none of them starts while
-//! a commit or a publication is in progress. After that, turns start one at a time, and loads and
-//! reads start when no lane is ready. A long turn delays none of that.
+//! events needs is known only afterwards. At the full budget, therefore, no turn, load or read
+//! starts while a commit or a publication is in progress. After that, turns start one at a time, and
+//! loads and reads start when no lane is ready. A long turn delays none of these.
 
 use super::Sequencer;
 use super::lanes::LaneList;
@@ -85,10 +85,10 @@ impl Sequencer {
         }
     }
 
-    /// Evicts the state of a lane that waits for its turn or for a read of spilled events, if
-    /// memory is full and states of this size would fill it with one for each event of the window.
-    /// The lane is loaded again. Only a lane that has just committed is evicted, so that each
-    /// eviction follows progress.
+    /// Evicts the state of a lane that waits for its turn or for a read of spilled events. Does so
+    /// only if memory is full, and if one state of this size for each event of the window would
+    /// fill the memory. The lane is loaded again. Only a lane that has just committed is evicted,
+    /// so that each eviction follows progress.
     pub(super) fn evict_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.prefetch.max(1);

@@ -1,6 +1,6 @@
 //! The cold state of a lane: fields that most lanes do not need (all lanes need them if `gap.tail`
-//! is set). They are stored apart from the lane, because with a hundred thousand lanes the memory
-//! that each event touches costs the time.
+//! is set). They are stored apart from the lane: with a hundred thousand lanes, the time per event
+//! depends mainly on how much memory the event touches.
 
 use std::ops::{Deref, RangeInclusive};
 
@@ -17,7 +17,7 @@ pub(super) struct ColdState(Option<Box<ColdFields>>);
 pub(super) struct ColdFields {
     /// Deliveries of repeats that wait for their original event.
     pub(super) repeats: Vec<(u64, DeliveryNumber)>,
-    /// Deliveries that may be repeats of events in `rest`. The store compares them.
+    /// Deliveries that may be repeats of events in `stored_only`. The store compares them.
     pub(super) checks: Vec<SpillCheck>,
     /// The events that only the store's spill area has.
     pub(super) stored_only: SpillExtent,
@@ -34,9 +34,11 @@ pub(super) struct ColdFields {
     /// instance.
     pub(super) trapped: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
-    /// The generation under which the job was executed, if this instance does not know it yet.
+    /// The number of the rollout under which the key was executed, if this instance does not know
+    /// that rollout yet.
     pub(super) newer_rollout: Option<u64>,
-    /// The time to load the job again, because another partition had the job or may have it now.
+    /// The time to load the key record again, because another partition had the key or may have it
+    /// now.
     pub(super) reload_at: Option<u64>,
     /// The time to request a lost last event.
     pub(super) tail_at: Option<u64>,

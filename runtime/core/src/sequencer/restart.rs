@@ -7,8 +7,8 @@ use super::held::SpillCopy;
 use super::lane::{DeferredEvent, Lane, LaneMode, RunningTurn};
 
 impl Sequencer {
-    /// Discards everything that is not durable and restarts from the stored job. The events that
-    /// are not durable wait for the load as if they had just arrived.
+    /// Discards everything that is not durable and restarts from the stored key record. The events
+    /// that are not durable wait for the load as if they had just arrived.
     pub(super) fn restart_lane(&mut self, index: u32) {
         self.unwind(index);
         self.lanes[index].mode = LaneMode::Loading;
@@ -16,8 +16,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Yields the job, because another partition took it over. The lane takes the job back only
-    /// when its next event is here, or after `gap.timeout`, since the job's `next` may change
+    /// Yields the key, because another partition took it over. The lane takes the key back only when
+    /// the key's next event is here, or after `gap.timeout`, since the stored `next` may change
     /// without this owner's knowledge.
     pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
         self.unwind(index);

@@ -1,5 +1,5 @@
-//! Re-enqueues a lane after a change. Every part calls this after it has changed a lane: the lane
-//! enters the queues, lists and counts that it now belongs in. No other part must know these
+//! Re-enqueues a lane after a change. Every part calls this module after it has changed a lane: the
+//! lane enters the queues, lists and counts that it now belongs in. No other part must know these
 //! consequences.
 
 use super::Sequencer;

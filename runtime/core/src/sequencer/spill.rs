@@ -55,7 +55,7 @@ impl Sequencer {
     }
 
     pub(super) fn spill_read(&mut self, token: AttemptToken, read: Result<SpillPage, String>) {
-        // This counts answers that no lane waits for, too.
+        // An answer that no lane waits for ends the request, too.
         self.outstanding_pages.remove(token);
         let Some(index) = self.match_completion(token, |lane| Some(&mut lane.cold.get_mut()?.page))
         else {
@@ -75,7 +75,7 @@ impl Sequencer {
                 return;
             }
         };
-        // Events that are also in memory were spilled meanwhile, and `rest` does not count them.
+        // Events that are also in memory were spilled meanwhile; `stored_only` does not count them.
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
         let left = lane.cold.stored_only.count.saturating_sub(read as u64);
         match events.last() {
@@ -93,8 +93,8 @@ impl Sequencer {
                 self.unspill(index, sequence, event);
             }
         }
-        // Memory now knows the sequences that were read, so the checks against them are decided
-        // again.
+        // Memory now knows the sequences that were read, so the lane decides about the checks
+        // against them again.
         self.lanes[index].front = self.lanes[index].done;
         for check in self.lanes[index].cold.take_checks() {
             self.memory -= check.event.memory();
@@ -206,8 +206,7 @@ impl Sequencer {
     /// the `overflow` setting requires it.
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        // A lane that holds only checks has nothing to spill, but that does not mean that it is
-        // full.
+        // A lane that holds only checks has nothing to spill. It need not be full.
         let room =
             lane.record.spilled.count < self.settings.spill_limit || lane.can_spill(&self.settings);
         if self.settings.overflow != OverflowPolicy::DeadLetter
@@ -257,14 +256,14 @@ impl Sequencer {
 
     /// Watches a parked key that has reached its spill limit and therefore blocks the stream.
     /// Another partition's owner may have released the key, after the awaited event went to that
-    /// partition; this lane loads the job again.
+    /// partition. This lane therefore loads the key record again.
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if !lane.parked() || !lane.durable_but_full(&self.settings) {
             return;
         }
         // Events from replay or offers block nothing and will arrive again, so the lane drops them.
-        // Events of a `fifo` key stay, because their place depends on their time of arrival.
+        // Events of a `fifo` key stay, because their number depends on their time of arrival.
         let is_numbered_here = lane.ids.is_some();
         let is_dropped = |held: &HeldEvent| {
             held.delivery == 0 && held.copy == SpillCopy::None && !is_numbered_here

@@ -1,5 +1,5 @@
-//! The times at which lanes must be processed again. A lane has at most one valid entry. Invalid
-//! entries are dropped when they come due, so that setting and clearing cost nothing.
+//! The times at which lanes must be processed again. A lane has at most one valid entry. An invalid
+//! entry stays until it comes due, so that setting and clearing a timer need no search.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

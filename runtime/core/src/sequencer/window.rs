@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::event::DeliveryNumber;
 
-/// The lane of a delivery that no lane holds: its dead letter is being written.
+/// The value for a delivery that no lane holds, because its dead letter is being written.
 pub(super) const NO_LANE: u32 = u32::MAX;
 
 #[derive(Debug)]

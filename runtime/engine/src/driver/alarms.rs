@@ -1,5 +1,5 @@
-//! Logs what an operator must learn without asking: keys that are parked or unreadable, and events that become dead
-//! letters. This module reads committed batches and must never decide anything.
+//! Logs the incidents that an operator must notice: keys that are parked or unreadable, missing events, and events that
+//! become dead letters. This module reads committed batches and must never decide anything.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use ordain_core::{
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, shell_quoted, truncated};
 
-/// Lines per interval; further ones are only counted. A handler that fails for every key must not fill a disk with
-/// its log.
+/// Maximum number of log lines per interval. Further lines are only counted, because a handler that fails for every
+/// key must not fill the disk with log lines.
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -48,13 +48,14 @@ pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
             log_missing_event(stream, write, gap);
         }
     }
-    // Known letters come from repeated deliveries.
+    // A letter that the store already has comes from a repeated delivery.
     let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
     let free = batch.letters.iter().enumerate().filter(|(at, _)| !known(*at));
     free.for_each(|(_, letter)| log_dead_letter(stream, letter));
 }
 
-/// Returns the reason if a write parks its key. A write that only repeats the reason contains its time.
+/// Returns the reason if a write parks its key. A write that only repeats an earlier reason contains the time of that
+/// reason; the function then returns `None`.
 fn newly_parked(job: &KeyRecord) -> Option<&FailureInfo> {
     let parks = job.status == KeyStatus::Parked;
     job.failure.as_deref().filter(|trouble| parks && trouble.since == 0)
@@ -75,7 +76,8 @@ fn log_parked_key(stream: &str, write: &KeyWrite, trouble: &FailureInfo) {
     );
 }
 
-/// Returns the gap that a write gives up requesting. A write that only repeats the gap contains its time.
+/// Returns the gap if a write ends the requests for its events. A write that only repeats an earlier gap contains the
+/// time of that gap; the function then returns `None`.
 fn newly_waiting(job: &KeyRecord) -> Option<&GapEntry> {
     job.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
@@ -104,7 +106,7 @@ pub(super) fn log_unreadable_spill(stream: &str, key: &str, error: &str) {
         stream,
         key = %escape_invisible(key),
         error = %shortened(error),
-        "spilled events of the key unreadable; its events become dead letters"
+        "spilled events of the key unreadable; the events of the key become dead letters"
     );
 }
 

@@ -10,23 +10,24 @@ pub enum DriverError {
     Fenced,
     /// The store is not in the state in which this process left it.
     #[error(
-        "the store went back in time in shard {shard}: {detail}. Was it restored from a backup, \
-         or written by another copy? Start again to continue from its present state"
+        "the store went back in time in shard {shard}: {detail}. Was the store restored from a backup, \
+         or did a copy of this process write to it? Start again to continue from the present state of \
+         the store"
     )]
     StoreRolledBack {
         /// The shard.
         shard: u32,
-        /// The expected and the found number.
+        /// The expected last commit, and the state of the store.
         detail: String,
     },
     /// The store failed.
     #[error("the store failed")]
     Store(#[from] StoreError),
-    /// A key is full, and no later event can resolve that.
+    /// A key holds as many events as `spill_limit` allows, and no later event can resolve that.
     #[error(
-        "key {key:?} is stopped at event {event} with as many events behind it as `spill_limit` \
-         allows, and `overflow = \"pause\"` lets no other event in: fix the cause (`ordain keys why`) \
-         or raise spill_limit, then run again"
+        "key {key:?} is stopped at event {event}, and the store holds as many later events of the key \
+         as `spill_limit` allows. `overflow = \"pause\"` lets no other event in: fix the cause \
+         (`ordain keys why`) or raise `spill_limit`, then run again"
     )]
     KeyFull {
         /// The key.

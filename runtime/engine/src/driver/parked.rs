@@ -1,8 +1,8 @@
 //! Finds the keys that a failure has parked under another handler version, so that this version retries them. The
 //! sequencer finds keys in memory itself; this module finds the keys in the store.
 //!
-//! The sequencer decides what happens to each key. The search therefore repeats until the store shows no such key,
-//! and then records the number of the decision. No start searches again until another decision is made.
+//! The sequencer decides what happens to each key. The search therefore repeats until the store shows no such key.
+//! The search then records the number of the rollout, and no start searches again before the next rollout.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use ordain_util::backoff::Backoff;
 
 /// Keys in one page.
 const KEY_PAGE_LIMIT: usize = 256;
-/// Key records that are read in one step, and the pause after a step as a multiple of its duration. The pause leaves
-/// the store to others.
+/// Number of key records that the search reads in one step, and the pause after a step as a multiple of the step's
+/// duration. During the pause, the store is free for other requests.
 const KEY_RECORDS_PER_STEP: usize = 1_000;
 const PAUSE_FACTOR: u32 = 3;
 /// Limits the searches of this process to one at a time.
@@ -37,7 +37,7 @@ const PASS_LIMIT: u32 = 16;
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl ParkedSearch {
-    /// Starts the search, if a decision is given.
+    /// Starts the search, if a rollout is given.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
@@ -104,7 +104,7 @@ impl ParkedSearchTask {
                     );
                 }
                 if self.pages.is_closed() {
-                    // Another decision was made meanwhile.
+                    // Another rollout has begun meanwhile.
                     return;
                 }
                 let value = Bytes::copy_from_slice(generation.as_bytes());

@@ -30,7 +30,7 @@ pub struct DriverConfig {
     pub turns: TurnQueueHandle,
     /// The channel to the publisher.
     pub publisher: mpsc::Sender<CommittedBatch>,
-    /// The partition's data for the publisher, with its tenure.
+    /// The partition's data for the publisher, with the ownership of the partition.
     pub handle: Arc<PartitionHandle>,
     /// Messages that an earlier process left in the outbox and that are being published.
     pub backlog: Vec<Input>,

@@ -28,7 +28,7 @@ const LOAD_LIMIT: usize = 2;
 /// Maximum number of concurrent reads of spilled events. The size of their results is not known in advance.
 const SPILL_READ_LIMIT: usize = 4;
 
-/// Maximum number of shards that the text of a log line names. The record of the line names all.
+/// Maximum number of shards that the text of a log line names. The CloudEvent in the line names all shards.
 const LOGGED_SHARD_LIMIT: usize = 16;
 
 /// A request to the store whose answer is outstanding.
@@ -43,7 +43,7 @@ pub(super) enum StoreReply {
     Input(Input),
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
-    /// The answer to a load of several jobs, and the requests for which the load had no room.
+    /// The answer to a load of several key records, and the requests for which the load had no room.
     Loaded(Vec<Input>, Vec<(AttemptToken, Key)>),
     /// The answer to a read of spilled events.
     SpillRead(Input),
@@ -91,7 +91,7 @@ impl Driver {
         let rewound = self.sequencer.stats().recommitted;
         let again = rewound - std::mem::replace(&mut self.rollback_tracker.logged, rewound);
         for waiting in self.rollback_tracker.waiting_checks.drain(..) {
-            // The receiver is gone if its strand was given up.
+            // The receiver is gone if its outbox cursor was abandoned.
             let _ = waiting.send(());
         }
         let lost = std::mem::take(&mut self.rollback_tracker.lost_commits);

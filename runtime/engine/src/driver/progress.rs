@@ -10,13 +10,14 @@ use ordain_store::Partition;
 use ordain_util::gauge::BacklogGauge;
 use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO_COMMIT_SECONDS};
 
-/// Producers' times further in the past are left out of [`CommitHistograms::publish_to_commit`]: they belong to old events that
-/// are read again, or are not times at all. One of them would outweigh a million others in the sum.
+/// Oldest producer's time that [`CommitHistograms::publish_to_commit`] includes. Older times belong to old events that
+/// are read again, or are not times at all. A single older time would outweigh a million others in the sum.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
-/// Times further in the future are left out as well; other future times count as now, because clocks differ.
+/// The histogram also leaves out times further in the future than this. Other future times count as now, because
+/// clocks differ.
 const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
 
-/// Figures that a driver writes and others read.
+/// Figures that a driver writes, and that metrics and status reports read.
 #[derive(Debug)]
 pub struct PartitionMetrics {
     partition: Partition,
@@ -24,8 +25,8 @@ pub struct PartitionMetrics {
     commit_histograms: Mutex<CommitHistograms>,
     /// Events that wait for delivery in the broker or in the store.
     pub lag: Arc<BacklogGauge>,
-    /// Events received over HTTP and not yet published to the broker: those of this partition, and those without a
-    /// known partition.
+    /// Events received over HTTP and not yet published to the broker: first the events of this partition, then the
+    /// events without a known partition.
     pub inbox: [Arc<BacklogGauge>; 2],
     /// Number of events that this process put into the store for the partition and that the store lost before they
     /// were read.
@@ -34,7 +35,7 @@ pub struct PartitionMetrics {
     is_idle: AtomicBool,
 }
 
-/// The figures of the current driver, and the sum of those before it.
+/// The figures of the current driver, and the sum over all earlier drivers.
 #[derive(Debug, Default)]
 struct AccumulatedStats {
     current: Stats,

@@ -1,4 +1,4 @@
-//! Tracks the deliveries of a source that are not acknowledged, and the checkpoint of those that are.
+//! Tracks the unacknowledged deliveries of a source, and the checkpoint of the acknowledged deliveries.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub(super) struct DeliveryTracker {
     checkpoint_name: Option<String>,
     /// The channel of acknowledgements to a source that tracks them itself.
     acknowledgements: Option<watch::Sender<AckProgress>>,
-    /// The generation of the connection over which deliveries arrive.
+    /// The epoch of the subscription from which deliveries arrive.
     subscription_epoch: u64,
     /// Number of deliveries over earlier connections.
     earlier_deliveries: DeliveryNumber,
@@ -72,8 +72,8 @@ impl DeliveryTracker {
         self.fingerprints.extend(print);
     }
 
-    /// Switches to another connection if `generation` is new, and returns whether it is. Unacknowledged deliveries of
-    /// the previous connection arrive again.
+    /// Switches to another subscription if `generation`, its epoch, is new. Returns whether it is. Unacknowledged
+    /// deliveries of the previous subscription arrive again.
     pub(super) fn switch_subscription(&mut self, generation: u64) -> bool {
         let is_new = generation != self.subscription_epoch;
         if is_new {

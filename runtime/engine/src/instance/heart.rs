@@ -86,7 +86,7 @@ struct MembershipSnapshot {
     table: Arc<MembershipTable>,
 }
 
-/// The tenures that may still be active.
+/// The ownerships that may still be active.
 type OwnershipRegistry = Arc<Mutex<Vec<Weak<Ownership>>>>;
 
 struct HeartbeatTask {
@@ -209,15 +209,15 @@ impl Heartbeat {
         self.trigger.notify_one();
     }
 
-    /// Returns a new tenure. It ends as soon as this instance learns that another one owns its lease, before the
-    /// instance acts on the table in any other way.
+    /// Returns a new ownership. The ownership ends as soon as this instance learns that another instance has the
+    /// lease, before this instance acts on the table in any other way.
     pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
         let tenure = Arc::new(Ownership::new(self.lease_until.clone()));
         lock(&self.ownerships).push(Arc::downgrade(&tenure));
         tenure
     }
 
-    /// Records the lease on which a tenure depends, and evaluates it against the newest table.
+    /// Records the lease on which an ownership depends, and evaluates the ownership against the newest table.
     pub(crate) fn record_lease(&self, tenure: &Ownership, partition: &Partition, epoch: u64) {
         tenure.record_lease(partition.clone(), epoch);
         let MembershipSnapshot { requested_at: asked, table } = self.table.borrow().clone();
@@ -238,7 +238,7 @@ impl Drop for Heartbeat {
 impl HeartbeatTask {
     async fn run(mut self) {
         loop {
-            // A response that took longer than the lease does not extend it.
+            // A response that took longer than the lease does not extend the lease.
             let is_on = self.lease_until.borrow().is_none_or(|until| Instant::now() < until);
             if is_on {
                 tokio::select! {
@@ -251,7 +251,7 @@ impl HeartbeatTask {
                 if self.throttle.allow() {
                     tracing::warn!(
                         %error,
-                        "heartbeat not written; other instances may take over the partitions of this one"
+                        "heartbeat not written; other instances may take over the partitions of this instance"
                     );
                 }
                 sleep(HEARTBEAT_INTERVAL).await;

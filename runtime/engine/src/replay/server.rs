@@ -27,7 +27,7 @@ const QUERY_CONCURRENCY: usize = 4;
 const FAILURE_LIMIT: usize = 4;
 /// Queries of a partition at one time.
 const QUERY_LIMIT: usize = 64;
-/// Time limit of a query, including its wait for other queries; longer if one answer may take longer.
+/// Time limit of a query, including its wait for other queries. The limit is longer if a single answer may take longer.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The reason for a query that ended early.
 const OVERLOADED_REASON: &str = "the server is overloaded";
@@ -164,7 +164,7 @@ impl ReplayClient {
                 if !self.has_answered_since(since) {
                     // The request below must not wait for the permits held here.
                     drop((permits, answers));
-                    // The server may fail only for the first sequences, so try the last one.
+                    // The server may fail only for the first sequences, so request the last missing sequence.
                     let other = self.request(key.clone(), last_missing(missing));
                     let _ = timeout_at(deadline, other).await;
                 }
@@ -254,14 +254,14 @@ impl ReplayClient {
     }
 }
 
-/// The result of a request: the event, or `None` if the server does not have it. After an error the request is worth
-/// repeating.
+/// The result of a request: the event, or `None` if the server does not have it. After an error, a repeated request
+/// may succeed.
 type FetchResult = Result<Option<Event>, FetchError>;
 
 /// The permits of a request: of its host, and of the process.
 type RequestPermits = [OwnedSemaphorePermit; 2];
 
-/// The reason why a request brought no event, and another attempt may.
+/// The reason why a request returned no event, although another attempt may return it.
 enum FetchError {
     /// There was no answer, or the server cannot answer now.
     Unavailable(String),

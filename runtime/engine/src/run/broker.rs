@@ -1,4 +1,5 @@
-//! The broker of a configuration: declares or checks what streams and sinks need there, before anything else starts.
+//! The broker of a configuration: declares or checks the exchanges and queues of streams and sinks, before anything
+//! else starts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +22,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings that the broker is unavailable.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Declares what streams need, and opens the exchange sinks, as soon as the broker is available: within `patience`,
-/// or without a limit.
+/// Declares the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is available:
+/// within `patience`, or without a limit.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -62,7 +63,7 @@ pub(super) async fn prepare(
     Ok(())
 }
 
-/// Retries an action while only the unavailable broker prevents it, until a time or for ever.
+/// Retries an action while it fails only because the broker is unavailable, until a time or without a limit.
 async fn retry_until_available<T>(
     until: Option<Instant>,
     work: impl AsyncFn() -> Result<T, BrokerError>,

@@ -8,7 +8,7 @@ use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig};
 use ordain_store::Store;
 
-/// Adds the sinks that are streams, and numbers the sinks of lines that need it.
+/// Adds the sinks that are streams, and enables numbering for the file sinks whose messages need numbers.
 pub(super) fn add_sequenced_sinks(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

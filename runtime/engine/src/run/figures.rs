@@ -135,7 +135,7 @@ impl RunStatus {
         report
     }
 
-    /// Releases the store, which closes when its last user is gone.
+    /// Releases the store, which closes when its last user releases it.
     pub fn release_store(&self) {
         self.lock().store = None;
     }

@@ -1,5 +1,5 @@
-//! The files of a configuration. All are opened before anything is read or written, and no file may be both read and
-//! written, or written by two sinks, under whatever names.
+//! The files of a configuration. All are opened before anything is read or written. No file may be both read and
+//! written, or written by two sinks, even under different names.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, Metadata};

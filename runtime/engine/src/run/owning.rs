@@ -46,7 +46,7 @@ struct OwnedPartition {
 /// A lease that this instance has released.
 struct ReleasedLease {
     epoch: u64,
-    /// The time of the store's answer; `None` before that.
+    /// The time when the store confirmed the release; `None` before the store has answered.
     answered_at: Option<Instant>,
 }
 
@@ -105,8 +105,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Claims, drives and releases partitions until the requested end; with `once`, until all have been driven to
-    /// their end. Returns the number of messages that are left unpublished.
+    /// Claims, drives and releases partitions until the requested end; with `once`, until the drivers of all partitions
+    /// have reached their end. Returns the number of messages that are left unpublished.
     pub(super) async fn run(
         mut self,
         mut shutdown: watch::Receiver<bool>,
@@ -156,8 +156,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Returns whether all partitions rest and no event is on its way between them. The partitions are checked one
-    /// after the other. If no event was added in the meantime, each has rested until the last check.
+    /// Returns whether all partitions rest and no event is on its way between them. The function checks the partitions
+    /// one after the other. If no event was added to a queue meanwhile, each partition has rested until the last check.
     fn all_idle(&self, all: &BTreeSet<Partition>) -> bool {
         let feeds = &self.factory.notifiers;
         let (before, was_empty) = feeds.writes();
@@ -187,13 +187,13 @@ impl<'a> PartitionManager<'a> {
         self.heartbeat.set_broker_health(reach);
         if reach == BrokerHealth::Lost {
             tracing::warn!(
-                "broker unreachable for longer than the lease: instances that reach it take over the \
-                 partitions of this one"
+                "broker unreachable for longer than the lease: instances that reach the broker take over the \
+                 partitions of this instance"
             );
         }
     }
 
-    /// Releases partitions that left the share, and requests the leases of those that joined it.
+    /// Releases partitions that left the share, and requests the leases of partitions that joined the share.
     fn rebalance(&mut self, all: &BTreeSet<Partition>) -> Result<(), RunError> {
         if self.is_ending {
             return Ok(());
@@ -213,7 +213,7 @@ impl<'a> PartitionManager<'a> {
                 tracing::info!(
                     stream = &*partition.stream,
                     partition = partition.number,
-                    "handing the partition over to another instance"
+                    "partition left the share of this process: handing it over to another instance"
                 );
                 mine.ownership.advance_to(OwnershipPhase::Draining);
             }
@@ -227,8 +227,8 @@ impl<'a> PartitionManager<'a> {
                 _ => self.request_lease(partition),
             }
         }
-        // Release leases that are ours without our knowledge, after the store went back in time or received a request
-        // twice.
+        // Release leases that the store has recorded for this instance and that this instance does not know: the store
+        // went back in time or received a request twice.
         for (partition, lease) in &table.leases {
             let is_known = self.owned.contains_key(partition)
                 || self.retry_at.contains_key(partition)
@@ -270,7 +270,7 @@ impl<'a> PartitionManager<'a> {
         let lease = Duration::from_millis(self.factory.loaded.config.runtime.lease.0);
         let patience =
             member.valid_for.map_or(lease, |lasts| lease.max(lasts)) + HOLDER_GRACE_PERIOD;
-        // If two instances need all partitions, only the one with the higher id gives up.
+        // If two instances need all partitions, only the instance with the higher id gives up.
         let gives_up = !alone || holder < self.heartbeat.id();
         if gives_up && self.started.elapsed() > patience {
             return Err(RunError::Store(StoreError::InUse(format!(

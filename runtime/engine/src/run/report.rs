@@ -77,7 +77,7 @@ impl HeldTotals {
 }
 
 impl RunReport {
-    /// Returns whether any event is not settled with effect, for which `--strict` fails.
+    /// Returns whether any event is not settled with effect. A run with `--strict` then fails.
     pub fn has_problems(&self) -> bool {
         self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(HeldTotals::has_any)
     }

@@ -111,7 +111,7 @@ impl PartitionFactory<'_> {
         let [of_partition, of_none] = &progress.inbox;
         let waiting = |partition: &Partition, claim, waits| {
             let queue = self.queue_options(partition, claim, config.inbox, progress);
-            // A process without an ingress detects the events of others a little later.
+            // A process without an ingress detects the events of other processes a little later.
             let others = queue.has_other_writers && self.loaded.config.ingress.is_some();
             let waits = Some(Arc::clone(waits));
             QueueOptions {
@@ -127,7 +127,7 @@ impl PartitionFactory<'_> {
             let unplaced = unrouted_queue(&target.partition.stream, config.partitions);
             unknown = match self.store.claim(&unplaced, target.claim.epoch).await {
                 Ok(claimed) => Some(waiting(&unplaced, claimed.claim, of_none)),
-                // Another process owns the partition by now; this one will be notified.
+                // Another process owns the partition by now, and this process is about to learn that.
                 Err(StoreError::InUse(_)) => None,
                 Err(error) => return Err(error.into()),
             };
@@ -135,8 +135,8 @@ impl PartitionFactory<'_> {
         let in_order = stream.ordering == OrderingMode::Fifo;
         let key = &config.key;
         let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
-        // Offer half of the events that are recognised by their ids, because others arrive before the copies do. Also
-        // leave room for the ids of all events that the broker may redeliver.
+        // Offer at most half as many events as the stream recognises by their ids, because other events arrive before
+        // the copies of the offered events. Also leave room for the ids of all events that the broker may redeliver.
         let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
         let most = (window / 2).min(window - stream.source.prefetch());
@@ -226,13 +226,13 @@ impl PartitionFactory<'_> {
         match (checkpoint, position) {
             (Some(_), None) if !lost_in.is_empty() => tracing::warn!(
                 stream = %name, path = %path.display(), shards = ?lost_in,
-                "the store went back in time and lost commits in these shards that the checkpoint of the file names: \
-                 reading the file from its beginning; {}",
+                "the store went back in time and lost commits on which the checkpoint of the file depends, in these \
+                 shards: reading the file from its beginning; {}",
                 ordain_store::checkpoint::reread_advice(stream.ordering)
             ),
             (Some(_), None) => tracing::warn!(
                 stream = %name, path = %path.display(),
-                "file differs from the one of the last run in the part that was read: reading it from its \
+                "the part of the file that the last run read has changed: reading the file from its \
                  beginning; {}", ordain_store::checkpoint::reread_advice(stream.ordering)
             ),
             (_, Some(FilePosition { line, .. })) => {
@@ -241,7 +241,7 @@ impl PartitionFactory<'_> {
             (None, None) => {}
         }
         if !lost_in.is_empty() {
-            // Later commits with the numbers of the lost ones must not make the old checkpoint look valid.
+            // Later commits get the numbers of the lost commits. They must not make the old checkpoint look valid.
             let nothing_read = ReadFingerprint::new(b"", &TailFingerprint::new(0, b""));
             let beginning = Checkpoint::new(
                 FilePosition::default(),
@@ -254,7 +254,7 @@ impl PartitionFactory<'_> {
                 let breaks = self.store.disconnects();
                 self.store.put_checkpoint(&target.partition, target.claim, breaks, &beginning).await
             };
-            // Under another claim the checkpoint is not needed.
+            // If another owner has claimed the partition, the checkpoint is not needed.
             while !put().await? && !target.ownership.is_lost() {
                 tokio::time::sleep(CHECKPOINT_RETRY_DELAY).await;
             }

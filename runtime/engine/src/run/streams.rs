@@ -33,7 +33,7 @@ const OUTBOX_PAGE_COMMITS: usize = 64;
 /// Time between two warnings that a partition waits.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns the number of batches that may wait for the publisher: the sequencers allow no more to be unpublished.
+/// Returns the number of batches that may wait for the publisher: the sequencers allow no more unpublished batches.
 pub(super) fn unpublished_batch_limit(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.sequencer_settings(stream, &partition_share(config, stream, 0, None));
@@ -78,7 +78,8 @@ pub(super) async fn check_backlog(
                     stream = &*stream,
                     partition = number,
                     events = waiting,
-                    "events wait for a stream that is not configured; they are kept until it is configured again"
+                    "events wait for a stream that is not configured; the store keeps them until the stream is \
+                     configured again"
                 );
             }
             for shard in 0..store.shards() {
@@ -102,8 +103,8 @@ pub(super) async fn check_backlog(
     Ok(())
 }
 
-/// Returns the size limit of left-over messages that may wait for exchanges, in bytes. A process has no more than
-/// that in memory when it dies, unless it had other settings.
+/// Returns the size limit of left-over messages that may wait for exchanges, in bytes. A process that dies has left at
+/// most as many bytes of messages, unless it had other settings.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }

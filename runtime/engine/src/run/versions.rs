@@ -1,5 +1,5 @@
 //! Handler versions during a run: monitors the folder of handlers, loads new files while others run, offers versions,
-//! and follows the decisions in the store.
+//! and follows the rollouts in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -37,7 +37,7 @@ const FOLDER_SCAN_INTERVAL: Duration = Duration::from_secs(2);
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Delay between a notification and the scan, which collects changes that belong together.
 const DEBOUNCE_DELAY: Duration = Duration::from_millis(50);
-/// Time between two warnings that the folder cannot be read, or that no version can be decided on.
+/// Time between two warnings that the folder cannot be read, or that no rollout can be written.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The future result of a load.
@@ -58,13 +58,13 @@ pub(super) struct RolloutController<'a> {
 /// The known state of a stream's rollout.
 #[derive(Default)]
 struct RolloutState {
-    /// The highest known generation.
+    /// The highest known rollout number.
     newest_number: u64,
-    /// The decision for this instance's own offer, or the decision at the start of this instance: this instance may
-    /// return from it to a lower version.
+    /// The rollout from which this instance may return to a lower version: the rollout of the version that this
+    /// instance offers, or the rollout that this instance found at its start.
     revertible: Option<Arc<Rollout>>,
     has_begun: bool,
-    /// The time since which the decided version is missing here.
+    /// The time since which this instance lacks the version of the rollout.
     missing_since: Option<Instant>,
 }
 
@@ -271,7 +271,7 @@ impl<'a> RolloutController<'a> {
                 let instead = self.handlers.offered_build(&file.name);
                 let instead = instead.map_or_else(
                     || "no stream names it".to_owned(),
-                    |build| format!("{} is offered, which is not lower", build.version),
+                    |build| format!("version {} is offered, and it is not lower", build.version),
                 );
                 let handler = &**handler.version();
                 tracing::info!(handler, "handler version usable but not offered: {instead}");
@@ -280,8 +280,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Handles a key that was executed under an unknown decision. The decision will appear in the table, unless the
-    /// store went back in time and lost it.
+    /// Handles a key that was executed under an unknown rollout. The rollout will appear in the table, unless the
+    /// store went back in time and lost the rollout.
     async fn refresh_decisions(&mut self) {
         let Ok(table) = self.store.table().await else {
             tokio::time::sleep(STORE_RETRY_DELAY).await;
@@ -297,8 +297,8 @@ impl<'a> RolloutController<'a> {
         self.table = Arc::new(table);
     }
 
-    /// Makes the decisions that are due, and follows those in the table. Returns the time of the next attempt if the
-    /// store did not answer.
+    /// Writes the rollouts that are due, and follows the rollouts in the table. Returns the time of the next attempt
+    /// if the store did not answer.
     async fn decide_all(&mut self) -> Option<Instant> {
         let handlers = Arc::clone(self.handlers);
         let offers = handlers.offered_builds();
@@ -342,7 +342,8 @@ impl<'a> RolloutController<'a> {
                 tracing::error!(
                     stream = &**stream,
                     generation = seen.newest_number,
-                    "no further version can be decided on: another program has written to the store"
+                    "rollout numbers used up, so the handler version cannot change any more: another program has \
+                     written to the store"
                 );
             }
             let new = next_rollout(&known);
@@ -350,11 +351,11 @@ impl<'a> RolloutController<'a> {
             if let Some(new) = new {
                 let before = decided.as_ref().map_or(0, |decided| decided.number);
                 match self.store.decide(stream, before, &new).await {
-                    // The next table contains this decision, or that of another instance.
+                    // The next table contains this rollout, or that of another instance.
                     Ok(_) => self.membership.trigger(),
                     Err(error) => {
                         if self.decision_throttle.allow() {
-                            tracing::warn!(%error, "decision on a handler version not written; retrying");
+                            tracing::warn!(%error, "rollout of a handler version not written; retrying");
                         }
                         again = Some(Instant::now() + STORE_RETRY_DELAY);
                     }
@@ -374,7 +375,7 @@ impl<'a> RolloutController<'a> {
         again
     }
 
-    /// Switches a stream to the decided version, or records why that version is missing.
+    /// Switches a stream to the version of its rollout, or records why this instance lacks that version.
     fn apply_decision(
         &self,
         stream: &Arc<str>,
@@ -410,7 +411,7 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Returns the reason why the decided version is missing here.
+    /// Returns the reason why this instance lacks the version of a rollout.
     fn missing_reason(&self, name: &str, decided: &Rollout) -> String {
         let dir = self.loaded.config.plugins.dir.display();
         let of_another = || {
@@ -430,8 +431,9 @@ impl<'a> RolloutController<'a> {
                 match catalog.load_result(&file.path) {
                     Some(Ok(found)) if found.version == decided.build.version => {
                         return format!(
-                            "{path} has another content (SHA-256 {:.12}…) than the version that was decided on \
-                             ({:.12}…): copy that file, or give this one a higher version",
+                            "{path} has another content (SHA-256 {:.12}…) than the file of the rollout \
+                             ({:.12}…): copy the rollout's file from another instance, or give this file a higher \
+                             version",
                             found.digest, decided.build.digest
                         );
                     }

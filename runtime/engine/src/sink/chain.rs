@@ -2,8 +2,9 @@
 //! and queues them for a stream.
 //!
 //! Each destination has a task of its own, so that a blocked destination delays no other. A file has no task, because
-//! its messages are written in the order of its marks. The task gives all messages to the store that have arrived in
-//! the meantime. It must keep the order of each outbox; the messages of different outboxes are independent.
+//! its messages are written in the order of its marks. In each call, the task passes all messages to the store that
+//! have arrived since the last call. It must keep the order of each outbox; the messages of different outboxes are
+//! independent.
 
 mod belt;
 mod strand;
@@ -48,7 +49,8 @@ pub(crate) struct SequencedSink {
     destination: Destination,
     /// The messages of the run that is being gathered.
     gathered: Vec<OutboundMessage>,
-    /// The channel to the task. It is bounded by the limit of the outbox, which has all its messages.
+    /// The channel to the task. The limit of the outbox also limits this channel, because the outbox has all its
+    /// messages.
     input: UnboundedSender<DestinationBatch>,
     start: Option<(SequenceAssigner, UnboundedReceiver<DestinationBatch>)>,
 }

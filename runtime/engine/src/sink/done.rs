@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct PublishWatermark {
     through: AtomicU64,
-    /// Marks that may not be durable yet, each with the commit through which it applies and the last commit at the
-    /// time: the oldest such mark, and the newest.
+    /// The oldest and the newest mark that may not be durable yet. Each has the commit through which the mark applies,
+    /// and the last commit when the mark was written.
     pending_marks: Mutex<[Option<(u64, u64)>; 2]>,
-    /// Through which commit the last mark went; [`HAS_FILES`] once a mark named a file.
+    /// The commit through which the last mark applies; [`HAS_FILES`] once a mark named a file.
     last_mark: AtomicU64,
 }
 
-/// Stands for a shard whose marks name files: a mark must not be repeated without the lengths of its files.
+/// The value for a shard whose marks name files. Such a mark must not be repeated without the lengths of its files.
 const HAS_FILES: u64 = u64::MAX;
 
 impl PublishWatermark {
@@ -30,8 +30,8 @@ impl PublishWatermark {
         self.last_mark.fetch_max(if has_files { HAS_FILES } else { through }, Ordering::SeqCst);
     }
 
-    /// Returns through which commit to mark the outbox once more after lost commits were repeated, since their
-    /// messages are in the outbox again.
+    /// Returns the commit through which the outbox must be marked once more after lost commits were repeated. The
+    /// messages of these commits are in the outbox again.
     pub fn mark_to_repeat(&self) -> Option<u64> {
         let marked = self.last_mark.load(Ordering::SeqCst);
         (marked != 0 && marked != HAS_FILES).then_some(marked)

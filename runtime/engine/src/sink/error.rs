@@ -27,8 +27,8 @@ pub enum PublisherError {
     },
     /// A dead letter was committed for forwarding, and the configuration no longer has a sink for it.
     #[error(
-        "stream {stream} has a committed dead letter of key {key:?}, event {sequence}, to be \
-         forwarded, and no `dead_letter`: set it again until the letter is published"
+        "stream {stream} must forward a committed dead letter of key {key:?}, event {sequence}, but \
+         its `dead_letter` is not set: set it again until the letter is published"
     )]
     NoLetterSink {
         /// The stream.
@@ -52,11 +52,11 @@ pub enum PublisherError {
         /// The shard.
         shard: u32,
     },
-    /// The store has numbers of a newer owner, and there is none.
+    /// The store has numbers of a newer owner, but no newer owner exists.
     #[error(
-        "stream {stream}: the store has numbers for {to} in shard {shard} from an owner whose epoch is above \
-         that of this one, which owns the partition. A part of the store was removed or restored: restore the \
-         rest as well, or give the stream another name"
+        "stream {stream}: shard {shard} of the store has numbers for {to} from an owner with a higher epoch than \
+         this process, but this process owns the partition. A part of the store was removed or restored: restore \
+         the rest as well, or give the stream another name"
     )]
     Fenced {
         /// The stream.

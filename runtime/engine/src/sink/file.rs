@@ -2,8 +2,9 @@
 //!
 //! The store records the file's length together with the removal of the messages from the outbox. A process that died
 //! before the store recorded them has written the lines beyond that length. The next start truncates these lines and
-//! publishes them again from the outbox. If the outbox lacks one of them, the store is at an earlier time than the
-//! file, and nothing is truncated: consumers may have read these lines, and they would never be published again.
+//! publishes them again from the outbox. If the outbox lacks the message of such a line, the store is at an earlier
+//! time than the file, and Ordain truncates nothing: consumers may have read these lines, and the store could never
+//! publish them again.
 //! Another file in its place is never truncated either.
 
 use std::borrow::Cow;
@@ -58,8 +59,8 @@ impl FileSinkRecovery {
         self.file_length > self.sink.tail.end()
     }
 
-    /// Truncates the file to the length in the store, if every message beyond that length is in the outbox, whose
-    /// message ids are `unpublished`. The truncation also removes lines of other programs.
+    /// Truncates the file to the length in the store, if every message beyond that length is in the outbox.
+    /// `unpublished` has the ids of the messages in the outbox. The truncation also removes lines of other programs.
     pub(crate) fn finish(self, unpublished: &HashSet<String>) -> io::Result<FileSink> {
         let Self { mut sink, file_length: present } = self;
         let length = sink.tail.end();
@@ -82,7 +83,7 @@ impl FileSinkRecovery {
         tracing::warn!(
             path = %sink.path.display(), lines = lost,
             "THE STORE WENT BACK IN TIME: it lacks the last messages of the file and cannot publish them \
-             again. Was an older copy of its folder restored? These messages stay in the file, and new \
+             again. Was an older copy of the store's folder restored? These messages stay in the file, and new \
              messages are written after them"
         );
         Ok(sink)
@@ -90,8 +91,8 @@ impl FileSinkRecovery {
 }
 
 impl FileSink {
-    /// Opens the file, given the store's mark for it. Without a mark, the file's contents stay and messages are
-    /// written after them.
+    /// Opens the file, given the store's mark for it. Without a mark, the contents of the file stay, and new messages
+    /// are written after these contents.
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_create(path)?;
         let metadata = file.metadata()?;
@@ -113,8 +114,8 @@ impl FileSink {
             Some(published) if !is_published(&published, &file, inode)? => {
                 tracing::warn!(
                     path = %path.display(), bytes = present,
-                    "file differs from the one of the last run: nothing of it is removed, and new messages \
-                     are written at its end"
+                    "sink file is not the file of the last run: Ordain removes nothing from it, and writes new \
+                     messages at its end"
                 );
                 present
             }

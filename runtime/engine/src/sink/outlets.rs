@@ -1,4 +1,4 @@
-//! All sinks of a process by name. The contents of a run are collected here and sent together.
+//! All sinks of a process by name. This module collects the contents of a run and sends them together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -49,7 +49,7 @@ pub(crate) struct Sinks {
     exchanges: BTreeMap<String, ExchangeSink>,
     /// Sinks whose messages pass through the store, one for each destination.
     sequenced: Vec<SequencedSink>,
-    /// By sink: the index of its chain, and of its exchange within the chain.
+    /// By sink: the index in `sequenced`, and the index of the sink's exchange in that sequenced sink.
     routes: BTreeMap<String, (usize, usize)>,
     /// Number of contents of the current run that tasks publish.
     unconfirmed_count: usize,

@@ -3,7 +3,7 @@
 //!
 //! The publisher is one task, because the length of a file that several partitions write to must be stored in the
 //! same order as its contents. Exchanges have tasks of their own: an exchange that accepts nothing delays only its
-//! own shard, until the outbox is full, except that the marks of a file are recorded in order.
+//! own shard, until the outbox is full. As an exception, the publisher records the marks of a file in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -40,9 +40,9 @@ pub struct PartitionHandle {
     /// The channel to the driver, which is notified when everything of a shard up to a commit is published and marked
     /// as done.
     pub completions: mpsc::Sender<Completion>,
-    /// The tenure in which the messages may be published.
+    /// The ownership under which the messages may be published.
     pub ownership: Arc<Ownership>,
-    /// For each shard, the last commit that the claim found.
+    /// For each shard, the number of the last commit before this claim.
     pub claimed_commits: Box<[u64]>,
     /// For each shard, the commit through which everything is durably done.
     pub watermarks: Box<[PublishWatermark]>,
@@ -109,8 +109,8 @@ pub(crate) struct OutboxBacklog {
     pub shard: u32,
     /// The commits with their messages.
     pub entries: Vec<OutboxEntry>,
-    /// Receives the number of messages once they are sent to the sinks, before anything that the partition's driver
-    /// will commit.
+    /// Receives the number of messages when they are sent to the sinks. Messages that the partition's driver commits
+    /// are sent later.
     pub accepted: oneshot::Sender<usize>,
 }
 
@@ -176,7 +176,7 @@ impl OutboxPublisher {
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(BATCH_GROUP_LIMIT);
         let mut is_open = true;
-        // Runs of partitions with another owner are not waited for.
+        // The publisher does not wait for runs of partitions that have another owner now.
         while is_open || self.runs.any(|run| !run.handle.ownership.is_lost()) {
             while self.sent_backlogs.iter().map(|left| left.bytes).sum::<usize>()
                 < self.backlog_bytes_limit
@@ -332,8 +332,8 @@ impl OutboxPublisher {
     }
 
     /// Marks runs with file lines one after the other, because each mark covers more of a file than the one before.
-    /// Marks the others concurrently, because each may need a round trip to a server, and only the last run of each
-    /// shard.
+    /// Of the other runs, marks only the last run of each shard. It writes these marks concurrently, because each may
+    /// need a round trip to a server.
     async fn mark_runs(&self, done: &[PublishRun]) {
         let mut last = BTreeMap::new();
         for run in done.iter().filter(|run| !run.handle.ownership.is_lost()) {
@@ -354,7 +354,7 @@ impl OutboxPublisher {
         let last = retry_until_ok("mark of published messages", || {
             self.store.outbox_done(partition, *claim, *shard, *through, marks)
         });
-        // Under another claim nothing was marked.
+        // The store marks nothing if the shard has another claim.
         if let Some(last) = last.await {
             run.handle.watermarks[*shard as usize].record_mark(*through, last);
         }
@@ -369,7 +369,8 @@ impl CommittedBatch {
         let writes = batch.writes.iter().enumerate();
         let writes = writes.filter(move |(position, _)| refused.next_if_eq(position).is_none());
         let messages = writes.flat_map(|(_, write)| {
-            // The incarnation of a key's first commit is the commit's time, which the batch does not contain.
+            // The first commit of a key sets the key's incarnation to the time of that commit. The batch does not
+            // contain this time.
             let incarnation = match write.record.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,

@@ -40,8 +40,9 @@ pub(super) struct PendingRuns {
 }
 
 impl PublishRun {
-    /// Returns whether no message waits for a confirm. Messages that are not marked as done stay in the outbox and
-    /// will be written again, so after the end of the tenure no mark may claim that a file contains them.
+    /// Returns whether no message waits for a confirm. For a run with file marks, also requires that the ownership is
+    /// not lost. Messages that are not marked as done stay in the outbox, and the next owner writes them again. After
+    /// the ownership has ended, no mark may therefore claim that a file contains them.
     fn is_done(&self) -> bool {
         self.unconfirmed == 0 && (self.marks.is_empty() || !self.handle.ownership.is_lost())
     }

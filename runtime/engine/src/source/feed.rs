@@ -39,7 +39,7 @@ pub(super) type NewQueueRuns = VecDeque<(QueueRun, u64)>;
 #[derive(Debug, Default)]
 pub struct QueueNotifier {
     writes: AtomicU64,
-    /// The number of puts after which the queue was found empty, plus one.
+    /// The number of writes after which the reader found the queue empty, plus one.
     emptied_at: AtomicU64,
     /// Shards with new entries, and the positions of the entries that this process added.
     new_runs: Mutex<BTreeMap<u32, NewQueueRuns>>,
@@ -89,7 +89,7 @@ impl QueueNotifier {
         runs.drain(..excess);
     }
 
-    /// Records that the queue was empty after this number of puts.
+    /// Records that the queue was empty after this number of writes.
     pub(super) fn record_empty(&self, puts: u64) {
         self.emptied_at.store(puts + 1, Ordering::SeqCst);
     }

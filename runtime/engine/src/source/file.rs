@@ -37,7 +37,7 @@ pub struct FileOptions {
 }
 
 impl FileOptions {
-    /// Returns whether another file has taken the path of the followed one. A renamed file is followed until then.
+    /// Returns whether another file now has the path of the followed file. A renamed file is followed until then.
     fn is_replaced(&self) -> io::Result<bool> {
         let Some((file, path)) = &self.file else { return Ok(false) };
         let Ok(there) = std::fs::metadata(path) else { return Ok(false) };
@@ -196,14 +196,14 @@ fn finish_replaced_file(
     // The receiver is gone when the process is ending; the batch does not matter then.
     let _ = deliver.blocking_send(last);
     io::Error::other(format!(
-        "{} has been replaced by another file, and the followed one was read to its end. \
+        "{} has been replaced by another file. The replaced file was read to its end. \
          Start again to read the new file",
         options.name
     ))
 }
 
-/// Checks that the data read so far is unchanged. If it is not, the file has other lines now, and it is unknown which
-/// of them are new.
+/// Checks that the data read so far is unchanged. If the data has changed, the file has other lines now, and the reader
+/// cannot know which of these lines are new.
 fn check_unchanged(
     file: &File,
     head: &[u8],

@@ -43,9 +43,9 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Starts to publish the events of a partition's queue, and of the queue without a known partition, whose events
-    /// are never offered. At most `offers` events of the partition's queue are offered, because the sequencer must
-    /// recognise their copies when the broker delivers them.
+    /// Starts to publish the events of a partition's queue, and of the queue without a known partition. Offers at most
+    /// `offers` events of the partition's queue to the driver, because the sequencer must recognise their copies when
+    /// the broker delivers them. Never offers events of the queue without a known partition.
     pub fn start(
         placed: QueueOptions,
         unplaced: Option<QueueOptions>,
@@ -95,7 +95,8 @@ struct IngressRelay {
     queue: QueueOptions,
     producer: ExchangeProducer,
     offer: mpsc::Sender<Arc<Event>>,
-    /// Maximum number of events that are offered until all are confirmed, and how many of them are left.
+    /// Maximum number of events that may be offered before all events are confirmed, and how many of these offers are
+    /// left.
     offer_limit: usize,
     offers_left: usize,
     is_broker_unavailable: Arc<AtomicBool>,

@@ -55,8 +55,8 @@ impl<R: Read> LineSplitter<R> {
         }
     }
 
-    /// Splits an input that continues at a position, given the input's first bytes and the bytes before that
-    /// position.
+    /// Splits an input that continues at a position. The arguments include the first bytes of the input, and the bytes
+    /// before that position.
     pub(super) fn resume(
         input: R,
         limit: usize,

@@ -5,8 +5,8 @@
 //! driver has acknowledged it; it must never remove an event earlier. Writers in this process notify the reader. The
 //! reader polls the store for entries of other processes.
 //!
-//! A store that went back in time refuses the place that the reader names. The reader then reads the shard again from
-//! its beginning, and delivers only the entries that it has not delivered ([`QueueCursor`]).
+//! A store that went back in time refuses the queue position that the reader names. The reader then reads the shard
+//! again from its beginning, and delivers only the entries that it has not delivered ([`QueueCursor`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -111,7 +111,7 @@ struct QueueReader {
     removable_since: Instant,
     /// The earliest time of the next removal.
     next_removal_at: Instant,
-    /// Shard and place of each entry that is delivered and not acknowledged.
+    /// Shard and queue position of each entry that is delivered and not acknowledged.
     unacknowledged: VecDeque<(u32, QueuePosition)>,
     /// Number of acknowledged deliveries.
     through: u64,
@@ -158,7 +158,8 @@ impl QueueReader {
         self.unread_shards.extend(0..self.cursors.len() as u32);
         loop {
             let puts = self.options.notifier.writes();
-            // The reader takes these places before the read, so that the read must find all entries written before it.
+            // The reader takes these queue positions before it reads the store, so the read must find all of these
+            // entries.
             self.take_new_runs();
             // An unavailable store must not delay the end of the reader.
             let (batch, is_known) = tokio::select! {
@@ -200,12 +201,12 @@ impl QueueReader {
         drop(deliver);
         while self.acknowledged.changed().await.is_ok() {}
         self.acknowledge();
-        // The next owner reads entries again that are not removed, and recognises their events.
+        // If entries stay in the queue, the next owner reads them again and recognises their events.
         let _ = timeout(LAST_REMOVAL_TIMEOUT, self.remove(true)).await;
         Ok(())
     }
 
-    /// Takes the places of the entries that this process wrote.
+    /// Takes the queue positions of the entries that this process wrote.
     fn take_new_runs(&mut self) {
         for (shard, runs) in self.options.notifier.take_new_runs() {
             self.unread_shards.insert(shard);
@@ -215,7 +216,7 @@ impl QueueReader {
         }
     }
 
-    /// Leaves the entries that this process wrote and this reader has not read to the next reader.
+    /// Passes on to the next reader the entries that this process wrote and that this reader has not read.
     fn put_back(&mut self) {
         self.take_new_runs();
         for (shard, cursor) in (0..).zip(&mut self.cursors) {
@@ -381,7 +382,7 @@ impl QueueReader {
             %since,
             cloudevent = incident::record(&self.options.partition, &incident),
             "the store went back in time and lost events before they were read; this process accepted the first of \
-             them at `since`: their producers must send them again"
+             them at `since`: the producers must send these events again"
         );
     }
 
@@ -480,8 +481,9 @@ impl QueueReader {
     }
 }
 
-/// Creates the dead letter of an unreadable entry. The tag is derived from the place, so that a repeated read creates
-/// the same letter. The tag also selects the shard of the queue for the letter's commit, on which the removal depends.
+/// Creates the dead letter of an unreadable entry. The tag is derived from the queue position, so that a repeated read
+/// creates the same letter. The tag also selects the shard of the queue for the letter's commit, because the removal of
+/// the entry depends on that commit.
 fn letter(
     partition: &Partition,
     shards: u32,
@@ -494,7 +496,7 @@ fn letter(
     let QueuePosition { number, history } = place;
     let tag = digest(format!("{stream} {of} {shard} {number} {history}").as_bytes());
     let shards = u64::from(shards);
-    // Not 0, which is no tag.
+    // The tag is never 0, because 0 stands for no tag.
     let tag = (tag % (u64::MAX / shards - 1) + 1) * shards + u64::from(shard);
     let origin =
         format!("partition {of}, shard {shard}, number {number} of the queue of stream {stream}");

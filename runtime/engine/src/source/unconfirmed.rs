@@ -15,9 +15,9 @@ const EVENT_BYTES_LIMIT: usize = 16 << 20;
 /// Unconfirmed events in the order of their reading.
 #[derive(Debug)]
 pub(super) struct UnconfirmedEvents {
-    /// Confirmed events are `None` behind the first unconfirmed one.
+    /// The events from the first unconfirmed event on. A confirmed event is `None`.
     events: VecDeque<Option<UnconfirmedEvent>>,
-    /// Number of confirmed events before the first unconfirmed one.
+    /// Number of confirmed events before the first unconfirmed event.
     through: u64,
     /// Number of unconfirmed events, and their size in memory, in bytes.
     count: usize,
@@ -44,7 +44,7 @@ impl UnconfirmedEvents {
         self.events.is_empty()
     }
 
-    /// Returns the number of events, from the first, that are confirmed.
+    /// Returns the number of confirmed events before the first unconfirmed event.
     pub(super) fn through(&self) -> u64 {
         self.through
     }
@@ -75,8 +75,8 @@ impl UnconfirmedEvents {
         }
     }
 
-    /// Returns the events to publish now and their places. Without `retry`, leaves out refused events and later
-    /// events of the same keys.
+    /// Returns the events to publish now, and their indexes in `events`. Without `retry`, leaves out refused events
+    /// and later events of the same keys.
     pub(super) fn to_publish(&self, retry: bool) -> (Vec<usize>, Vec<SequencedEvent>) {
         let mut refused = HashSet::new();
         let pending = self.events.iter().enumerate();

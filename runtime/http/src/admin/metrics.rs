@@ -123,8 +123,8 @@ impl MetricsSnapshot {
         snapshot
     }
 
-    /// Returns the number of parked keys of a stream: the last count of the store, or the keys in memory if those are
-    /// more.
+    /// Returns the number of parked keys of a stream: the last count of the store, or the count of keys in memory if
+    /// that count is higher.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();
         counted.max(stats.lanes_in(LaneState::Parked) as u64)

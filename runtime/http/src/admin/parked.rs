@@ -1,4 +1,4 @@
-//! The number of parked keys. Most of them are in the store only, and counting them needs a pass over all keys. A
+//! The number of parked keys. Most parked keys are in the store only, so a count needs a pass over all keys. A
 //! background task counts them after a request, and rarely enough to use a negligible share of the store's time.
 
 use std::collections::BTreeMap;

@@ -17,7 +17,7 @@ use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
-/// How long after a full queue the intake checks for room before it writes a request.
+/// How long after a full queue the intake checks each queue for room before it writes a request.
 const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Maximum number of queue entries in one read of their keys.
@@ -37,7 +37,7 @@ pub(super) struct Intake {
     /// Retains events for replay and detects conflicts; `None` if the queue's assigner does both or neither.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
-    /// True if the broker chose the partitions, so that only a key's job shows the key's partition.
+    /// True if the broker chose the partitions, so that only a key's record shows the key's partition.
     is_spread_by_broker: bool,
     notifiers: Arc<QueueNotifiers>,
     /// The keys of the events that wait until their partition is known, by shard.
@@ -54,7 +54,7 @@ struct WaitingKeys {
     keys: BTreeMap<String, u64>,
     /// The number of the first entry that may still wait.
     start: u64,
-    /// The place of the last entry that was read.
+    /// The queue position of the last entry that was read.
     through: QueuePosition,
 }
 
@@ -205,7 +205,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns the given keys that have waiting events in a partition. Usually none has.
+    /// Returns the given keys that have waiting events in a partition. Usually no key has any.
     async fn waiting_keys<'a>(
         &self,
         partition: &Partition,
@@ -253,8 +253,8 @@ impl Intake {
         Ok(keys)
     }
 
-    /// Rejects a request without room before anything is written, if a queue was full within the last minute. Otherwise
-    /// the repeats of a producer that retries a rejected request would fill the remaining room with copies.
+    /// Rejects a request that has no room before the intake writes any event, if a queue was full within the last
+    /// minute. Otherwise a producer that retries a rejected request would fill the remaining room with copies.
     async fn check_room(&self, items: &[AssignItem]) -> Result<(), AssignError> {
         let full_at = *self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = self
@@ -282,8 +282,8 @@ impl Intake {
         Ok(())
     }
 
-    /// Notifies the readers of the queues in this process. If the request is accepted, they also get the places of its
-    /// events, to notice a loss. The producer of a rejected request sends it again anyway.
+    /// Notifies the readers of the queues in this process. If the request is accepted, the readers also get the queue
+    /// positions of its events, so that they detect a loss. The producer of a rejected request sends it again anyway.
     fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of =
             |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });

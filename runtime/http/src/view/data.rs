@@ -1,6 +1,6 @@
-//! Data of events and handlers, as part of a JSON text. A page may contain much of it. The data must never become a
-//! tree, which takes up to a hundred times the memory of its text, and is escaped only while it is written, because
-//! escapes take up to six times the memory.
+//! Data of events and handlers, as part of a JSON text. A page may contain much data. The data must never become a
+//! tree, because a tree takes up to a hundred times the memory of its text. The data is escaped only while it is
+//! written, because escapes take up to six times the memory.
 
 use std::fmt;
 

@@ -48,7 +48,7 @@ pub struct PartitionRow {
     pub blocked_keys: Option<u64>,
     /// The epoch of the lease.
     pub epoch: Option<u64>,
-    /// Events that wait in the broker, if its owner has reported.
+    /// Events that wait for delivery in the broker or in the store, if the partition's owner has reported.
     pub lag: Option<u64>,
     /// The number.
     pub partition: u32,
@@ -200,7 +200,7 @@ fn streams(
 #[derive(Debug, Serialize)]
 pub struct ScaleReport {
     stream: String,
-    /// Events that wait in the broker for delivery, as far as known.
+    /// Events that wait for delivery in the broker or in the store, as far as known.
     lag: u64,
     ready_keys: u64,
     blocked_keys: u64,

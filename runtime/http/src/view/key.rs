@@ -56,7 +56,7 @@ pub struct KeyRow {
     pub version: Option<RowText>,
     /// The SHA-256 of that version's file.
     pub version_digest: Option<RowText>,
-    /// The number of the decision on that version.
+    /// The number of the rollout of that version.
     pub version_generation: Option<u64>,
     /// The last gaps; `None` in a listing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,7 +144,7 @@ impl KeyRow {
         }
     }
 
-    /// Returns the status; `None` if this version does not know its name.
+    /// Returns the status; `None` if this version of the program does not know the name.
     pub fn status(&self) -> Option<KeyStatus> {
         KeyStatus::parse(self.status.raw())
     }
@@ -196,12 +196,12 @@ impl TroubleRow {
         }
     }
 
-    /// Returns the cause; `None` if this version does not know its name.
+    /// Returns the cause; `None` if this version of the program does not know the name.
     pub fn cause(&self) -> Option<Cause> {
         Cause::parse(self.cause.raw())
     }
 
-    /// Returns the limit, if there is one that this version knows.
+    /// Returns the limit, if there is one that this version of the program knows.
     pub fn limit(&self) -> Option<HandlerLimit> {
         HandlerLimit::parse(self.limit.as_ref()?.raw())
     }
@@ -244,7 +244,7 @@ impl GapRow {
         }
     }
 
-    /// Returns how the gap ended; `None` if this version does not know the name.
+    /// Returns how the gap ended; `None` if this version of the program does not know the name.
     pub fn end(&self) -> Option<GapEnd> {
         GapEnd::parse(self.end.raw())
     }

@@ -20,7 +20,7 @@ pub struct PluginsPage {
     pub refused: Vec<RefusedRow>,
 }
 
-/// A handler in the folder, or a running handler whose file is gone.
+/// A handler in the folder, or a running handler whose file was removed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PluginRow {
@@ -30,7 +30,7 @@ pub struct PluginRow {
     pub handler: RowText,
     /// The file.
     pub path: RowText,
-    /// The reason why the file is unusable or gone.
+    /// The reason why the file is unusable or missing.
     pub reason: Option<RowText>,
     /// The streams that the version executes; `None` without a running process.
     pub running: Option<Vec<RowText>>,
@@ -40,7 +40,7 @@ pub struct PluginRow {
     pub streams: Vec<RowText>,
 }
 
-/// A file whose name is not a handler's.
+/// A file whose name is not a valid handler name.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RefusedRow {

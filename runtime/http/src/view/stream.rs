@@ -19,9 +19,9 @@ pub struct StreamsPage<L = BoundedRows<StreamRow>> {
 /// The handler version of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct StreamVersion {
-    /// The version that executes the events, or the version that was decided on.
+    /// The version that executes the events, or, if this process lacks it, the version of the rollout.
     pub build: Option<Build>,
-    /// The number of the decision, if it was read from the store.
+    /// The number of the rollout, if it was read from the store.
     pub rollout: Option<u64>,
     /// The reason why the version is missing here, if it is: all keys of the stream wait.
     pub missing: Option<String>,
@@ -44,7 +44,7 @@ impl From<ActivationResult> for StreamVersion {
 pub struct StreamRow {
     /// The SHA-256 of the handler's file.
     pub digest: Option<RowText>,
-    /// The number of the decision.
+    /// The number of the rollout.
     pub generation: Option<u64>,
     /// The handler version.
     pub handler: Option<RowText>,

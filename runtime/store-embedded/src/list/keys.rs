@@ -15,7 +15,7 @@ use super::super::{EmbeddedStore, keys as places};
 use super::after;
 use ordain_store::{KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey};
 
-/// The maximum number of jobs examined for a page, so that a search for a rare status takes only
+/// The maximum number of key records examined for a page, so that a search for a rare status takes only
 /// about 20 ms.
 const PAGE_SCAN_LIMIT: usize = 10_000;
 
@@ -127,7 +127,7 @@ fn read_key(
     let state = match EmbeddedRecord::parse(&stored).map(|record| record.state) {
         Ok(StateLocation::None) => None,
         Ok(StateLocation::Inline(state)) => Some(Bytes::copy_from_slice(state)),
-        // For an unreadable job, at least a separate state is shown.
+        // For an unreadable key record, shows at least a separate state.
         Ok(StateLocation::Separate(_)) | Err(_) => {
             let state = snapshot.get(&tables.states, &place);
             state.map_err(|error| read_error(&error))?.map(into_owned_bytes)
@@ -136,7 +136,7 @@ fn read_key(
     Ok(Some((row, state)))
 }
 
-/// Returns a job as a row; `None` if it has expired.
+/// Returns a key record as a row; `None` if it has expired.
 fn key_row(key: &str, stored: &[u8], now: u64) -> Option<StoredKey> {
     let key = Key::from(key);
     let record = match EmbeddedRecord::parse(stored) {

@@ -18,8 +18,8 @@ use super::{cluster, connect};
 use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
 
-/// The time that a part of the Cluster may be silent, and between two attempts to reconnect: longer
-/// than a failover of the Cluster takes with common settings.
+/// The time that a part of the Cluster may not answer before this module reconnects, and the time between two attempts
+/// to reconnect. Longer than a failover of the Cluster takes with common settings.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The timeout for a new connection to all nodes.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -78,7 +78,8 @@ impl ClusterNodes {
         self.any_silent.store(!silent.is_empty(), Ordering::Relaxed);
     }
 
-    /// Records that a call to the part with this tag broke. Reconnects if that has lasted.
+    /// Records that a call to the part with this tag broke. Reconnects if calls to the part have failed for long
+    /// enough.
     pub(super) async fn record_disconnect(&self, tag: Vec<u8>) {
         self.count_disconnect(&tag);
         let since = *self.silent().entry(tag).or_insert_with(Instant::now);

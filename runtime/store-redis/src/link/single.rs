@@ -104,8 +104,8 @@ impl SingleServer {
         current.connection.clone().map(|connection| (connection, current.disconnects))
     }
 
-    /// Drops the connection that has `before` broken predecessors, because it broke too. Only the
-    /// first failed call on a connection counts.
+    /// Drops the connection that has `before` broken predecessors, because this connection broke too. Only the first
+    /// failed call on a connection counts.
     pub(super) fn drop_broken(&self, before: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.disconnects == before {

@@ -100,8 +100,8 @@ impl KeyListing for RedisStore {
                     && (filter.status.is_none() || filter.status == status)
             };
             rows.extend(found.into_iter().filter(is_wanted));
-            // A cursor refers to a part of the server's table, and to another part after the table
-            // was resized. The result of a cursor is therefore cut only if it is the whole table.
+            // After the server has resized its table, a cursor refers to another part of the table than before. The
+            // page therefore cuts the result of a cursor only if the result is the whole table.
             if rows.len() > limit && at.scan == 0 && next == 0 {
                 rows.truncate(limit);
                 at.after = rows.last().map(|row| row.key.clone());
@@ -125,7 +125,7 @@ impl KeyListing for RedisStore {
         let names =
             self.stream_keys(self.shard_of(key), stream, [RedisKeyKind::Data, RedisKeyKind::Ids]);
         let mut call = self.script_call(script, &names);
-        // The limit never applies: a single job is read, however large.
+        // The limit never applies: the script reads a single key record, even a large one.
         call.arg(u32::MAX).arg(commit::record_field(key));
         let [now, found] = parts(self.run_script(script, call).await?, script.name)?;
         let now = number(&now).ok_or_else(|| unexpected_reply(script.name))?;
@@ -146,7 +146,7 @@ impl KeyListing for RedisStore {
 
 async fn holds_anything(store: &RedisStore, stream: &str) -> Result<bool, StoreError> {
     let script = &store.scripts.holds;
-    // The shards are checked one after the other, because the first nearly always has something.
+    // Check the shards one after the other, because the first shard nearly always has data of the stream.
     for shard in 0..store.shards {
         let [data] = store.stream_keys(shard, stream, [RedisKeyKind::Data]);
         let log = store.log_key(shard, &Destination::Stream(stream.into()));
@@ -168,7 +168,7 @@ async fn holds_anything(store: &RedisStore, stream: &str) -> Result<bool, StoreE
     Ok(false)
 }
 
-/// Returns the jobs of one server cursor, sorted by key, and the next cursor.
+/// Returns the key records of one server cursor, sorted by key, and the next cursor.
 async fn scan(
     store: &RedisStore,
     stream: &str,
@@ -197,7 +197,7 @@ async fn scan(
     Ok((next, rows))
 }
 
-/// Returns the pattern that matches the fields of all jobs whose keys have this prefix.
+/// Returns the pattern that matches the fields of all key records whose keys have this prefix.
 fn pattern(prefix: &str) -> String {
     let mut pattern = String::with_capacity(prefix.len() + 2);
     pattern.push('j');
@@ -211,7 +211,7 @@ fn pattern(prefix: &str) -> String {
     pattern
 }
 
-/// Returns a job as a row; `None` if it has expired.
+/// Returns a key record as a row; `None` if it has expired.
 fn key_row(key: &str, record: &[u8], state_size: u64, now: u64) -> Option<StoredKey> {
     let (job, due_at) = match RedisRecord::parse(record) {
         Err(error) => (Err(error.to_string()), None),

@@ -6,8 +6,8 @@
 -- c KEY               the count of a key
 -- m KEY SEQUENCE      a retained message
 -- i KEY ID            a producer's id
--- o ORIGIN            the last place that an owner has given
--- p NUMBER:ORIGIN     a block of messages that an owner has given
+-- o ORIGIN            the last outbox position that an owner has assigned
+-- p NUMBER:ORIGIN     a block of messages that an owner has assigned
 -- q PARTITION         the ends of a partition's queue: two numbers and two histories
 -- n PARTITION:NUMBER  an event that waits for a partition, behind its history
 -- w                   the number of waiting events of all partitions
@@ -29,8 +29,8 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message (`about`) begins with two flags, whether the message brings its number and
--- whether it is the last of its key. Behind the flags, the description has, from these places on, a partition, a
+-- The description of a message (`about`) begins with two flags: whether the message brings its own number, and whether
+-- the message is the last of its key. Behind the flags, from these offsets on, the description has a partition, a
 -- digest of the content, an id, the head of the event, and the number that the message brings.
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
 -- Longer than any retention time, in ms.
@@ -60,7 +60,7 @@ local function put(field, value)
   main[#main + 1] = value
 end
 
--- The lots of the owners. A part of a lot names the place of its messages among the arguments: each has a
+-- The groups of the owners. A part of a group names the index of its messages among the arguments: each message has a
 -- key, its description, and the event behind its number.
 local lots = {}
 for i = 1, count do
@@ -155,7 +155,7 @@ local function each_block(origin, from, to, visit)
   end
 end
 
--- Read the last place that each owner has given; refuse lots of an older epoch, and lots with a gap.
+-- Read the last outbox position that each owner has assigned; refuse groups of an older epoch, and groups with a gap.
 do
   local function read_record(found, field)
     if not found then
@@ -182,7 +182,7 @@ do
       local kept = {}
       for _, part in ipairs(some) do
         if part.commit <= lot.found then
-          -- The part begins with 16 bytes: its place and size.
+          -- The part begins with 16 bytes: its outbox position and size.
           kept[#kept + 1] = sub(block, part.from - 16, part.from + 16 * part.size - 1)
         end
       end
@@ -200,8 +200,8 @@ do
     record.highest_commit, record.highest_part = lot.found, 2 ^ 32 - 1
   end
 
-  -- Reads the last place that an owner has given, and the given messages if the lot may repeat some. Returns the
-  -- reply of a refused lot; nil if the lot is accepted.
+  -- Reads the last outbox position that an owner has assigned, and the assigned messages if the group may repeat some.
+  -- Returns the reply to a refused group; nil if the group is accepted.
   local function read_origin(lot, found, field)
     local record, epoch = read_record(found, field), lot.epoch
     lot.record, lot.given = record, {}
@@ -225,8 +225,8 @@ do
     if is_behind_all then
       return nil
     end
-    -- Commits ascend from block to block, unless a message was new in an old commit, as happens after the
-    -- configuration got another sink to this destination. The loop below then reads all blocks.
+    -- Commits ascend from block to block, unless an old commit had a new message, because the configuration got another
+    -- sink to this destination. The loop below then reads all blocks.
     local is_mixed = record.mixed ~= 0
     local from, to = lot.parts[1].commit, lot.parts[#lot.parts].commit
     local low, high = record.first, record.next
@@ -250,8 +250,8 @@ do
         end
       end
     end)
-    -- A part that repeats an earlier one must be known whole: otherwise the request is stale, and its sender
-    -- no longer waits for the answer.
+    -- If a part repeats an earlier part, the store must know all its messages. Otherwise the request is stale, and its
+    -- sender no longer waits for the answer.
     for _, part in ipairs(lot.parts) do
       if epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
         local commit = text(part.commit) .. ':'
@@ -269,7 +269,7 @@ do
   for _, lot in ipairs(lots) do
     local field = 'o' .. lot.origin
     if of_field[field] then
-      -- An origin has one lot in a call: its second lot must come again.
+      -- An origin has one group in a call: the caller must send a second group again in another call.
       lot.refused = 'C'
     elseif lot.origin ~= '' then
       fields[#fields + 1], of_field[field] = field, lot
@@ -322,7 +322,7 @@ end
 
 -- Take the messages: give each new one its number, and collect the fields to write.
 do
-  -- When the messages and ids of this call expire.
+  -- The time when the messages and ids of this call expire.
   local until8 = pack('<I8', now + retain)
 
   local function put_kept(field, value)
@@ -435,7 +435,7 @@ do
 
   local function take_from_owner(lot)
     local record, origin, new = lot.record, lot.origin, {}
-    -- The number of the last message of each key: a later one must not get a lower number.
+    -- The number of the last message of each key: a later message must not get a lower number.
     local floors = {}
     for _, part in ipairs(lot.parts) do
       local commit, messages = text(part.commit) .. ':', {}

@@ -1,6 +1,6 @@
 -- Commits a batch: all its writes, except those whose condition does not hold.
 --
--- Records of jobs with their states, spilled events, letters, messages and the fence are fields of
+-- Key records with their states, spilled events, letters, messages and the fence are fields of
 -- one hash, and one HSET makes the commit. Entries of indexes and blocks of ids are written before
 -- that HSET: no record refers to them yet, and the next attempt overwrites them. The script removes
 -- fields and entries after the HSET, when no record refers to them any more. A script that ends
@@ -51,7 +51,7 @@ end
 local wall = time_now()
 local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))
 
--- The records that the writes change; false if a job has none.
+-- The key records that the writes change; false if a key has none.
 local olds = {}
 for from = 1, count, CHUNK do
   local to = math.min(from + CHUNK - 1, count)
@@ -93,7 +93,7 @@ do
     return extra
   end
 
-  -- Returns whether a write was executed under an older decision on the version than the job.
+  -- Returns whether the write belongs to an older rollout than the key record.
   local function is_older(old, new)
     local at = layout.GENERATION
     return sub(old, at, at + 7) ~= sub(new, at, at + 7) and unpack8('<I8', old, at) > unpack8('<I8', new, at)
@@ -110,7 +110,7 @@ do
     if is == expected and not has(flags, layout.ABSENT) then
       return is_older(old, new) and char(layout.REFUSED_VERSION) or nil
     end
-    -- A write that expects no job has no number of take-overs to compare.
+    -- A write that expects no key record has no number of take-overs to compare.
     local owner = (has(flags, layout.ABSENT) and layout.TAKEOVERS or layout.NEXT) - layout.PARTITION
     local same_owner = sub(is, 1, owner) == sub(expected, 1, owner)
     return char(same_owner and layout.REFUSED_NEXT or layout.REFUSED_PARTITION)
@@ -121,8 +121,8 @@ do
     return char(layout.REFUSED_CORRUPT) .. pack('<I4', #words) .. words
   end
 
-  -- Removes the spilled events of a write that the store has already. The reply names them, each
-  -- with whether its content is the same.
+  -- Removes the spilled events of a write that the store has already. The reply names these events, each with a flag:
+  -- whether the content is the same.
   local function find_present(i, key, extra, old)
     local new, last = {}, spilled_and_first(old)
     for _, event in ipairs(extra.spill) do
@@ -370,8 +370,8 @@ do
     end
   end
 
-  -- Writes all data besides the record, for a job that has, or had, more than a record and a small
-  -- state. Returns the record with its times and the state that it keeps.
+  -- Writes all data besides the record, for a key that has, or had, more than a record and a small state. Returns the
+  -- record with its times and the state that it keeps.
   local function write_rare(i, op, key, record, old)
     local flags = byte(record, 2)
     if expired[i] then
@@ -449,7 +449,7 @@ do
       if has(flags, layout.NEW_GAPS) then
         record = sub(record, 1, layout.GAPS_TIME - 1) .. now8 .. sub(record, layout.GAPS_TIME + 8)
       end
-      -- Nearly all jobs have a small state before and after, and no other data.
+      -- Nearly all keys have a small state before and after, and no other data.
       if byte(record, 2) ~= layout.STATE or extras[i] or expired[i]
         or (old and byte(old, 2) ~= layout.STATE) then
         record = write_rare(i, op, sub(field, 2), record, old)
@@ -510,12 +510,11 @@ for _, done in ipairs(lists.spilled_done or {}) do
   drop_spilled(done[1], done[2])
 end
 
--- Sweep: remove some of the expired data, more than one commit can add. Until then readers ignore
--- it.
+-- Sweep: remove some of the expired data, but more than one commit can add. Readers ignore expired data until then.
 do
   local sweep, removed = 16 + 2 * count, 0
 
-  -- Removes an expired job. Returns the number of its blocks of ids.
+  -- Removes an expired key record. Returns the number of blocks of ids that the key had.
   local function sweep_job(key)
     local record = redis.call('HGET', data, 'j' .. key)
     local expires = record and is_sound(record) and has(byte(record, 2), layout.EXPIRES)

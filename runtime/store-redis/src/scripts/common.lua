@@ -57,7 +57,7 @@ local function has_expired(record, now)
   return has(byte(record, 2), layout.EXPIRES) and unpack8('<I8', record, layout.END) <= now
 end
 
--- Returns the place at which the state of a record begins.
+-- Returns the offset at which the state of a record begins.
 local function state_at(record)
   return layout.JOB + unpack8('<I4', record, layout.LENGTH)
 end
@@ -80,8 +80,8 @@ end
 -- A lease has an epoch, a holder and a time.
 local LEASE, NOBODY = '^(%d+) ([%x-]+) (%d+)$', '-'
 
--- Returns the generation of the table. Returns the generation of no table if the field has another
--- value, so that the next change corrects it.
+-- Returns the generation of the table. If the field has another type of value, returns the generation of no table, so
+-- that the next change corrects the field.
 local function generation_of(found)
   return found and #found < 20 and string.find(found, '^%d+$') and found or '0'
 end
@@ -160,8 +160,8 @@ local function history_at(queue, number, value)
   return value and #value >= 8 and sub(value, 1, 8) or NO_NUMBER
 end
 
--- Returns whether this place is in the history of the queue; then all entries before it are the same too. The
--- history of a damaged entry is unknown and equals every other.
+-- Returns whether a queue position is in the history of the queue; then all entries before it are the same too. The
+-- history of a damaged entry is unknown and equals every other history.
 local function has_place(log, queue, number, history)
   local found
   if number > queue.last then
@@ -171,14 +171,14 @@ local function has_place(log, queue, number, history)
   elseif number > 0 and number == queue.first - 1 then
     found = queue.before
   else
-    -- The histories of earlier removed entries are not kept, so their places are accepted.
+    -- The histories of earlier removed entries are not kept, so their queue positions are accepted.
     return true
   end
   return found == history or found == NO_NUMBER or history == NO_NUMBER
 end
 
 -- Returns whether a destination has a producer's witness: the newest message or queue entry that the producer knows to
--- be here. A shard that lacks it has gone back in time.
+-- be in this shard. A shard that lacks the witness has gone back in time.
 local function has_witness(log, kind, of, place, expected)
   if kind == 'i' or kind == 'm' then
     local found = redis.call('HGET', log, kind .. of .. place)

@@ -1,6 +1,5 @@
--- Decides which version executes the events of a stream, unless the decision has changed since the
--- caller read it. Returns whether the decision is now the requested one, because the host may send
--- the call twice.
+-- Starts a rollout: sets the version that executes the events of a stream, unless the rollout has changed since the
+-- caller read it. Returns whether the rollout is now the requested rollout, because the host may send the call twice.
 local versions, about = KEYS[1], KEYS[2]
 local stream, before, row, nonce = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 must_be_hash(about)

@@ -1,6 +1,5 @@
--- Reads some of the jobs with `HSCAN`. Returns the next cursor, the time, and for each job its key,
--- its record without the state, and the length of the state. With a status, only jobs with this
--- status.
+-- Reads some of the key records with `HSCAN`. Returns the next cursor, the time, and for each record the key, the
+-- record without the state, and the length of the state. With a status, only key records with this status.
 local data, cursor, pattern, count, status = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local scanned = redis.call('HSCAN', data, cursor, 'COUNT', count, 'MATCH', pattern)
 local rows = {}

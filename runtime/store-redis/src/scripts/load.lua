@@ -1,5 +1,5 @@
--- Reads jobs with their states and ids, in order, until they have enough bytes together. Returns
--- the time, and for each job false, or its record, its state if that has a separate field, and its
+-- Reads key records with their states and ids, in order, until they have enough bytes together. Returns the time. For
+-- each key, returns false if there is no record; otherwise the record, the state if it has a separate field, and the
 -- ids: the number of the first block and the blocks.
 local data, ids, bytes = KEYS[1], KEYS[2], tonumber(ARGV[2])
 local now, read, answer = time_now(), 0, {}

@@ -1,4 +1,5 @@
--- Puts a mark into a shard that has a producer's witness and the mark before. Returns 1 if it has, otherwise 0.
+-- Puts a mark into a shard if the shard has a producer's witness and the previous mark. Returns 1 if it has, otherwise
+-- 0.
 local marks, log, name, value = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local has_before, before = ARGV[4] == '1', ARGV[5]
 local found = redis.call('HGET', marks, name)

@@ -1,6 +1,6 @@
--- Reads the queued entries of a partition, in order, behind a place. Returns the first number of
--- the queue, and then each event with its number and its history. Returns an empty table if the
--- place is not in the history.
+-- Reads the queued entries of a partition, in order, behind a queue position. Returns the first number of the queue,
+-- and then each event with its number and its history. Returns an empty table if the queue position is not in the
+-- history.
 local log, partition, after, history = KEYS[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local limit, bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
 local queue = read_queue(log, partition)

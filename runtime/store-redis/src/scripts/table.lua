@@ -1,5 +1,5 @@
--- Returns the generation of the table; all members, each with the remaining ms of its membership,
--- its information and its report; all leases; and all decisions on versions.
+-- Returns the generation of the table; all members, each with the remaining ms of its membership, its information and
+-- its report; all leases; and all rollouts.
 local instances, about, leases, versions = unpack(KEYS)
 local now = time_now()
 local members = {}
@@ -23,6 +23,5 @@ local function all_of(hash, scan)
   return all
 end
 local generation = generation_of(redis.call('HGET', about, 'generation'))
--- If another type of value is in the place of the decisions, there are none: leases do not depend
--- on them.
+-- If the key of the rollouts has another type of value, returns no rollouts: leases do not depend on rollouts.
 return {generation, members, all_of(leases, redis.call), all_of(versions, redis.pcall)}

@@ -1,4 +1,4 @@
--- Assigns jobs of other partitions to this partition, and enters them into its due index. Their
+-- Assigns key records of other partitions to this partition, and enters them into its due index. Their
 -- entries in the other partition's index stay: the next read of that index removes them.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local now = time_now()

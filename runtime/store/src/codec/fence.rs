@@ -19,15 +19,15 @@ pub const FENCE_REPLY_AT: usize = FENCE_NUMBER_AT + 8;
 
 /// The bytes that open a refusal in the reply: the reason why a write was refused.
 pub mod refused {
-    /// The job has another next sequence, which follows.
+    /// The key record has another next sequence, which follows.
     pub const NEXT: u8 = 0;
-    /// The job does not exist.
+    /// The key record does not exist.
     pub const ABSENT: u8 = 1;
-    /// The job belongs to another partition. Its next sequence follows.
+    /// The key record belongs to another partition. Its next sequence follows.
     pub const PARTITION: u8 = 2;
-    /// The job cannot be read. The reason follows.
+    /// The key record cannot be read. The reason follows.
     pub const CORRUPT: u8 = 3;
-    /// The job was executed under a newer decision.
+    /// The key was executed under a newer rollout.
     pub const VERSION: u8 = 4;
 }
 
@@ -42,7 +42,7 @@ pub struct FenceRecord {
     pub applied: AppliedCommit,
 }
 
-/// A fence's decision about a commit.
+/// The result of comparing a commit with a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FenceVerdict {
     /// The commit is the next, and must be applied.

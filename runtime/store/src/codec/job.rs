@@ -27,14 +27,14 @@ pub const TAKEOVERS_AT: usize = 6;
 pub const NEXT_AT: usize = 10;
 /// The offset of the incarnation, eight bytes.
 pub const INCARNATION_AT: usize = 18;
-/// The offset of the trouble's time, eight bytes.
+/// The offset of the failure's time, eight bytes.
 pub const FAILURE_TIME_AT: usize = 26;
 /// The offset of [`KeyRecord::rollout_number`], eight bytes.
 pub const ROLLOUT_AT: usize = 34;
 /// The offset of the time that zeros in [`KeyRecord::gaps`] and [`KeyRecord::id_times`] refer to, eight bytes.
 pub const NEW_TIME_AT: usize = 42;
-/// The offset of the numbers with variable width: attempts, rounds, generation, count, first and
-/// last of [`KeyRecord::spilled`], [`KeyRecord::ids_from`].
+/// The offset of the numbers with variable width: attempts, rounds, park count, count, first and last of
+/// [`KeyRecord::spilled`], [`KeyRecord::ids_from`].
 pub const VARINTS_AT: usize = 50;
 
 /// All statuses, in the order of their stored numbers.
@@ -83,7 +83,7 @@ pub struct KeyRecordView<'a> {
 impl<'a> KeyRecordView<'a> {
     /// Parses a whole record.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, RecordDecodeError> {
-        let mut reader = RecordReader::new("job", bytes, KEY_RECORD_FORMAT)?;
+        let mut reader = RecordReader::new("key record", bytes, KEY_RECORD_FORMAT)?;
         let status = reader.u8("status")?;
         let status = *STATUSES.get(usize::from(status)).ok_or_else(|| reader.damaged("status"))?;
         let partition = reader.u32("partition")?;
@@ -91,9 +91,9 @@ impl<'a> KeyRecordView<'a> {
         let next = reader.u64("next")?;
         let incarnation = reader.u64("incarnation")?;
         let since = reader.u64("since")?;
-        let version_generation = reader.u64("generation of the version")?;
+        let version_generation = reader.u64("number of the rollout")?;
         if version_generation >= Rollout::NUMBER_END {
-            return Err(reader.damaged("generation of the version"));
+            return Err(reader.damaged("number of the rollout"));
         }
         let new_times = reader.u64("time of gaps")?;
         let view = Self {
@@ -106,7 +106,7 @@ impl<'a> KeyRecordView<'a> {
             since,
             attempts: reader.varint32("attempts")?,
             rounds: reader.varint32("rounds")?,
-            park_count: reader.varint32("generation")?,
+            park_count: reader.varint32("park count")?,
             spilled: SpillExtent {
                 count: reader.varint("spilled count")?,
                 first: reader.varint("first spilled")?,
@@ -177,7 +177,7 @@ impl<'a> KeyRecordView<'a> {
     }
 }
 
-/// Appends the record of a job, with `now` instead of zero times.
+/// Appends the key record, with `now` instead of zero times.
 pub fn encode_key_record(job: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let mut fixed = [0; VARINTS_AT];
@@ -230,8 +230,8 @@ pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
     record[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&takeovers.to_le_bytes());
 }
 
-/// Returns whether the bounds are possible. The count is not compared with them: repeats of spilled
-/// events that may be new count twice, until the write after their comparison.
+/// Returns whether the bounds are possible. The count is not compared with the bounds: a repeat of a spilled event that
+/// may be new counts twice, until the write after the comparison of the two.
 fn is_possible(spilled: SpillExtent) -> bool {
     let SpillExtent { count, first, last } = spilled;
     count == 0 || (first <= last && last < SEQUENCE_END)

@@ -1,10 +1,9 @@
-//! A destination's record of an origin: the last assigned place, and the numbers of messages that
-//! may still be in the origin's outbox.
+//! A destination's record of an origin: the last assigned outbox position, and the numbers of messages that may still
+//! be in the origin's outbox.
 //!
-//! The record contains the last place. The new messages of each call are in a block of their own. A
-//! call with only new messages therefore reads the record and writes it with one block, however
-//! large the outbox is. The blocks of repeated messages are found by their commits, which usually
-//! ascend from block to block.
+//! The record contains the last outbox position. The new messages of each call are in a block of their own. A call with
+//! only new messages therefore reads the record, and writes the record and one block, however large the outbox is. A
+//! call with repeated messages finds their blocks by the commits, which usually ascend from block to block.
 //!
 //! All numbers have fixed widths, so that a script can build the records.
 
@@ -19,16 +18,16 @@ pub const ORIGIN_FORMAT: u8 = 1;
 pub struct OriginRecord {
     /// The epoch of the origin's last owner.
     pub epoch: u64,
-    /// The last place that this owner has assigned.
+    /// The last outbox position that this owner has assigned.
     pub last: OutboxPosition,
-    /// The highest place ever assigned. Every later place is new.
+    /// The highest outbox position ever assigned. Every later position is new.
     pub highest: OutboxPosition,
     /// The number of the first block.
     pub first: u64,
     /// The number after the last block.
     pub next: u64,
-    /// `true` if the commits of blocks may not ascend: an old commit had a new message, because a
-    /// sink was routed here later. All blocks are read then.
+    /// `true` if the commits of the blocks possibly do not ascend: an old commit had a new message, because a sink was
+    /// routed here later. A call then reads all blocks.
     pub is_unordered: bool,
 }
 
@@ -41,7 +40,7 @@ impl Default for OriginRecord {
 }
 
 impl OriginRecord {
-    /// Records that an owner with this epoch has assigned the messages at a place.
+    /// Records that an owner with this epoch has assigned the messages at an outbox position.
     pub fn record_assigned(&mut self, epoch: u64, place: OutboxPosition) {
         if epoch != self.epoch {
             self.epoch = epoch;
@@ -84,10 +83,10 @@ impl OriginRecord {
     }
 }
 
-/// The assigned messages of one place.
+/// The assigned messages of one outbox position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignedChunk {
-    /// The place.
+    /// The outbox position.
     pub place: OutboxPosition,
     /// Digests of the ids, and the numbers; a number is 0 if the message has none.
     pub messages: Vec<(u64, u64)>,
@@ -123,7 +122,7 @@ pub fn decode_assigned(bytes: &[u8]) -> Result<Vec<AssignedChunk>, RecordDecodeE
     Ok(parts)
 }
 
-/// Appends a place.
+/// Appends an outbox position.
 fn put_position(place: OutboxPosition, out: &mut Vec<u8>) {
     out.extend_from_slice(&place.commit.to_le_bytes());
     out.extend_from_slice(&place.chunk.to_le_bytes());

@@ -13,8 +13,8 @@ use crate::{OutboxEntry, OutboxMessage};
 const OUTBOX_WRITE_FORMAT: u8 = 1;
 /// The format byte of the letters' chunk.
 pub const OUTBOX_LETTERS_FORMAT: u8 = 2;
-/// The format byte of the commit's time, which is the incarnation of the following chunks that have
-/// none. A script that commits writes it, because the script does not decode the writes.
+/// The format byte of the commit's time. The time is the incarnation of the following chunks that have no incarnation
+/// of their own. A script that commits writes it, because the script does not decode the writes.
 pub const OUTBOX_TIME_FORMAT: u8 = 3;
 
 /// Appends the chunk of one write. A write without messages has no chunk.

@@ -25,7 +25,7 @@ impl MemoryBudget {
     }
 
     /// Returns the memory in use after a growth. Exceeding the limit is an error instead of WebAssembly's refusal: a
-    /// guest aborts on a refusal, and the failure would look like its own fault.
+    /// guest aborts on a refusal, and the failure would look like a fault of the guest.
     fn check(&self, bytes: usize) -> wasmtime::Result<usize> {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {

@@ -1,8 +1,8 @@
 //! Time as a guest sees it, and the amount of the machine's time that the guest has used.
 //!
 //! A guest never sees the machine's clocks. Its wall clock shows the event's time, and its time passes only when the
-//! guest waits: a sleep ends at once and advances both clocks by its length. A handler that sleeps therefore delays
-//! no other, and every attempt sees the same times.
+//! guest waits: a sleep ends at once and advances both clocks by its length. A handler that sleeps therefore delays no
+//! other handler, and every attempt sees the same times.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -90,8 +90,8 @@ impl EventClock {
     /// due time.
     ///
     /// A wait for several timers polls all of them before it polls one again. By then the earliest due time is known,
-    /// and the clock advances to it unless that exceeds the time limit. A wait that can never end wakes nothing,
-    /// which is how it is detected.
+    /// and the clock advances to it unless that exceeds the time limit. A wait that can never end requests no other
+    /// poll; the host detects such a wait by that.
     fn poll_timer(&self, at_ns: u64, asked: &mut Option<u64>, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.state();
         if *asked == Some(state.advances)

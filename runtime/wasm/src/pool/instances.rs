@@ -11,7 +11,7 @@ use super::super::instance::HandlerInstance;
 pub(super) struct IdleInstances {
     limit: usize,
     count: usize,
-    /// Number of uses so far, by which the handler that was unused for longest is found.
+    /// Number of uses so far, which identifies the least recently used handler.
     uses: u64,
     handlers: HashMap<u64, IdleEntry>,
 }

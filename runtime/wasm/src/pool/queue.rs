@@ -20,8 +20,8 @@ const UNREAD_LIMIT_BYTES: usize = 4 << 20;
 /// A source of turns.
 pub(super) struct TurnQueue {
     pub(super) stream: Arc<StreamContext>,
-    /// The version that executes turns; the previous one while the version that was decided on is not available here.
-    /// `None` before the first decision.
+    /// The version that executes turns. While the version of the current rollout is not available here, the previous
+    /// version. `None` before the first rollout.
     active: Mutex<Option<Arc<ActiveVersion>>>,
     callback: ResultCallback,
     waiting: Mutex<VecDeque<Turn>>,

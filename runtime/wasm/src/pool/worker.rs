@@ -1,8 +1,8 @@
 //! A worker thread: an executor for turns and nothing else.
 //!
 //! A turn that its tick interrupts moves to a list of slow turns, and the next turn starts on another instance. While
-//! there are slow turns, they get every other tick. A slow key therefore delays others by about a tick, and never
-//! takes more than half of a worker that others need.
+//! there are slow turns, they get every other tick. A slow key therefore delays other keys by about a tick, and never
+//! takes more than half of the time of a worker that other keys need.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -128,7 +128,7 @@ impl Worker {
                     }
                 }
                 Poll::Pending => {
-                    // Finished turns must not wait for a slow one.
+                    // Finished turns must not wait for a slow turn.
                     self.deliver_results(&attachment, &mut ended, &mut bytes);
                     let slow = SuspendedTurn {
                         queue: Arc::clone(&attachment),
@@ -148,8 +148,8 @@ impl Worker {
         self.release_handler(&attachment, handler);
     }
 
-    /// Releases a handler. If the queue has switched to another one meanwhile, wakes the workers to drop its idle
-    /// instances.
+    /// Releases a handler. If the queue has switched to another handler meanwhile, wakes the workers, so that they drop
+    /// the idle instances of the released handler.
     fn release_handler(&self, attachment: &TurnQueue, handler: Arc<Handler>) {
         let is_left = !attachment.executes(&handler);
         drop(handler);

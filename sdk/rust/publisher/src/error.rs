@@ -3,7 +3,7 @@
 use ordain_amqp::BrokerError;
 use ordain_store::StoreError;
 
-/// The reason for which events were not published.
+/// The reason why events were not published.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An event is invalid or conflicts with a published event. The events before it are published.

@@ -16,12 +16,12 @@ pub(super) struct Message {
     pub(super) owner: u8,
 }
 
-/// The message at one place.
+/// The message at one outbox position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ChainPart {
     pub(super) place: OutboxPosition,
     pub(super) message: Message,
-    /// The number that the message asks for; 0 for a new number.
+    /// The number that the message requests; 0 for a new number.
     pub(super) requested: u64,
 }
 
@@ -81,10 +81,10 @@ struct Known {
 /// The content of the destination.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Destination {
-    /// The epoch of the last owner, and the last place under that epoch.
+    /// The epoch of the last owner, and the last outbox position under that epoch.
     epoch: u8,
     last: OutboxPosition,
-    /// The highest place that was ever given.
+    /// The highest outbox position that was ever given.
     highest: OutboxPosition,
     /// The messages of each call.
     blocks: Vec<Vec<Known>>,
@@ -179,7 +179,7 @@ impl Destination {
         self.highest = OutboxPosition { commit: found, chunk: u32::MAX };
     }
 
-    /// Puts a message under the number that it asks for if that number is free, otherwise under the next one.
+    /// Puts a message under the number that it requests if that number is free, otherwise under the next number.
     pub(super) fn put(&mut self, message: Message, own: u64, takes_any: bool) -> u64 {
         let is_free = own > 0 && (takes_any || self.at(message.key, own).is_none());
         let next = self.next.entry(message.key).or_insert(1);

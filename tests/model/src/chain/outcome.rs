@@ -1,7 +1,7 @@
 //! The result of a run.
 
-/// The counts of rare events in a run, which show that runs reach all of them. They make no difference between
-/// states.
+/// The counts of rare events in a run. They show that runs reach all of these events. Two states that differ only in
+/// these counts are the same state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChainSeen {
     /// Times that a shard went back.
@@ -39,11 +39,11 @@ pub enum ChainBroken {
     AnotherMessage,
     /// A message that was given again lost its number although that number was free.
     NumberChanged,
-    /// More or fewer messages are given again, or change their number, than the owner counts.
+    /// The number of messages that are given again, or that change their number, differs from the owner's count.
     WrongCount,
-    /// A message is given whose commit is lost.
+    /// An owner gives a message whose commit is lost.
     WithoutCommit,
-    /// The outbox has messages again that the destination need not know any more.
+    /// Messages that the destination need not know any more are in the outbox again.
     DoneComesBack,
     /// Messages never reach their destination.
     Stuck,

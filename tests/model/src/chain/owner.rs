@@ -53,7 +53,7 @@ pub(super) struct Owner {
     pub(super) again: BTreeSet<Message>,
 }
 
-/// Returns the messages of a commit, each as a part of its own.
+/// Returns the messages of a commit, each as a separate part.
 fn parts(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainPart> {
     (0..).zip(messages).map(move |(part, message)| ChainPart {
         place: OutboxPosition { commit: number, chunk: part },
@@ -186,7 +186,7 @@ impl Owner {
         self.history.record_answer(&lost, &numbers, true, 0);
     }
 
-    /// Returns the messages of commits through which all is done for good.
+    /// Returns the messages of the commits up to `done`.
     pub(super) fn done_messages(&self) -> impl Iterator<Item = &Message> {
         self.commits.iter().take(self.done as usize).flatten()
     }

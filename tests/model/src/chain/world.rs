@@ -23,7 +23,7 @@ const OTHERS: u8 = 100;
 pub struct ChainWorld {
     state: State,
     seen: ChainSeen,
-    /// The rule that is broken when the world comes to rest from here, once that is known.
+    /// The rule that is broken when the world comes to rest from here; unset until the run has computed it.
     at_rest: OnceLock<Option<ChainBroken>>,
 }
 
@@ -43,12 +43,11 @@ struct State {
     others: Vec<(Message, u64)>,
     /// Messages whose outbox entry was removed before the present owner's claim: no process has them in memory.
     only_there: BTreeSet<Message>,
-    /// Messages that were done for good, and that were in the outbox again at a claim: the destination may have them
-    /// twice.
+    /// Messages that were done for good, but were in the outbox again at a claim. The destination may have them twice.
     marked_again: BTreeSet<Message>,
-    /// Messages that were lost with a process, and that were in the outbox again at a later claim.
+    /// Messages that were lost with a process, but were in the outbox again at a later claim.
     came_back: BTreeSet<Message>,
-    /// Messages that were new when an owner gave them that had lost its claim.
+    /// Messages that were new when given by an owner that had lost its claim.
     unclaimed: BTreeSet<Message>,
     /// Messages that were mistaken for messages of a lost commit.
     mistaken: BTreeSet<Message>,
@@ -190,7 +189,7 @@ impl ChainWorld {
             return;
         }
         let State { owner, source, keys, .. } = &mut self.state;
-        // The source delivers events again whose effects were lost with a process.
+        // The source delivers those events again whose effects were lost with a process.
         let first =
             source.commits.iter().flatten().map(|message| message.event + 1).max().unwrap_or(0);
         let message = |event| Message { event, key: event % *keys, owner: owner.epoch };
@@ -273,7 +272,8 @@ impl ChainWorld {
             let message = part.message;
             self.seen.known += u64::from(*is_known);
             if *is_known && before.at(message.key, *number) != Some(message) {
-                // The message's owner never called the destination, which still knows a message that was lost before.
+                // The message's owner never called the destination. The destination still knows a message that was
+                // lost before.
                 mistaken.insert(message);
                 if message.owner == owner.epoch {
                     broken = Some(ChainBroken::AnotherMessage);
@@ -287,7 +287,7 @@ impl ChainWorld {
                 changed += 1;
                 let others = owner.answered.range(..part.place).map(|(_, other)| other);
                 let mut others = others.filter(|(other, _)| other.key == message.key);
-                // A message that the destination knew keeps the number that it has there.
+                // A message that the destination knew keeps its number.
                 if !is_known
                     && before.at(message.key, earlier).is_none()
                     && others.all(|other| other.1 < earlier)
@@ -310,7 +310,7 @@ impl ChainWorld {
         }
     }
 
-    /// Gives the messages again that the destination has lost behind a place, when the store has all commits.
+    /// Gives the messages again that the destination has lost after an outbox position, when the store has all commits.
     fn give_again(&mut self, has: Option<OutboxPosition>) {
         let is_hasty = self.is(ChainFault::CommitsAreNotAwaited);
         if !is_hasty && !self.repeat_commits() {

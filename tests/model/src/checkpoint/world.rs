@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use super::{CheckpointFault, CheckpointStep, SHARDS};
 
-/// The counts of rare events in a run. They make no difference between states.
+/// The counts of rare events in a run. Two states that differ only in these counts are the same state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointSeen {
     /// Times that shards went back.
@@ -45,7 +45,7 @@ impl CheckpointBroken {
 struct Checkpoint {
     position: u8,
     commits: Vec<usize>,
-    /// How often an owner had replaced the checkpoint by one at the beginning.
+    /// How often an owner had replaced the checkpoint by a checkpoint at the beginning of the file.
     beginnings: u64,
 }
 
@@ -84,9 +84,9 @@ struct State {
     store: Store,
     past: Vec<Store>,
     owner: Owner,
-    /// How often an owner has replaced the checkpoint by one at the beginning.
+    /// How often an owner has replaced the checkpoint by a checkpoint at the beginning of the file.
     beginnings: u64,
-    /// True if the store lost such a checkpoint: an older one counts again.
+    /// True if the store lost such a checkpoint, so that an older checkpoint counts again.
     lost_beginning: bool,
     rewinds: u64,
     restarts: u64,
@@ -98,7 +98,7 @@ struct State {
 pub struct CheckpointWorld {
     state: State,
     seen: CheckpointSeen,
-    /// The rule that is broken when the world comes to rest from here, once that is known.
+    /// The rule that is broken when the world comes to rest from here; unset until the run has computed it.
     at_rest: OnceLock<Option<CheckpointBroken>>,
 }
 
@@ -263,7 +263,7 @@ impl CheckpointWorld {
         owner.commits[at].push(events);
     }
 
-    /// Repeats the lost commits of a shard. Returns false if the claim is lost, too; the owner then ends.
+    /// Repeats the lost commits of a shard. If the claim is lost too, returns false, and the owner ends.
     fn repeat_in(&mut self, shard: usize) -> bool {
         let drops = self.is(CheckpointFault::LostCommitsAreDropped);
         let State { store, owner, .. } = &mut self.state;

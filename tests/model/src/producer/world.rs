@@ -17,7 +17,7 @@ const OTHERS: u8 = 100;
 /// How often the producer writes events again in one call.
 const ATTEMPTS: usize = 5;
 
-/// The counts of rare events in a run. They make no difference between states.
+/// The counts of rare events in a run. Two states that differ only in these counts are the same state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProducerSeen {
     /// Times that shards went back.
@@ -104,8 +104,8 @@ impl Shard {
     }
 }
 
-/// An event of a call, and whether the producer knows that the call wrote it. The store may soon forget the id of an
-/// older event, which therefore is no witness.
+/// An event of a call, and whether the producer knows that the call wrote it. An event that the store had before is
+/// no witness, because the store may soon forget its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Written {
     numbered: Numbered,
@@ -134,7 +134,7 @@ struct State {
     run: u64,
     /// The numbers that were answered for new events in memory.
     answered: BTreeMap<u8, u64>,
-    /// Events that the producer has not in memory: it wrote them too long ago, or an earlier run wrote them.
+    /// Events that are not in the producer's memory: it wrote them too long ago, or an earlier run wrote them.
     forgotten: BTreeSet<u8>,
     others: u8,
     now: u64,
@@ -151,7 +151,7 @@ struct State {
 pub struct ProducerWorld {
     state: State,
     seen: ProducerSeen,
-    /// The rule that is broken when the world comes to rest from here, once that is known.
+    /// The rule that is broken when the world comes to rest from here; unset until the run has computed it.
     at_rest: OnceLock<Option<ProducerBroken>>,
 }
 
@@ -182,8 +182,8 @@ fn newest(call: &[Written]) -> BTreeMap<u32, Numbered> {
 }
 
 impl ProducerWorld {
-    /// Returns the beginning of a run with a file of this number of events. A library has no file: it has the events once,
-    /// and no checkpoints.
+    /// Returns the beginning of a run with a file of this number of events. A library has no file: it has the events
+    /// only once, and no checkpoints.
     pub fn new(file: u8, is_library: bool, fault: Option<ProducerFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
         let state = State {
@@ -351,7 +351,7 @@ impl ProducerWorld {
         self.restart();
     }
 
-    /// Writes lost calls again if that is in doubt.
+    /// Checks the witnesses if that is in doubt, and writes lost calls again.
     fn write_lost_calls(&mut self) {
         let State { history, answered, forgotten, breaks, now, .. } = &mut self.state;
         let events = |history: &ProducerHistory<Call, Numbered>| -> BTreeSet<u8> {
@@ -539,7 +539,7 @@ impl ProducerWorld {
 
     /// Publishes the rest of the file, closes the producer, and checks the result.
     pub fn come_to_rest(&mut self) {
-        // The last round finds nothing to do, unless the one before it found a loss.
+        // The last round finds nothing to do, unless the previous round found a loss.
         for _ in 0..4 {
             for calls in 0.. {
                 if self.state.next >= self.state.file || self.state.broken.is_some() {

@@ -39,8 +39,8 @@ impl QueueBroken {
     }
 }
 
-/// The counts of rare events in a run, which show that runs reach all of them. They make no difference between
-/// states.
+/// The counts of rare events in a run. They show that runs reach all of these events. Two states that differ only in
+/// these counts are the same state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueSeen {
     /// Times that the store went back.
@@ -77,7 +77,7 @@ impl Store {
         self.entries.len() as u64
     }
 
-    /// Returns whether the place is in the history; of the removed entries, the store remembers only the last one.
+    /// Returns whether the position is in the history. Of the removed entries, the store remembers only the last one.
     fn has(&self, place: QueuePosition) -> bool {
         let QueuePosition { number, history } = place;
         number == 0
@@ -91,7 +91,7 @@ impl Store {
 pub struct QueueWorld {
     state: State,
     seen: QueueSeen,
-    /// The rule that is broken when the world comes to rest from here, once that is known.
+    /// The rule that is broken when the world comes to rest from here; unset until the run has computed it.
     at_rest: OnceLock<Option<QueueBroken>>,
 }
 
@@ -381,7 +381,7 @@ impl QueueWorld {
     }
 
     fn go_back(&mut self, to: usize) {
-        // A writer that got its answer has already notified the reader.
+        // A writer that received its answer has already notified the reader.
         self.tell();
         let State { store, past, rewinds, .. } = &mut self.state;
         past.truncate(to + 1);
@@ -415,7 +415,7 @@ impl QueueWorld {
         } else if *removed != entries.len() as u64 {
             self.breaks(QueueBroken::NotRemoved);
         } else if *restarts == 0 && lost_unread != *lost {
-            // A new process does not expect the entries of the process before it.
+            // A new process does not expect the entries of the previous process.
             self.breaks(QueueBroken::WrongCount);
         }
     }

@@ -11,7 +11,7 @@ pub enum Move {
     Start(usize),
     /// The instance writes its heartbeat and receives the membership.
     Beat(usize),
-    /// The instance asks for a lease.
+    /// The instance requests a lease.
     Lease(usize, usize),
     /// The instance writes its claim.
     Claim(usize, usize),
@@ -73,7 +73,7 @@ impl Sharing {
         }
     }
 
-    /// Adds the steps that happen by themselves sooner or later, and that change something.
+    /// Adds the steps that must happen at some time and that change something.
     pub(super) fn progress(&self, fleet: &Fleet, moves: &mut Vec<Move>) {
         for (id, instance) in self.instances.iter().enumerate() {
             let is_heard = self.table.heard[id];

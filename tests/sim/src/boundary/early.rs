@@ -27,7 +27,7 @@ struct OpenDelivery {
 }
 
 impl EarlyAcks {
-    /// Notes an input. Returns the acknowledgement that it causes.
+    /// Records an input. Returns the acknowledgement that it causes.
     pub(super) fn take_input(&mut self, fault: BoundaryFault, input: &Input) -> Option<Effect> {
         match input {
             Input::Arrived { event, .. } => {
@@ -50,7 +50,7 @@ impl EarlyAcks {
         self.acknowledge()
     }
 
-    /// Notes an effect. Returns the effects that replace it.
+    /// Records an effect. Returns the effects that replace it.
     pub(super) fn take_effect(&mut self, fault: BoundaryFault, effect: Effect) -> Vec<Effect> {
         match &effect {
             Effect::Ack { through } if *through <= self.acknowledged => return Vec::new(),

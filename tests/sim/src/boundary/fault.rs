@@ -8,7 +8,7 @@ pub enum BoundaryFault {
     IgnoreRunAhead,
     /// The sequencer ignores `max_turns`.
     IgnoreMaxTurns,
-    /// Ids are forgotten although a crash can bring their events again.
+    /// The sequencer forgets ids although their events may arrive again after a crash.
     ForgetIdsTooSoon,
 
     // Inputs.
@@ -30,17 +30,17 @@ pub enum BoundaryFault {
     AckBeforeSpill,
 
     // Turns.
-    /// A turn is started while one of the same key is with the workers.
+    /// A turn is started while the workers execute another turn of the same key.
     TwoTurnsOfOneKey,
 
     // Batches as a whole.
     /// A commit without an answer is sent again under a new number.
     NewNumberAfterUnknown,
-    /// The batch in flight is sent unchanged after those that the store had lost.
+    /// The batch in flight is sent unchanged after the batches that the store had lost.
     SendWhatRestsOnOldReads,
     /// Messages of refused writes are published.
     PublishRefused,
-    /// An event whose content differs from that of its identity gets no letter.
+    /// An event whose content differs from the known content of the same identity gets no letter.
     IgnoreConflicts,
 
     // Writes.
@@ -48,7 +48,7 @@ pub enum BoundaryFault {
     DropASpilledEvent,
     /// Failed tries are not recorded.
     LoseTheRetryCount,
-    /// A job records no handler version.
+    /// A key record contains no handler version.
     ForgetTheVersion,
     /// An accepted id is not recorded.
     ForgetTheId,
@@ -62,7 +62,7 @@ pub enum BoundaryFault {
     LoseALetter,
     /// A skipped sequence gets no letter.
     LoseAGapLetter,
-    /// The ledger of a key's gaps lacks the skipped ones.
+    /// The history of a key's gaps lacks the skipped gaps.
     LoseAGapEnd,
     /// The late original of a skipped sequence counts as a duplicate.
     TakeLateForDuplicate,

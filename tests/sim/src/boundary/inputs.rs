@@ -5,7 +5,7 @@ use ordain_core::{AppliedCommit, CommitReply, Input};
 use super::{BoundaryFault, FaultySequencer};
 
 impl FaultySequencer {
-    /// Returns the input as the sequencer gets it, or `None` if the sequencer gets none.
+    /// Returns the input that the sequencer receives, or `None` if it receives none.
     pub(super) fn change_input(&mut self, fault: BoundaryFault, mut input: Input) -> Option<Input> {
         use BoundaryFault as Fault;
         match (fault, &mut input) {

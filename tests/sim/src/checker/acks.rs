@@ -1,4 +1,4 @@
-//! I3: every acknowledged event is durable, in one form or another.
+//! I3: every acknowledged event is durable: settled, spilled or dead-lettered.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl Checker {
         event: &Event,
         store: &Store,
     ) -> bool {
-        // Commits under way forget as well, and an owner cannot distinguish events that it does not know.
+        // Commits under way also remove digests, and an owner cannot distinguish events that it does not know.
         let ahead = self.watches.values().filter_map(|watch| watch.reach(key)).max();
         // An owner may have decided about the event before it noticed that the store went back.
         let back = self.watches.values().filter(|_| self.times_back > 0);
@@ -84,7 +84,7 @@ impl Checker {
             .is_some_and(|held| held.content() == event.content())
     }
 
-    /// Returns the sequence that an event has, or got.
+    /// Returns the sequence of an event: the producer's, or the one that Ordain assigned.
     pub(super) fn number_of(&self, model: &KeyModel, event: &Event) -> Option<u64> {
         if self.plan.settings.ordering == OrderingMode::Sequenced {
             return event.sequence();
@@ -94,7 +94,7 @@ impl Checker {
     }
 }
 
-/// Returns whether the job in the store no longer shows how the sequence was settled.
+/// Returns whether the key record in the store no longer shows how the sequence was settled.
 fn is_unknown(key: &Key, sequence: u64, event: &Event, store: &Store) -> bool {
     store.records.get(key).is_none_or(|record| {
         record.job.digests.differs(record.job.next, sequence, event.content()).is_none()

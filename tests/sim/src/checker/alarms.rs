@@ -1,5 +1,5 @@
-//! Checks warnings. A driver warns of a gap and of a parked key when it sees a write whose time is 0,
-//! so exactly one write of each gap and each trouble must have the time 0.
+//! Checks warnings. A driver logs a warning of a gap or of a parked key when it commits a write whose time is 0.
+//! Therefore exactly one write of each gap and of each failure must have the time 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub(super) struct Alarms {
     troubles: BTreeMap<Key, BTreeSet<FailedTry>>,
 }
 
-/// A failed attempt, which has one trouble.
+/// A failed attempt. Its failure is recorded once.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FailedTry {
     incarnation: u64,

@@ -10,7 +10,7 @@ use crate::plan::Blocked;
 use crate::producer::{BLOCKED_KEY, Item};
 use crate::store::{Record, Store};
 
-/// Time in ms after the last arrival within which the last key must be done, beside a blocked one.
+/// Time in ms after the last arrival within which all keys except a blocked one must be done.
 const ISOLATION_MS: u64 = 60_000;
 
 impl Checker {
@@ -37,7 +37,7 @@ impl Checker {
         self.isolated(produced);
     }
 
-    /// Returns whether intake may have stopped. Intake stops only where some key cannot accept more events and holds
+    /// Returns whether intake may have stopped. Intake stops only if some key cannot accept more events and holds
     /// events that it cannot spill. Then all outstanding deliveries may be such events.
     fn may_stall(&self, item: &Item, store: &Store) -> bool {
         let Item::Event(event) = item else { return false };
@@ -53,8 +53,8 @@ impl Checker {
             && counts.any(|count| count >= settings.spill_limit)
     }
 
-    /// Returns whether keys that cannot accept more events may have all the lanes. This needs fewer lanes than
-    /// outstanding deliveries.
+    /// Returns whether keys that cannot accept more events may occupy all lanes. This is possible only if there are
+    /// fewer lanes than outstanding deliveries.
     fn may_be_crowded(&self, store: &Store) -> bool {
         self.plan.settings.max_lanes <= self.plan.settings.prefetch && self.is_full(store)
     }
@@ -134,8 +134,8 @@ impl Checker {
         }
     }
 
-    /// Returns whether the event may have been a repeat, in an expired life of its key, of an event that could not be
-    /// distinguished from it any more.
+    /// Returns whether the event may have counted as a repeat in an expired life of its key, because it could no
+    /// longer be distinguished from an earlier event.
     fn was_forgotten_in_a_former_life(&self, event: &Event) -> bool {
         let model = self.keys.get(event.key());
         let number = event.sequence();
@@ -163,9 +163,10 @@ impl Checker {
         fates
     }
 
-    /// Returns whether the event may have these fates. An event has two fates if it was dead-lettered, or arrived
-    /// while its key could not be read, and then arrived again. An event that differed from the held one has two fates
-    /// if the held one was lost and this one arrived first the next time, or if it arrived again after its key's end.
+    /// Returns whether the event may have these fates. Two fates are possible in four cases. The event was
+    /// dead-lettered, or it arrived while its key could not be read, and then it arrived again. Or the event differed
+    /// from the held event: then the held event was lost and this event arrived first the next time, or this event
+    /// arrived again after its key's end.
     fn may_have(&self, fates: &[String]) -> bool {
         let aside = |fate: &&String| {
             let early = [Cause::FarAhead, Cause::Overflow, Cause::Corrupt]

@@ -1,5 +1,5 @@
-//! Determines which events a write must have executed: the fold of the handler over these events must give exactly
-//! the write's state and messages.
+//! Determines which events a write must have executed: the handler, applied to these events in order, must produce
+//! exactly the write's state and messages.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) sequence: u64,
-    /// The versions that the event may have had: more than one only where a producer contradicts itself.
+    /// The contents that the event may have had: more than one only if a producer sent different contents.
     pub(super) candidates: Vec<Arc<Event>>,
     pub(super) messages: Vec<&'a Message>,
 }

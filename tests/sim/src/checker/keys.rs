@@ -32,25 +32,25 @@ impl Settled {
 /// The expected content of the store for one key.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyModel {
-    /// True if the key has a job.
+    /// True if the store has a record of the key.
     pub(super) live: bool,
     pub(super) next: u64,
     pub(super) incarnation: u64,
     pub(super) state: Option<Bytes>,
     pub(super) completed: bool,
     pub(super) settled: BTreeMap<u64, Settled>,
-    /// The sequences that were settled in lives whose job has expired.
+    /// The sequences that were settled in earlier lives of the key, whose records have expired.
     pub(super) former: Vec<BTreeMap<u64, Settled>>,
     /// Ids accepted in this life, and the numbers they got.
     pub(super) taken: BTreeMap<u64, AcceptedId>,
     pub(super) ids: BTreeSet<u64>,
-    /// The place of the last accepted id in the queue.
+    /// The queue position of the last accepted id.
     pub(super) place: Option<usize>,
     /// The first sequence of this store: everything below was settled elsewhere.
     pub(super) imported: u64,
     /// Virtual time of the last settlement.
     pub(super) settled_at: u64,
-    /// The decision under which the key was last executed in this life.
+    /// The number of the rollout under which the key was last executed in this life.
     pub(super) generation: u64,
 }
 
@@ -80,7 +80,7 @@ impl KeyModel {
 }
 
 impl Checker {
-    /// Records a job that was imported from elsewhere.
+    /// Records a key record that was imported from elsewhere.
     pub(crate) fn imported(&mut self, key: &Key, record: &Record) {
         let next = record.job.next;
         let incarnation = record.job.incarnation;
@@ -88,10 +88,10 @@ impl Checker {
         self.keys.insert(key.clone(), model);
     }
 
-    /// Checks and records that the store has removed an expired job.
+    /// Checks and records that the store has removed an expired key record.
     pub(crate) fn expired(&mut self, key: &Key, record: &Record) {
         if let Some((sequence, _)) = record.spill.first_key_value() {
-            self.broke("I5", format!("{} expired with its job", at(key, *sequence)));
+            self.broke("I5", format!("{} expired with its key", at(key, *sequence)));
         }
         for watch in self.watches.values_mut() {
             watch.reborn(key);

@@ -1,4 +1,4 @@
-//! All events that an owner was ever shown: only these can be settled, held or lettered.
+//! All events that any owner has ever received: only these can be settled, held or dead-lettered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ordain_core::{Event, Key, OrderingMode};
 
 use super::Checker;
 
-/// The shown events.
+/// The events that owners have received ("shown" events).
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// By key and sequence, or by key and id where Ordain numbers: all versions.
@@ -28,7 +28,7 @@ impl Known {
 }
 
 impl Checker {
-    /// Notes that an owner is about to be shown an event.
+    /// Records that an owner is about to receive an event.
     pub(crate) fn shown(&mut self, event: &Arc<Event>) {
         let key = Key::from(event.key());
         let next = self.next(&key);
@@ -46,7 +46,7 @@ impl Checker {
         }
     }
 
-    /// Notes the place in the queue of an event whose stream numbers its events itself.
+    /// Records the queue position of an event of a stream whose events Ordain numbers.
     pub(crate) fn stands_at(&mut self, event: &Event, place: usize) {
         self.places.entry((Key::from(event.key()), event.id_digest())).or_insert(place);
     }
@@ -64,8 +64,8 @@ impl Checker {
         self.known.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether the sequence ever was further ahead than allowed. Where a job may move, expire or go back
-    /// without notice to its lane, the lane may be as far back as the key's beginning.
+    /// Returns whether the sequence ever was further ahead than allowed. If a key may move, expire or go back without
+    /// notice to its lane, the lane may be as far back as the key's beginning.
     pub(super) fn was_far(&self, key: &Key, sequence: u64) -> bool {
         let unsure = self.plan.partitions > 1 || self.jobs_expire() || self.times_back > 0;
         let lowest = self.known.lowest_next.get(&(key.clone(), sequence));
@@ -74,15 +74,15 @@ impl Checker {
         lowest.is_some_and(|next| sequence > next.saturating_add(width))
     }
 
-    /// Returns whether enough events of the key were shown for its spill area to seem full. A record counts repeats
-    /// that may be new until the next write, which a dead owner never made.
+    /// Returns whether enough events of the key were shown for its spill area to seem full. Until the next write, a
+    /// record also counts repeats, because they may be new events. A dead owner never made that next write.
     pub(super) fn may_be_full(&self, key: &Key) -> bool {
         let shown = self.known.named.range((key.clone(), 0)..=(key.clone(), u64::MAX));
         let most = shown.count() as u64 * (1 + u64::from(self.deaths));
         self.plan.partitions > 1 || most >= self.plan.settings.spill_limit
     }
 
-    /// Returns the highest sequence that the first missing one can be by now.
+    /// Returns the highest possible value of the first missing sequence.
     pub(super) fn first_unknown(&self, key: &Key) -> u64 {
         (self.next(key)..u64::MAX).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
     }

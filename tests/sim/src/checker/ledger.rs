@@ -1,4 +1,5 @@
-//! The ledger of gaps contains every skipped or parked range, contains no settled range as open, and is in order.
+//! Checks the history of gaps: it contains every skipped or parked range, it lists no settled range as open, and it
+//! is in order.
 
 use ordain_core::{Cause, GapEnd, KeyStatus, KeyWrite, LetterContent};
 

@@ -32,12 +32,12 @@ impl Checker {
         }
     }
 
-    /// Returns whether the key had a job that expired: its sequences begin again, and so do its letters.
+    /// Returns whether a record of the key has expired: the key's sequences begin again, and so do its letters.
     fn was_reborn(&self, key: &Key) -> bool {
         self.keys.get(key).is_some_and(|model| !model.former.is_empty())
     }
 
-    /// Notes that the late original of a hole fills it.
+    /// Records that the late original of a hole fills the hole.
     fn came_late(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
         if letter.cause == Cause::Late {
             let model = self.model(&letter.id.key);
@@ -107,9 +107,9 @@ impl Checker {
             return Err("gaps are not to be skipped".into());
         }
         let rounds = self.tries.asked_for(key, sequence);
-        // Rounds are counted for the first missing number. A missing number that a dead owner or another partition
-        // had in memory was not asked for then; a slow event of this number is a late original. An event that was in
-        // memory until its key was full has a letter already.
+        // Rounds are counted for the first missing number. If a dead owner or another partition had a missing event
+        // in memory, no round requested it then; if the event arrives late, it is a late original. An event that was
+        // in memory until its key was full has a letter already.
         let alone = self.deaths == 0 && self.plan.partitions == 1;
         let id = |tag| LetterId { key: key.clone(), sequence, tag };
         let mut others = self.letters.range(id(0)..=id(u64::MAX));
@@ -121,7 +121,7 @@ impl Checker {
             1
         };
         if rounds < due {
-            return Err(format!("its event was asked for {rounds} times"));
+            return Err(format!("its event was requested {rounds} times"));
         }
         Ok(())
     }

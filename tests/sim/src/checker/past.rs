@@ -1,5 +1,5 @@
-//! The checker's knowledge goes back with the store. The owner must commit lost commits again, and messages of theirs
-//! that were published must get the same ids.
+//! The checker's knowledge goes back with the store. The owner must repeat lost commits, and the published messages of
+//! these commits must get the same ids again.
 
 use std::collections::BTreeMap;
 

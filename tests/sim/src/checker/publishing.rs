@@ -1,5 +1,5 @@
-//! Exactly the committed messages are published: every message, in order per key, under one id, and every dead letter
-//! where letters are forwarded.
+//! Checks that exactly the committed messages are published: every message, in order per key, and under one id. If
+//! dead letters are forwarded, every dead letter is published, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,8 +79,8 @@ impl Publishing {
 }
 
 impl Checker {
-    /// Notes the letters of an applied batch that must be published where letters are forwarded, except those of
-    /// repeated deliveries. Call this method before the letters are noted.
+    /// Records the letters of an applied batch that must be published if letters are forwarded. Omits the letters of
+    /// repeated deliveries. Call this method before the checker records the letters themselves.
     pub(super) fn forwards(&mut self, letters: &[&DeadLetter], free: &[DeadLetter]) {
         if !self.plan.settings.forward_letters {
             return;

@@ -13,11 +13,12 @@ use crate::handler::Nature;
 pub(super) struct Tries {
     /// Failures that owners learned of, by key and content.
     failures: BTreeMap<(Key, u64), u32>,
-    /// The failures that are bounded: failures of a guess are not, because its outcome is refused.
+    /// The failures that count towards the limit. Failures of a guess do not count, because the store refuses its
+    /// results.
     counted: BTreeMap<(Key, u64), u32>,
-    /// Ranges that sources were asked for in each round, and the owner of the round.
+    /// Ranges that each round requested from the sources, and the owner of the round.
     asked: BTreeMap<Key, Vec<Round>>,
-    /// Number of refused writes, by key: after a refusal the lane starts again from the durable job.
+    /// Number of refused writes, by key: after a refusal the lane starts again from the durable key record.
     refused: BTreeMap<Key, u32>,
     /// Owners that lost state that was not durable.
     pub(super) crashes: u32,
@@ -26,11 +27,11 @@ pub(super) struct Tries {
     pub(super) versions: u32,
 }
 
-/// The owner of a round, and the ranges that it asked for.
+/// The owner of a round, and the ranges that it requested.
 type Round = (u64, Vec<RangeInclusive<u64>>);
 
 impl Tries {
-    /// Returns the number of rounds in which a sequence was asked for.
+    /// Returns the number of rounds that requested a sequence.
     pub(super) fn asked_for(&self, key: &Key, sequence: u64) -> u32 {
         let rounds = self.asked.get(key).into_iter().flatten();
         rounds.filter(|(_, ranges)| ranges.iter().any(|range| range.contains(&sequence))).count()
@@ -41,7 +42,7 @@ impl Tries {
         self.asked.entry(key.clone()).or_default().push((owner, missing.to_vec()));
     }
 
-    /// Notes that the newest round of an owner reached only `until`.
+    /// Records that the newest round of an owner reached only `until`.
     pub(super) fn cut(&mut self, owner: u64, key: &Key, until: u64) {
         let mut rounds = self.asked.get_mut(key).into_iter().flatten().rev();
         if let Some((_, ranges)) = rounds.find(|(by, _)| *by == owner) {
@@ -78,13 +79,13 @@ fn needed(nature: Nature, settings: &SequencerSettings) -> u32 {
 }
 
 impl Checker {
-    /// Returns the number of rounds that exhaust a gap. When the source has ended, no event can come, and one round
-    /// that found nothing is enough.
+    /// Returns the number of rounds that exhaust a gap. When the source has ended, no more events can arrive, and one
+    /// round that found nothing is enough.
     pub(super) fn rounds_due(&self) -> u32 {
         if self.plan.once { 1 } else { self.plan.settings.gap.attempts }
     }
 
-    /// Notes that an owner learned of a failed try.
+    /// Records that an owner learned of a failed try.
     pub(super) fn failed(&mut self, key: &Key, content: u64, nature: Nature, counts: bool) {
         *self.tries.failures.entry((key.clone(), content)).or_default() += 1;
         let count = self.tries.counted.entry((key.clone(), content)).or_default();

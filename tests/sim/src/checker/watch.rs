@@ -17,7 +17,7 @@ use super::{Checker, at};
 pub(super) struct Watch {
     turns: BTreeMap<AttemptToken, Flight>,
     loads: BTreeMap<AttemptToken, Key>,
-    /// Events that are dispatched and not durable, by key: from, to.
+    /// The range (first, one past the last) of events that are dispatched and not durable, by key.
     ahead: BTreeMap<Key, (u64, u64)>,
     /// The end of that range before a lane started again.
     reached: BTreeMap<Key, u64>,
@@ -27,21 +27,21 @@ pub(super) struct Watch {
     unknown: BTreeMap<u32, Arc<Batch>>,
     numbers: Vec<u64>,
     acknowledged: u64,
-    /// Failed tries of the next event of a key that may still succeed, while nothing else happened to it.
+    /// Failed tries of the next event of a key, if the event may still succeed and nothing else happened to it.
     failures: BTreeMap<Key, (u64, u32)>,
     /// Keys whose next try must run on a fresh instance.
     fresh: BTreeMap<Key, u64>,
     /// Replay rounds by key and first missing sequence.
     rounds: BTreeMap<(Key, u64), u32>,
-    /// True if the owner was asked to start nothing more.
+    /// True if the owner was requested to start nothing more.
     draining: bool,
-    /// The decision that the owner executes and its version, if the owner has that version.
+    /// The number of the rollout that the owner executes, and the version, if the owner has that version.
     generation: Option<u64>,
     version: Option<VersionName>,
-    /// The decisions under which keys were executed when the owner loaded them.
+    /// The number of the rollout under which each key had been executed when the owner loaded it.
     loaded: BTreeMap<Key, u64>,
-    /// Shards that went back, and their newest commit at that time. Lanes start again with the answer of that commit
-    /// or of the next one.
+    /// Shards that went back, and their newest commit at that time. Lanes start again with the answer to that commit
+    /// or to the next one.
     pub(super) lost: BTreeMap<u32, u64>,
     stopped: bool,
 }
@@ -52,7 +52,8 @@ struct Flight {
     events: Vec<(u64, Arc<Event>)>,
     /// True if the turn's lane has started again since: the checker ignores the turn's results.
     stale: bool,
-    /// True if the turn may run although its job exists and is not known: the store refuses its results.
+    /// True if the turn may be a guess: its key has a record that the owner does not know, and the store refuses the
+    /// turn's results.
     guess: bool,
     /// True if the turn runs on a fresh instance.
     fresh: bool,
@@ -64,7 +65,7 @@ impl Watch {
         self.version = decided.map(|decided| decided.build.version.clone());
     }
 
-    /// Returns one past the last event of a key that the owner has dispatched, or settles by a commit under way.
+    /// Returns one past the last event of a key that the owner has dispatched, or that a commit under way settles.
     pub(super) fn reach(&self, key: &Key) -> Option<u64> {
         let sent = self.commits.values().chain(self.unknown.values());
         let writes = sent.flat_map(|batch| &batch.writes).filter(|write| write.key == *key);
@@ -77,7 +78,7 @@ impl Watch {
         self.reached.get(key).copied()
     }
 
-    /// Notes that the lanes of many keys begin anew.
+    /// Records that the lanes of many keys begin again.
     pub(super) fn all_reborn(&mut self, which: impl Fn(&Key) -> bool) {
         let turns = self.turns.values().map(|flight| &flight.key);
         let all = turns.chain(self.ahead.keys()).chain(self.failures.keys());
@@ -88,7 +89,7 @@ impl Watch {
         }
     }
 
-    /// Notes that a commit will not be applied unchanged.
+    /// Records that a commit will not be applied unchanged.
     fn all_reached(&mut self, batch: &Batch) {
         for write in &batch.writes {
             let reached = self.reached.entry(write.key.clone()).or_default();
@@ -96,7 +97,7 @@ impl Watch {
         }
     }
 
-    /// Notes that a key, or its lane, begins anew.
+    /// Records that a key, or its lane, begins again.
     pub(super) fn reborn(&mut self, key: &Key) {
         if let Some((_, to)) = self.ahead.remove(key) {
             let reached = self.reached.entry(key.clone()).or_default();
@@ -124,7 +125,7 @@ impl Checker {
         self.deaths += 1;
     }
 
-    /// Notes that another owner has claimed while this one continues.
+    /// Records that another owner has claimed the partition while this owner continues.
     pub(crate) fn doubled(&mut self) {
         self.tries.doubles += 1;
     }
@@ -141,14 +142,14 @@ impl Checker {
     pub(crate) fn asked(&mut self, owner: u64, effect: &Effect) {
         let settings = self.plan.settings.clone();
         if self.watch(owner).stopped {
-            self.broke("I2", format!("asks for {effect:?} after it stopped"));
+            self.broke("I2", format!("requests {effect:?} after it stopped"));
         }
         match effect {
             Effect::Load { token, key } => {
                 let back = self.times_back > 0;
                 let watch = self.watch(owner);
                 if back {
-                    // The job may have been loaded before, and may have changed.
+                    // The key record may have been loaded before, and may have changed.
                     watch.reborn(key);
                 }
                 watch.loads.insert(*token, key.clone());
@@ -179,12 +180,12 @@ impl Checker {
         }
     }
 
-    /// Notes that an answer did not cover the whole question.
+    /// Records that an answer did not cover the whole request.
     pub(crate) fn cut(&mut self, owner: u64, key: &Key, until: u64) {
         self.tries.cut(owner, key, until);
     }
 
-    /// Notes that no source was asked for the missing events from this one on: the round does not count.
+    /// Records that no source was queried for the missing events from this one on: the round does not count.
     pub(crate) fn unasked(&mut self, owner: u64, key: &Key, first: u64) {
         self.tries.cut(owner, key, first);
         if let Some(rounds) = self.watch(owner).rounds.get_mut(&(key.clone(), first)) {
@@ -195,16 +196,16 @@ impl Checker {
     fn round(&mut self, owner: u64, key: &Key, missing: &[std::ops::RangeInclusive<u64>]) {
         self.tries.ask(owner, key, missing);
         let Some(first) = missing.first().map(|range| *range.start()) else {
-            return self.broke("gap", format!("{key:?}: a round that asks for nothing"));
+            return self.broke("gap", format!("{key:?}: a round that requests nothing"));
         };
-        // A hole behind the next event is asked for early; the round counts when the key reaches the hole.
+        // The owner may request a hole behind the next event early; the round counts when the key reaches the hole.
         if first != self.next(key) {
             return;
         }
         let rounds = self.watch(owner).rounds.entry((key.clone(), first)).or_default();
         *rounds += 1;
         let rounds = *rounds;
-        // The limit has two more rounds for the tail of a key: the owner may ask for it while a commit is under way,
+        // The limit has two more rounds for the tail of a key: the owner may request it while a commit is under way,
         // and again when the key has been silent after that. A lane that is evicted during a round repeats the round,
         // and so does a lane whose key another partition takes over.
         let settings = &self.plan.settings;
@@ -215,7 +216,7 @@ impl Checker {
         }
     }
 
-    /// Notes an input that an owner is about to receive.
+    /// Records an input that an owner is about to receive.
     pub(crate) fn told(&mut self, owner: u64, input: &Input) {
         match input {
             Input::Loaded { token, loaded } => {
@@ -226,19 +227,19 @@ impl Checker {
                     (Some(key), Ok(Some(loaded))) => {
                         watch.loaded.insert(key.clone(), loaded.record.rollout_number());
                     }
-                    // The decision of the key was removed with its job, as when a job expires.
+                    // The rollout number of the key was removed with its record, as when a record expires.
                     (Some(key), Ok(None)) => {
                         watch.loaded.remove(key);
                     }
                     _ => {}
                 }
-                // Events that another owner has settled are durable, and so is the decision that executed them.
+                // Events that another owner has settled are durable, and so is the rollout that executed them.
                 if let (Some(key), Ok(Some(loaded))) = (&key, loaded)
                     && let Some(range) = watch.ahead.get_mut(key)
                 {
                     range.0 = loaded.record.next.clamp(range.0, range.1);
                 }
-                // Results of the key's first life, executed on a guess, count for nothing.
+                // Results of the key's first life that were executed on a guess do not count.
                 if let (Some(key), Err(_)) = (&key, loaded) {
                     watch.reborn(key);
                 }

@@ -1,5 +1,5 @@
-//! Commits as the store applied them: I1 (order), I4 (exactly once), I8 (one version). No event is settled, spilled
-//! or lettered that was never shown.
+//! Commits as the store applied them: I1 (order), I4 (exactly once), I8 (one version). Only events that an owner has
+//! received may be settled, spilled or dead-lettered.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Checker {
     fn write(&mut self, partition: u32, write: &KeyWrite, time: u64, store: &Store) {
         let key = &write.key;
         if write.record.partition != partition {
-            self.broke("I2", format!("{key:?}: a write gives the job to another partition"));
+            self.broke("I2", format!("{key:?}: a write gives the key to another partition"));
         }
         self.condition(write);
         self.generation(write);
@@ -71,7 +71,7 @@ impl Checker {
         }
     }
 
-    /// Checks that no event is executed under an older decision than the events before it.
+    /// Checks that no event is executed under an older rollout than the events before it.
     fn generation(&mut self, write: &KeyWrite) {
         let now = write.record.rollout_number();
         let model = self.model(&write.key);
@@ -82,7 +82,7 @@ impl Checker {
         }
     }
 
-    /// Moves `next`: this very write must settle everything that `next` passes.
+    /// Moves `next`: the same write must settle everything that `next` passes.
     fn settle(&mut self, write: &KeyWrite) {
         let key = &write.key;
         let next = self.next(key);
@@ -173,14 +173,14 @@ impl Checker {
         taken.map_or(&[], |taken| self.versions(key, taken.id))
     }
 
-    /// Checks that a key is closed by the event that ends it, and by nothing else.
+    /// Checks that only the event that ends a key completes the key.
     fn ends(&mut self, write: &KeyWrite, settled: &[(u64, Settled)], ended: bool) {
         let key = &write.key;
         let marked = |s: &Settled| s.event().is_some_and(|event| event.end());
         let last = settled.iter().find(|(sequence, _)| *sequence + 1 == write.record.next);
         let completed = write.record.status == KeyStatus::Completed;
         let was = self.model(key).completed;
-        // A refused or skipped event with the end mark may or may not end its key.
+        // A rejected or skipped event with the end mark may or may not end its key.
         let may = was || ended || last.is_some_and(|(_, settled)| marked(settled));
         if (ended || was) && !completed {
             self.broke(
@@ -257,7 +257,8 @@ impl Checker {
         let held = record.spill.len() as u64;
         let spilled = write.record.spilled;
         let outside = record.spill.keys().find(|sequence| !spilled.spans(**sequence));
-        // The job of an ended key counts the events that are not lettered yet; the rest leaves with the last page.
+        // The record of an ended key counts the events that are not dead-lettered yet; the rest leaves with the last
+        // page.
         let ended = write.record.status == KeyStatus::Completed;
         if !ended && (held > spilled.count || outside.is_some()) {
             self.broke("I5", format!("{key:?}: {spilled:?} for {held}, outside {outside:?}"));
@@ -268,9 +269,10 @@ impl Checker {
         }
     }
 
-    /// Returns whether a sequence may have seemed near. A record counts spilled events, and includes repeats that may
-    /// be new until the next write. An owner that loads the record before that write expects more events than exist:
-    /// the first missing one then seems to be further ahead, at most behind the last.
+    /// Returns whether a sequence may have seemed near. A record counts the spilled events. Until the next write, the
+    /// count includes repeats, because they may be new events. An owner that loads the record before that write
+    /// expects more events than exist. The first missing event then seems to be further ahead, at most just after
+    /// the last event.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };

@@ -76,7 +76,7 @@ impl Store {
         (CommitReply::Applied(reply), true)
     }
 
-    /// Returns the orphan letters that are not forwarded, since the store has them already.
+    /// Returns the orphan dead letters that are not forwarded, since the store has them already.
     fn known(&self, batch: &Batch) -> Vec<usize> {
         let mut seen = BTreeSet::new();
         let letters = batch.letters.iter().enumerate().filter(|_| batch.forward);

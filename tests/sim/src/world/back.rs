@@ -45,13 +45,13 @@ impl World {
                 let wait = self.rng.below(AGAIN_MS);
                 self.plan_at(wait, What::GoBack);
             }
-            // The owner connects again sooner or later, if no commit comes before.
+            // The owner connects again after some time, unless a commit notices the loss before.
             let wait = self.rng.pick(&[0, 20, 500, 10_000]);
             self.plan_at(wait, What::Tell(id, Input::StoreMayHaveRolledBack));
         }
     }
 
-    /// Notes that a commit was applied: it may complete the commits that the store had lost.
+    /// Records that a commit was applied: with it, the store may have all lost commits again.
     pub(super) fn came_back(&mut self, shard: u32, number: u64) {
         self.lost.retain(|lost, newest| *lost != shard || number < *newest);
         self.checker.incomplete = !self.lost.is_empty();

@@ -1,5 +1,5 @@
 //! Disturbances of the owners: crashes at any step, successors beside them, lost connections, new handler versions, a
-//! job that becomes unreadable.
+//! key record that becomes unreadable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ impl World {
         let mut cut = BTreeSet::new();
         for at in orphans {
             if let Some(What::Publish { shard, posts, .. }) = self.agenda.get(&at) {
-                // Publication stops anywhere: published messages stay published, and are not marked done.
+                // Publication stops at any message: published messages stay published, but are not marked as done.
                 let all = posts.len();
                 let sent = self.rng.below(all as u64 + 1) as usize;
                 let sent = if cut.contains(shard) { 0 } else { sent };
@@ -184,8 +184,8 @@ impl World {
         }
     }
 
-    /// Activates a newer version, or sometimes an older one. Owners learn of it at different times, and some lack the
-    /// decided version for a while.
+    /// Starts a rollout of a newer version, or sometimes of an older one. Owners learn of it at different times, and
+    /// some lack the version for a while.
     fn new_version(&mut self) {
         let generation = self.decided.number + 1;
         let name = format!("sim@1.{generation}.0");
@@ -206,7 +206,7 @@ impl World {
     }
 
     /// Changes the version of an owner's workers at once, and of its sequencer soon after. The owner ignores an
-    /// earlier decision.
+    /// older rollout.
     fn swap(&mut self, id: u64, decided: Arc<Rollout>, is_here: bool) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         if decided.number < owner.decided.number {
@@ -223,7 +223,7 @@ impl World {
         if !keys.is_empty() {
             let key = keys[self.rng.below(keys.len() as u64) as usize].clone();
             self.store.records.get_mut(&key).expect("the key is one of the store's").corrupt = true;
-            self.trace.line(self.now, &format!("the job of {key:?} becomes unreadable"));
+            self.trace.line(self.now, &format!("the record of {key:?} becomes unreadable"));
             self.checker.corrupted(&key);
         }
     }

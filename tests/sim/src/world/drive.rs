@@ -1,4 +1,4 @@
-//! The driver: feeds an owner's inputs in batches, drains its effects, and sleeps until an input arrives or its
+//! The driver: passes inputs to an owner in batches, drains its effects, and sleeps until an input arrives or its
 //! timeout passes. The real driver does the same with tasks and sockets.
 
 use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
@@ -9,7 +9,7 @@ use crate::producer::Item;
 /// Effects of one drain that no correct sequencer needs in these small worlds.
 const EFFECTS: usize = 20_000;
 
-/// Rounds with nothing but a passed timeout: each of a handful of keys may have had one.
+/// Maximum number of rounds with nothing but a passed timeout: each of the few keys may have had some.
 const SPINS: u32 = 2_000;
 
 impl World {
@@ -45,7 +45,7 @@ impl World {
         self.plan_at(if has { 1 } else { 100 }, What::Serve(owner, effect));
     }
 
-    /// Returns whether an effect must wait, since it would bring more into a full memory.
+    /// Returns whether an effect must wait, because it would add to a full memory.
     fn waits(&self, id: u64, effect: &Effect) -> bool {
         let Some(Owner { sequencer, version, .. }) = self.owners.get(&id) else { return false };
         match effect {
@@ -213,7 +213,7 @@ impl World {
     }
 }
 
-/// Returns the letter that a decoder makes of bytes that are no event.
+/// Returns the letter that a decoder creates for bytes that are not an event.
 fn unreadable(bytes: bytes::Bytes) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: Key::from(""), sequence: 0, tag: ordain_core::digest(&bytes) | 1 },

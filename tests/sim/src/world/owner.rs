@@ -18,9 +18,9 @@ pub(super) struct Owner {
     pub(super) connection: Connection,
     /// The owner's clock at virtual time 0.
     pub(super) clock: u64,
-    /// The newest decision that the owner knows.
+    /// The newest rollout that the owner knows.
     pub(super) decided: Arc<Rollout>,
-    /// The version that the owner's workers execute; `None` if they lack the decided version.
+    /// The version that the owner's workers execute; `None` if they lack the version of the rollout.
     pub(super) version: Option<Arc<Rollout>>,
     /// The end time of the last publication of each shard: publications are in order.
     pub(super) published_at: BTreeMap<u32, u64>,
@@ -56,7 +56,7 @@ impl World {
         self.trace.line(self.now, &format!("owner {id} claims {partition} at {commits:?}"));
         let mut settings = self.plan.settings.clone();
         settings.partition = partition;
-        // The owner may know only the last decision, or lack the decided version.
+        // The owner may know only the last rollout, or lack its version.
         let mut lacks = false;
         let mut lags = false;
         if self.plan.disturb.versions > 0 {
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// Publishes the messages that an earlier owner committed, or leaves them for later if the sink accepts nothing.
+    /// Publishes the messages that an earlier owner committed. If the sink accepts nothing, leaves them for later.
     /// Returns the end times by shard.
     fn leave_over(
         &mut self,

@@ -65,8 +65,8 @@ impl World {
         }
     }
 
-    /// Publishes messages and letters of a batch. A deliberate fault may have removed all of them: then the owner
-    /// gets only the answer.
+    /// Publishes messages and letters of a batch. If a deliberate fault has removed all of them, the owner receives
+    /// only the answer.
     fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &AppliedCommit) {
         let letters = batch.forwarded(applied).cloned().map(Post::Letter);
         let messages = messages(batch, applied).into_iter().map(Post::Message);
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// Checks that an owner stops only where a newer one has claimed.
+    /// Checks that an owner stops only if a newer owner has claimed the partition.
     fn stops(&mut self, id: u64, owner: &Owner, stop: &StopReason) {
         let newest = self.current[owner.partition as usize] == Some(id);
         if *stop != StopReason::Fenced || newest {

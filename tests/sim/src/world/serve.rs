@@ -8,7 +8,7 @@ use ordain_core::{Batch, CommitReply, Effect, Event, Input, Key};
 use super::{Reply, What, World};
 use crate::store::{Claim, Post};
 
-/// Time in ms without a reply after which an owner gives a commit up.
+/// Time in ms without a reply after which an owner no longer waits for a commit.
 const SILENCE_MS: u64 = 100;
 
 impl World {
@@ -58,7 +58,7 @@ impl World {
         self.plan_at(SILENCE_MS, What::Tell(owner, input));
     }
 
-    /// Answers a request. The owner may be gone by now; a load takes its job over regardless.
+    /// Answers a request. The owner may have ended meanwhile; a load takes the key over in any case.
     pub(super) fn serve(&mut self, owner: u64, effect: &Effect) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
         if let Effect::Run(turn) = effect {
@@ -89,7 +89,7 @@ impl World {
                 let mut until = u64::MAX;
                 let rate = self.plan.replay.cut;
                 if rate > 0 && *source > 0 && self.rng.permille(rate / 2) {
-                    // The source had no time to ask.
+                    // The source had no time to search.
                     let first = missing.first().map_or(0, |range| *range.start());
                     (found, failed, until) = (Vec::new(), Some("busy".into()), first);
                     self.checker.unasked(owner, key, first);

@@ -58,7 +58,7 @@ impl Driver {
         }
     }
 
-    /// Returns the input as a real answer to an open request, if the case asks for one.
+    /// Returns the input as a real answer to an open request, if the case wants one.
     fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
         let past = &mut self.past;
         // An open token; otherwise one that was answered before, or that never existed.
@@ -181,7 +181,7 @@ impl Driver {
     }
 }
 
-/// Returns an answer to this very batch: it names only parts of the batch.
+/// Returns an answer that is possible for this batch: it names only parts of the batch.
 fn possible(reply: CommitReply, batch: &Batch) -> CommitReply {
     let CommitReply::Applied(mut applied) = reply else { return reply };
     let writes = batch.writes.len();

@@ -1,5 +1,5 @@
-//! Generates settings and inputs: arbitrary ones from outside, and from the store everything that could have been
-//! written.
+//! Generates settings and inputs. Inputs from outside are arbitrary; inputs from the store are everything that could
+//! have been written.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ fn status() -> impl Strategy<Value = KeyStatus> {
     ])
 }
 
-/// Generates a job whose numbers could have been written: jobs in the store passed the limits.
+/// Generates a key record whose numbers could have been written: every record in the store passed the limits.
 fn job() -> impl Strategy<Value = KeyRecord> {
     let number = || 0..12u64;
     let counts = (number(), any::<u64>(), 0..3u32, status(), 0..9u32, 0..9u32);

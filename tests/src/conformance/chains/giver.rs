@@ -141,7 +141,7 @@ pub(in crate::conformance) fn done(reply: AssignReply) -> Vec<AssignItemReply> {
     }
 }
 
-/// Returns the reply to one lot that was refused.
+/// Returns the reply to one group that was refused.
 pub(in crate::conformance) fn refused(reply: AssignGroupReply) -> AssignReply {
     AssignReply::Groups(vec![reply], Vec::new())
 }

@@ -1,4 +1,4 @@
-//! Tests of data between two stages that another program has changed in the store.
+//! Tests of stored data between two streams, which another program has changed.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;

@@ -26,7 +26,7 @@ struct Pair {
     hosts: [Service; 2],
 }
 
-/// The second and third stage, fed by the broker.
+/// The second and third stage, which receive their events from the broker.
 const OVER_THE_BROKER: &str = r#"
 [streams.orders]
 handler = "ledger"
@@ -95,7 +95,7 @@ impl Pair {
         self.client.publish("ledgers", &batches)
     }
 
-    /// Kills one of the hosts, and starts another in its place.
+    /// Kills one of the hosts, and starts another host instead.
     fn kill(&mut self, which: usize) -> Result<()> {
         self.hosts[which].kill()?;
         self.hosts[which] = Self::host(&self.home)?;

@@ -79,7 +79,7 @@ fn finish(home: &Home, ledger: &Ledger, mut service: Service) -> Result<()> {
     check_stages(home, ledger)
 }
 
-/// The first stage assigns messages again that the store has lost, although no new input arrives.
+/// The first stage assigns lost messages again, although no new input arrives.
 #[test]
 fn lost_messages_are_assigned_again() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -108,7 +108,8 @@ fn in_order(all: &str) -> Result<String> {
     Ok(lines.into_iter().map(|(_, line)| line).collect())
 }
 
-/// Checks that while the broker is down, the pair processes events of keys with a job, and events of new keys wait.
+/// Checks that while the broker is down, the pair processes events of keys that have a record, and events of new keys
+/// wait.
 fn each_process_accepts_events(stream: &str) -> Result<()> {
     let pair = Pair::start("", stream)?;
     let known = in_turn(40, 20);

@@ -1,5 +1,5 @@
-//! Tests of unusable files in the plugins folder. Each leaves the active version in place. The log, the list
-//! of handlers and a metric report the file and its reason.
+//! Tests of unusable files in the plugins folder. After each, the active version stays active. The log, the list of
+//! handlers and a metric report the file and the reason why it is unusable.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -109,7 +109,7 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
     service.end()
 }
 
-/// A start skips an unusable version, and fails when no usable one is left.
+/// A start skips an unusable version, and fails if no usable version is left.
 #[test]
 fn start_uses_highest_usable_version() -> Result<()> {
     let home = home()?;

@@ -1,5 +1,5 @@
-//! Tests of several processes with one store. The store decides the rollout, and a process without the
-//! decided version waits.
+//! Tests of several processes with one store. The store determines the rollout, and a process without the version of
+//! the rollout waits.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Redis, wait_for_command, wait_until};
@@ -119,8 +119,8 @@ fn instance_without_new_version_waits() -> Result<()> {
     tally::check(&by_key(&more)?, &out.join("\n"))
 }
 
-/// The death of an instance is no reason for a rollback: the other instance waits for its return, or is
-/// restarted.
+/// The death of an instance causes no rollback: the other instance waits until the dead instance returns, or until an
+/// operator restarts the other instance.
 #[test]
 fn dead_instance_causes_no_rollback() -> Result<()> {
     let mut pair = Pair::start()?;

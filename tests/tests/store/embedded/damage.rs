@@ -319,7 +319,7 @@ async fn load_all(folder: &Path) -> bool {
         };
         let mut state = vec![0; 1 << 20];
         ChaCha8Rng::seed_from_u64(number).fill_bytes(&mut state);
-        assert_eq!(job.expect("a job").state, Some(Bytes::from(state)));
+        assert_eq!(job.expect("a key record").state, Some(Bytes::from(state)));
     }
     whole
 }

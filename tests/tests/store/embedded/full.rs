@@ -63,7 +63,7 @@ async fn full_disk_stops_store_and_loses_nothing() {
     let mut owner = Owner::claim(&store, "s", 0).await;
     assert!(owner.numbers[0] >= answered, "{} of {answered}", owner.numbers[0]);
     for number in 0..answered {
-        let loaded = owner.load(&store, &format!("key-{number}")).await.expect("a job");
+        let loaded = owner.load(&store, &format!("key-{number}")).await.expect("a key record");
         assert_eq!(loaded.state.map(|state| state.len()), Some(1 << 20));
     }
     owner.write(&store, absent("more")).await;

@@ -2,22 +2,23 @@
 //!
 //! A store that went back in time under its owner's claim has lost the latest commits. The
 //! sequencer sends the same batches again, in order and under their numbers. It omits the writes
-//! that were refused, and sets the times of the first commit, so that no message gets another id. A
-//! batch that does not apply as before ends the ownership: the store then differs from the state
-//! that the batches were made for.
+//! that were refused, and sets the times of the first commit, so that no message gets another id.
+//! If a batch does not apply as before, the store differs from the state that the batches were made
+//! for, and the ownership ends.
 //!
-//! A commit reveals the loss, or a query for the newest commit after the connection to the store
-//! broke. Data read before may be older than the recovered commits, and nothing reveals that:
-//! spilling an event again does not change `next`. The sequencer therefore undoes everything that
-//! may depend on such data. It replaces the batch in flight by a void batch, and then loads the
-//! lanes of the shard again. The writes of the void batch have a condition that never holds, and
-//! its letters go into the next batch. The void batch is not a different batch under the same
-//! number: an earlier sending of the original may still arrive, and the reply then shows what
-//! applied.
+//! The reply to a commit reveals the loss. After a broken connection to the store, the reply to a
+//! query for the newest commit also reveals it. Data that the sequencer read earlier may be older
+//! than the recovered commits, and nothing reveals that: spilling an event again does not change
+//! `next`. The sequencer therefore undoes everything that may depend on such data. It replaces the
+//! batch in flight by a void batch, and then loads the lanes of the shard again. The writes of the
+//! void batch have a condition that never holds, and its letters go into the next batch. Original
+//! and void batch have the same number. An earlier sending of the original may still arrive; the
+//! reply then shows which of the two the store applied.
 //!
-//! One case remains: an earlier sending, made after the store went back, arrives between the last
-//! recovered commit and the void batch. The store then applies it unchanged, and its effects count:
-//! its letters are in the store's outbox, and no later batch would put them there.
+//! One case remains: an earlier sending of the original, made after the store went back, arrives
+//! between the last recovered commit and the void batch. The store then applies the original, and
+//! its effects count: its letters are in the store's outbox, and no later batch would put them
+//! there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -80,7 +81,7 @@ fn void_batch(batch: &Batch) -> Batch {
         expire_in: None,
     });
     for write in &mut writes {
-        // No job reaches this value, which is after the last possible sequence.
+        // No `next` reaches this value, which is after the last possible sequence.
         write.condition = WriteCondition::Next(u64::MAX);
     }
     Batch { writes, letters: Vec::new(), ..*batch }
@@ -160,8 +161,9 @@ impl Sequencer {
         }
     }
 
-    /// Queries the last commit of a shard in doubt by an empty commit, unless a batch in flight
-    /// will reveal it. A shard without commits may still have lost its claim.
+    /// Queries the last commit of a shard in doubt by an empty commit, unless the reply to a batch
+    /// in flight will reveal it. A shard without commits needs the query too: it may have lost its
+    /// claim.
     pub(super) fn query_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
         if !std::mem::take(&mut state.in_doubt) {
@@ -174,8 +176,8 @@ impl Sequencer {
         }
     }
 
-    /// Recovers lost commits, because the store differs from this owner's last commit. The store's
-    /// last commit of this owner is number `last`, or is another owner's.
+    /// Recovers lost commits, because the store differs from this owner's last commit. `last` is
+    /// the number of the last commit in the store; `None` if another owner made that commit.
     pub(super) fn recover_commits(&mut self, shard: u32, found: &str, last: Option<u64>) {
         let state = &mut self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
@@ -208,7 +210,7 @@ impl Sequencer {
         self.stop(StopReason::RolledBack { shard, detail });
     }
 
-    /// Handles the reply to a recovered commit: the store has the commit again, or still.
+    /// Handles the reply to a repeated commit: the store has the commit again, or never lost it.
     pub(super) fn recommitted(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
         let state = &mut self.shards[batch.shard as usize];
         let number = batch.number;
@@ -216,7 +218,7 @@ impl Sequencer {
         let Some(commit) = commit.filter(|commit| commit.applied != applied) else { return };
         if !applied.refused.is_empty() {
             let found =
-                format!("commit {number} cannot be made again: its keys have changed since");
+                format!("commit {number} cannot be repeated, because its keys have changed");
             return self.stop_rolled_back(batch.shard, &found);
         }
         commit.batch = batch;
@@ -240,8 +242,9 @@ impl Sequencer {
         }
         let letters = std::mem::take(&mut self.shards[shard as usize].letters);
         for OrphanLetter { letter, delivery } in letters {
-            // The lane decides about the event again. An event without a delivery is read again
-            // anyway. Without a free lane the letter stays, although its reason may no longer hold.
+            // The lane decides about the event again. An event without a delivery will be read
+            // again in any case. If no lane is free, the letter stays, although its reason may no
+            // longer hold.
             if let LetterContent::Event(event) = &letter.content
                 && self.invalid_event_letter(event).is_none()
                 && (delivery == 0 || self.ensure_loaded(&letter.id.key))

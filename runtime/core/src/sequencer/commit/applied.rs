@@ -95,7 +95,7 @@ impl Sequencer {
         self.trim_ids(index);
         let exact = spill_extent(&self.lanes[index], &[]);
         let lane = &mut self.lanes[index];
-        // Checks were counted as new events. The record must not keep that count: the key would
+        // Checks were counted as new events. The record must not keep that count, because the key would
         // reach its spill limit too early, and earlier with each repeat after a restart.
         lane.must_write |= lane.record.spilled.count > exact.count;
         lane.record.spilled = exact;
@@ -140,7 +140,7 @@ impl Sequencer {
             self.lanes[index].cold.get_or_init().checks.extend(in_write.checks);
         }
         match refusal {
-            // After the load, the lane waits for the decision that its job was executed under.
+            // After the load, the lane waits for the rollout under which the key was executed.
             WriteRefusal::Next(_) | WriteRefusal::Version => self.restart_lane(index),
             WriteRefusal::Partition(next) => self.yield_lane(index, next),
             WriteRefusal::Corrupt(error) => self.break_lane(index, error),

@@ -112,7 +112,7 @@ pub(super) struct WriteCost {
     pub(super) kept: usize,
 }
 
-/// Advances the job over the events of a chunk.
+/// Advances the key record over the events of a chunk.
 fn advance_record(
     lane: &mut Lane,
     chunk: &ResultChunk,
@@ -234,7 +234,7 @@ pub(super) fn spill_extent(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
     spilled
 }
 
-/// Returns the record to write. Fields of the event at `done` are left out while earlier results
+/// Returns the record to write. Leaves out the fields of the event at `done` while earlier results
 /// are still to be written.
 fn record_to_write(lane: &Lane, more: bool) -> KeyRecord {
     let mut job = lane.record.clone();

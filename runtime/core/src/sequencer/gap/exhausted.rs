@@ -46,7 +46,7 @@ impl Sequencer {
         let rounds = gap.round;
         let held = lane.held.head().map(|held| held.sequence);
         let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
-        // Includes only the sequences that all rounds requested; later sequences get their own
+        // Only the sequences that all rounds requested count; later sequences get their own
         // rounds. If another owner made the rounds, only the first sequence is known.
         let asked = if self.settings.gap.attempts > 0 {
             let asked = lane.cold.requested.iter().find(|range| range.contains(&first));
@@ -60,7 +60,7 @@ impl Sequencer {
             ExhaustedPolicy::Wait => {
                 lane.give_up_gap(GapEnd::Waiting, next - 1);
                 lane.cold.get_or_init().gap = Some(LaneGap { state: GapState::Waiting, ..gap });
-                // Nothing is due any more.
+                // The key must leave the due index: nothing is due any more.
                 lane.must_write = true;
             }
             ExhaustedPolicy::Park => {

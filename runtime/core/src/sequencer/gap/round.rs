@@ -1,5 +1,5 @@
-//! A replay round: loads the job again, then queries every replay source in turn for the missing
-//! events.
+//! A replay round: loads the key record again, then queries every replay source in turn for the
+//! missing events.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Sequencer {
         if quiet && !lane.writing {
             self.loads.push_back(index);
         } else {
-            // A commit of the lane will show whether another owner has had the job.
+            // A commit of the lane will show whether another owner has had the key.
             self.query_source(index, 0);
         }
     }
@@ -50,7 +50,7 @@ impl Sequencer {
         }
     }
 
-    /// Handles the job that was loaded again in a round.
+    /// Handles the key record that was loaded again in a round.
     pub(in super::super) fn reloaded_for_gap(
         &mut self,
         index: u32,
@@ -72,8 +72,8 @@ impl Sequencer {
         if let Ok(Some(loaded)) = loaded
             && loaded.record.next == lane.record.next
         {
-            // Another partition had the job and changed nothing. A restart here would let two
-            // partitions with the same gap take the job from each other forever.
+            // Another partition had the key and changed nothing. A restart here would let two
+            // partitions with the same gap take the key from each other forever.
             lane.record.takeovers = loaded.record.takeovers;
         }
         if lane.cold.gap.as_ref().is_some_and(LaneGap::reloading) {
@@ -93,9 +93,9 @@ impl Sequencer {
         let certain = lane.misses(gap.at);
         let Some(gap) = lane.cold.gap_mut() else { return };
         if !certain || missing.is_empty() {
-            // The sequence may be among the spilled events whose sequences memory does not know;
-            // the round follows when they are known. Or no later event is held any more, and the
-            // gap is gone.
+            // Either the sequence may be among the spilled events whose sequences memory does not
+            // know, and the round follows when they are known. Or no later event is held any more,
+            // and the gap is gone.
             gap.state = GapState::Clock(self.now);
             return;
         }
@@ -139,7 +139,8 @@ impl Sequencer {
             next = next.max(last.saturating_add(1));
         };
         // Memory does not know which sequences between the bounds of `rest` are spilled. Spilled
-        // events are not missing; others are requested when the spilled events are in memory.
+        // events are not missing. The round requests the other sequences when the spilled events
+        // are in memory.
         let mut rest = (lane.cold.stored_only.count > 0)
             .then_some((lane.cold.stored_only.first, lane.cold.stored_only.last));
         for held in lane.held.iter() {
@@ -165,7 +166,7 @@ impl Sequencer {
         until: u64,
         failed: Option<&str>,
     ) {
-        // This counts answers that no lane waits for, too.
+        // An answer that no lane waits for ends the request, too.
         self.outstanding_replays.remove(token);
         let Some(index) =
             self.match_completion(token, |lane| Some(&mut lane.cold.get_mut()?.replay))

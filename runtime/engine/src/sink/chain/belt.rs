@@ -1,7 +1,9 @@
-//! The task of a destination. It gives the messages of all outboxes to the store, and gives lost messages again.
+//! The sequence assigner: the task of a destination. It passes the messages of all outboxes to the store, which
+//! numbers them, and passes lost messages to the store again.
 //!
-//! A store that goes back in time may lose messages that their outbox records as published. The belt therefore keeps
-//! the messages that it gave last in memory, and gives them again as soon as it finds that the store lacks them.
+//! A store that goes back in time may lose messages that their outbox records as published. The sequence assigner
+//! therefore keeps the last messages in memory, and passes them to the store again as soon as it finds that the store
+//! lacks them.
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +30,7 @@ use ordain_store::{
 };
 use ordain_util::log_throttle::LogThrottle;
 
-/// Maximum number of runs that the task gives to the store together.
+/// Maximum number of runs that the task passes to the store together.
 const BATCH_GROUP_LIMIT: usize = 64;
 /// Delay before a write to a full queue is retried; shorter if a reader in this process removes entries.
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -36,7 +38,8 @@ const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two checks that the store has not gone back in time.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// About how many bytes of given messages stay in memory for each destination: some seconds of a fast stream.
+/// Approximate size of the messages of earlier calls that stay in memory for each destination, in bytes: some seconds
+/// of a fast stream.
 const HISTORY_BYTES: usize = 16 << 20;
 /// How long this process may take to learn that it lost a partition, after the store has reported another owner.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,7 +52,7 @@ pub(in crate::sink) struct SequenceAssigner {
     exchanges: Vec<ExchangeSink>,
     store: Arc<dyn Store>,
     notifiers: Arc<QueueNotifiers>,
-    /// The messages that each outbox gave last, for each shard of the destination.
+    /// The last messages of each outbox that the store received, for each shard of the destination.
     histories: HashMap<(Partition, u32, u32), OutboxHistory>,
     /// The moment from which the histories count their times.
     created_at: Instant,
@@ -119,12 +122,12 @@ impl SequenceAssigner {
         }
     }
 
-    /// Returns the milliseconds since the belt was created.
+    /// Returns the milliseconds since the sequence assigner was created.
     fn now(&self) -> u64 {
         self.created_at.elapsed().as_millis() as u64
     }
 
-    /// Gives lost messages to the store again, if the store may have gone back in time since the belt gave them.
+    /// Passes lost messages to the store again, if the store may have gone back in time since it received them.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, given| !given.handle.ownership.is_lost());
         let breaks = self.store.disconnects();
@@ -156,7 +159,8 @@ impl SequenceAssigner {
         Ok(numbers)
     }
 
-    /// Gives strands to the store, all shards concurrently, and keeps their histories for later calls.
+    /// Passes the messages of outbox cursors to the store, all shards concurrently, and keeps the histories of the
+    /// cursors for later calls.
     async fn assign_all(
         &mut self,
         strands: BTreeMap<u32, Vec<OutboxCursor>>,
@@ -172,7 +176,7 @@ impl SequenceAssigner {
         Ok(given)
     }
 
-    /// Sorts the messages of batches into strands, by shard of the destination and outbox.
+    /// Sorts the messages of batches into outbox cursors, by shard of the destination and outbox.
     fn build_cursors(&mut self, batches: &[DestinationBatch]) -> BTreeMap<u32, Vec<OutboxCursor>> {
         let shards = self.store.shards();
         let mut places: HashMap<_, usize> = HashMap::new();
@@ -211,8 +215,8 @@ impl SequenceAssigner {
         OutboxCursor::new(target, of, to, given, self.store.disconnects(), self.now())
     }
 
-    /// Gives strands of one shard to the store, in calls of limited size, until all messages are done that do not
-    /// belong to another owner.
+    /// Passes the messages of the outbox cursors of one shard to the store, in calls of limited size, until all
+    /// messages are done that do not belong to another owner.
     async fn assign_shard(&self, strands: &mut [OutboxCursor]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -247,7 +251,7 @@ impl SequenceAssigner {
                     if throttle.allow() {
                         tracing::error!(
                             stream = &*stream, to = %to, %error,
-                            "the store cannot number messages: they wait; retrying"
+                            "the store cannot number the messages of the stream for `to`: they wait; retrying"
                         );
                     }
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
@@ -256,12 +260,12 @@ impl SequenceAssigner {
         }
     }
 
-    /// Builds the next call. Also returns the index of each lot's strand.
+    /// Builds the next call. Also returns the index of each group's outbox cursor.
     fn next_call(&self, strands: &[OutboxCursor]) -> (Arc<AssignRequest>, Vec<usize>) {
         let mut lots = Vec::new();
         let mut given = Vec::new();
         let mut room = CallBudget::default();
-        // Fenced strands come last, because they would use up the room of the others.
+        // Fenced cursors come last, because they would use up the room of the others.
         let (fenced, others): (Vec<_>, Vec<_>) =
             strands.iter().enumerate().partition(|(_, strand)| strand.is_fenced());
         for (at, strand) in others.into_iter().chain(fenced) {
@@ -279,7 +283,7 @@ impl SequenceAssigner {
         )
     }
 
-    /// Records the reply to a lot. Returns whether its strand made progress.
+    /// Records the reply to a group. Returns whether its outbox cursor made progress.
     async fn record_reply(
         &self,
         strand: &mut OutboxCursor,
@@ -302,8 +306,8 @@ impl SequenceAssigner {
                 Ok(false)
             }
             AssignGroupReply::RolledBack(last) => {
-                // The belt must not give messages again whose commits the store will not have again. The next owner
-                // creates these messages anew, in other commits.
+                // The sequence assigner must not repeat messages whose commits the store will not have again. The next
+                // owner creates these messages anew, in other commits.
                 match timeout(self.fence_timeout, strand.handle.has_all_commits()).await {
                     Ok(true) => {}
                     Err(_) if strand.handle.is_driven() => {
@@ -311,13 +315,13 @@ impl SequenceAssigner {
                             stream,
                             to,
                             shard,
-                            "the store went back in time and lost messages of this stream: they are written again when \
-                             the store has all commits of the partition; waiting"
+                            "the store went back in time and lost messages from the stream to `to`: they are written \
+                             again when the store has all commits of the partition; waiting"
                         );
                         return Ok(false);
                     }
-                    // The driver has ended, or it starts after messages that wait for this strand. Under the end of
-                    // the tenure, the publisher does not mark messages as published that were not given.
+                    // The driver has ended, or it starts only after messages that wait for this outbox cursor. Once
+                    // the ownership is lost, the publisher marks no message as published that the store did not get.
                     Ok(false) | Err(_) => {
                         strand.handle.ownership.advance_to(OwnershipPhase::Lost);
                         strand.abandon();
@@ -332,7 +336,8 @@ impl SequenceAssigner {
                     to,
                     shard,
                     messages,
-                    "the store went back in time and lost messages of this stream: writing them again from memory"
+                    "the store went back in time and lost messages from the stream to `to`: writing them again from \
+                     memory"
                 );
                 Ok(true)
             }
@@ -351,8 +356,8 @@ impl SequenceAssigner {
         let _ = timeout(FULL_QUEUE_RETRY_DELAY, room).await;
     }
 
-    /// Notifies the readers in this process that more messages wait. Reports no places: if the store loses messages,
-    /// this belt gives them again from memory, so the reader must not count them as lost.
+    /// Notifies the readers in this process that more messages wait. Reports no queue positions: if the store loses
+    /// messages, this sequence assigner repeats them from memory, so the reader must not count them as lost.
     fn notify_readers(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();

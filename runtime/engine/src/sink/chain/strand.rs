@@ -1,6 +1,8 @@
-//! The messages of one outbox for one shard of a destination, while the belt gives them to the store.
+//! The outbox cursor: the messages of one outbox for one shard of a destination, while the sequence assigner passes
+//! them to the store.
 //!
-//! [`PublishHistory`] decides which messages the belt gives again, and under which numbers. This module must not.
+//! [`PublishHistory`] decides which messages the sequence assigner repeats, and under which numbers. This module must
+//! never decide that.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,13 +15,13 @@ use ordain_store::{
     OutboxChunk, OutboxPosition, Partition,
 };
 
-/// The messages that an owner has given from an outbox to one shard.
+/// The messages that an owner has passed from an outbox to one shard of the destination.
 pub(super) struct OutboxHistory {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) history: PublishHistory<OutboxChunk>,
 }
 
-/// The used room of one call.
+/// The messages and bytes that one call to the store already contains.
 #[derive(Default)]
 pub(super) struct CallBudget {
     items: usize,
@@ -27,7 +29,7 @@ pub(super) struct CallBudget {
 }
 
 impl CallBudget {
-    /// Takes the room of a part. Returns whether it fits; the first one always does.
+    /// Adds a chunk to the call. Returns whether the chunk fits; the first chunk always fits.
     fn reserve(&mut self, part: &OutboxChunk) -> bool {
         let is_first = self.items == 0;
         self.items += part.items.len();
@@ -36,7 +38,7 @@ impl CallBudget {
     }
 }
 
-/// Messages of one outbox for one shard.
+/// Messages of one outbox for one shard of a destination.
 pub(super) struct OutboxCursor {
     pub(super) handle: Arc<PartitionHandle>,
     /// The shard of the outbox.
@@ -47,26 +49,28 @@ pub(super) struct OutboxCursor {
     chunks: Vec<OutboxChunk>,
     /// The origin of each new message: the index of its batch, and its index in the batch.
     pub(super) batch_indexes: Vec<(usize, usize)>,
-    /// The number of parts that are done.
+    /// The number of chunks that are done.
     done_chunks: usize,
-    /// The result for each message of the parts that are done. The remaining messages belong to another owner.
+    /// The result for each message of the chunks that are done. The remaining messages belong to another owner.
     pub(super) assigned: Vec<AssignItemReply>,
-    /// The messages that were given before, and the lost ones among them.
+    /// The messages of earlier calls, and which of them the store has lost.
     history: PublishHistory<OutboxChunk>,
-    /// True if the next call checks that the store still has all given messages, even if there is no new one.
+    /// True if the next call checks that the store still has all messages of earlier calls. The cursor then makes a
+    /// call even without a new message.
     pub(super) verifies: bool,
     /// True if this process has given up the partition.
     is_abandoned: bool,
     /// The value of [`Store::disconnects`](ordain_store::Store::disconnects) before the first call.
     disconnects: u64,
-    /// The time of that value, in milliseconds since the belt was created.
+    /// The time of that value, in milliseconds since the sequence assigner was created.
     disconnects_at: u64,
     /// When the store first reported another owner; `None` if the last reply did not.
     fenced_since: Option<Instant>,
 }
 
 impl OutboxCursor {
-    /// Creates a strand without messages. `breaks` and `started` are the values before its first call.
+    /// Creates a cursor without messages. `breaks` is the store's number of disconnects before the first call of the
+    /// cursor, and `started` the time of that number.
     pub(super) fn new(
         target: Arc<PartitionHandle>,
         of: u32,
@@ -75,7 +79,7 @@ impl OutboxCursor {
         breaks: u64,
         started: u64,
     ) -> Self {
-        // Places given under an earlier claim do not count under this one.
+        // Outbox positions of an earlier claim are not valid under this claim.
         let given = given.filter(|given| given.handle.claim.epoch == target.claim.epoch);
         Self {
             handle: target,
@@ -94,7 +98,7 @@ impl OutboxCursor {
         }
     }
 
-    /// Adds a message. The messages of a commit are divided into parts of a size that never changes. `from` has the
+    /// Adds a message. The messages of a commit are divided into chunks of a size that never changes. `from` has the
     /// index of the message's batch, and the index in the batch.
     pub(super) fn push(&mut self, commit: u64, item: AssignItem, from: (usize, usize)) {
         self.batch_indexes.push(from);
@@ -117,7 +121,7 @@ impl OutboxCursor {
         self.fenced_since.is_some()
     }
 
-    /// Returns the next parts as far as there is room for them, or `None` if there is nothing to give or to check.
+    /// Returns the next chunks that fit into the call, or `None` if there is nothing to pass on or to check.
     pub(super) fn next_group(&self, room: &mut CallBudget) -> Option<AssignGroup> {
         let PartitionHandle {
             partition,
@@ -127,7 +131,7 @@ impl OutboxCursor {
             watermarks: done,
             ..
         } = &*self.handle;
-        // `done` is read before the tenure, because the messages of another owner may also be marked done here.
+        // `done` is read before the ownership, because the messages of another owner may also be marked as done here.
         let done = done[self.outbox_shard as usize].through();
         if tenure.is_lost() || self.is_abandoned {
             return None;
@@ -149,7 +153,7 @@ impl OutboxCursor {
         Some(AssignGroup { origin, chunks: parts })
     }
 
-    /// Records that a lot is done. Its parts stay in memory if the store may lose them (`may_go_back`).
+    /// Records that a group is done. Its chunks stay in memory if the store may lose them (`may_go_back`).
     pub(super) fn record_done(
         &mut self,
         lot: &AssignGroup,
@@ -170,8 +174,8 @@ impl OutboxCursor {
                 stream = &*self.handle.partition.stream,
                 shard = self.destination_shard,
                 messages = progress.changed,
-                "messages that the store had lost have new numbers, because the store gave their numbers to other \
-                 messages meanwhile: check the receivers of the last minutes for numbers that two messages share"
+                "messages that the store had lost have new numbers, because the store has given their old numbers to \
+                 other messages: check the receivers for numbers that two messages of the last minutes share"
             );
         }
     }
@@ -181,20 +185,20 @@ impl OutboxCursor {
         *self.fenced_since.get_or_insert_with(Instant::now)
     }
 
-    /// Prepares to give again all messages behind `last`, the last place that the store has. Returns their number, or
-    /// `None` if memory does not have all of them.
+    /// Prepares to repeat all messages behind `last`, the last outbox position that the store has. Returns the number
+    /// of these messages, or `None` if memory does not have all of them.
     pub(super) fn recover_lost(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         let messages = self.history.roll_back_to(last)?;
         self.verifies = false;
         Some(messages)
     }
 
-    /// Ends the strand, because this process has given up the partition.
+    /// Ends the cursor, because this process has given up the partition.
     pub(super) fn abandon(&mut self) {
         self.is_abandoned = true;
     }
 
-    /// Takes out the given messages for the strand's successor; `None` if there are none.
+    /// Takes the messages of earlier calls out of the cursor, for its successor; `None` if there are none.
     pub(super) fn take_history(&mut self) -> Option<((Partition, u32, u32), OutboxHistory)> {
         let mut history = std::mem::take(&mut self.history);
         if history.is_empty() {
@@ -247,7 +251,8 @@ mod tests {
         let numbers: Vec<AssignItemReply> = (1..=8).map(AssignItemReply::New).collect();
         strand.record_done(&lot, &numbers, true, 0);
 
-        // The store forgets messages that are done. A repeat of this call must find the message that it gave again.
+        // The store forgets messages that are done. If this call is repeated, the store must still have the message
+        // that the call passed again.
         assert_eq!(strand.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
         let lot = strand.next_group(&mut CallBudget::default()).expect("a lost message");
         assert_eq!(done_of(&lot), Some(7));

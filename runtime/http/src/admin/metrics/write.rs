@@ -106,7 +106,7 @@ impl MetricsEncoder<'_, '_> {
         let generations = self.snapshot.rollouts.iter().map(|(stream, generation)| {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*generation))
         });
-        let help = "Number of the decision under which a stream's events are executed";
+        let help = "Number of the rollout under which a stream's events are executed";
         self.samples("version_generation", help, MetricType::Gauge, generations)
     }
 

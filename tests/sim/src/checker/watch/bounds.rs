@@ -1,4 +1,4 @@
-//! The rules for an owner that has no more effects to request: I7 (its bounds), and that failed tries are recorded.
+//! The rules for an owner that has no more effects to request: its bounds hold (I7), and failed tries are recorded.
 
 use ordain_core::{Stats, shard_of};
 
@@ -65,7 +65,7 @@ impl Checker {
         watch.failures.retain(|key, _| !corrupt.contains(key));
         watch.failures.retain(|key, (sequence, count)| {
             let shard = shard_of(key, settings.shards);
-            // While a job is being loaded again, nothing of it is written.
+            // An owner writes nothing of a key while the key record is being loaded again.
             let loading = watch.loads.values().any(|loading| loading == key);
             if loading || watch.commits.contains_key(&shard) || watch.unknown.contains_key(&shard) {
                 return true;

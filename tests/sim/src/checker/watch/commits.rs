@@ -94,18 +94,18 @@ impl Checker {
         }
     }
 
-    /// Checks that a refusal has a cause. With a single owner for good, no other owner moves its jobs.
+    /// Checks that a refusal has a cause. In a run with a single owner, no other owner moves its keys.
     fn may_be_refused(&mut self, key: &Key, why: &WriteRefusal) {
         let alone = self.plan.partitions == 1;
         let unreadable = self.corrupt.contains(key);
-        // A job may expire between its load and a commit, and a stale load may precede both.
+        // A key record may expire between its load and a commit, and a stale load may precede both.
         let back = self.times_back > 0;
         if alone && !unreadable && !back && !self.jobs_expire() && !self.speculates() {
             self.broke("I2", format!("{key:?}: a write of the only owner is refused: {why:?}"));
         }
     }
 
-    /// Returns whether sequence 1 may run before the job is known.
+    /// Returns whether sequence 1 may run before the key record is known.
     fn speculates(&self) -> bool {
         self.plan.settings.ordering == OrderingMode::Sequenced
     }

@@ -28,7 +28,7 @@ impl Checker {
         let ahead = watch.ahead.get(&turn.key).copied();
         let guessed = guess || ahead == Some((settings.first, first));
         if has.is_none_or(|has| !guessed && needs.is_some_and(|needs| has < needs)) {
-            self.broke("I8", format!("{place}: runs with {has:?}, of generation {needs:?}"));
+            self.broke("I8", format!("{place}: runs with rollout {has:?}, but needs {needs:?}"));
         }
         let watch = self.watch(owner);
         let other = watch.turns.values().any(|flight| flight.key == turn.key);
@@ -85,7 +85,7 @@ impl Checker {
         if on_new_version
             && watch.version.as_ref().is_none_or(|version| *version != done.rollout.build.version)
         {
-            // Another version came while this turn ran, or is about to come, and the count begins anew.
+            // Another version became active while this turn ran, or is about to, and the count begins again.
             watch.failures.remove(&key);
             watch.fresh.remove(&key);
             return;
