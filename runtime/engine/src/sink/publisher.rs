@@ -332,8 +332,8 @@ impl OutboxPublisher {
     }
 
     /// Marks runs with file lines one after the other, because each mark covers more of a file than the one before.
-    /// Of the other runs, marks only the last run of each shard. It writes these marks concurrently, because each may
-    /// need a round trip to a server.
+    /// Marks only the last of the other runs of each shard, and all shards concurrently, because each mark may need a
+    /// round trip to a server.
     async fn mark_runs(&self, done: &[PublishRun]) {
         let mut last = BTreeMap::new();
         for run in done.iter().filter(|run| !run.handle.ownership.is_lost()) {

@@ -77,7 +77,7 @@ impl Store {
         self.entries.len() as u64
     }
 
-    /// Returns whether the position is in the history. Of the removed entries, the store remembers only the last one.
+    /// Returns whether the position is in the history. The store remembers only the last removed entry.
     fn has(&self, place: QueuePosition) -> bool {
         let QueuePosition { number, history } = place;
         number == 0
