@@ -17,9 +17,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
+use super::prefetch::AdaptivePrefetch;
+use super::queue_monitor::{ConsumerProgress, monitor_queue};
 use super::subscription::{Subscription, SubscriptionEnd};
-use super::watch::{ConsumerProgress, monitor_queue};
-use super::window::AdaptivePrefetch;
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
 
@@ -54,12 +54,12 @@ async fn run(
     mut acknowledged: latest::Receiver<AckProgress>,
 ) -> Result<(), BrokerError> {
     let queue = options.topology.queue(options.partition);
-    let mut generation = 0;
+    let mut subscription_epoch = 0;
     let mut lost = false;
     let mut backoff = RETRY_BACKOFF;
     let is_fifo = options.decoder.ordering == OrderingMode::Fifo;
     let memory = if is_fifo { usize::MAX } else { options.memory };
-    let mut window =
+    let mut prefetch =
         AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_prefetch));
     loop {
         tokio::select! {
@@ -69,21 +69,27 @@ async fn run(
         if options.ownership.is_lost() {
             return Ok(());
         }
-        generation += 1;
-        let flow = ConsumerProgress::default();
+        subscription_epoch += 1;
+        let progress = ConsumerProgress::default();
         let since = Instant::now();
         let session = async {
-            let subscribed = subscribe(options, &queue, window.current(), generation > 1);
+            let subscribed = subscribe(options, &queue, prefetch.current(), subscription_epoch > 1);
             let (connection, channel, consumer) =
                 with_subscribe_timeout(&queue, subscribed).await?;
             if std::mem::take(&mut lost) {
                 tracing::info!(stream = &*options.stream, queue, "queue consumed again");
             }
-            let subscription =
-                Subscription::new(options, &queue, generation, &channel, &flow, &mut window);
+            let subscription = Subscription::new(
+                options,
+                &queue,
+                subscription_epoch,
+                &channel,
+                &progress,
+                &mut prefetch,
+            );
             let ended = tokio::select! {
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => ended,
-                error = monitor_queue(options, &connection, &queue, &flow) => Err(error),
+                error = monitor_queue(options, &connection, &queue, &progress) => Err(error),
                 () = options.ownership.wait_inactive() => Ok(SubscriptionEnd::Suspended),
             };
             options.lag.set(None);
@@ -109,7 +115,7 @@ async fn run(
             );
         }
         // A subscription that is lost at once without a delivery may fail the same way again.
-        if flow.received() > 0 || since.elapsed() > MAX_RETRY_DELAY {
+        if progress.received() > 0 || since.elapsed() > MAX_RETRY_DELAY {
             backoff.reset();
         }
         tokio::select! {

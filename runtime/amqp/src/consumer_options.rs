@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::connect::BrokerEndpoint;
 use super::decode::DeliveryDecoder;
+use super::prefetch::LastPrefetch;
 use super::topology::Topology;
-use super::window::LastPrefetch;
 use ordain_store::Ownership;
 use ordain_util::gauge::BacklogGauge;
 

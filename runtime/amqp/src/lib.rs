@@ -14,33 +14,33 @@
 //! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged,
 //! and when.
 
-mod complaints;
+mod broker_health;
+mod confirm_tracker;
 mod connect;
 mod consumer;
 mod consumer_options;
 mod decode;
 mod encode;
-mod flight;
+mod exchange;
 mod header;
-mod held;
-mod link;
+mod prefetch;
 mod produce;
 mod publish;
-mod reach;
+mod publish_warnings;
+mod queue_monitor;
+mod retry_queue;
 mod subscription;
 mod topology;
 mod unreadable;
 mod value;
-mod watch;
 mod weight;
-mod window;
 
+pub use broker_health::watch_broker_health;
 pub use connect::{BrokerEndpoint, BrokerError};
 pub use consumer::start;
 pub use consumer_options::ConsumerOptions;
 pub use decode::DeliveryDecoder;
+pub use prefetch::LastPrefetch;
 pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
-pub use reach::watch_broker_health;
 pub use topology::Topology;
-pub use window::LastPrefetch;

@@ -67,21 +67,21 @@ impl ExchangeProducer {
     /// Publishes events with their sequences until the broker has confirmed all of them. Events that the broker does
     /// not accept are published again, until no event has been accepted for `patience`.
     pub async fn publish(&mut self, events: &[SequencedEvent]) -> Result<(), BrokerError> {
-        let mut left = events.to_vec();
+        let mut remaining = events.to_vec();
         let mut until = Instant::now() + self.retry_timeout;
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
-            let before = left.len();
-            let (taken, failed) = self.try_publish(&left).await;
+            let before = remaining.len();
+            let (taken, failed) = self.try_publish(&remaining).await;
             let mut taken = taken.into_iter();
-            left.retain(|_| !taken.next().unwrap_or(false));
+            remaining.retain(|_| !taken.next().unwrap_or(false));
             let reason = match failed {
-                None if left.is_empty() => return Ok(()),
-                None => self.refusal_reason(left.len()),
+                None if remaining.is_empty() => return Ok(()),
+                None => self.refusal_reason(remaining.len()),
                 Some(BrokerError::Unavailable(reason)) => reason,
                 Some(refused) => return Err(refused),
             };
-            if left.len() < before {
+            if remaining.len() < before {
                 until = Instant::now() + self.retry_timeout;
             }
             if Instant::now() >= until {

@@ -17,12 +17,12 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::complaints::PublishWarnings;
+use super::confirm_tracker::{ConfirmResult, ConfirmTracker, PendingPublish, UnmatchedReturn};
 use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message};
 use super::encode::{self, AmqpMessage};
-use super::flight::{ConfirmResult, ConfirmTracker, PendingPublish, UnmatchedReturn};
-use super::held::{KeyRetryQueue, RetryMode};
-use super::link::{ConfirmChannel, Exchange, IsolatedAnswer};
+use super::exchange::{ConfirmChannel, Exchange, IsolatedAnswer};
+use super::publish_warnings::PublishWarnings;
+use super::retry_queue::{KeyRetryQueue, RetryMode};
 use ordain_config::{AmqpSinkConfig as Config, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_store::Ownership;
@@ -210,10 +210,10 @@ impl ExchangePublisher {
                     continue;
                 }
             };
-            let mut flight = ConfirmTracker::new();
-            let ended = self.publish(&link, &mut flight, &mut input, &published).await;
-            let open = flight.unconfirmed_count();
-            let (first, items) = flight.into_items();
+            let mut tracker = ConfirmTracker::new();
+            let ended = self.publish(&link, &mut tracker, &mut input, &published).await;
+            let open = tracker.unconfirmed_count();
+            let (first, items) = tracker.into_items();
             for item in items.rev() {
                 self.unsent.push_front(item);
             }
@@ -250,8 +250,8 @@ impl ExchangePublisher {
         input: &mut UnboundedReceiver<ExchangeBatch>,
         published: &UnboundedSender<PublishedCount>,
     ) -> Result<(), ChannelEnd> {
-        let mut look = interval(CHECK_INTERVAL);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut check_timer = interval(CHECK_INTERVAL);
+        check_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if flight.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE {
                 self.send_unsent(&link.channel, flight, published);
@@ -269,7 +269,7 @@ impl ExchangePublisher {
                     Ok((item, answer)) => self.handle_isolated_answer(item, answer, published),
                     Err(panic) => resume_unwind(panic.into_panic()),
                 },
-                _ = look.tick(), if !self.is_empty() || !flight.is_empty() => {
+                _ = check_timer.tick(), if !self.is_empty() || !flight.is_empty() => {
                     self.check_overdue(link, flight, published)?;
                     self.send_unsent(&link.channel, flight, published);
                 }

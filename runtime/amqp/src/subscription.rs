@@ -11,10 +11,10 @@ use tokio::sync::watch as latest;
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
+use super::prefetch::AdaptivePrefetch;
+use super::queue_monitor::ConsumerProgress;
 use super::unreadable::decode_or_letter;
-use super::watch::ConsumerProgress;
 use super::weight::weight;
-use super::window::AdaptivePrefetch;
 use ordain_cloudevents::{
     AckProgress, BATCH_BYTES, BATCH_EVENTS, DecodedDelivery, DeliveryBatch, FilePosition,
 };

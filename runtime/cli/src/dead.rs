@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::look::{InspectArgs, InspectTarget, RowForm};
+use super::inspect::{InspectArgs, InspectTarget, RowForm};
 use crate::cli::{CommandError, EXIT_FAILED};
 use crate::show::{self, JsonRow};
 use ordain_core::LetterId;

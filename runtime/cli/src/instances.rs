@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::look::{InspectArgs, RowForm};
+use super::inspect::{InspectArgs, RowForm};
 use crate::cli::{CommandError, open_to_read};
 use crate::show::{self, JsonRow};
 use ordain_http::view::{

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use ordain_core::KeyStatus;
 
-use super::look::{InspectArgs, InspectTarget, RowForm};
+use super::inspect::{InspectArgs, InspectTarget, RowForm};
 use crate::cli::CommandError;
 use crate::show::{self, JsonRow};
 use ordain_http::view::{self, KeyRow};

@@ -7,16 +7,16 @@
     reason = "a closed standard error must not end the process: use `text::print_lossy`"
 )]
 
+mod admin_client;
 mod check;
 mod cli;
 mod dead;
+mod inspect;
 mod instances;
 mod keys;
 mod logs;
-mod look;
 mod plugins;
 mod publish;
-mod remote;
 mod run;
 mod show;
 mod status;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::look::{InspectArgs, RowForm};
+use super::inspect::{InspectArgs, RowForm};
 use crate::cli::{CommandError, ConfigArg, EXIT_CONFIG};
 use crate::show::{self, JsonRow};
 use ordain_http::view::{

@@ -11,13 +11,13 @@ const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Logs the totals once per minute if they changed, until the future is dropped.
 pub(crate) async fn log_changes(figures: &RunStatus) -> std::convert::Infallible {
-    let mut told = Stats::default();
+    let mut logged = Stats::default();
     loop {
         tokio::time::sleep(LOG_INTERVAL).await;
         let now = figures.total_stats();
-        if differs(&now, &told) {
+        if differs(&now, &logged) {
             log("running", &now);
-            told = now;
+            logged = now;
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn expand<'a>(
     }
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    let mut any = false;
+    let mut has_variables = false;
     while let Some(start) = rest.find("${") {
         if rest[..start].ends_with('$') {
             out.push_str(&rest[..start]);
@@ -29,11 +29,11 @@ pub(super) fn expand<'a>(
         let end =
             inside.find('}').ok_or("`${` has no closing `}`; write `$${` for a literal `${`")?;
         out.push_str(&variable(&inside[..end], env)?);
-        any = true;
+        has_variables = true;
         rest = &inside[end + 1..];
     }
     out.push_str(rest);
-    Ok((Cow::Owned(out), any))
+    Ok((Cow::Owned(out), has_variables))
 }
 
 fn variable(inside: &str, env: EnvLookup<'_>) -> Result<String, String> {

@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use super::later::unsupported_feature;
 use super::reader::ReferenceRow;
+use super::unsupported::unsupported_feature;
 
 /// Returns every setting with its meaning, form, bounds, default and reason, in the order of the file.
 pub fn explain() -> String {

@@ -9,16 +9,15 @@
 
 pub mod broker_url;
 mod check;
+mod exchange_readers;
 mod expand;
 mod explain;
 mod known;
-mod later;
 pub mod numbering;
-mod passage;
+mod numbering_policy;
 mod problem;
 mod process;
 mod reader;
-mod readers;
 mod replay;
 mod scalar;
 mod section;
@@ -30,6 +29,7 @@ mod suggest;
 mod template;
 mod text;
 mod units;
+mod unsupported;
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 
 pub use explain::explain;
 pub use known::known_streams;
-pub use passage::NumberingPolicy;
+pub use numbering_policy::NumberingPolicy;
 pub use problem::{ConfigError, ConfigProblem, SettingLines};
 pub use process::{
     AdminConfig, BrokerConfig, EmbeddedConfig, IngressConfig, InstanceMode, PluginsConfig,
@@ -121,10 +121,10 @@ impl LoadedConfig {
         let base = file.parent().unwrap_or(Path::new(""));
         let mut reader = ConfigReader::new(text, base, env);
         let config: Option<Config> = reader.document(text);
-        let is_whole = reader.is_valid_toml();
+        let is_valid_toml = reader.is_valid_toml();
         let ConfigReader { mut problems, lines, .. } = reader;
         if let Some(config) = config {
-            if is_whole {
+            if is_valid_toml {
                 problems.extend(check::check(&config, &lines));
             }
             if problems.is_empty() {
@@ -138,7 +138,7 @@ impl LoadedConfig {
 
     /// Returns an error if the file uses settings that this build does not support yet.
     pub fn check_supported(&self) -> Result<(), ConfigError> {
-        let problems = later::find_unsupported(&self.config, &self.lines);
+        let problems = unsupported::find_unsupported(&self.config, &self.lines);
         if problems.is_empty() {
             return Ok(());
         }

@@ -85,13 +85,13 @@ pub async fn check(
     };
     let mut marks = Vec::new();
     for (name, stream) in &loaded.config.streams {
-        let now = StreamNumbering::of(stream);
+        let configured = StreamNumbering::of(stream);
         let mark = format!("stream/{name}");
-        let then = match store.mark(&mark).await? {
+        let stored = match store.mark(&mark).await? {
             Some(bytes) => Some(StreamNumbering::decode(&mark, &bytes)?),
             None => None,
         };
-        let difference = then.as_ref().and_then(|then| then.difference(&now));
+        let difference = stored.as_ref().and_then(|then| then.difference(&configured));
         if let Some((setting, value)) = &difference
             && with_data.iter().any(|stream| **stream == **name)
         {
@@ -104,8 +104,10 @@ pub async fn check(
         }
         for other in &others {
             let Some(partitions) = other.streams.get(&**name) else { continue };
-            let theirs = StreamNumbering { partitions: *partitions, ..now.clone() };
-            if let Some((setting, value)) = theirs.difference(&now).or_else(|| difference.clone()) {
+            let theirs = StreamNumbering { partitions: *partitions, ..configured.clone() };
+            if let Some((setting, value)) =
+                theirs.difference(&configured).or_else(|| difference.clone())
+            {
                 return Err(NumberingError::Store(StoreError::InUse(format!(
                     "the process {} runs stream {name} with {setting} = {value}; all processes must use \
                      the same value: set streams.{name}.{setting} to it, or stop that process first",
@@ -113,9 +115,9 @@ pub async fn check(
                 ))));
             }
         }
-        if then.as_ref() != Some(&now) {
-            let value =
-                serde_json::to_vec(&now).expect("texts and numbers can always be serialized");
+        if stored.as_ref() != Some(&configured) {
+            let value = serde_json::to_vec(&configured)
+                .expect("texts and numbers can always be serialized");
             marks.push(Mark { name: mark, value: value.into() });
         }
     }

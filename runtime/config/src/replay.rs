@@ -81,8 +81,8 @@ impl Scalar for ReplayUrl {
             }
         }
         // RFC 3986 allows none of these characters.
-        let strange = text.find(['#', '<', '>', '"', '`', '\\', '^', '|']);
-        if strange.is_some() || text.replace(['{', '}'], "").parse::<url::Url>().is_err() {
+        let invalid = text.find(['#', '<', '>', '"', '`', '\\', '^', '|']);
+        if invalid.is_some() || text.replace(['{', '}'], "").parse::<url::Url>().is_err() {
             return Err(
                 "write a host, then a path of characters that a URL may contain, without a fragment (`#`)".to_owned()
             );

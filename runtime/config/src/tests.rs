@@ -158,7 +158,7 @@ fn every_setting_is_documented_and_every_default_is_valid() {
     let explained = explain();
     assert!(explained.contains("gap") && explained.contains("Why: "), "{explained}");
     let marks = explained.matches("Not yet in this build: ").count();
-    assert_eq!(marks, super::later::places().count(), "{explained}");
+    assert_eq!(marks, super::unsupported::places().count(), "{explained}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::event::{DeliveryNumber, Key};
-use crate::job::{AppliedCommit, Batch};
+use crate::key_record::{AppliedCommit, Batch};
 use crate::turn::{AttemptToken, Turn};
 
 /// A request of the sequencer. The driver performs each effect once. Some effects name the

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::event::{DeliveryNumber, Event, Key};
-use crate::job::{CommitReply, KeySnapshot};
+use crate::key_record::{CommitReply, KeySnapshot};
 use crate::letter::DeadLetter;
 use crate::turn::{AttemptToken, TurnResult};
 use crate::version::Rollout;

@@ -7,6 +7,7 @@
 //! [`Sequencer`] accepts [`Input`]s and returns [`Effect`]s. The other modules define the types of
 //! both, and the records that a store keeps.
 
+pub mod distribution;
 mod effect;
 mod event;
 #[cfg(feature = "faults")]
@@ -14,10 +15,9 @@ mod fault;
 mod gaps;
 mod id_times;
 mod input;
-mod job;
+mod key_record;
 mod letter;
 mod limit;
-pub mod ownership;
 mod packed;
 mod producer_history;
 mod publish_history;
@@ -39,7 +39,7 @@ pub use fault::SequencerFault;
 pub use gaps::{GapEnd, GapEntry, GapHistory, SourceAnswers};
 pub use id_times::{IdStretch, IdTimes};
 pub use input::{Input, SpillPage};
-pub use job::{
+pub use key_record::{
     AcceptedId, AppliedCommit, Batch, CommitReply, ContentDigests, EmittedMessage, ExistingSpill,
     FailureInfo, KeyRecord, KeySnapshot, KeyStatus, KeyWrite, SkippedRanges, SpillExtent,
     StateUpdate, WriteCondition, WriteRefusal,

@@ -142,7 +142,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         &mut self,
         parts: &[P],
         numbers: &[u64],
-        may_go_back: bool,
+        may_roll_back: bool,
         now: u64,
     ) -> PublishProgress {
         let mut progress = PublishProgress::default();
@@ -156,7 +156,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         let mut floors: BTreeMap<&P::Key, u64> = BTreeMap::new();
         let mut rest = numbers;
         for part in parts {
-            if !may_go_back {
+            if !may_roll_back {
                 self.forgotten = Some(part.position());
                 continue;
             }
@@ -210,22 +210,22 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
 
     /// Records that the store answered a call that began at `started`. `breaks` is the store's number of broken
     /// connections at that time.
-    pub fn record_check(&mut self, breaks: u64, started: u64) {
-        self.checked_disconnects = breaks;
+    pub fn record_check(&mut self, disconnects: u64, started: u64) {
+        self.checked_disconnects = disconnects;
         self.checked_at = started;
     }
 
     /// Returns whether the store may lack parts that were given before; `breaks` is its present number of broken
     /// connections.
     /// Forgets all parts if the last one is old enough.
-    pub fn is_in_doubt(&mut self, breaks: u64, now: u64) -> bool {
+    pub fn is_in_doubt(&mut self, disconnects: u64, now: u64) -> bool {
         if now.saturating_sub(self.last_at) >= RETENTION_MS {
             while !self.recent.is_empty() {
                 self.forget_oldest();
             }
         }
         let is_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_MS;
-        !self.recent.is_empty() && (self.checked_disconnects != breaks || is_due)
+        !self.recent.is_empty() && (self.checked_disconnects != disconnects || is_due)
     }
 
     /// Forgets the oldest part, and returns its bytes.

@@ -25,14 +25,14 @@ pub struct RolloutView<'a> {
 }
 
 /// Returns the next rollout, or `None` if the last rollout stays.
-pub fn next_rollout(known: &RolloutView<'_>) -> Option<Rollout> {
+pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
     let RolloutView {
         current: decided,
         own_build: mine,
         other_builds: others,
         may_roll_back: may_go_back,
         newest_number: newest,
-    } = *known;
+    } = *view;
     let last = decided.map_or(0, |decided| decided.number);
     let generation = newest.max(last) + 1;
     if generation >= Rollout::NUMBER_END {

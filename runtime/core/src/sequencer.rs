@@ -24,39 +24,39 @@ macro_rules! fault {
 }
 
 mod arrive;
-mod asked;
 mod chunk;
+mod cold_state;
 mod commit;
+mod delivery_window;
 mod dispatch;
 mod due;
 mod gap;
+mod gap_history;
 mod held;
 mod ids;
 mod jitter;
 mod lane;
 mod lanes;
-mod ledger;
 mod letters;
 mod load;
 mod memory;
-mod rare;
+mod outstanding;
 mod repeat;
+mod reschedule;
 mod restart;
 mod retry;
-mod settle;
 mod spill;
 mod timers;
-mod window;
 
 use std::collections::VecDeque;
 
-use self::asked::OutstandingRequests;
 use self::commit::ShardState;
+use self::delivery_window::DeliveryWindow;
 use self::due::DueScan;
 use self::jitter::Jitter;
 use self::lanes::{LaneList, LaneTable};
+use self::outstanding::OutstandingRequests;
 use self::timers::LaneTimers;
-use self::window::DeliveryWindow;
 use crate::effect::Effect;
 use crate::event::Key;
 use crate::input::Input;

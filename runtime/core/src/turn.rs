@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::event::{Event, Key, Message};
-use crate::job::StateUpdate;
+use crate::key_record::StateUpdate;
 use crate::letter::Cause;
 use crate::limit::HandlerLimit;
 use crate::version::Rollout;

@@ -2,12 +2,12 @@
 //! The driver must never decide anything about events.
 
 mod alarms;
+mod config;
+mod delivery_tracker;
 mod error;
-mod parked;
-mod parts;
+mod metrics;
+mod parked_search;
 mod perform;
-mod progress;
-mod taken;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,18 +24,18 @@ use crate::completion::Completion;
 use crate::replay;
 use crate::sink::{CommittedBatch, PartitionHandle};
 use crate::source::{self, Inbox};
+use delivery_tracker::DeliveryTracker;
 use ordain_cloudevents::{DecodedDelivery, DeliveryBatch, FilePosition, SourceHandle};
 use ordain_store::OwnershipPhase;
 use ordain_store::{Claim, Partition, Store};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::{ActiveVersion, TurnQueueHandle};
-use parked::ParkedSearch;
+use parked_search::ParkedSearch;
 use perform::{SpillReadRequest, StoreFuture, StoreReply};
-use taken::DeliveryTracker;
 
+pub use config::DriverConfig;
 pub use error::DriverError;
-pub use parts::DriverConfig;
-pub use progress::{CommitHistograms, PartitionMetrics};
+pub use metrics::{CommitHistograms, PartitionMetrics};
 
 /// Maximum number of completions that are taken at one time.
 const COMPLETION_BATCH_LIMIT: usize = 8;
@@ -103,21 +103,21 @@ struct RollbackTracker {
 
 impl Driver {
     /// Runs until the requested end, or until an error.
-    pub async fn run(parts: DriverConfig) -> Result<Stats, DriverError> {
-        let DriverConfig { mut completions, mut source, mut inbox, .. } = parts;
-        let DriverConfig { mut version, mut may_end, once, .. } = parts;
-        let SequencerSettings { prefetch, batch_bytes: load_bytes, .. } = parts.settings;
-        let tries_again = parts.settings.retry.on_new_version;
-        let decided = parts.settings.rollout.clone();
+    pub async fn run(config: DriverConfig) -> Result<Stats, DriverError> {
+        let DriverConfig { mut completions, mut source, mut inbox, .. } = config;
+        let DriverConfig { mut version, mut may_end, once, .. } = config;
+        let SequencerSettings { prefetch, batch_bytes: load_bytes, .. } = config.settings;
+        let retries_parked = config.settings.retry.on_new_version;
+        let rollout = config.settings.rollout.clone();
         let mut driver = Self {
-            sequencer: Sequencer::new(parts.settings, &parts.claimed.commits, 0),
-            partition: parts.partition,
-            claim: parts.claimed.claim,
-            disconnects: parts.store.disconnects(),
-            store: parts.store,
-            turns: parts.turns,
-            publisher: parts.publisher,
-            handle: parts.handle,
+            sequencer: Sequencer::new(config.settings, &config.claimed.commits, 0),
+            partition: config.partition,
+            claim: config.claimed.claim,
+            disconnects: config.store.disconnects(),
+            store: config.store,
+            turns: config.turns,
+            publisher: config.publisher,
+            handle: config.handle,
             started: Instant::now(),
             turn_batch: Vec::new(),
             waiting_loads: Vec::new(),
@@ -126,11 +126,11 @@ impl Driver {
             running_reads: 0,
             load_bytes,
             store_requests: FuturesUnordered::new(),
-            replay: Arc::new(parts.replay),
+            replay: Arc::new(config.replay),
             waiting_deliveries: VecDeque::new(),
             source_ended: false,
             delivery_tracker: DeliveryTracker::new(
-                parts.checkpoint_name,
+                config.checkpoint_name,
                 source.acknowledge.take(),
                 prefetch,
             ),
@@ -140,27 +140,27 @@ impl Driver {
             rollback_tracker: RollbackTracker::default(),
             ending: false,
             failed: None,
-            metrics: parts.metrics,
+            metrics: config.metrics,
         };
-        driver.begin(parts.backlog, once && source.is_fed_locally);
-        let mut parked = driver.search_parked_keys(decided.as_deref().filter(|_| tries_again));
+        driver.begin(config.backlog, once && source.is_fed_locally);
+        let mut parked = driver.search_parked_keys(rollout.as_deref().filter(|_| retries_parked));
         // The highest rollout number that `version` knows.
-        let mut known = decided.as_ref().map_or(0, |decided| decided.number);
-        let mut notes = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
-        let mut stages = driver.handle.ownership.phases();
-        let mut stage = OwnershipPhase::Owned;
-        let mut away = false;
+        let mut newest_known = rollout.as_ref().map_or(0, |rollout| rollout.number);
+        let mut completed = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
+        let mut phases = driver.handle.ownership.phases();
+        let mut phase = OwnershipPhase::Owned;
+        let mut source_away = false;
         loop {
             driver.perform_all()?;
             driver.metrics.set_stats(&driver.sequencer.stats());
             let newest = driver.sequencer.newest_rollout();
-            if newest > known {
+            if newest > newest_known {
                 version.require_rollout(newest);
-                known = newest;
+                newest_known = newest;
             }
-            let draining = stage == OwnershipPhase::Draining;
-            let rests = driver.rests(once, parked.has_ended());
-            if driver.is_finished(rests && *may_end.borrow_and_update(), draining) {
+            let draining = phase == OwnershipPhase::Draining;
+            let is_idle = driver.rests(once, parked.has_ended());
+            if driver.is_finished(is_idle && *may_end.borrow_and_update(), draining) {
                 driver.begin_shutdown()?;
                 if driver.has_saved_all() {
                     return driver.end(source, inbox).await;
@@ -173,23 +173,23 @@ impl Driver {
             let reads = !draining && driver.takes_more();
             tokio::select! {
                 biased;
-                next = stages.changed_from(stage) => match next {
+                next = phases.changed_from(phase) => match next {
                     OwnershipPhase::Lost => return Err(DriverError::Fenced),
                     next => {
-                        stage = next;
+                        phase = next;
                         driver.input(Input::Drain);
                     }
                 },
                 active = version.changed() => {
-                    let decided = driver.switch_version(active);
-                    known = known.max(decided.as_ref().map_or(0, |decided| decided.number));
-                    parked = driver.search_parked_keys(decided.as_deref().filter(|_| tries_again));
+                    let rollout = driver.switch_version(active);
+                    newest_known = newest_known.max(rollout.as_ref().map_or(0, |rollout| rollout.number));
+                    parked = driver.search_parked_keys(rollout.as_deref().filter(|_| retries_parked));
                 }
-                keys = parked.next(), if driver.sequencer.pending_reloads() < parked::WAITING_KEY_LIMIT => {
+                keys = parked.next(), if driver.sequencer.pending_reloads() < parked_search::WAITING_KEY_LIMIT => {
                     driver.recheck_keys(keys);
                 }
                 Some(answer) = driver.store_requests.next() => driver.handle_store_reply(answer),
-                _ = completions.recv_many(&mut notes, COMPLETION_BATCH_LIMIT) => driver.take_completions(&mut notes),
+                _ = completions.recv_many(&mut completed, COMPLETION_BATCH_LIMIT) => driver.take_completions(&mut completed),
                 deliveries = source.deliveries.recv(), if reads => match deliveries {
                     Some(deliveries) => driver.take_deliveries(deliveries, once),
                     None => driver.handle_source_failure(&mut source).await,
@@ -198,8 +198,8 @@ impl Driver {
                 Ok(()) = may_end.changed() => {}
                 () = tokio::time::sleep_until(wake.into()) => {}
             }
-            driver.deliver(stage == OwnershipPhase::Draining, once);
-            driver.report_source_availability(&mut away, inbox.as_ref());
+            driver.deliver(phase == OwnershipPhase::Draining, once);
+            driver.report_source_availability(&mut source_away, inbox.as_ref());
             let now = driver.now();
             driver.sequencer.handle_timeout(now);
         }
@@ -226,19 +226,19 @@ impl Driver {
     }
 
     /// Starts the search for keys that a failure parked under another version.
-    fn search_parked_keys(&self, decided: Option<&Rollout>) -> ParkedSearch {
-        ParkedSearch::start(&self.store, &self.partition, decided)
+    fn search_parked_keys(&self, rollout: Option<&Rollout>) -> ParkedSearch {
+        ParkedSearch::start(&self.store, &self.partition, rollout)
     }
 
     /// Switches to another version, which also executes the turns that no worker has begun.
     fn switch_version(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
-        let decided = active.as_ref().map(|active| Arc::clone(&active.rollout));
+        let rollout = active.as_ref().map(|active| Arc::clone(&active.rollout));
         let undone = self.turns.switch_version(active);
-        self.input(Input::VersionChanged(decided.clone()));
+        self.input(Input::VersionChanged(rollout.clone()));
         for turn in undone {
             self.input(Input::TurnDone(turn));
         }
-        decided
+        rollout
     }
 
     /// Returns whether nothing is left to do for a run with `once`, and updates the metric.
@@ -273,10 +273,10 @@ impl Driver {
         self.sequencer.handle(now, input);
     }
 
-    fn take_completions(&mut self, notes: &mut Vec<Completion>) {
+    fn take_completions(&mut self, completed: &mut Vec<Completion>) {
         let now = self.now();
-        for note in notes.drain(..) {
-            match note {
+        for completion in completed.drain(..) {
+            match completion {
                 Completion::Input(input) => self.sequencer.handle(now, input),
                 Completion::StoreCheck(answer) => {
                     self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
@@ -291,13 +291,13 @@ impl Driver {
         }
     }
 
-    fn handle_store_reply(&mut self, answer: StoreReply) {
+    fn handle_store_reply(&mut self, reply: StoreReply) {
         let now = self.now();
-        let breaks = self.store.disconnects();
-        if std::mem::replace(&mut self.disconnects, breaks) != breaks {
+        let disconnects = self.store.disconnects();
+        if std::mem::replace(&mut self.disconnects, disconnects) != disconnects {
             self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
         }
-        match answer {
+        match reply {
             StoreReply::Input(input) => self.sequencer.handle(now, input),
             StoreReply::Committed(input, took) => {
                 let applied = match &input {
@@ -425,11 +425,11 @@ impl Driver {
         let never = Instant::now() + Duration::from_hours(1);
         let save_at =
             self.delivery_tracker.next_checkpoint_at().filter(|_| !self.sequencer.in_doubt());
-        let farewell = self.unpublished.filter(|_| self.sequencer.drained());
-        let farewell = farewell.map(|(_, since)| since + PUBLISH_IDLE_TIMEOUT);
+        let publish_deadline = self.unpublished.filter(|_| self.sequencer.drained());
+        let publish_deadline = publish_deadline.map(|(_, since)| since + PUBLISH_IDLE_TIMEOUT);
         // After this time the driver waits for the store only.
-        let farewell = farewell.filter(|at| !self.ending || *at > Instant::now());
-        [timeout, save_at, farewell].into_iter().flatten().min().unwrap_or(never)
+        let publish_deadline = publish_deadline.filter(|at| !self.ending || *at > Instant::now());
+        [timeout, save_at, publish_deadline].into_iter().flatten().min().unwrap_or(never)
     }
 
     /// Returns whether nothing will happen before another event arrives.
@@ -439,23 +439,23 @@ impl Driver {
             && self.sequencer.quiescent()
     }
 
-    fn is_finished(&mut self, rests: bool, draining: bool) -> bool {
+    fn is_finished(&mut self, is_idle: bool, draining: bool) -> bool {
         if draining {
             return self.sequencer.drained() && self.is_publishing_finished();
         }
         if self.source_failed.is_some() {
             return self.waiting_deliveries.is_empty() && self.delivery_tracker.is_empty();
         }
-        rests
+        is_idle
     }
 
     /// Returns whether everything is published, or nothing has been published for [`PUBLISH_IDLE_TIMEOUT`].
     fn is_publishing_finished(&mut self) -> bool {
-        let left = self.sequencer.stats().outbox;
-        let (before, since) = self.unpublished.unwrap_or((left, Instant::now()));
-        let since = if left == before { since } else { Instant::now() };
-        self.unpublished = Some((left, since));
-        left == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
+        let unpublished = self.sequencer.stats().outbox;
+        let (before, since) = self.unpublished.unwrap_or((unpublished, Instant::now()));
+        let since = if unpublished == before { since } else { Instant::now() };
+        self.unpublished = Some((unpublished, since));
+        unpublished == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
     /// Starts the end: checks whether the store has everything, because lost commits can be repeated only now.

@@ -9,7 +9,7 @@ pub mod completion;
 pub mod driver;
 pub mod https;
 mod incident;
-mod instance;
+mod membership;
 pub mod publish_file;
 mod replay;
 pub mod run;

@@ -17,7 +17,7 @@ use ordain_config::LoadedConfig;
 use ordain_publish::{PartialPublishError, PublishError, StreamPublisher};
 use ordain_store::checkpoint::Checkpoint;
 use ordain_store::{AssignItemReply, Mark, StoreError};
-use ordain_util::probe::{TAIL_LIMIT_BYTES, TailFingerprint};
+use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Number of events at which the publisher publishes them without waiting for more.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
@@ -120,39 +120,40 @@ async fn publish_once(
     let mut checkpoints = None;
     if let Some(path) = path {
         // The canonical path identifies the file under every name.
-        let whole = std::fs::canonicalize(path).map_err(read_error)?;
+        let canonical_path = std::fs::canonicalize(path).map_err(read_error)?;
         // This check comes before the open, because the open of a pipe may block forever.
-        if !std::fs::metadata(&whole).map_err(read_error)?.is_file() {
+        if !std::fs::metadata(&canonical_path).map_err(read_error)?.is_file() {
             let error = std::io::Error::other("not a regular file; pass - to read a pipe");
             return Err(read_error(error));
         }
-        let opened = File::open(&whole).map_err(read_error)?;
-        let mut of_file = Checkpoints::read(publisher, &whole).await?;
+        let opened = File::open(&canonical_path).map_err(read_error)?;
+        let mut of_file = Checkpoints::read(publisher, &canonical_path).await?;
         position = of_file.position(path, &opened).map_err(read_error)?;
         // Write a checkpoint of this run. If the store loses this checkpoint, it may also have lost events that an
         // earlier run wrote behind the checkpoints.
-        let print = fingerprint(&opened, position).map_err(read_error)?;
+        let print = read_fingerprint(&opened, position).map_err(read_error)?;
         if !of_file.put(publisher, position, print).await? {
             return Ok(Ended::WentBack);
         }
         counts.skipped_lines = position.line;
         checkpoints = Some((of_file, opened.try_clone().map_err(read_error)?));
-        file = Some((opened, whole));
+        file = Some((opened, canonical_path));
     }
     progress(*counts, position.offset);
     let options = FileOptions { file, name: name.to_owned(), position, follow: false, decoder };
     let mut source = source::read_file(options).map_err(read_error)?;
     let rewinds = publisher.rewinds();
     let mut waiting = Vec::new();
-    let mut print = None;
+    let mut fingerprint = None;
     let mut end = false;
     while !end {
         let Some(deliveries) = source.deliveries.recv().await else {
-            let gone = |_| std::io::Error::other("the reader of the file ended unexpectedly");
-            return Err(read_error((&mut source.failure).await.unwrap_or_else(gone)));
+            let reader_ended =
+                |_| std::io::Error::other("the reader of the file ended unexpectedly");
+            return Err(read_error((&mut source.failure).await.unwrap_or_else(reader_ended)));
         };
         waiting.extend(deliveries.items);
-        print = deliveries.fingerprint.or(print);
+        fingerprint = deliveries.fingerprint.or(fingerprint);
         end = deliveries.end;
         if waiting.len() < PUBLISH_THRESHOLD_EVENTS && !end && !source.deliveries.is_empty() {
             continue;
@@ -170,18 +171,18 @@ async fn publish_once(
             }
             if bad.is_some() {
                 // The user is about to change the bad line, so the checkpoint covers only the lines before it.
-                print = Some(fingerprint(opened, position).map_err(read_error)?);
+                fingerprint = Some(read_fingerprint(opened, position).map_err(read_error)?);
             }
             if (done.is_some() || bad.is_some())
-                && let Some(print) = print
+                && let Some(print) = fingerprint
                 && !of_file.put(publisher, position, print).await?
             {
                 publisher.restore().await?;
                 return Ok(Ended::WentBack);
             }
         }
-        if let Some(bad) = bad {
-            return Err(bad);
+        if let Some(line_error) = bad {
+            return Err(line_error);
         }
     }
     publisher.restore().await?;
@@ -261,8 +262,8 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
         return Ok(ResumePoint::NeverPublished);
     }
     let mut positions = Vec::with_capacity(of_shards.len());
-    for kept in of_shards {
-        let checkpoint = kept.as_ref().and_then(|kept| Checkpoint::decode(kept).ok());
+    for stored in of_shards {
+        let checkpoint = stored.as_ref().and_then(|kept| Checkpoint::decode(kept).ok());
         positions.push(match checkpoint.map(|checkpoint| checkpoint.resume(file)).transpose()? {
             Some(None) => return Ok(ResumePoint::OtherFile),
             found => found.flatten().unwrap_or_default(),
@@ -282,7 +283,7 @@ async fn publish_batch(
     batch: Vec<(DecodedDelivery, FilePosition)>,
     counts: &mut PublishCounts,
 ) -> Result<(Option<FilePosition>, Option<PublishFileError>), PublishFileError> {
-    let bad = |position: FilePosition, words: String| {
+    let line_error = |position: FilePosition, words: String| {
         Some(PublishFileError::Line { origin: format!("line {} of {name}", position.line), words })
     };
     let mut events = Vec::<Arc<Event>>::new();
@@ -291,7 +292,7 @@ async fn publish_batch(
     for (delivered, position) in batch {
         match delivered {
             Ok(event) if event.key().is_empty() => {
-                stop = bad(
+                stop = line_error(
                     position,
                     "the event has no key: set `partitionkey` or `subject`".to_owned(),
                 );
@@ -313,15 +314,15 @@ async fn publish_batch(
     let assigned = match &done {
         Ok(assigned) | Err(PartialPublishError { assigned, .. }) => assigned,
     };
-    let count = |is: fn(&AssignItemReply) -> bool| {
-        assigned.iter().filter(|result| is(result)).count() as u64
+    let count = |count_if: fn(&AssignItemReply) -> bool| {
+        assigned.iter().filter(|result| count_if(result)).count() as u64
     };
     counts.published += count(|result| matches!(result, AssignItemReply::New(_)));
     counts.known += count(|result| matches!(result, AssignItemReply::Known(_)));
     match done {
         Ok(_) => {}
         Err(PartialPublishError { error: PublishError::Event { at, words }, .. }) => {
-            stop = bad(ends[at], words);
+            stop = line_error(ends[at], words);
             ends.truncate(at);
         }
         Err(PartialPublishError { error, .. }) => return Err(error.into()),
@@ -330,7 +331,7 @@ async fn publish_batch(
 }
 
 /// Returns the fingerprint of a file up to a position.
-fn fingerprint(file: &File, position: FilePosition) -> std::io::Result<ReadFingerprint> {
+fn read_fingerprint(file: &File, position: FilePosition) -> std::io::Result<ReadFingerprint> {
     let head = TailFingerprint::read(file, position.offset.min(TAIL_LIMIT_BYTES as u64))?;
     Ok(ReadFingerprint::new(head.bytes(), &TailFingerprint::read(file, position.offset)?))
 }

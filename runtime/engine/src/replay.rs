@@ -1,6 +1,6 @@
 //! The sources of missing events: the store, and then servers over HTTP.
 
-mod server;
+mod client;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use ordain_core::{Event, Key};
 use tokio::sync::Semaphore;
 
+use client::{ReplayClient, ReplayHost};
 use ordain_config::NumberingPolicy;
 use ordain_config::{Config, ReplayServer, ResourceName, StreamConfig};
 use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, retry_until_ok};
-use server::{ReplayClient, ReplayHost};
 
 /// Size of the events of one answer after the first event, in bytes; a later round finds the others.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -55,10 +55,10 @@ pub struct ReplayLimits {
 impl ReplayLimits {
     /// Creates the limits for the replay servers of a configuration.
     pub fn of(config: &Config) -> Self {
-        let mut fewest = BTreeMap::new();
+        let mut concurrency_by_host = BTreeMap::new();
         for server in config.streams.values().flat_map(StreamConfig::replay_servers) {
             let host = server.url.origin();
-            let permits = fewest.entry(host).or_insert(server.concurrency);
+            let permits = concurrency_by_host.entry(host).or_insert(server.concurrency);
             *permits = server.concurrency.min(*permits);
         }
         let runtime = &config.runtime;
@@ -67,9 +67,9 @@ impl ReplayLimits {
             / runtime.event_size.bytes().max(1);
         let requests = REQUEST_LIMIT.min(fit).max(1);
         // A host that does not answer must not use up the share of others.
-        let share = (requests / fewest.len().max(1)).max(1);
+        let share = (requests / concurrency_by_host.len().max(1)).max(1);
         let permits = |(host, permits)| (host, Arc::new(ReplayHost::new(share.min(permits))));
-        let by_host = fewest.into_iter().map(permits).collect();
+        let by_host = concurrency_by_host.into_iter().map(permits).collect();
         Self { by_host, process_permits: Arc::new(Semaphore::new(requests)) }
     }
 }
@@ -90,21 +90,23 @@ impl ReplaySources {
         (name, stream): (&ResourceName, &StreamConfig),
         store: &Arc<dyn Store>,
         partition: &Partition,
-        hosts: &ReplayLimits,
+        limits: &ReplayLimits,
     ) -> Self {
         let event_size = config.runtime.event_size.bytes();
-        let server = |config: &ReplayServer| {
-            let host =
-                hosts.by_host.get(&config.url.origin()).expect("the host of every server is known");
+        let client = |config: &ReplayServer| {
+            let host = limits
+                .by_host
+                .get(&config.url.origin())
+                .expect("the host of every server is known");
             let host = Arc::clone(host);
-            let all = Arc::clone(&hosts.process_permits);
-            Arc::new(ReplayClient::new(name, config, host, all, event_size))
+            let process_permits = Arc::clone(&limits.process_permits);
+            Arc::new(ReplayClient::new(name, config, host, process_permits, event_size))
         };
         Self {
             store: Arc::clone(store),
             partition: partition.clone(),
             log: NumberingPolicy::replay_log(name, stream),
-            clients: stream.replay_servers().map(server).collect(),
+            clients: stream.replay_servers().map(client).collect(),
         }
     }
 
@@ -115,10 +117,10 @@ impl ReplaySources {
         source: usize,
         key: &Key,
         missing: &[RangeInclusive<u64>],
-        within: u64,
+        max_age_ms: u64,
     ) -> ReplayAnswer {
         match source.checked_sub(1) {
-            None => self.request_from_store(key, missing, within).await,
+            None => self.request_from_store(key, missing, max_age_ms).await,
             Some(at) => self.clients[at].query(key, missing).await,
         }
     }
@@ -127,30 +129,30 @@ impl ReplaySources {
         &self,
         key: &Key,
         missing: &[RangeInclusive<u64>],
-        within: u64,
+        max_age_ms: u64,
     ) -> ReplayAnswer {
         let Self { store, partition, log, .. } = self;
-        let held = async || -> Result<KeyResult<ReplayAnswer>, StoreError> {
-            let mut events = match store.find_missing(partition, key, missing, within).await? {
+        let search = async || -> Result<KeyResult<ReplayAnswer>, StoreError> {
+            let mut events = match store.find_missing(partition, key, missing, max_age_ms).await? {
                 Ok(events) => events,
-                Err(words) => return Ok(Err(words)),
+                Err(reason) => return Ok(Err(reason)),
             };
             let mut until = u64::MAX;
-            let rest = not_found(missing, &events);
-            if let (Some(log), false) = (log, rest.is_empty()) {
-                let kept = store.retained_messages(log, key, &rest, ANSWER_BYTES).await?;
+            let not_found = not_found(missing, &events);
+            if let (Some(log), false) = (log, not_found.is_empty()) {
+                let retained = store.retained_messages(log, key, &not_found, ANSWER_BYTES).await?;
                 // The read is limited in size, so there may be more events after the last one.
-                until = kept
+                until = retained
                     .last()
                     .and_then(|event| event.sequence())
                     .map_or(u64::MAX, |sequence| sequence.saturating_add(1));
-                let kept = kept.into_iter();
-                events.extend(kept.filter_map(|event| Some((event.sequence()?, event))));
+                let retained = retained.into_iter();
+                events.extend(retained.filter_map(|event| Some((event.sequence()?, event))));
                 events.sort_by_key(|(sequence, _)| *sequence);
             }
             Ok(Ok(ReplayAnswer { until, ..ReplayAnswer::complete(events) }))
         };
-        retry_until_ok("search for missing events", held).await.unwrap_or_else(|words| {
+        retry_until_ok("search for missing events", search).await.unwrap_or_else(|words| {
             tracing::error!(
                 stream = &*partition.stream,
                 key = &**key,
@@ -166,20 +168,20 @@ fn not_found(
     missing: &[RangeInclusive<u64>],
     found: &[(u64, Arc<Event>)],
 ) -> Vec<RangeInclusive<u64>> {
-    let mut rest = Vec::new();
+    let mut not_found = Vec::new();
     for range in missing {
         let mut from = *range.start();
         for (sequence, _) in found.iter().filter(|(sequence, _)| range.contains(sequence)) {
             if *sequence > from {
-                rest.push(from..=sequence - 1);
+                not_found.push(from..=sequence - 1);
             }
             from = sequence + 1;
         }
         if from <= *range.end() {
-            rest.push(from..=*range.end());
+            not_found.push(from..=*range.end());
         }
     }
-    rest
+    not_found
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! A run: drives the partitions of a configuration from start to end. Read [`PreparedRun::drive`] from top to bottom.
 
 mod broker;
-mod chains;
-mod figures;
 mod files;
-mod owning;
+mod partition_factory;
+mod partition_manager;
+mod partition_start;
 mod report;
+mod rollout;
+mod sequenced_sinks;
 mod share;
-mod sources;
-mod starting;
-mod streams;
-mod versions;
+mod source_start;
+mod status;
 
 use std::cell::RefCell;
 use std::io;
@@ -29,18 +29,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::driver::DriverError;
-use crate::instance::{Heartbeat, release_leases_of_dead_processes};
+use crate::membership::{Heartbeat, release_leases_of_dead_processes};
 use crate::replay;
 use crate::sink::{OutboxPublisher, PublisherError};
 use crate::source::QueueNotifiers;
 
 use files::OpenFiles;
-use owning::PartitionManager;
-use versions::RolloutController;
+use partition_manager::PartitionManager;
+use rollout::RolloutController;
 
-pub use figures::{RunPhase, RunStatus};
 pub use files::check_files;
 pub use report::{HeldTotals, RunReport};
+pub use status::{RunPhase, RunStatus};
 
 /// Time limit for leaving the membership, and for the end of the publisher.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -173,28 +173,18 @@ impl<'a> PreparedRun<'a> {
         once: bool,
         handlers: &'a Arc<HandlerRegistry>,
         store: &'a Arc<dyn Store>,
-        figures: &'a Arc<RunStatus>,
+        status: &'a Arc<RunStatus>,
     ) -> LocalBoxFuture<'a, Result<Self, RunError>> {
         Box::pin(async move {
             let id = InstanceId::random();
             release_leases_of_dead_processes(&**store).await?;
-            streams::check_backlog(loaded, &**store, id).await?;
+            partition_start::check_backlog(loaded, &**store, id).await?;
             numbering::check(loaded, &**store, id).await?;
             let broker = BrokerEndpoint::of(loaded)?;
             let mut files = OpenFiles::open(loaded, &**store).await?;
-            let feeds = Arc::default();
-            chains::add_sequenced_sinks(loaded, store, &feeds, &mut files.sinks);
-            Ok(Self {
-                loaded,
-                once,
-                handlers,
-                store,
-                status: figures,
-                id,
-                broker,
-                files,
-                notifiers: feeds,
-            })
+            let notifiers = Arc::default();
+            sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut files.sinks);
+            Ok(Self { loaded, once, handlers, store, status, id, broker, files, notifiers })
         })
     }
 
@@ -223,13 +213,13 @@ impl<'a> PreparedRun<'a> {
         end_intake: Option<EndIntake<'a>>,
     ) -> Result<RunReport, RunError> {
         let Self { loaded, once, handlers, store, id, broker, files, .. } = self;
-        let Self { status: figures, notifiers: feeds, .. } = self;
+        let Self { status, notifiers, .. } = self;
         let OpenFiles { sources, sinks: mut outlets } = files;
-        let patience =
+        let broker_timeout =
             if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
         tokio::select! {
             prepared = broker::prepare(
-                loaded, store, broker.as_ref(), patience, &feeds, &mut outlets
+                loaded, store, broker.as_ref(), broker_timeout, &notifiers, &mut outlets
             ) => prepared?,
             () = shutdown_requested(&mut shutdown) => {
                 if let Some(end_intake) = end_intake {
@@ -239,9 +229,10 @@ impl<'a> PreparedRun<'a> {
             }
         }
         let pool = WorkerPool::start(&handlers.engine).map_err(RunError::Thread)?;
-        let (committed, batches) = mpsc::channel(streams::unpublished_batch_limit(&loaded.config));
-        let (questions, asked) = mpsc::channel(1);
-        let starting = starting::PartitionFactory {
+        let (committed, batches) =
+            mpsc::channel(partition_start::unpublished_batch_limit(&loaded.config));
+        let (commands, command_receiver) = mpsc::channel(1);
+        let factory = partition_factory::PartitionFactory {
             loaded,
             once,
             store,
@@ -250,40 +241,40 @@ impl<'a> PreparedRun<'a> {
             sources: sources.into(),
             broker,
             replay_limits: replay::ReplayLimits::of(&loaded.config),
-            notifiers: feeds,
+            notifiers,
             may_end: watch::Sender::new(!once || !has_stream_source(loaded)),
             last_windows: RefCell::default(),
             committed_batches: committed,
-            publisher_commands: questions,
+            publisher_commands: commands,
         };
         let publisher = OutboxPublisher::new(
             Arc::clone(store),
             outlets,
-            streams::backlog_bytes_limit(&loaded.config),
+            partition_start::backlog_bytes_limit(&loaded.config),
         );
         let mut publishing = JoinSet::new();
-        publishing.spawn(publisher.run(batches, asked));
+        publishing.spawn(publisher.run(batches, command_receiver));
 
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
-        let about = InstanceInfo {
+        let info = InstanceInfo {
             offers: handlers.offered_builds(),
             ..InstanceInfo::of_this_process(loaded.config.partition_counts(), once)
         };
-        let mut heart = tokio::select! {
-            heart = Heartbeat::start(store, id, about, lease) => heart?,
+        let mut heartbeat = tokio::select! {
+            heart = Heartbeat::start(store, id, info, lease) => heart?,
             () = shutdown_requested(&mut shutdown) => {
                 // The store may already know this instance.
                 let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
                 return Ok(RunReport::default());
             }
         };
-        let versions = RolloutController::new(loaded, store, handlers, heart.membership());
-        let owning = async {
+        let versions = RolloutController::new(loaded, store, handlers, heartbeat.membership());
+        let partitions = async {
             numbering::check(loaded, &**store, id).await?;
-            PartitionManager::new(&starting, figures, &mut heart).run(shutdown).await
+            PartitionManager::new(&factory, status, &mut heartbeat).run(shutdown).await
         };
         let unpublished = tokio::select! {
-            unpublished = owning => unpublished,
+            unpublished = partitions => unpublished,
             Some(ended) = publishing.join_next() => publisher_result(ended).map(|()| 0),
             error = versions.run(once) => Err(error),
         };
@@ -295,12 +286,12 @@ impl<'a> PreparedRun<'a> {
             end_intake(unpublished.is_err()).await;
         }
         // Other instances need not wait until the lease expires, however this run ends.
-        heart.stop().await;
-        let left = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
+        heartbeat.stop().await;
+        let forgotten = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
         let unpublished = unpublished?;
-        left.unwrap_or(Ok(()))?;
+        forgotten.unwrap_or(Ok(()))?;
         // The publisher ends when all its senders are dropped.
-        drop(starting);
+        drop(factory);
         // Partitions that were still being started may have messages too.
         let ended = match unpublished {
             0 => tokio::time::timeout(LEAVE_TIMEOUT, publishing.join_next()).await.ok(),
@@ -318,7 +309,7 @@ impl<'a> PreparedRun<'a> {
         publishing.abort_all();
         store.flush().await?;
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };
-        Ok(RunReport { stats: figures.total_stats(), held })
+        Ok(RunReport { stats: status.total_stats(), held })
     }
 }
 

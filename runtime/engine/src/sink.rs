@@ -1,25 +1,25 @@
 //! The sinks of messages. A sink appends messages in the given order; the publisher decides which messages, and when
 //! they count as published.
 
-mod chain;
 mod content;
-mod done;
 mod error;
 mod file;
-mod outlets;
+mod pending_runs;
 mod publisher;
-mod runs;
+mod sequenced;
+mod sinks;
+mod watermark;
 
 use std::io;
 
-pub(crate) use chain::SequencedSink;
-pub(crate) use done::PublishWatermark;
 pub(crate) use error::PublisherError;
 pub(crate) use file::FileSink;
-pub(crate) use outlets::Sinks;
 pub(crate) use publisher::{
     CommittedBatch, OutboxBacklog, OutboxPublisher, PartitionHandle, PublisherCommand,
 };
+pub(crate) use sequenced::SequencedSink;
+pub(crate) use sinks::Sinks;
+pub(crate) use watermark::PublishWatermark;
 
 use ordain_store::Mark;
 

@@ -1,10 +1,10 @@
 //! The sources of events. A source delivers in order and resumes after the last acknowledged event; it must never
 //! decide what happens to an event.
 
-mod feed;
 mod file;
 mod inbox;
-mod lines;
+mod line_splitter;
+mod notifier;
 mod queue;
 mod unconfirmed;
 
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use ordain_core::Event;
 
-pub use feed::{QueueNotifier, QueueNotifiers};
 pub use file::{FileOptions, read_file};
 pub use inbox::{Inbox, unrouted_queue};
+pub use notifier::{QueueNotifier, QueueNotifiers};
 pub use queue::{QueueOptions, read_queue};
 
 /// Returns the next event of an inbox; the source delivers the same event later.

@@ -89,21 +89,21 @@ impl LoadGenerator<'_> {
         key.is_finished = over;
         let sequence = key.events;
         self.count_event(place, step, end)?;
-        let fate = self.channel.draw_faults();
+        let faults = self.channel.draw_faults();
         let mut line = self.channel.take_buffer();
         let key = &self.keys[place];
         self.lines.write(&LineFields { key: &key.name, sequence, step, time_ns, end }, &mut line);
         if over {
             self.keys.release_slot(slot);
         }
-        if fate.lost {
+        if faults.lost {
             self.channel.reuse(line);
             self.manifest.counts.lost += 1;
             self.write_event_entry(place, sequence, ManifestEntry::Lost)?;
             return self.remove_finished(place);
         }
-        self.keys[place].pending += 1 + u64::from(fate.repeated);
-        self.channel.send(index, fate, place, sequence, line);
+        self.keys[place].pending += 1 + u64::from(faults.repeated);
+        self.channel.send(index, faults, place, sequence, line);
         Ok(())
     }
 

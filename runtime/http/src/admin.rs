@@ -3,7 +3,7 @@
 //! are limited.
 
 mod health;
-mod look;
+mod listings;
 mod metrics;
 mod parked;
 mod scale;
@@ -20,8 +20,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
+use crate::access::{self, AccessRule};
 use crate::connection::{self, ListenerLimits};
-use crate::guard::{self, AccessRule};
 use crate::listen::ListenError;
 use crate::problem::ProblemDetails;
 use health::StoreHealth;
@@ -159,20 +159,20 @@ fn router(app: &Arc<AdminState>, token: Option<Secret>) -> Router {
     let guard = AccessRule { section: "admin", token };
     Router::new()
         .route("/metrics", get(metrics::metrics))
-        .route("/v1/streams", get(look::streams))
-        .route("/v1/streams/{stream}/keys", get(look::keys))
-        .route("/v1/streams/{stream}/keys/{key}", get(look::key))
-        .route("/v1/dead", get(look::dead))
-        .route("/v1/plugins", get(look::plugins))
-        .route("/v1/instances", get(look::instances))
-        .route("/v1/scale/{stream}", get(look::scale))
+        .route("/v1/streams", get(listings::streams))
+        .route("/v1/streams/{stream}/keys", get(listings::keys))
+        .route("/v1/streams/{stream}/keys/{key}", get(listings::key))
+        .route("/v1/dead", get(listings::dead))
+        .route("/v1/plugins", get(listings::plugins))
+        .route("/v1/instances", get(listings::instances))
+        .route("/v1/scale/{stream}", get(listings::scale))
         .fallback(async || no_route())
         .method_not_allowed_fallback(async || no_method())
-        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::check_access))
+        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), access::check_access))
         // Probes have no token.
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(health::ready))
         .method_not_allowed_fallback(async || no_method())
-        .layer(axum::middleware::from_fn(guard::limit_time))
+        .layer(axum::middleware::from_fn(access::limit_time))
         .with_state(Arc::clone(app))
 }

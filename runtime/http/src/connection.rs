@@ -63,19 +63,19 @@ pub(crate) async fn serve(
     let mut open: VecDeque<OpenConnection> = VecDeque::new();
     loop {
         let next = async {
-            let taken = listener.accept().await;
+            let accepted = listener.accept().await;
             while connections.try_join_next().is_some() {}
             open.retain(|connection| !connection.serving.is_finished());
             if open.len() >= limits.connections && !close_oldest_idle(&mut open) {
                 connections.join_next().await;
             }
-            taken
+            accepted
         };
-        let taken = tokio::select! {
+        let accepted = tokio::select! {
             taken = next => taken,
             () = shutdown_requested(&mut end) => break,
         };
-        match taken {
+        match accepted {
             Ok((stream, _)) => {
                 let asks = Arc::new(AtomicBool::new(false));
                 let one = serve_connection(

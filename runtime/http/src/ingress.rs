@@ -28,10 +28,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::access::{self, AccessRule};
+use crate::chunked_body::ChunkedBody;
 use crate::connection::{self, ListenerLimits};
-use crate::guard::{self, AccessRule};
 use crate::listen::ListenError;
-use crate::parts::ChunkedBody;
 use crate::problem::ProblemDetails;
 use intake::Intake;
 use ordain_cloudevents::{BodyError, NAMED_EVENTS_LIMIT, content_mode, decode_body};
@@ -180,7 +180,7 @@ fn router(app: &Arc<IngressState>, guard: AccessRule, figures: &Arc<RunStatus>) 
         .route("/v1/streams/{stream}/events", post(receive_events))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), guard::check_access))
+        .layer(axum::middleware::from_fn_with_state(Arc::new(guard), access::check_access))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(figures), count_requests))
         .with_state(Arc::clone(app))
 }

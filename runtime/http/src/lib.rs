@@ -2,12 +2,12 @@
 //! caller can occupy limited connections, bytes and time, and must never be able to block a driver.
 #![deny(clippy::print_stderr, reason = "a closed stderr must end nothing: use `text::print_lossy`")]
 
+mod access;
 pub mod admin;
+mod chunked_body;
 mod connection;
-mod guard;
 pub mod ingress;
 mod listen;
-mod parts;
 mod problem;
 pub mod view;
 

@@ -12,8 +12,8 @@ use ordain_core::{
 };
 
 use super::keys;
-use super::recent::RecordCache;
 use super::record::{self, EmbeddedRecord, INLINE_STATE_BYTES, RecordEnvelope, StateLocation};
+use super::record_cache::RecordCache;
 use super::shared::SharedStore;
 use super::tables::{Tables, copy_key, is_damage};
 use ordain_store::codec::{
@@ -140,10 +140,10 @@ impl<'a> BatchChanges<'a> {
         let Some(old) = old else { return Ok(found) };
         let stream = &self.partition.stream;
         let place = |sequence| keys::event(stream, &write.key, sequence);
-        let held = old.key_record.spilled;
-        let kept = write.record.spilled.count;
+        let stored = old.key_record.spilled;
+        let remaining = write.record.spilled.count;
         for (sequence, event) in &write.spill {
-            if held.spans(*sequence)
+            if stored.spans(*sequence)
                 && let Some(there) = self.tables.spill.get(place(*sequence))?
             {
                 let there = Event::decode(there.into());
@@ -153,9 +153,9 @@ impl<'a> BatchChanges<'a> {
         }
         let next = write.record.next;
         // If no spilled event is to remain, removes events beyond `next` as well: the key has ended.
-        let end = if kept == 0 { u64::MAX } else { next };
-        if held.count > 0 && held.first < end {
-            found.settled = in_range(&self.tables.spill, place(held.first), place(end))?;
+        let end = if remaining == 0 { u64::MAX } else { next };
+        if stored.count > 0 && stored.first < end {
+            found.settled = in_range(&self.tables.spill, place(stored.first), place(end))?;
         }
         // If no ids are remembered any more, the next sequence is above all ids.
         let to = if write.record.ids_from == 0 { next } else { write.record.ids_from };

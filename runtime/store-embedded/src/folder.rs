@@ -17,7 +17,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::answered;
+use super::answered_commits;
 use super::journal;
 use super::tables::{KEYSPACE_COUNT, damage_error};
 use ordain_store::StoreError;
@@ -128,7 +128,7 @@ impl StoreFolder {
         self.path.join(DATA)
     }
 
-    /// Returns the path of the file of [`AnsweredCommits`](super::answered::AnsweredCommits).
+    /// Returns the path of the file of [`AnsweredCommits`](super::answered_commits::AnsweredCommits).
     pub(super) fn answered_file(&self) -> PathBuf {
         self.path.join(ANSWERED)
     }
@@ -183,7 +183,7 @@ fn create_data(
         };
     }
     let answered = path.join(ANSWERED);
-    if answered::read(&answered) > 0 {
+    if answered_commits::read(&answered) > 0 {
         return Err(StoreError::Unusable(format!(
             "the database in {} is missing: it was removed or is not mounted, or a backup does not \
              contain it. Put it back, or restore the store's folder from a complete backup. To \

@@ -16,7 +16,7 @@
 //! The engine itself drops a torn batch at the end of its journal if it can detect the truncation.
 //! If a page within one large value is missing, the engine detects only a wrong checksum, and
 //! refuses to open. Such a batch was never synced, so neither it nor any later batch was answered.
-//! If the cause is other damage, [`AnsweredCommits`](super::answered::AnsweredCommits) detects the loss of
+//! If the cause is other damage, [`AnsweredCommits`](super::answered_commits::AnsweredCommits) detects the loss of
 //! answered requests, and the original journal is kept beside the new one. This module must never
 //! change a journal with unknown content.
 

@@ -14,9 +14,8 @@
 //!
 //! This crate must never make a decision of the sequencer; the batch contains each write and its condition.
 
-mod answered;
+mod answered_commits;
 mod assign;
-mod chains;
 mod changes;
 mod clock;
 mod due;
@@ -27,11 +26,12 @@ pub mod keys;
 mod leases;
 pub mod list;
 mod marks;
+mod message_log;
 mod outbox;
 pub mod queue;
 mod read;
-mod recent;
 pub mod record;
+mod record_cache;
 mod records;
 mod request;
 mod shared;
@@ -54,7 +54,7 @@ use tokio::time::timeout;
 
 pub use self::clock::TimeSource;
 
-use self::answered::AnsweredCommits;
+use self::answered_commits::AnsweredCommits;
 use self::clock::MonotonicClock;
 use self::fences::FenceTable;
 use self::folder::StoreFolder;
@@ -259,7 +259,7 @@ fn start_folder_watch(
 ) -> Result<(std_mpsc::Sender<()>, JoinHandle<()>), StoreError> {
     let (sender, ended) = std_mpsc::channel();
     let shared = Arc::downgrade(shared);
-    let look = move || {
+    let check_folder = move || {
         while ended.recv_timeout(FOLDER_CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let Some(shared) = shared.upgrade() else { return };
             if !shared.has_folder() {
@@ -267,7 +267,7 @@ fn start_folder_watch(
             }
         }
     };
-    let thread = std::thread::Builder::new().name("store-watch".to_owned()).spawn(look);
+    let thread = std::thread::Builder::new().name("store-watch".to_owned()).spawn(check_folder);
     thread.map(|thread| (sender, thread)).map_err(|error| thread_error(&error))
 }
 

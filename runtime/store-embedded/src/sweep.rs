@@ -7,8 +7,8 @@ use fjall::OwnedWriteBatch;
 use super::assign;
 use super::changes::{EarliestTimes, remove_record};
 use super::keys;
-use super::recent::RecordCache;
 use super::record::{EmbeddedRecord, RecordEnvelope};
+use super::record_cache::RecordCache;
 use super::shared::SharedStore;
 use super::tables::{copy_key, is_damage};
 use ordain_store::codec::letter_time;
@@ -55,11 +55,11 @@ impl ExpirySweep {
             return Ok(());
         }
         let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 64);
-        let looked = self
+        let result = self
             .jobs(shared, recent, &mut batch, now, limit)
             .and_then(|()| self.letters(shared, &mut batch, before, limit))
             .and_then(|()| self.kept(shared, &mut batch, now, limit));
-        match looked {
+        match result {
             Err(error) if is_damage(&error) => {
                 tracing::error!(
                     "sweep stopped: {error}; expired key records, letters and messages are no longer removed"

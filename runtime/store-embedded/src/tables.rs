@@ -123,21 +123,21 @@ impl Tables {
                     .with_kv_separation(values.clone())
             })
         };
-        let inside = &None;
+        let inline = &None;
         // Large values are in separate files, by the engine's default size (1 KiB): otherwise a
         // merge of tables would hold all moved values in memory.
-        let apart = &Some(KvSeparationOptions::default());
+        let separate = &Some(KvSeparationOptions::default());
         Ok(Self {
-            jobs: table("jobs", LARGE_TABLE_BYTES, inside)?,
-            states: table("states", LARGE_TABLE_BYTES, apart)?,
-            spill: table("spill", LARGE_TABLE_BYTES, apart)?,
-            ids: table("ids", SMALL_TABLE_BYTES, inside)?,
-            letters: table("letters", SMALL_TABLE_BYTES, apart)?,
-            outbox: table("outbox", LARGE_TABLE_BYTES, apart)?,
-            log: table("log", LARGE_TABLE_BYTES, apart)?,
-            queue: table("queue", LARGE_TABLE_BYTES, apart)?,
-            times: table("times", SMALL_TABLE_BYTES, inside)?,
-            meta: table("meta", SMALL_TABLE_BYTES, inside)?,
+            jobs: table("jobs", LARGE_TABLE_BYTES, inline)?,
+            states: table("states", LARGE_TABLE_BYTES, separate)?,
+            spill: table("spill", LARGE_TABLE_BYTES, separate)?,
+            ids: table("ids", SMALL_TABLE_BYTES, inline)?,
+            letters: table("letters", SMALL_TABLE_BYTES, separate)?,
+            outbox: table("outbox", LARGE_TABLE_BYTES, separate)?,
+            log: table("log", LARGE_TABLE_BYTES, separate)?,
+            queue: table("queue", LARGE_TABLE_BYTES, separate)?,
+            times: table("times", SMALL_TABLE_BYTES, inline)?,
+            meta: table("meta", SMALL_TABLE_BYTES, inline)?,
             db,
         })
     }

@@ -14,14 +14,14 @@ use fjall::{OwnedWriteBatch, Slice};
 use ordain_core::{AppliedCommit, Batch, CommitReply, Key, QueuePosition};
 use tokio::sync::mpsc;
 
-use super::answered::AnsweredCommits;
+use super::answered_commits::AnsweredCommits;
 use super::assign::{AssignChanges, AssignFailure};
 use super::changes::{BatchChanges, EarliestTimes};
 use super::fences::FenceTable;
 use super::keys;
 use super::queue::QueueRecord;
-use super::recent::RecordCache;
 use super::record::EmbeddedRecord;
+use super::record_cache::RecordCache;
 use super::request::{OutboxRemoval, ReplySender, WriterRequest};
 use super::shared::SharedStore;
 use super::sweep::{self, ExpirySweep};

@@ -23,9 +23,9 @@ impl DueIndex for RedisStore {
         limit: usize,
         all: bool,
     ) -> Result<(Vec<(u64, Key)>, Option<u64>), StoreError> {
-        let some = (limit / self.shards as usize * 2 + SPARE_ENTRIES).min(limit);
-        let shards =
-            (0..self.shards).map(|shard| read_shard(self, partition, shard, after, some, all));
+        let shard_limit = (limit / self.shards as usize * 2 + SPARE_ENTRIES).min(limit);
+        let shards = (0..self.shards)
+            .map(|shard| read_shard(self, partition, shard, after, shard_limit, all));
         Ok(ShardDueEntries::merge(try_join_all(shards).await?, limit))
     }
 }

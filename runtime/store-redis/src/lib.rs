@@ -16,25 +16,25 @@
 //! This crate must never make a decision of the sequencer; the batch contains each write and its condition.
 
 mod call;
-mod chains;
 mod claim;
 mod commit;
+mod connection;
 mod due;
 mod error;
 mod layout;
 pub mod leases;
-mod link;
 pub mod list;
 mod load;
 mod marks;
+mod message_log;
 mod names;
 mod outbox;
 pub mod record;
 mod records;
+mod retry_warnings;
 mod script;
 mod server;
 mod spill;
-mod trouble;
 mod value;
 
 use std::collections::BTreeSet;
@@ -48,11 +48,11 @@ use ordain_core::shard_of;
 use redis::cmd;
 use tokio::task::JoinHandle;
 
+use self::connection::RedisConnection;
 use self::error::{has_code, start_error, with_address};
-use self::link::RedisConnection;
 use self::names::{RedisKeyKind, RedisKeys};
+use self::retry_warnings::{RetryWarnings, WARN_INTERVAL};
 use self::script::LuaScripts;
-use self::trouble::{RetryWarnings, WARN_INTERVAL};
 use self::value::{number, parts, text};
 use ordain_store::{DurabilityReport, Partition, RedisAddress, RedisOptions, Store, StoreError};
 use ordain_util::log_throttle::LogThrottle;

@@ -92,12 +92,12 @@ pub(super) async fn take_over(
 
 /// Decodes the answer for one key.
 fn parse_loaded(value: Value, now: u64) -> LoadedKey {
-    let strange = || "the server's answer has an unexpected form".to_owned();
+    let form_error = || "the server's answer has an unexpected form".to_owned();
     if value == Value::Nil {
         return Ok(None);
     }
-    let [record, state, first, blocks] = parts(value, "load").map_err(|_| strange())?;
-    let stored = bytes(record).ok_or_else(strange)?;
+    let [record, state, first, blocks] = parts(value, "load").map_err(|_| form_error())?;
+    let stored = bytes(record).ok_or_else(form_error)?;
     let record = RedisRecord::parse(&stored).map_err(|error| error.to_string())?;
     let state = match record.state {
         None => None,
@@ -105,10 +105,10 @@ fn parse_loaded(value: Value, now: u64) -> LoadedKey {
         Some(StatePlacement::Separate) => Some(bytes(state).ok_or(MISSING_STATE_MESSAGE)?),
     };
     let left = |at: u64| at.saturating_sub(now);
-    let first = number(&first).ok_or_else(strange)?;
+    let first = number(&first).ok_or_else(form_error)?;
     Ok(Some(Box::new(KeySnapshot {
         state,
-        ids: ids_of(&record.key_record, first, array(blocks, "load").map_err(|_| strange())?)?,
+        ids: ids_of(&record.key_record, first, array(blocks, "load").map_err(|_| form_error())?)?,
         now,
         due_in: record.due_at.map(left),
         expire_in: record.expire_at.map(left),

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use redis::{Value, cmd};
 
-use super::chains::put_witness;
+use super::connection::RedisConnection;
 use super::error::{has_code, request_error};
-use super::link::RedisConnection;
+use super::message_log::put_witness;
 use super::names::RedisKeyKind;
 use super::script::LuaScript;
 use super::value::bytes;

@@ -3,8 +3,8 @@
 
 use redis::cmd;
 
+use super::connection::{RedisConnection, info_field};
 use super::error::display_text;
-use super::link::{RedisConnection, info_field};
 use super::value::{array, bytes, text};
 use ordain_store::{DurabilityReport, StoreError};
 
@@ -21,26 +21,26 @@ pub(super) async fn inspect_servers(
         link.call_all_masters(cmd("INFO").arg("everything")).await.map_err(super::start_error)?;
     let mut fewest_replicas = u64::MAX;
     let mut appends = true;
-    let mut says_eviction = true;
+    let mut reports_eviction = true;
     for info in infos {
         let info = String::from_utf8_lossy(&bytes(info).unwrap_or_default()).into_owned();
         check_version(info_field(&info, "redis_version").unwrap_or("unknown"))?;
         check_role(&info)?;
         let policy = info_field(&info, "maxmemory_policy");
         check_eviction(policy)?;
-        says_eviction &= policy.is_some();
+        reports_eviction &= policy.is_some();
         appends &= info_field(&info, "aof_enabled") == Some("1");
         let connected = info_field(&info, "connected_slaves").and_then(|count| count.parse().ok());
         fewest_replicas = fewest_replicas.min(connected.unwrap_or(0));
     }
     let syncs = if appends { appendfsync(link).await } else { None };
-    let is_at_risk = !says_eviction
+    let is_at_risk = !reports_eviction
         || !appends
         || syncs.as_deref() == Some("no")
         || fewest_replicas < replicas.into();
     let mut words =
         describe_durability(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas);
-    if !says_eviction {
+    if !reports_eviction {
         words.push_str(
             "; the server does not report whether it evicts keys when its memory is full: it \
              must not (maxmemory-policy noeviction)",

@@ -13,7 +13,7 @@ use std::path::Path;
 use ordain_core::{OrderingMode, digest};
 use serde::{Deserialize, Serialize};
 
-use ordain_util::probe::{TAIL_LIMIT_BYTES, TailFingerprint};
+use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// The number of the stored format.
 const FORMAT: u32 = 3;
@@ -84,9 +84,9 @@ impl ReadFingerprint {
     }
 
     fn matches(&self, file: &File) -> io::Result<bool> {
-        let whole =
+        let is_long_enough =
             file.metadata()?.len() >= self.end && self.tail_bytes <= TAIL_LIMIT_BYTES as u64;
-        if !whole {
+        if !is_long_enough {
             return Ok(false);
         }
         let head = TailFingerprint::read(file, head_length(self.end) as u64)?;

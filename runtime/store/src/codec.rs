@@ -7,37 +7,37 @@
 //! are. This module must never depend on keys, tables or scripts: each store decides where it keeps
 //! a record.
 
-mod chains;
 mod fence;
 mod gaps;
 mod ids;
-mod job;
+mod key_record;
 mod letter;
+mod letter_place;
+mod message_log;
 mod origin;
 mod outbox;
-mod place;
 mod spilled;
 mod wire;
 
-pub use chains::{
-    COUNTER_FORMAT, KeyCounter, RETAINED_CONTENT_AT, decode_queued, decode_retained,
-    encode_retained,
-};
 pub use fence::{
     FENCE_FORMAT, FENCE_NUMBER_AT, FENCE_REPLY_AT, FenceRecord, FenceVerdict, decode_applied,
     decode_fence, encode_fence, refused,
 };
 pub use ids::{ACCEPTED_ID_BYTES, decode_accepted_id, encode_accepted_id};
-pub use job::{
+pub use key_record::{
     FAILURE_TIME_AT, INCARNATION_AT, KEY_RECORD_FORMAT, KeyRecordView, NEW_TIME_AT, NEXT_AT,
     PARTITION_AT, ROLLOUT_AT, TAKEOVERS_AT, VARINTS_AT, cause_number, encode_key_record, take_over,
 };
 pub use letter::{LETTER_KEY_AT, LETTER_TIME_AT, decode_letter, encode_letter, letter_time};
+pub use letter_place::{put_letter_key, put_letter_place, split_letter_place};
+pub use message_log::{
+    COUNTER_FORMAT, KeyCounter, RETAINED_CONTENT_AT, decode_queued, decode_retained,
+    encode_retained,
+};
 pub use origin::{AssignedChunk, ORIGIN_FORMAT, OriginRecord, decode_assigned, encode_assigned};
 pub use outbox::{
     OUTBOX_LETTERS_FORMAT, OUTBOX_TIME_FORMAT, decode_outbox, encode_outbox_letters,
     encode_outbox_write,
 };
-pub use place::{put_letter_key, put_letter_place, split_letter_place};
 pub use spilled::decode_spilled;
 pub use wire::{RecordDecodeError, RecordReader, put_varint};

@@ -4,40 +4,33 @@
 //! A store keeps records and refuses writes; it makes no decisions. The [`Batch`](ordain_core::Batch) from the
 //! sequencer contains all writes and their conditions.
 
-mod about;
-mod chains;
 pub mod checkpoint;
 pub mod codec;
 mod due;
 mod error;
-mod insist;
+mod instance_info;
 mod leases;
 mod listings;
 mod marks;
+mod message_log;
 mod outbox;
+pub mod ownership;
 pub mod published_file;
 mod records;
 mod redis_address;
 mod redis_options;
 mod report;
+mod retry;
 mod spill;
-pub mod tenure;
 pub mod versions;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use about::{BrokerHealth, InstanceInfo, PARTITIONS_LIMIT, ProcessIdentity};
-pub use chains::{
-    ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
-    AssignReply, AssignRequest, DequeueResult, Destination, DestinationRules, MessageLog,
-    NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, QueueEnds, QueueEntry, QueuePage,
-    Witness, ok_or_log,
-};
 pub use due::DueIndex;
 pub use error::{StoreError, claimed_by_another};
-pub use insist::retry_until_ok;
+pub use instance_info::{BrokerHealth, InstanceInfo, PARTITIONS_LIMIT, ProcessIdentity};
 pub use leases::{
     HeartbeatReply, HeartbeatRequest, InstanceId, Lease, LeaseReply, LeaseStore, MemberRecord,
     MembershipTable, MembershipVersion,
@@ -47,13 +40,20 @@ pub use listings::{
     StoredLetter,
 };
 pub use marks::{MARK_NAME_LIMIT, Mark, MarkConditions, MarkStore, check_marks};
+pub use message_log::{
+    ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
+    AssignReply, AssignRequest, DequeueResult, Destination, DestinationRules, MessageLog,
+    NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, QueueEnds, QueueEntry, QueuePage,
+    Witness, ok_or_log,
+};
 pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
+pub use ownership::{Ownership, OwnershipPhase};
 pub use records::{Claim, ClaimedPartition, KeyResult, RecordStore};
 pub use redis_address::RedisAddress;
 pub use redis_options::{REDIS_BATCH_LIMIT, RedisOptions};
 pub use report::{BLOCKED_STATES, InstanceReport, PendingWork};
+pub use retry::retry_until_ok;
 pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
-pub use tenure::{Ownership, OwnershipPhase};
 pub use versions::is_version;
 
 /// Maximum length of a key, in bytes. Decoders refuse longer keys. Every lane, record, index entry and listing has a

@@ -5,11 +5,11 @@
 )]
 
 pub mod backoff;
+pub mod canonical_path;
 pub mod gauge;
 pub mod histogram;
 pub mod log_throttle;
-pub mod probe;
 pub mod shutdown;
+pub mod tail_fingerprint;
 pub mod text;
 pub mod wait;
-pub mod whole;

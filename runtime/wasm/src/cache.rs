@@ -31,14 +31,14 @@ pub(super) enum CacheDir {
 impl CacheDir {
     /// Returns a cache in this folder, or in a temporary folder if this one is not usable.
     pub(super) fn open_or_temporary(dir: &Path) -> Option<Self> {
-        let kept = std::path::absolute(dir).and_then(|dir| {
+        let permanent = std::path::absolute(dir).and_then(|dir| {
             create_private_folder(&dir)?;
             let dir = dir.canonicalize()?;
             tempfile::tempfile_in(&dir)?;
             check_private(&dir)?;
             Ok(dir)
         });
-        let error = match kept {
+        let error = match permanent {
             Ok(dir) => return Some(Self::Permanent(dir)),
             Err(error) => error,
         };
@@ -74,29 +74,29 @@ struct CacheEntry {
 
 /// Removes entries above `most` bytes. The cache has a folder for each version of the compiler, and in it a file for
 /// each component.
-fn evict_entries(dir: &Path, most: u64, now: SystemTime) -> io::Result<()> {
+fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
     for path in list_files(dir)? {
         // Another process may be cleaning at the same time.
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if path.extension().is_none() {
-            let noted = fs::metadata(path.with_extension(STATS_EXTENSION))
+            let stats_modified = fs::metadata(path.with_extension(STATS_EXTENSION))
                 .and_then(|stats| stats.modified());
-            let used = metadata.modified()?.max(noted.unwrap_or(SystemTime::UNIX_EPOCH));
+            let used = metadata.modified()?.max(stats_modified.unwrap_or(SystemTime::UNIX_EPOCH));
             entries.push(CacheEntry { last_used: used, size: metadata.len(), path });
         }
     }
     entries.sort_by_key(|entry| entry.last_used);
-    let mut all: u64 = entries.iter().map(|entry| entry.size).sum();
+    let mut total_bytes: u64 = entries.iter().map(|entry| entry.size).sum();
     for CacheEntry { last_used: used, size, path } in entries {
         let is_recent = now.duration_since(used).is_ok_and(|age| age < MIN_EVICTION_AGE);
-        if all <= most || is_recent {
+        if total_bytes <= limit_bytes || is_recent {
             break;
         }
         let _ = fs::remove_file(&path);
         // An entry may have no record of its use.
         let _ = fs::remove_file(path.with_extension(STATS_EXTENSION));
-        all -= size;
+        total_bytes -= size;
     }
     Ok(())
 }

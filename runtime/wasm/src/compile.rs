@@ -44,43 +44,43 @@ pub(super) fn compile_in_child(
     bytes: &[u8],
     cache: &Path,
     limits: CompileLimits,
-    manner: CompilePriority,
+    priority: CompilePriority,
 ) -> Result<(), LoadFailure> {
     let failed = |error: io::Error| {
         LoadFailure::temporary(format!("cannot be compiled by a process of its own: {error}"))
     };
-    let mut child = spawn_compiler(cache, limits, manner).map_err(failed)?;
+    let mut child = spawn_compiler(cache, limits, priority).map_err(failed)?;
     let input = child.stdin.take();
-    let give = move || {
+    let write_input = move || {
         // A child that ends before it has read everything reports the reason on standard output.
         input.map(|mut input| input.write_all(bytes))
     };
     let status = std::thread::scope(|scope| {
         // The child may never read its input. This thread ends when the child ends.
-        std::thread::Builder::new().spawn_scoped(scope, give)?;
+        std::thread::Builder::new().spawn_scoped(scope, write_input)?;
         wait_for_exit(&mut child, limits.timeout * ELAPSED_TIME_FACTOR)
     });
     let status = status.map_err(failed)?;
     if status.success() {
         return Ok(());
     }
-    let mut said = String::new();
-    if let Some(output) = child.stdout.take() {
+    let mut output = String::new();
+    if let Some(stdout) = child.stdout.take() {
         // The output may end within a character.
-        let _ = output.take(REASON_LIMIT_BYTES).read_to_string(&mut said);
+        let _ = stdout.take(REASON_LIMIT_BYTES).read_to_string(&mut output);
     }
     if status.code() == Some(i32::from(TEMPORARY_FAILURE_CODE)) {
-        return Err(LoadFailure::temporary(said));
+        return Err(LoadFailure::temporary(output));
     }
-    if !said.trim().is_empty() {
-        return Err(said.into());
+    if !output.trim().is_empty() {
+        return Err(output.into());
     }
     Err(exit_failure(status, limits))
 }
 
 /// Waits until the child ends; kills it after `patience`.
-fn wait_for_exit(child: &mut Child, patience: Duration) -> io::Result<ExitStatus> {
-    let until = Instant::now() + patience;
+fn wait_for_exit(child: &mut Child, timeout: Duration) -> io::Result<ExitStatus> {
+    let until = Instant::now() + timeout;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
@@ -147,8 +147,8 @@ fn exit_failure(
 
 /// Runs in the child process: compiles the component from standard input. Writes the reason for a failure to standard
 /// output.
-pub fn run_compiler(cache: &Path, limits: CompileLimits, is_polite: bool) -> ExitCode {
-    if is_polite {
+pub fn run_compiler(cache: &Path, limits: CompileLimits, is_low_priority: bool) -> ExitCode {
+    if is_low_priority {
         // If the system does not allow that, the compilation runs at normal priority.
         let _ = nice(LOW_PRIORITY_NICENESS);
     }

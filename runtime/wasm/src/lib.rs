@@ -5,7 +5,6 @@
 //! access to the machine that it runs on.
 
 mod cache;
-mod caller;
 mod catalog;
 mod compile;
 mod engine;
@@ -13,28 +12,29 @@ mod failure;
 mod folder;
 mod guest;
 mod handler;
-mod handlers;
+mod inline_executor;
 mod instance;
 mod load;
-mod loading;
 mod log_line;
 mod outcome;
 mod pool;
+mod registry;
 mod settings;
+mod setup;
 mod stream;
 mod turn;
 mod wire;
 
-pub use caller::InlineExecutor;
 pub use catalog::{Catalog, CatalogAction, FileFault, LoadOutcome, OfferedVersion};
 pub use compile::{COMPILE_COMMAND, CompilePriority, run_compiler};
 pub use engine::{EngineError, HandlerEngine};
 pub use folder::{FileStamp, HandlerFile, MisnamedFile, PluginFolder};
 pub use handler::{ActiveVersion, Handler};
-pub use handlers::{ActivationResult, HandlerRegistry, VersionUnavailable, VersionWatcher};
+pub use inline_executor::InlineExecutor;
 pub use load::LoadError;
-pub use loading::{HandlerSetupError, create_engine, load_handlers, scan_folder, warn_of_migrate};
 pub use log_line::{LogLine, LogOrigin, LogTarget, log_to_tracing};
 pub use pool::{ResultCallback, TurnQueueHandle, TurnResults, WorkerPool};
+pub use registry::{ActivationResult, HandlerRegistry, VersionUnavailable, VersionWatcher};
 pub use settings::{CompileLimits, HandlerLimits, HandlerSettings, InstancePolicy};
+pub use setup::{HandlerSetupError, create_engine, load_handlers, scan_folder, warn_of_migrate};
 pub use stream::StreamContext;

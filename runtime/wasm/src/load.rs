@@ -67,7 +67,7 @@ impl HandlerEngine {
     pub fn load_in_child(
         &self,
         file: &HandlerFile,
-        manner: CompilePriority,
+        priority: CompilePriority,
     ) -> Result<Arc<Handler>, LoadError> {
         let compiled = || {
             let bytes = read_file(&file.path)?;
@@ -77,7 +77,7 @@ impl HandlerEngine {
                               write to `.cache` in the folder of handlers, or write to `/tmp`";
                 LoadFailure::temporary(reason.to_owned())
             })?;
-            compile_in_child(&bytes, cache.path(), self.settings().compile, manner)?;
+            compile_in_child(&bytes, cache.path(), self.settings().compile, priority)?;
             Ok(bytes)
         };
         let made = self.build_handler(file, compiled);

@@ -148,10 +148,10 @@ impl TurnQueueHandle {
     /// returns the turns that no worker has taken, as results without effect.
     pub fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
         // Nothing here may hold a version that is being replaced.
-        let last = if active.is_none() { self.queue.active() } else { None };
-        let back = self.queue.switch_version(active);
+        let last_active = if active.is_none() { self.queue.active() } else { None };
+        let unstarted = self.queue.switch_version(active);
         self.scheduler.signal_retired();
-        let Some(last) = last else { return Vec::new() };
+        let Some(last) = last_active else { return Vec::new() };
         let undone = |turn: Turn| TurnResult {
             token: turn.token,
             rollout: Arc::clone(&last.rollout),
@@ -159,7 +159,7 @@ impl TurnQueueHandle {
             state: StateUpdate::Keep,
             failure: None,
         };
-        back.into_iter().map(undone).collect()
+        unstarted.into_iter().map(undone).collect()
     }
 
     /// Returns the version that executes turns now.

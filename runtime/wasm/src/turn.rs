@@ -103,11 +103,11 @@ async fn execute(
 }
 
 /// Applies an event's change to the state for the next event, and records it as the change of the whole turn.
-fn apply(change: StateUpdate, state: &mut Option<Bytes>, together: &mut StateUpdate) {
+fn apply(change: StateUpdate, state: &mut Option<Bytes>, turn_change: &mut StateUpdate) {
     match &change {
         StateUpdate::Keep => return,
         StateUpdate::Put(bytes) => *state = Some(bytes.clone()),
         StateUpdate::Delete => *state = None,
     }
-    *together = change;
+    *turn_change = change;
 }

@@ -99,17 +99,17 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
         Ok(reply.text().map_or(Ok(0), str::parse)?)
     };
 
-    let mut publish = Service::start(&home, &["publish", "cases", "events.ndjson", "--json"])?;
-    let share = EVENTS * all.keys().filter(|key| shard_of(key, SHARDS) == shard).count() as u64;
-    wait_until("a part of the file", || Ok(waiting()? > share / 10))?;
+    let mut service = Service::start(&home, &["publish", "cases", "events.ndjson", "--json"])?;
+    let shard_events = EVENTS * all.keys().filter(|key| shard_of(key, SHARDS) == shard).count() as u64;
+    wait_until("a part of the file", || Ok(waiting()? > shard_events / 10))?;
     cluster.let_replica_lag(number)?;
-    wait_until("a larger part of the file", || Ok(waiting()? > share / 3))?;
+    wait_until("a larger part of the file", || Ok(waiting()? > shard_events / 3))?;
     cluster.take_over(number, Takeover::Takeover)?;
-    ensure!(publish.is_running()?, "the run ended before the loss");
-    publish.wait().with_context(|| publish.stderr())?;
-    let log = publish.stderr();
+    ensure!(service.is_running()?, "the run ended before the loss");
+    service.wait().with_context(|| service.stderr())?;
+    let log = service.stderr();
     ensure!(log.contains("publishing again from its oldest checkpoint"), "{log}");
-    let done: Value = serde_json::from_str(&publish.stdout()).with_context(|| log.clone())?;
+    let done: Value = serde_json::from_str(&service.stdout()).with_context(|| log.clone())?;
     let count = |name: &str| done[name].as_u64().unwrap_or(0);
     ensure!(count("published") >= KEYS as u64 * EVENTS, "{done}");
 

@@ -3,7 +3,7 @@
 
 use ordain_core::{Cause, GapEnd, HandlerLimit, KeyStatus, split_version};
 
-use super::super::look::InspectTarget;
+use super::super::inspect::InspectTarget;
 use crate::cli::CommandError;
 use ordain_http::view::{GapRow, KeyRow, LetterRow, TroubleRow};
 use ordain_store::ListPage;

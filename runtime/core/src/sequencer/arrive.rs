@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::Sequencer;
+use super::delivery_window::NO_LANE;
 use super::held::{HeldEvent, SpillCopy};
 use super::lane::{DeferredEvent, LaneMode, SpillCheck};
 use super::letters::orphan_letter;
-use super::window::NO_LANE;
 use crate::event::{DeliveryNumber, Event, SEQUENCE_END, shard_of};
-use crate::job::{AcceptedId, ContentDigests};
+use crate::key_record::{AcceptedId, ContentDigests};
 use crate::letter::{Cause, DeadLetter};
 use crate::settings::{OrderingMode, OverflowPolicy, SequencerSettings};
 

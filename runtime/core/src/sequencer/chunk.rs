@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::lane::Lane;
 use crate::event::{DeliveryNumber, Event};
-use crate::job::{EmittedMessage, StateUpdate};
+use crate::key_record::{EmittedMessage, StateUpdate};
 use crate::letter::{DeadLetter, LetterId};
 use crate::settings::SequencerSettings;
 use crate::version::Rollout;

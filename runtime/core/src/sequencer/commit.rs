@@ -2,8 +2,8 @@
 //! batch in flight. The next batch closes when the reply arrives, so that batches grow with the
 //! load. If the store has lost commits, the sequencer first sends these again (`again`).
 
-mod again;
 mod applied;
+mod recovery;
 mod write;
 
 use std::collections::VecDeque;
@@ -14,9 +14,9 @@ use super::lane::SpillCheck;
 use super::letters::OrphanLetter;
 use crate::effect::{Effect, StopReason};
 use crate::event::{DeliveryNumber, Event};
-use crate::job::{AppliedCommit, Batch, CommitReply};
+use crate::key_record::{AppliedCommit, Batch, CommitReply};
 use crate::settings::BackoffBounds;
-use again::CommitHistory;
+use recovery::CommitHistory;
 
 /// The delay before a batch without a reply is sent again: short enough for a lost reply, long
 /// enough for a store that is down.

@@ -7,7 +7,7 @@ use super::lane::RunningTurn;
 use super::letters::{far_ahead_id, settling_letter};
 use crate::effect::Effect;
 use crate::event::Event;
-use crate::job::{EmittedMessage, StateUpdate};
+use crate::key_record::{EmittedMessage, StateUpdate};
 use crate::letter::Cause;
 use crate::settings::OrderingMode;
 use crate::stats::LaneState;

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 
 use super::Sequencer;
 use super::lane::Lane;
-use crate::job::AcceptedId;
+use crate::key_record::AcceptedId;
 
 #[derive(Debug, Default)]
 pub(super) struct IdWindow {

@@ -17,11 +17,11 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::chunk::ResultChunk;
+use super::cold_state::ColdState;
 use super::held::{HeldQueue, SpillCopy};
 use super::ids::IdWindow;
-use super::rare::ColdState;
 use crate::event::{DeliveryNumber, Event, Key};
-use crate::job::{FailureInfo, KeyRecord, KeyStatus, SpillExtent};
+use crate::key_record::{FailureInfo, KeyRecord, KeyStatus, SpillExtent};
 use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::LaneState;
 

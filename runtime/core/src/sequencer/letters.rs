@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Sequencer;
-use super::window::NO_LANE;
+use super::delivery_window::NO_LANE;
 use crate::event::{DeliveryNumber, Event, Key, shard_of};
 use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::settings::OrderingMode;

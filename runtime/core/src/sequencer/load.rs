@@ -5,7 +5,7 @@ use super::lane::{Lane, LaneMode, StoredRevision};
 use super::lanes::LaneList;
 use crate::effect::Effect;
 use crate::event::Key;
-use crate::job::{KeyRecord, KeySnapshot, KeyStatus};
+use crate::key_record::{KeyRecord, KeySnapshot, KeyStatus};
 use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 

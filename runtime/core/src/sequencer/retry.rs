@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Sequencer;
 use super::letters::{far_ahead_id, settling_letter};
-use crate::job::{FailureInfo, KeyStatus};
+use crate::key_record::{FailureInfo, KeyStatus};
 use crate::letter::Cause;
 use crate::limit::tagged;
 use crate::settings::ExhaustedPolicy;

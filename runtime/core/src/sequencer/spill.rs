@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use super::delivery_window::NO_LANE;
 use super::held::{HeldEvent, SpillCopy};
 use super::letters::{orphan_letter, settling_letter};
-use super::window::NO_LANE;
 use super::{Sequencer, ShardState};
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::input::SpillPage;
-use crate::job::SpillExtent;
+use crate::key_record::SpillExtent;
 use crate::letter::Cause;
 use crate::settings::{OrderingMode, OverflowPolicy};
 use crate::turn::AttemptToken;

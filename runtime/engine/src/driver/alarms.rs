@@ -25,12 +25,12 @@ static THROTTLE: Mutex<LogThrottle> =
 
 /// Returns the batch if there is something to log once it is committed.
 pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
-    let tells = |write: &KeyWrite| {
+    let has_alarm = |write: &KeyWrite| {
         !write.letters.is_empty()
             || newly_parked(&write.record).is_some()
             || newly_waiting(&write.record).is_some()
     };
-    let any = !batch.letters.is_empty() || batch.writes.iter().any(tells);
+    let any = !batch.letters.is_empty() || batch.writes.iter().any(has_alarm);
     any.then(|| Arc::clone(batch))
 }
 

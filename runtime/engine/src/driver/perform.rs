@@ -88,14 +88,15 @@ impl Driver {
             self.delivery_tracker.invalidate_checkpoint();
             return;
         }
-        let rewound = self.sequencer.stats().recommitted;
-        let again = rewound - std::mem::replace(&mut self.rollback_tracker.logged, rewound);
+        let recommitted_total = self.sequencer.stats().recommitted;
+        let recommitted = recommitted_total
+            - std::mem::replace(&mut self.rollback_tracker.logged, recommitted_total);
         for waiting in self.rollback_tracker.waiting_checks.drain(..) {
             // The receiver is gone if its outbox cursor was abandoned.
             let _ = waiting.send(());
         }
         let lost = std::mem::take(&mut self.rollback_tracker.lost_commits);
-        if again > 0 {
+        if recommitted > 0 {
             for shard in lost.keys() {
                 self.repeat_outbox_mark(*shard);
             }
@@ -104,11 +105,11 @@ impl Driver {
                 .map(|(shard, (first, last))| LostCommits { shard, first, last })
                 .collect();
             let ranges = list_ranges(&shards);
-            let incident = CommitsRepeated { commits: again, shards };
+            let incident = CommitsRepeated { commits: recommitted, shards };
             tracing::warn!(
                 stream = &*self.partition.stream,
                 partition = self.partition.number,
-                commits = again,
+                commits = recommitted,
                 shards = ranges,
                 cloudevent = incident::record(&self.partition, &incident),
                 "the store went back in time and had lost commits of this partition: all of them were made again \
@@ -206,11 +207,11 @@ impl Driver {
         let claim = self.claim;
         let shard = batch.shard;
         let number = batch.number;
-        let telling = alarms::if_alarming(&batch);
-        let asked_at = Instant::now();
+        let alarm_batch = alarms::if_alarming(&batch);
+        let requested_at = Instant::now();
         self.request(async move {
             let reply = store.commit(&partition, claim, batch).await;
-            match (telling, &reply) {
+            match (alarm_batch, &reply) {
                 (Some(batch), CommitReply::Applied(applied)) => {
                     alarms::log_alarms(&partition.stream, &batch, applied);
                 }
@@ -223,7 +224,7 @@ impl Driver {
                 ),
                 _ => {}
             }
-            StoreReply::Committed(Input::Committed { shard, number, reply }, asked_at.elapsed())
+            StoreReply::Committed(Input::Committed { shard, number, reply }, requested_at.elapsed())
         });
     }
 
@@ -237,15 +238,16 @@ impl Driver {
         }
     }
 
-    fn read_spill(&mut self, page: SpillReadRequest) {
+    fn read_spill(&mut self, request: SpillReadRequest) {
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
         self.request(async move {
-            let SpillReadRequest { token, key, from, limit, bytes } = page;
+            let SpillReadRequest { token, key, from, limit, bytes } = request;
             let read = || store.read_spill(&partition, &key, from, limit, bytes);
             let read = retry_until_ok("read of spilled events", read).await;
-            let read = read
-                .inspect_err(|words| alarms::log_unreadable_spill(&partition.stream, &key, words));
+            let read = read.inspect_err(|reason| {
+                alarms::log_unreadable_spill(&partition.stream, &key, reason);
+            });
             StoreReply::SpillRead(Input::SpillRead { token, read })
         });
     }
@@ -269,21 +271,21 @@ impl Driver {
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
         let claim = self.claim;
-        let breaks = self.disconnects;
-        Some(async move { store.put_checkpoint(&partition, claim, breaks, &mark).await })
+        let disconnects = self.disconnects;
+        Some(async move { store.put_checkpoint(&partition, claim, disconnects, &mark).await })
     }
 
     fn request_input(&mut self, input: impl Future<Output = Input> + Send + 'static) {
         self.request(async move { StoreReply::Input(input.await) });
     }
 
-    fn request(&mut self, answer: impl Future<Output = StoreReply> + Send + 'static) {
-        let mut asked: StoreFuture = Box::pin(answer);
+    fn request(&mut self, future: impl Future<Output = StoreReply> + Send + 'static) {
+        let mut request: StoreFuture = Box::pin(future);
         // The first poll sends the request now, not when the driver next waits.
-        if let Poll::Ready(answer) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            asked = Box::pin(ready(answer));
+        if let Poll::Ready(reply) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            request = Box::pin(ready(reply));
         }
-        self.store_requests.push(asked);
+        self.store_requests.push(request);
     }
 }
 

@@ -28,22 +28,22 @@ pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
     broker: Option<&Arc<BrokerEndpoint>>,
-    patience: Option<Duration>,
-    feeds: &Arc<QueueNotifiers>,
-    outlets: &mut Sinks,
+    timeout: Option<Duration>,
+    notifiers: &Arc<QueueNotifiers>,
+    sinks: &mut Sinks,
 ) -> Result<(), RunError> {
     let Some(broker) = broker else { return Ok(()) };
-    let with_data = store.streams().await?;
-    let until = patience.map(|patience| Instant::now() + patience);
+    let known_streams = store.streams().await?;
+    let until = timeout.map(|patience| Instant::now() + patience);
     for (name, stream) in &loaded.config.streams {
         let SourceConfig::Amqp(source) = &stream.source else { continue };
         let topology = Topology::of(source);
         // The sequences of lost events must not be assigned again.
-        let known = stream.ordering == OrderingMode::Fifo
-            && with_data.iter().any(|stream| **stream == **name);
+        let is_known = stream.ordering == OrderingMode::Fifo
+            && known_streams.iter().any(|stream| **stream == **name);
         let prepare = async || {
             let connection = broker.connect(&format!("ordain {name}")).await?;
-            topology.prepare(broker, &connection, known).await?;
+            topology.prepare(broker, &connection, is_known).await?;
             // The declarations are done, so an error of the connection does not matter.
             let _ = connection.close(200, "done".into()).await;
             Ok(())
@@ -56,8 +56,8 @@ pub(super) async fn prepare(
             retry_until_available(until, async || ExchangeSink::open(name, config, broker).await)
                 .await?;
         match NumberingPolicy::for_sink(&loaded.config, name, sink, store.shards()) {
-            Some(passage) => outlets.add_sequenced(name, passage, Some(opened), store, feeds),
-            None => outlets.add_exchange(name, opened),
+            Some(policy) => sinks.add_sequenced(name, policy, Some(opened), store, notifiers),
+            None => sinks.add_exchange(name, opened),
         }
     }
     Ok(())

@@ -28,18 +28,18 @@ pub(super) struct OpenFiles {
 impl OpenFiles {
     /// Opens the files. Everything that can be rejected is rejected before a sink's file is created or truncated.
     pub(super) async fn open(loaded: &LoadedConfig, store: &dyn Store) -> Result<Self, RunError> {
-        let CheckedFiles { sources, sink_paths: places, mut written } = check_all(loaded)?;
+        let CheckedFiles { sources, sink_paths, mut written } = check_all(loaded)?;
         let mut files = Self { sources, sinks: Sinks::default() };
-        for (name, place) in places {
-            let Some(place) = place else {
+        for (name, sink_path) in sink_paths {
+            let Some(sink_path) = sink_path else {
                 files.sinks.add_lines(&name, LineSink::Standard);
                 continue;
             };
-            let sink = place.open(store).await?;
+            let sink = sink_path.open(store).await?;
             // The file may have been created just now under another name.
             let metadata =
-                std::fs::metadata(place.path).map_err(|error| place.unwritable(&error))?;
-            place.register(&metadata, &mut written)?;
+                std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
+            sink_path.register(&metadata, &mut written)?;
             files.sinks.add_lines(&name, LineSink::File(sink));
         }
         store.flush().await?;
@@ -71,15 +71,16 @@ fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::File(file) = sink else { continue };
-        let place = match &file.path {
+        let sink_path = match &file.path {
             FileOrStdio::Stdio => None,
             FileOrStdio::File(path) => {
-                let place = FileSinkPath { loaded, setting: format!("sinks.{name}.path"), path };
-                place.check(&read, &mut checked.written)?;
-                Some(place)
+                let sink_path =
+                    FileSinkPath { loaded, setting: format!("sinks.{name}.path"), path };
+                sink_path.check(&read, &mut checked.written)?;
+                Some(sink_path)
             }
         };
-        checked.sink_paths.push((name.to_string(), place));
+        checked.sink_paths.push((name.to_string(), sink_path));
     }
     Ok(checked)
 }

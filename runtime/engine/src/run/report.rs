@@ -50,10 +50,10 @@ impl HeldTotals {
                 let page = store.keys(&stream, &filter).await?;
                 for job in page.rows.into_iter().filter_map(|row| row.record.ok()) {
                     held.events += job.spilled.count;
-                    if let Some(way) =
+                    if let Some(status_index) =
                         BLOCKED_STATUSES.iter().position(|(status, ..)| *status == job.status)
                     {
-                        *held.keys.entry((way, Arc::clone(&stream))).or_default() += 1;
+                        *held.keys.entry((status_index, Arc::clone(&stream))).or_default() += 1;
                     }
                 }
                 filter.cursor = page.cursor;
@@ -70,9 +70,9 @@ impl HeldTotals {
     }
 
     /// Returns the streams with keys of this status, and their number of keys.
-    fn streams(&self, way: usize) -> impl Iterator<Item = (&str, u64)> {
-        let these = self.keys.iter().filter(move |((status, _), _)| *status == way);
-        these.map(|((_, stream), keys)| (&**stream, *keys))
+    fn streams(&self, status_index: usize) -> impl Iterator<Item = (&str, u64)> {
+        let entries = self.keys.iter().filter(move |((status, _), _)| *status == status_index);
+        entries.map(|((_, stream), keys)| (&**stream, *keys))
     }
 }
 
@@ -98,8 +98,8 @@ impl RunReport {
             "dead_total": stats.dead_total(),
             "held": held.as_ref().map(|held| {
                 let mut json = serde_json::json!({ "events": held.events });
-                for (way, (_, name, _)) in BLOCKED_STATUSES.iter().enumerate() {
-                    let keys: u64 = held.streams(way).map(|(_, keys)| keys).sum();
+                for (status_index, (_, name, _)) in BLOCKED_STATUSES.iter().enumerate() {
+                    let keys: u64 = held.streams(status_index).map(|(_, keys)| keys).sum();
                     json[format!("{name}_keys")] = keys.into();
                 }
                 json
@@ -128,9 +128,9 @@ impl RunReport {
         let Some(held) = held else { return text };
         line("held in the store", held.events);
         let config = config.config_option();
-        for (way, (_, status, what)) in BLOCKED_STATUSES.iter().enumerate() {
-            let all = held.streams(way).count();
-            for (stream, keys) in held.streams(way).take(STREAM_LIMIT) {
+        for (status_index, (_, status, what)) in BLOCKED_STATUSES.iter().enumerate() {
+            let all = held.streams(status_index).count();
+            for (stream, keys) in held.streams(status_index).take(STREAM_LIMIT) {
                 let keys = pluralized(keys, "key");
                 text += &format!(
                     "  {keys} {what}: see `ordain keys list {stream} --status {status}{config}`\n"

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ordain_core::ownership::{OwnerCandidate, owners};
+use ordain_core::distribution::{OwnerCandidate, owners};
 
 use ordain_config::{LoadedConfig, ResourceName, StreamConfig};
 use ordain_store::BrokerHealth;
@@ -27,10 +27,11 @@ pub(super) fn share(
     table: &MembershipTable,
     id: InstanceId,
 ) -> BTreeSet<Partition> {
-    let there = table.members.iter().map(|(id, member)| (*id, InstanceInfo::decode(&member.info)));
-    let (alone, there): (Vec<_>, Vec<_>) = there.partition(|(_, about)| about.alone);
-    let there: Vec<(InstanceId, InstanceInfo)> =
-        there.into_iter().filter(|(_, about)| !about.leaving).collect();
+    let members =
+        table.members.iter().map(|(id, member)| (*id, InstanceInfo::decode(&member.info)));
+    let (alone, members): (Vec<_>, Vec<_>) = members.partition(|(_, about)| about.alone);
+    let members: Vec<(InstanceId, InstanceInfo)> =
+        members.into_iter().filter(|(_, about)| !about.leaving).collect();
     // An instance that runs alone keeps its partitions to its end.
     let is_kept = |partition: &Partition| {
         table.holder(partition).is_some_and(|holder| alone.iter().any(|(id, _)| *id == holder))
@@ -38,29 +39,29 @@ pub(super) fn share(
     let held = table.leases.iter().filter_map(|(partition, lease)| {
         Some(((&*partition.stream, partition.number), lease.holder?.0))
     });
-    let owners = owners(&candidates(&there), &held.collect());
-    let all = all_partitions(loaded).into_iter();
+    let owners = owners(&candidates(&members), &held.collect());
+    let partitions = all_partitions(loaded).into_iter();
     let is_ours =
         |partition: &Partition| owners.get(&(&*partition.stream, partition.number)) == Some(&id.0);
-    all.filter(|partition| is_ours(partition) && !is_kept(partition)).collect()
+    partitions.filter(|partition| is_ours(partition) && !is_kept(partition)).collect()
 }
 
 /// Returns the candidates for each stream. An instance that does not reach the broker is a candidate only if no
 /// instance with the stream does.
-fn candidates(there: &[(InstanceId, InstanceInfo)]) -> Vec<OwnerCandidate<'_>> {
-    let reached: BTreeSet<&str> = there
+fn candidates(members: &[(InstanceId, InstanceInfo)]) -> Vec<OwnerCandidate<'_>> {
+    let streams_with_broker: BTreeSet<&str> = members
         .iter()
         .filter(|(_, about)| about.broker == BrokerHealth::Reached)
         .flat_map(|(_, about)| about.streams.keys().map(String::as_str))
         .collect();
     let is_cut_off = |about: &InstanceInfo, stream: &str| {
-        about.broker == BrokerHealth::Lost && reached.contains(stream)
+        about.broker == BrokerHealth::Lost && streams_with_broker.contains(stream)
     };
     let mut candidates = Vec::new();
-    for (id, about) in there {
+    for (id, info) in members {
         let mut candidate = OwnerCandidate { id: id.0, streams: BTreeMap::new() };
-        for (stream, partitions) in &about.streams {
-            if !is_cut_off(about, stream) {
+        for (stream, partitions) in &info.streams {
+            if !is_cut_off(info, stream) {
                 candidate.streams.insert(stream, *partitions);
             }
         }

@@ -18,12 +18,12 @@ impl SinkContent {
     /// Returns the name of the sink.
     pub(super) fn sink<'a>(
         &'a self,
-        target: &'a PartitionHandle,
+        handle: &'a PartitionHandle,
     ) -> Result<&'a str, PublisherError> {
         match self {
             Self::Message(message) => Ok(message.emitted.message.sink()),
-            Self::Letter(letter) => target.dead_letter.as_deref().ok_or_else(|| {
-                let stream = target.partition.stream.to_string();
+            Self::Letter(letter) => handle.dead_letter.as_deref().ok_or_else(|| {
+                let stream = handle.partition.stream.to_string();
                 let key = letter.id.key.to_string();
                 PublisherError::NoLetterSink { stream, key, sequence: letter.id.sequence }
             }),

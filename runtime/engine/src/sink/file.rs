@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 
 use ordain_store::Mark;
 use ordain_store::published_file::{FileFingerprint, PublishedFile};
-use ordain_util::probe::TailFingerprint;
-use ordain_util::whole::canonical_path;
+use ordain_util::canonical_path::canonical_path;
+use ordain_util::tail_fingerprint::TailFingerprint;
 use serde::Deserialize;
 
 /// Maximum size of a line that may be Ordain's, in bytes: an event of the largest size, in base64.
@@ -62,24 +62,24 @@ impl FileSinkRecovery {
     /// Truncates the file to the length in the store, if every message beyond that length is in the outbox.
     /// `unpublished` has the ids of the messages in the outbox. The truncation also removes lines of other programs.
     pub(crate) fn finish(self, unpublished: &HashSet<String>) -> io::Result<FileSink> {
-        let Self { mut sink, file_length: present } = self;
+        let Self { mut sink, file_length } = self;
         let length = sink.tail.end();
-        if present == length {
+        if file_length == length {
             return Ok(sink);
         }
-        let (whole, lost) = sink.lines_beyond(unpublished)?;
+        let (complete_length, lost) = sink.lines_beyond(unpublished)?;
         if lost == 0 {
             sink.file.set_len(length)?;
             tracing::info!(
-                path = %sink.path.display(), bytes = present - length,
+                path = %sink.path.display(), bytes = file_length - length,
                 "removed lines that the store had not recorded as published; the outbox publishes its messages again"
             );
             return Ok(sink);
         }
-        sink.file.set_len(whole)?;
+        sink.file.set_len(complete_length)?;
         // The mark of the store will include these lines.
         sink.file.sync_all()?;
-        sink.tail = TailFingerprint::read(&sink.file, whole)?;
+        sink.tail = TailFingerprint::read(&sink.file, complete_length)?;
         tracing::warn!(
             path = %sink.path.display(), lines = lost,
             "THE STORE WENT BACK IN TIME: it lacks the last messages of the file and cannot publish them \
@@ -96,7 +96,7 @@ impl FileSink {
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_create(path)?;
         let metadata = file.metadata()?;
-        let present = metadata.len();
+        let file_length = metadata.len();
         let inode = metadata.ino();
         let published = match mark {
             None => None,
@@ -106,18 +106,18 @@ impl FileSink {
             })?),
         };
         let length = match published {
-            None => present,
-            Some(PublishedFile { length, .. }) if present < length => {
-                warn_shorter(path, present, length);
-                present
+            None => file_length,
+            Some(PublishedFile { length, .. }) if file_length < length => {
+                warn_shorter(path, file_length, length);
+                file_length
             }
             Some(published) if !is_published(&published, &file, inode)? => {
                 tracing::warn!(
-                    path = %path.display(), bytes = present,
+                    path = %path.display(), bytes = file_length,
                     "sink file is not the file of the last run: Ordain removes nothing from it, and writes new \
                      messages at its end"
                 );
-                present
+                file_length
             }
             Some(PublishedFile { length, .. }) => length,
         };
@@ -125,7 +125,7 @@ impl FileSink {
         let mark = Self::mark_name(path);
         let sink =
             Self { path: path.to_owned(), mark_name: mark, file, inode, tail, is_synced: true };
-        Ok(FileSinkRecovery { sink, file_length: present })
+        Ok(FileSinkRecovery { sink, file_length })
     }
 
     /// Reads the data beyond the published length. Returns the end of its last complete line, and the number of
@@ -133,28 +133,28 @@ impl FileSink {
     fn lines_beyond(&self, unpublished: &HashSet<String>) -> io::Result<(u64, u64)> {
         let mut reader = BufReader::new(&self.file);
         let mut at = reader.seek(SeekFrom::Start(self.tail.end()))?;
-        let mut whole = at;
+        let mut complete_length = at;
         let mut lost = 0;
         let mut line = Vec::new();
-        let mut is_begun = false;
+        let mut is_continuation = false;
         loop {
             line.clear();
             let read = reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut line)?;
             if read == 0 {
-                return Ok((whole, lost));
+                return Ok((complete_length, lost));
             }
             at += read as u64;
             let is_whole = line.ends_with(b"\n");
             if is_whole {
-                whole = at;
+                complete_length = at;
             }
-            if is_whole && !is_begun {
+            if is_whole && !is_continuation {
                 let own = serde_json::from_slice::<LineIdentity<'_>>(&line).ok();
                 let own = own.filter(|line| line.source.starts_with(OWN_SOURCE));
                 lost += u64::from(own.is_some_and(|line| !unpublished.contains(&*line.id)));
             }
             // The rest of a line above the size limit is not a line.
-            is_begun = !is_whole;
+            is_continuation = !is_whole;
         }
     }
 
@@ -181,10 +181,10 @@ impl FileSink {
     /// Checks the file's length before the first of several messages. Writing after the end of a file that another
     /// process has truncated would fill the gap with zeros.
     fn check_length(&mut self) -> io::Result<()> {
-        let present = self.file.metadata()?.len();
-        if present < self.tail.end() {
-            warn_shorter(&self.path, present, self.tail.end());
-            self.tail = TailFingerprint::read(&self.file, present)?;
+        let file_length = self.file.metadata()?.len();
+        if file_length < self.tail.end() {
+            warn_shorter(&self.path, file_length, self.tail.end());
+            self.tail = TailFingerprint::read(&self.file, file_length)?;
         }
         Ok(())
     }

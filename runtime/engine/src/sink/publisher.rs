@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::content::SinkContent;
-use super::outlets::{Sinks, WRITE_BYTES};
-use super::runs::{PendingRuns, PublishRun};
+use super::pending_runs::{PendingRuns, PublishRun};
+use super::sinks::{Sinks, WRITE_BYTES};
 use super::{PublishWatermark, PublisherError};
 use crate::completion::Completion;
 use ordain_amqp::PublishedCount;
@@ -151,17 +151,17 @@ struct SentBacklog {
 
 impl OutboxPublisher {
     /// Creates a publisher for the sinks. `room` is the approximate limit of left-over messages, in bytes.
-    pub(crate) fn new(store: Arc<dyn Store>, mut outlets: Sinks, room: usize) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, mut sinks: Sinks, backlog_bytes_limit: usize) -> Self {
         // The channel needs no limit of its own: its messages come from the outbox, which has one.
-        let (tell, published) = mpsc::unbounded_channel();
-        let tasks = outlets.start(&tell);
+        let (published_sender, published) = mpsc::unbounded_channel();
+        let tasks = sinks.start(&published_sender);
         Self {
             store,
-            sinks: outlets,
+            sinks,
             runs: PendingRuns::default(),
             sent_backlogs: Vec::new(),
             waiting_backlogs: VecDeque::new(),
-            backlog_bytes_limit: room,
+            backlog_bytes_limit,
             tasks,
             published,
             confirmed: Vec::new(),
@@ -172,28 +172,28 @@ impl OutboxPublisher {
     pub(crate) async fn run(
         mut self,
         mut committed: mpsc::Receiver<CommittedBatch>,
-        mut questions: mpsc::Receiver<PublisherCommand>,
+        mut commands: mpsc::Receiver<PublisherCommand>,
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(BATCH_GROUP_LIMIT);
         let mut is_open = true;
         // The publisher does not wait for runs of partitions that have another owner now.
         while is_open || self.runs.any(|run| !run.handle.ownership.is_lost()) {
-            while self.sent_backlogs.iter().map(|left| left.bytes).sum::<usize>()
+            while self.sent_backlogs.iter().map(|backlog| backlog.bytes).sum::<usize>()
                 < self.backlog_bytes_limit
-                && let Some(left) = self.waiting_backlogs.pop_front()
+                && let Some(backlog) = self.waiting_backlogs.pop_front()
             {
-                let messages = self.publish_backlog(&left).await?;
+                let messages = self.publish_backlog(&backlog).await?;
                 // The sender may have given the partition up.
-                let _ = left.accepted.send(messages);
+                let _ = backlog.accepted.send(messages);
             }
             tokio::select! {
-                taken = committed.recv_many(&mut group, BATCH_GROUP_LIMIT), if is_open => {
-                    is_open = taken > 0;
+                received = committed.recv_many(&mut group, BATCH_GROUP_LIMIT), if is_open => {
+                    is_open = received > 0;
                     self.publish(&mut group).await?;
                 }
-                Some(question) = questions.recv() => self.handle_command(question),
-                news = self.next_confirms() => {
-                    news?;
+                Some(command) = commands.recv() => self.handle_command(command),
+                confirms = self.next_confirms() => {
+                    confirms?;
                     self.finish_runs().await;
                 }
             }
@@ -201,48 +201,49 @@ impl OutboxPublisher {
         Ok(())
     }
 
-    fn handle_command(&mut self, question: PublisherCommand) {
-        match question {
-            PublisherCommand::PublishBacklog(left) => self.waiting_backlogs.push_back(left),
-            PublisherCommand::TakeSentBacklog(target, answer) => {
-                let of =
-                    self.sent_backlogs.extract_if(.., |left| Arc::ptr_eq(&left.handle, &target));
+    fn handle_command(&mut self, command: PublisherCommand) {
+        match command {
+            PublisherCommand::PublishBacklog(backlog) => self.waiting_backlogs.push_back(backlog),
+            PublisherCommand::TakeSentBacklog(handle, reply) => {
+                let taken = self
+                    .sent_backlogs
+                    .extract_if(.., |backlog| Arc::ptr_eq(&backlog.handle, &handle));
                 let input = |SentBacklog { shard, through, messages, bytes, .. }| {
                     Input::OutboxBacklog { shard, through, messages, bytes }
                 };
                 // The requester may have given the partition up.
-                let _ = answer.send(of.map(input).collect());
+                let _ = reply.send(taken.map(input).collect());
             }
         }
     }
 
-    async fn publish_backlog(&mut self, left: &OutboxBacklog) -> Result<usize, PublisherError> {
-        let OutboxBacklog { handle: target, shard, entries, .. } = left;
+    async fn publish_backlog(&mut self, backlog: &OutboxBacklog) -> Result<usize, PublisherError> {
+        let OutboxBacklog { handle, shard, entries, .. } = backlog;
         if self.sinks.has_numbered_lines() {
-            for (commit, content) in left.contents() {
-                self.sinks.announce(target, *shard, commit, content)?;
+            for (commit, content) in backlog.contents() {
+                self.sinks.announce(handle, *shard, commit, content)?;
             }
             self.sinks.number_announced().await?;
         }
         let mut messages = 0;
         let mut bytes = 0;
-        for (commit, content) in left.contents() {
+        for (commit, content) in backlog.contents() {
             messages += 1;
             bytes += content.memory();
-            self.sinks.put(target, commit, content)?;
+            self.sinks.put(handle, commit, content)?;
         }
         let Some(last) = entries.last() else { return Ok(0) };
-        let target = Arc::clone(target);
+        let handle = Arc::clone(handle);
         let shard = *shard;
         let through = last.number;
         self.sent_backlogs.push(SentBacklog {
-            handle: Arc::clone(&target),
+            handle: Arc::clone(&handle),
             shard,
             through,
             messages,
             bytes,
         });
-        self.end_run(target, shard, through).await?;
+        self.end_run(handle, shard, through).await?;
         self.sinks.sync()?;
         self.finish_runs().await;
         Ok(messages)
@@ -275,24 +276,24 @@ impl OutboxPublisher {
         if self.sinks.has_numbered_lines() {
             for committed in &*committed {
                 for content in committed.contents() {
-                    let CommittedBatch { handle: target, batch, .. } = committed;
-                    self.sinks.announce(target, batch.shard, batch.number, content)?;
+                    let CommittedBatch { handle, batch, .. } = committed;
+                    self.sinks.announce(handle, batch.shard, batch.number, content)?;
                 }
             }
             self.sinks.number_announced().await?;
         }
         let mut committed = committed.drain(..).peekable();
-        while let Some(now) = committed.next() {
-            for content in now.contents() {
-                self.sinks.put(&now.handle, now.batch.number, content)?;
+        while let Some(current) = committed.next() {
+            for content in current.contents() {
+                self.sinks.put(&current.handle, current.batch.number, content)?;
             }
-            let CommittedBatch { handle: target, batch, .. } = now;
-            target.watermarks[batch.shard as usize].record_commit(batch.number);
-            let same = committed.peek().is_some_and(|next| {
-                Arc::ptr_eq(&next.handle, &target) && next.batch.shard == batch.shard
+            let CommittedBatch { handle, batch, .. } = current;
+            handle.watermarks[batch.shard as usize].record_commit(batch.number);
+            let is_same_shard = committed.peek().is_some_and(|next| {
+                Arc::ptr_eq(&next.handle, &handle) && next.batch.shard == batch.shard
             });
-            if !same || self.sinks.buffered_bytes() >= WRITE_BYTES {
-                self.end_run(target, batch.shard, batch.number).await?;
+            if !is_same_shard || self.sinks.buffered_bytes() >= WRITE_BYTES {
+                self.end_run(handle, batch.shard, batch.number).await?;
             }
         }
         self.sinks.sync()?;
@@ -303,27 +304,29 @@ impl OutboxPublisher {
     /// Ends the run that was collected.
     async fn end_run(
         &mut self,
-        target: Arc<PartitionHandle>,
+        handle: Arc<PartitionHandle>,
         shard: u32,
         through: u64,
     ) -> Result<(), PublisherError> {
-        let (unconfirmed, marks) = self.sinks.write(self.runs.number(), &target, shard).await?;
-        self.runs.push(PublishRun { handle: target, shard, through, marks, unconfirmed });
+        let (unconfirmed, marks) = self.sinks.write(self.runs.number(), &handle, shard).await?;
+        self.runs.push(PublishRun { handle, shard, through, marks, unconfirmed });
         Ok(())
     }
 
     /// Marks finished runs as done, and reports them.
     async fn finish_runs(&mut self) {
-        let done = self.runs.take_done();
-        self.mark_runs(&done).await;
-        for PublishRun { handle: target, shard, through, .. } in done {
+        let finished = self.runs.take_done();
+        self.mark_runs(&finished).await;
+        for PublishRun { handle, shard, through, .. } in finished {
             let before = self.sent_backlogs.len();
-            self.sent_backlogs.retain(|left| {
-                !Arc::ptr_eq(&left.handle, &target) || left.shard != shard || left.through > through
+            self.sent_backlogs.retain(|backlog| {
+                !Arc::ptr_eq(&backlog.handle, &handle)
+                    || backlog.shard != shard
+                    || backlog.through > through
             });
             if self.sent_backlogs.len() == before {
                 // A driver always takes its completions. If the driver is gone, the report is not needed.
-                let _ = target
+                let _ = handle
                     .completions
                     .send(Completion::Input(Input::Published { shard, through }))
                     .await;
@@ -334,9 +337,9 @@ impl OutboxPublisher {
     /// Marks runs with file lines one after the other, because each mark covers more of a file than the one before.
     /// Marks only the last of the other runs of each shard, and all shards concurrently, because each mark may need a
     /// round trip to a server.
-    async fn mark_runs(&self, done: &[PublishRun]) {
+    async fn mark_runs(&self, finished: &[PublishRun]) {
         let mut last = BTreeMap::new();
-        for run in done.iter().filter(|run| !run.handle.ownership.is_lost()) {
+        for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {
             if run.marks.is_empty() {
                 let Partition { stream, number } = &run.handle.partition;
                 last.insert((stream, number, run.shard), run);

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use tokio::sync::{mpsc, oneshot};
 
-use super::lines::{LineSplitter, NextLine};
+use super::line_splitter::{LineSplitter, NextLine};
 use ordain_cloudevents::{
     BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES, SourceHandle,
 };
 use ordain_cloudevents::{DecodeError, EventDecoder};
 use ordain_store::checkpoint::reread_advice;
-use ordain_util::probe::{TAIL_LIMIT_BYTES, TailFingerprint};
+use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Interval at which a followed file is checked for more data.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
@@ -40,9 +40,10 @@ impl FileOptions {
     /// Returns whether another file now has the path of the followed file. A renamed file is followed until then.
     fn is_replaced(&self) -> io::Result<bool> {
         let Some((file, path)) = &self.file else { return Ok(false) };
-        let Ok(there) = std::fs::metadata(path) else { return Ok(false) };
-        let here = file.metadata()?;
-        Ok((there.dev(), there.ino()) != (here.dev(), here.ino()))
+        let Ok(metadata_at_path) = std::fs::metadata(path) else { return Ok(false) };
+        let open_metadata = file.metadata()?;
+        Ok((metadata_at_path.dev(), metadata_at_path.ino())
+            != (open_metadata.dev(), open_metadata.ino()))
     }
 }
 
@@ -83,7 +84,7 @@ fn deliver_lines(
     deliver: &mpsc::Sender<DeliveryBatch>,
 ) -> io::Result<()> {
     let mut seen = lines.tail();
-    let mut replaced = false;
+    let mut was_replaced = false;
     loop {
         let batch = read_batch(&mut lines, options)?;
         // Earlier data must still be unchanged. Otherwise the file was truncated or rewritten, and the new data may
@@ -96,8 +97,8 @@ fn deliver_lines(
         let end = batch.end;
         if nothing && !end {
             // A writer may keep the old file open a little longer, so the reader checks it once more.
-            let before = std::mem::replace(&mut replaced, options.is_replaced()?);
-            if before && replaced {
+            let before = std::mem::replace(&mut was_replaced, options.is_replaced()?);
+            if before && was_replaced {
                 return Err(finish_replaced_file(&mut lines, options, deliver));
             }
             std::thread::sleep(FOLLOW_INTERVAL);
@@ -120,17 +121,17 @@ fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<D
         if !batch.items.is_empty() && !lines.has_line() {
             break;
         }
-        let (line, whole, position) = match lines.next()? {
+        let (line, length, position) = match lines.next()? {
             NextLine::Line(line, position) => (line, line.len() as u64, position),
-            NextLine::TooLong(line, whole, position) => (line, whole, position),
+            NextLine::TooLong(line, length, position) => (line, length, position),
             NextLine::End => {
                 batch.end = !options.follow;
                 break;
             }
         };
         bytes += line.len();
-        if whole > 0 {
-            let delivered = decode(line, whole, options);
+        if length > 0 {
+            let delivered = decode(line, length, options);
             let delivered = delivered.map_err(|error| letter(error, options, line, position));
             batch.items.push((delivered, position));
         } else if let Some(last) = batch.items.last_mut() {
@@ -151,22 +152,22 @@ fn take_last_line(
     lines: &mut SourceSplitter,
     options: &FileOptions,
     batch: &mut DeliveryBatch,
-    unfinished: bool,
+    may_be_unfinished: bool,
 ) {
-    let (line, whole, position) = match lines.last_line() {
+    let (line, length, position) = match lines.last_line() {
         NextLine::Line(line, position) => (line, line.len() as u64, position),
-        NextLine::TooLong(line, whole, position) => (line, whole, position),
+        NextLine::TooLong(line, length, position) => (line, length, position),
         NextLine::End => return,
     };
-    if whole == 0 {
+    if length == 0 {
         return;
     }
-    let delivered = match decode(line, whole, options) {
-        Err(_) if unfinished => {
+    let delivered = match decode(line, length, options) {
+        Err(_) if may_be_unfinished => {
             tracing::warn!(
                 file = options.name,
                 line = position.line,
-                bytes = whole,
+                bytes = length,
                 "last line ignored: it has no line end and is not an event, so it may be incomplete; the next \
                  run reads it again; add a line end if it is complete"
             );
@@ -178,9 +179,9 @@ fn take_last_line(
     batch.fingerprint = options.file.as_ref().map(|_| lines.fingerprint());
 }
 
-fn decode(line: &[u8], whole: u64, options: &FileOptions) -> Result<Event, DecodeError> {
-    if whole > line.len() as u64 {
-        return Err(too_long(whole, options.decoder.event_size));
+fn decode(line: &[u8], length: u64, options: &FileOptions) -> Result<Event, DecodeError> {
+    if length > line.len() as u64 {
+        return Err(too_long(length, options.decoder.event_size));
     }
     options.decoder.decode(line)
 }

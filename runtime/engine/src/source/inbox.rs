@@ -47,27 +47,27 @@ impl Inbox {
     /// `offers` events of the partition's queue to the driver, because the sequencer must recognise their copies when
     /// the broker delivers them. Never offers events of the queue without a known partition.
     pub fn start(
-        placed: QueueOptions,
-        unplaced: Option<QueueOptions>,
-        offers: usize,
+        routed: QueueOptions,
+        unrouted: Option<QueueOptions>,
+        offer_limit: usize,
         producer: impl Fn() -> ExchangeProducer,
     ) -> Self {
         let (offer, offered) = mpsc::channel(OFFER_LIMIT);
         let is_away = Arc::<AtomicBool>::default();
-        let relay = |queue, offers| {
+        let relay = |queue, offer_limit| {
             let relay = IngressRelay {
                 queue,
                 producer: producer(),
                 offer: offer.clone(),
-                offer_limit: offers,
-                offers_left: offers,
+                offer_limit,
+                offers_left: offer_limit,
                 is_broker_unavailable: Arc::clone(&is_away),
                 throttle: LogThrottle::new(WARN_INTERVAL),
             };
             tokio::spawn(relay.run())
         };
-        let relays = unplaced.map(|queue| relay(queue, 0)).into_iter();
-        let relays = relays.chain([relay(placed, offers)]).collect();
+        let relays = unrouted.map(|queue| relay(queue, 0)).into_iter();
+        let relays = relays.chain([relay(routed, offer_limit)]).collect();
         Self { offered_events: offered, is_broker_unavailable: is_away, relays }
     }
 
@@ -137,12 +137,12 @@ impl IngressRelay {
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(self.queue.clone());
         // Events of a queue without offers need not be recognised later.
-        let most = if self.offer_limit == 0 { usize::MAX } else { self.offer_limit };
-        let mut unconfirmed = UnconfirmedEvents::new(most);
+        let repeat_limit = if self.offer_limit == 0 { usize::MAX } else { self.offer_limit };
+        let mut unconfirmed = UnconfirmedEvents::new(repeat_limit);
         let mut failed = None;
-        let all = async {
+        let publish_all = async {
             let mut backoff = RETRY_BACKOFF;
-            let mut again = Instant::now();
+            let mut retry_at = Instant::now();
             loop {
                 let retries = tokio::select! {
                     batch = deliveries.recv(), if unconfirmed.has_room() => {
@@ -150,18 +150,18 @@ impl IngressRelay {
                         unconfirmed.extend(batch.items.into_iter().map(|(delivered, _)| into_event(delivered)));
                         false
                     }
-                    () = sleep_until(again), if unconfirmed.has_refused() => true,
+                    () = sleep_until(retry_at), if unconfirmed.has_refused() => true,
                 };
                 let (places, events) = unconfirmed.to_publish(retries);
-                let (taken, error) = self.producer.try_publish(&events).await;
-                let through = unconfirmed.confirm(&places, &taken);
+                let (accepted, error) = self.producer.try_publish(&events).await;
+                let through = unconfirmed.confirm(&places, &accepted);
                 if unconfirmed.is_empty() {
                     self.offers_left = self.offer_limit;
                 }
                 if let Some(acknowledge) = &acknowledge {
                     acknowledge.send_replace(AckProgress { subscription_epoch: 0, through });
                 }
-                let refused = taken.iter().filter(|accepted| !**accepted).count();
+                let refused = accepted.iter().filter(|accepted| !**accepted).count();
                 let reason = match error {
                     None if refused == 0 => continue,
                     None => self.producer.refusal_reason(refused),
@@ -171,7 +171,7 @@ impl IngressRelay {
                         break;
                     }
                 };
-                if refused == taken.len() && !unconfirmed.has_room() {
+                if refused == accepted.len() && !unconfirmed.has_room() {
                     failed = Some(reason);
                     break;
                 }
@@ -182,13 +182,13 @@ impl IngressRelay {
                         let _ = self.offer.send(event).await;
                     }
                 }
-                if again <= Instant::now() {
-                    again = Instant::now() + backoff.delay();
+                if retry_at <= Instant::now() {
+                    retry_at = Instant::now() + backoff.delay();
                 }
             }
         };
         let is_over = tokio::select! {
-            () = all => false,
+            () = publish_all => false,
             () = self.offer.closed() => true,
         };
         drop((deliveries, acknowledge));
@@ -204,9 +204,9 @@ impl IngressRelay {
 
     /// Offers events up to its limits, until the broker is available again.
     async fn offer_events(&mut self, backoff: &mut Backoff) {
-        let Self { queue, producer, offer, offers_left: left, .. } = self;
-        let mut source = (*left > 0).then(|| read_queue(queue.clone()));
-        let back = async {
+        let Self { queue, producer, offer, offers_left, .. } = self;
+        let mut source = (*offers_left > 0).then(|| read_queue(queue.clone()));
+        let broker_available = async {
             loop {
                 sleep(backoff.next_delay()).await;
                 if producer.check_connection().await.is_ok() {
@@ -214,15 +214,15 @@ impl IngressRelay {
                 }
             }
         };
-        let all = async {
+        let offer_all = async {
             if let Some(source) = &mut source {
                 while let Some(batch) = source.deliveries.recv().await {
                     let events = batch.items.into_iter().filter_map(|(event, _)| event.ok());
-                    for event in events.take(*left) {
+                    for event in events.take(*offers_left) {
                         let _ = offer.send(Arc::new(event)).await;
-                        *left -= 1;
+                        *offers_left -= 1;
                     }
-                    if *left == 0 {
+                    if *offers_left == 0 {
                         break;
                     }
                 }
@@ -230,8 +230,8 @@ impl IngressRelay {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = back => {}
-            () = all => {}
+            () = broker_available => {}
+            () = offer_all => {}
         }
         if let Some(SourceHandle { deliveries, acknowledge, task: Some(ended), .. }) = source {
             drop((deliveries, acknowledge));

@@ -22,7 +22,7 @@ use ordain_core::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::feed::QueueNotifier;
+use super::notifier::QueueNotifier;
 use crate::incident::{self, EventsLost};
 use crate::sink::PartitionHandle;
 use ordain_cloudevents::{
@@ -157,7 +157,7 @@ impl QueueReader {
         // The first read finds all earlier entries.
         self.unread_shards.extend(0..self.cursors.len() as u32);
         loop {
-            let puts = self.options.notifier.writes();
+            let writes = self.options.notifier.writes();
             // The reader takes these queue positions before it reads the store, so the read must find all of these
             // entries.
             self.take_new_runs();
@@ -180,11 +180,11 @@ impl QueueReader {
                 continue;
             }
             if self.unacknowledged.is_empty() && self.unread_shards.is_empty() {
-                self.options.notifier.record_empty(puts);
+                self.options.notifier.record_empty(writes);
             }
-            let feed = Arc::clone(&self.options.notifier);
+            let notifier = Arc::clone(&self.options.notifier);
             tokio::select! {
-                () = feed.wait_for_entries() => self.poll_backoff.reset(),
+                () = notifier.wait_for_entries() => self.poll_backoff.reset(),
                 () = tokio::time::sleep(self.poll_delay()) => {
                     self.is_poll_due = true;
                     self.poll_backoff.advance();
@@ -255,7 +255,7 @@ impl QueueReader {
     /// have no new entries.
     async fn poll_shards(&mut self) -> Result<(), StoreError> {
         let QueueOptions { store, partition, .. } = &self.options;
-        let found = match store.queue_ends(partition).await {
+        let ends_of_shards = match store.queue_ends(partition).await {
             Err(StoreError::Unavailable(reason)) => {
                 self.wait_for_store(&reason).await;
                 return Ok(());
@@ -263,7 +263,7 @@ impl QueueReader {
             found => found?,
         };
         // A shard is also read if the store has fewer entries than this reader has read, or other entries.
-        for (shard, (ends, cursor)) in (0..).zip(found.iter().zip(&mut self.cursors)) {
+        for (shard, (ends, cursor)) in (0..).zip(ends_of_shards.iter().zip(&mut self.cursors)) {
             cursor.record_first(ends.first);
             self.removable_count += usize::from(cursor.removable().is_some());
             let after = cursor.after();
@@ -291,26 +291,26 @@ impl QueueReader {
             return Ok((batch, is_known));
         }
         let shards: Vec<u32> = self.unread_shards.iter().copied().collect();
-        let share = |all: usize| (all / shards.len()).max(1);
-        let limit = share(BATCH_EVENTS);
-        let bytes = share(BATCH_BYTES);
+        let per_shard = |all: usize| (all / shards.len()).max(1);
+        let limit = per_shard(BATCH_EVENTS);
+        let bytes = per_shard(BATCH_BYTES);
         let QueueOptions { store, partition, .. } = &self.options;
-        let asked = shards.iter().map(|shard| {
+        let reads = shards.iter().map(|shard| {
             let after = self.cursors[*shard as usize].after();
             store.read_queue(partition, *shard, after, limit, bytes)
         });
-        let found = join_all(asked).await;
-        let mut away = None;
+        let pages = join_all(reads).await;
+        let mut unavailable_reason = None;
         let of_shards = self.cursors.len() as u32;
-        for (shard, found) in shards.into_iter().zip(found) {
-            let page = match found {
+        for (shard, page) in shards.into_iter().zip(pages) {
+            let page = match page {
                 Ok(page) => page,
                 Err(StoreError::RolledBack) => {
                     self.restart_shard(shard);
                     continue;
                 }
                 Err(StoreError::Unavailable(reason)) => {
-                    away = Some(reason);
+                    unavailable_reason = Some(reason);
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -338,7 +338,7 @@ impl QueueReader {
                 self.report_loss(shard, loss);
             }
         }
-        if let Some(reason) = away {
+        if let Some(reason) = unavailable_reason {
             self.wait_for_store(&reason).await;
         }
         Ok((batch, is_known))
@@ -363,8 +363,8 @@ impl QueueReader {
 
     /// Notifies the driver that the store may have gone back in time; an idle driver would not notice.
     fn notify_driver(&self) {
-        if let Some(target) = &self.options.handle {
-            target.report_store_rollback();
+        if let Some(handle) = &self.options.handle {
+            handle.report_store_rollback();
         }
     }
 
@@ -389,7 +389,7 @@ impl QueueReader {
     /// Delivers a batch, and processes acknowledgements while it waits for room. Returns false if the receiver is
     /// closed.
     async fn deliver(&mut self, to: &mpsc::Sender<DeliveryBatch>, batch: DeliveryBatch) -> bool {
-        let feed = Arc::clone(&self.options.notifier);
+        let notifier = Arc::clone(&self.options.notifier);
         loop {
             tokio::select! {
                 permit = to.reserve() => {
@@ -398,7 +398,7 @@ impl QueueReader {
                     self.acknowledge();
                     return true;
                 }
-                () = feed.wait_for_entries() => self.take_new_runs(),
+                () = notifier.wait_for_entries() => self.take_new_runs(),
                 changed = self.acknowledged.changed() => {
                     if changed.is_err() {
                         return false;
@@ -426,19 +426,18 @@ impl QueueReader {
 
     /// Removes acknowledged entries if enough of them are due, or if `all` is set.
     async fn remove(&mut self, all: bool) {
-        let enough = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
+        let threshold = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
         let is_due =
-            self.removable_count >= enough || self.removable_since.elapsed() >= REMOVAL_DELAY;
+            self.removable_count >= threshold || self.removable_since.elapsed() >= REMOVAL_DELAY;
         if self.removable_count == 0 || !(all || is_due && self.next_removal_at <= Instant::now()) {
             return;
         }
         self.removable_count = 0;
-        let QueueOptions { store, partition, claim, handle: target, notifier: feed, .. } =
-            &self.options;
+        let QueueOptions { store, partition, claim, handle, notifier, .. } = &self.options;
         let removable = (0..).zip(&self.cursors);
         let removable = removable.filter_map(|(shard, cursor)| Some((shard, cursor.removable()?)));
         let removing = removable.map(async |(shard, through)| {
-            let commit = target.as_ref().map_or(0, |target| target.last_commit(shard));
+            let commit = handle.as_ref().map_or(0, |handle| handle.last_commit(shard));
             let removal = retry_until_ok("removal of finished entries", || async {
                 match store.dequeue(partition, *claim, shard, commit, through).await {
                     Err(StoreError::RolledBack) => Ok(None),
@@ -448,7 +447,7 @@ impl QueueReader {
             (shard, through, removal.await)
         });
         let removals = join_all(removing).await;
-        feed.notify_removed();
+        notifier.notify_removed();
         for (shard, through, removal) in removals {
             match removal {
                 Some(DequeueResult::Done) => {
@@ -470,13 +469,13 @@ impl QueueReader {
             return;
         }
         self.counted_at = Some(Instant::now());
-        let QueueOptions { store, partition, backlog_gauge: waits, counts_delivered, .. } =
+        let QueueOptions { store, partition, backlog_gauge: gauge, counts_delivered, .. } =
             &self.options;
-        if let Some(waits) = waits
+        if let Some(gauge) = gauge
             && let Ok(waiting) = store.queue_length(partition).await
         {
             let delivered = if *counts_delivered { 0 } else { self.unacknowledged.len() };
-            waits.set(Some(waiting.saturating_sub((delivered + self.removable_count) as u64)));
+            gauge.set(Some(waiting.saturating_sub((delivered + self.removable_count) as u64)));
         }
     }
 }

@@ -35,8 +35,8 @@ struct UnconfirmedEvent {
 
 impl UnconfirmedEvents {
     /// Creates an empty list of at most `most` events.
-    pub(super) fn new(most: usize) -> Self {
-        Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, repeat_limit: most }
+    pub(super) fn new(repeat_limit: usize) -> Self {
+        Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, repeat_limit }
     }
 
     /// Returns whether all events are confirmed.
@@ -81,7 +81,7 @@ impl UnconfirmedEvents {
         let mut refused = HashSet::new();
         let pending = self.events.iter().enumerate();
         let pending = pending.filter_map(|(place, event)| Some((place, event.as_ref()?)));
-        let now = pending.filter(|(_, pending)| {
+        let to_publish = pending.filter(|(_, pending)| {
             retry || {
                 if pending.is_refused {
                     refused.insert(pending.event.key());
@@ -89,16 +89,17 @@ impl UnconfirmedEvents {
                 !refused.contains(pending.event.key())
             }
         });
-        now.map(|(place, pending)| (place, (Arc::clone(&pending.event), pending.event.sequence())))
+        to_publish
+            .map(|(place, pending)| (place, (Arc::clone(&pending.event), pending.event.sequence())))
             .unzip()
     }
 
     /// Records which of the published events the broker accepted. Returns the number of events, from the first, that
     /// are confirmed now.
-    pub(super) fn confirm(&mut self, places: &[usize], taken: &[bool]) -> u64 {
-        for (place, taken) in places.iter().zip(taken) {
+    pub(super) fn confirm(&mut self, places: &[usize], accepted: &[bool]) -> u64 {
+        for (place, accepted) in places.iter().zip(accepted) {
             let slot = &mut self.events[*place];
-            if *taken {
+            if *accepted {
                 if let Some(pending) = slot.take() {
                     self.count -= 1;
                     self.bytes -= pending.event.memory();
@@ -114,17 +115,17 @@ impl UnconfirmedEvents {
     }
 
     /// Returns refused events that were not offered yet, and reduces `most`, their maximum number, by their count.
-    pub(super) fn take_offers(&mut self, most: &mut usize) -> Vec<Arc<Event>> {
+    pub(super) fn take_offers(&mut self, offers_left: &mut usize) -> Vec<Arc<Event>> {
         let pending = self.events.iter_mut().flatten();
         let refused = pending.filter(|pending| pending.is_refused && !pending.is_offered);
         let offered: Vec<_> = refused
-            .take(*most)
+            .take(*offers_left)
             .map(|pending| {
                 pending.is_offered = true;
                 Arc::clone(&pending.event)
             })
             .collect();
-        *most -= offered.len();
+        *offers_left -= offered.len();
         offered
     }
 }

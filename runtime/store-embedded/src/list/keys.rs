@@ -91,7 +91,7 @@ fn keys(
         }
     };
     let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
-    let most = filter.scan_limit.unwrap_or(PAGE_SCAN_LIMIT);
+    let scan_limit = filter.scan_limit.unwrap_or(PAGE_SCAN_LIMIT);
     let mut rows = Vec::new();
     for (count, entry) in snapshot.range(&shared.tables.jobs, from..).enumerate() {
         let (place, stored) = entry.into_inner().map_err(|error| read_error(&error))?;
@@ -106,7 +106,7 @@ fn keys(
         {
             rows.push(row);
         }
-        if rows.len() >= limit || count >= most {
+        if rows.len() >= limit || count >= scan_limit {
             return Ok(ListPage { rows, cursor: Some(format!("{CURSOR_PREFIX}{key}")) });
         }
     }

@@ -85,7 +85,7 @@ impl KeyListing for RedisStore {
                 .ok_or_else(|| StoreError::Cursor(cursor.clone()))?,
         };
         let limit = filter.limit.clamp(1, PAGE_ROWS_LIMIT);
-        let most = filter.scan_limit.unwrap_or(PAGE_SCAN_LIMIT);
+        let scan_limit = filter.scan_limit.unwrap_or(PAGE_SCAN_LIMIT);
         let mut rows = Vec::new();
         let mut scanned = 0;
         let mut count = limit;
@@ -109,7 +109,7 @@ impl KeyListing for RedisStore {
             }
             count = if rows.len() == before { 2 * count } else { limit - limit.min(rows.len()) };
             at = KeyCursor { shard: at.shard + u32::from(next == 0), scan: next, after: None };
-            if at.shard < self.shards && (rows.len() >= limit || scanned >= most) {
+            if at.shard < self.shards && (rows.len() >= limit || scanned >= scan_limit) {
                 return Ok(ListPage { rows, cursor: Some(at.text()) });
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain_core::{DeadLetter, Event, LetterContent, LetterId};
 
-use super::job::{cause_number, cause_of};
+use super::key_record::{cause_number, cause_of};
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 use crate::StoredLetter;
 

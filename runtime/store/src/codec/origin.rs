@@ -34,8 +34,8 @@ pub struct OriginRecord {
 /// The record of an origin without messages.
 impl Default for OriginRecord {
     fn default() -> Self {
-        let nowhere = OutboxPosition::default();
-        Self { epoch: 0, last: nowhere, highest: nowhere, first: 1, next: 1, is_unordered: false }
+        let start = OutboxPosition::default();
+        Self { epoch: 0, last: start, highest: start, first: 1, next: 1, is_unordered: false }
     }
 }
 

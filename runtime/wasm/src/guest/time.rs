@@ -92,9 +92,14 @@ impl EventClock {
     /// A wait for several timers polls all of them before it polls one again. By then the earliest due time is known,
     /// and the clock advances to it unless that exceeds the time limit. A wait that can never end requests no other
     /// poll; the host detects such a wait by that.
-    fn poll_timer(&self, at_ns: u64, asked: &mut Option<u64>, cx: &Context<'_>) -> Poll<()> {
+    fn poll_timer(
+        &self,
+        at_ns: u64,
+        registered_at: &mut Option<u64>,
+        cx: &Context<'_>,
+    ) -> Poll<()> {
         let mut state = self.state();
-        if *asked == Some(state.advances)
+        if *registered_at == Some(state.advances)
             && let Some(next_ns) = state.next_ns.take()
         {
             let waited =
@@ -109,7 +114,7 @@ impl EventClock {
         if state.monotonic_ns >= at_ns {
             return Poll::Ready(());
         }
-        *asked = Some(state.advances);
+        *registered_at = Some(state.advances);
         state.next_ns = Some(state.next_ns.map_or(at_ns, |next_ns| next_ns.min(at_ns)));
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -124,8 +129,8 @@ struct Timer {
 #[async_trait::async_trait]
 impl Pollable for Timer {
     async fn ready(&mut self) {
-        let mut asked = None;
-        poll_fn(|cx| self.clock.poll_timer(self.at_ns, &mut asked, cx)).await;
+        let mut registered_at = None;
+        poll_fn(|cx| self.clock.poll_timer(self.at_ns, &mut registered_at, cx)).await;
     }
 }
 

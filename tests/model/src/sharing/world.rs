@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ordain_core::ownership::{OwnerCandidate, owners};
+use ordain_core::distribution::{OwnerCandidate, owners};
 
 use super::instance::{Has, Instance, Life, Table};
 use super::property::Broken;

@@ -4,7 +4,7 @@ use super::super::Sequencer;
 use super::write::spill_extent;
 use super::{InFlightBatch, InFlightWrite};
 use crate::effect::Effect;
-use crate::job::{AppliedCommit, KeyWrite, WriteCondition, WriteRefusal};
+use crate::key_record::{AppliedCommit, KeyWrite, WriteCondition, WriteRefusal};
 use crate::settings::OrderingMode;
 
 impl Sequencer {

@@ -10,7 +10,7 @@ use super::super::held::SpillCopy;
 use super::super::lane::{Lane, SpillCheck, StoredRevision};
 use super::InFlightWrite;
 use crate::event::Event;
-use crate::job::{
+use crate::key_record::{
     AcceptedId, ContentDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent, WriteCondition,
 };
 use crate::settings::{OrderingMode, SequencerSettings};

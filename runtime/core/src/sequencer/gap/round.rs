@@ -9,7 +9,7 @@ use super::super::lane::StoredRevision;
 use super::{GapState, LaneGap};
 use crate::effect::Effect;
 use crate::event::Event;
-use crate::job::KeySnapshot;
+use crate::key_record::KeySnapshot;
 use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 

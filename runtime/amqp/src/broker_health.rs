@@ -1,0 +1,66 @@
+//! Monitors whether this process reaches the broker. If only other processes reach the broker, this process must
+//! release its partitions, because it cannot consume their queues.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lapin::Connection;
+use ordain_store::BrokerHealth;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::connect::BrokerEndpoint;
+
+/// Shortest time limit for a response: a first connection takes several round trips.
+const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Starts a task that checks the broker four times per lease, until the receiver is dropped.
+pub fn watch_broker_health(
+    broker: &Arc<BrokerEndpoint>,
+    lease: Duration,
+) -> watch::Receiver<BrokerHealth> {
+    let (tell, told) = watch::channel(BrokerHealth::Reached);
+    let broker = Arc::clone(broker);
+    tokio::spawn(async move {
+        let every = lease / 4;
+        let response_timeout = every.max(MIN_RESPONSE_TIMEOUT);
+        let mut connection = None;
+        let mut reached_at = Instant::now();
+        let mut since = None;
+        while !tell.is_closed() {
+            let answers = timeout(response_timeout, responds(&broker, &mut connection)).await;
+            let reach = if answers == Ok(true) {
+                reached_at = Instant::now();
+                // Wait until other processes can have reconnected: otherwise the first process that reconnects would
+                // take over all partitions.
+                let all_are_back =
+                    since.get_or_insert(reached_at).elapsed() > response_timeout + every;
+                let before = *tell.borrow();
+                if all_are_back { BrokerHealth::Reached } else { before }
+            } else {
+                connection = None;
+                since = None;
+                if reached_at.elapsed() > lease {
+                    BrokerHealth::Lost
+                } else {
+                    BrokerHealth::Doubted
+                }
+            };
+            tell.send_if_modified(|now| std::mem::replace(now, reach) != reach);
+            sleep(every).await;
+        }
+    });
+    told
+}
+
+/// Returns whether the broker responds, on the previous connection if there is one.
+async fn responds(broker: &BrokerEndpoint, connection: &mut Option<Connection>) -> bool {
+    if connection.is_none() {
+        *connection = broker.connect("ordain watch").await.ok();
+    }
+    let Some(connection) = connection else { return false };
+    match connection.create_channel().await {
+        Ok(channel) => channel.close(200, "done".into()).await.is_ok(),
+        Err(_) => false,
+    }
+}

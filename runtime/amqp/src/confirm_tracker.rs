@@ -1,0 +1,473 @@
+//! Tracks messages that were sent to the broker, in order, until the result of each is known.
+//!
+//! The client library attaches a returned message to the next confirm that it receives, not to the message's own
+//! confirm. The library never holds more returned messages than there are messages that are returned and unconfirmed,
+//! and each confirm carries one of the held messages. The result of a message is therefore known when the broker has
+//! confirmed every message that was sent before this process saw the message's own confirm.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use lapin::Confirmation;
+use lapin::message::Delivery;
+
+use super::encode::AmqpMessage;
+use ordain_store::Ownership;
+
+/// A message with its position in the order of its sink.
+#[derive(Debug)]
+pub(super) struct PendingPublish {
+    /// The run to which the message belongs.
+    pub(super) run: u64,
+    /// The position.
+    pub(super) order: u64,
+    /// The message.
+    pub(super) outgoing: AmqpMessage,
+    /// The ownership under which the message may be published.
+    pub(super) ownership: Arc<Ownership>,
+}
+
+/// The broker's result for a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ConfirmResult {
+    /// The broker accepted the message.
+    Acked,
+    /// The broker returned the message: no queue takes it.
+    Returned,
+    /// The broker could not accept the message, for example because a queue is full or has no leader.
+    Nacked,
+}
+
+impl ConfirmResult {
+    /// Returns the result that the confirm alone shows. The library reports a returned message separately.
+    pub(super) fn of(confirmation: &Confirmation) -> Self {
+        if confirmation.is_ack() { Self::Acked } else { Self::Nacked }
+    }
+}
+
+/// The future confirm of a message.
+pub(super) type ConfirmFuture<'a> =
+    Pin<Box<dyn Future<Output = lapin::Result<Confirmation>> + Send + 'a>>;
+
+/// The error for a returned message that was not sent on this channel.
+#[derive(Debug)]
+pub(super) struct UnmatchedReturn;
+
+/// The result of a check.
+#[derive(Debug, Default)]
+pub(super) struct ResolvedConfirms {
+    /// Messages whose result is known, in order.
+    pub(super) resolved: Vec<(PendingPublish, ConfirmResult)>,
+    /// Messages that are given up, in order.
+    pub(super) overdue: Vec<PendingPublish>,
+}
+
+struct UnconfirmedPublish<'a> {
+    item: PendingPublish,
+    /// The future confirm; `None` after it has arrived.
+    confirm: Option<ConfirmFuture<'a>>,
+    result: ConfirmResult,
+    /// The confirm had arrived at the last check.
+    seen: bool,
+    /// The time when a later message was first seen confirmed before this one.
+    overtaken_at: Option<Instant>,
+}
+
+/// The sent messages whose result is not known yet.
+pub(super) struct ConfirmTracker<'a> {
+    sent: VecDeque<UnconfirmedPublish<'a>>,
+    /// Total size of the bodies, in bytes.
+    bytes: usize,
+    /// Number of confirmed messages at the front.
+    confirmed: usize,
+    /// Number of messages at the last check; the next check is due when as many are confirmed.
+    next_check_at: usize,
+    /// The time of the last confirm, or of the last message that was sent while no other was unconfirmed.
+    last_confirm_at: Instant,
+    /// Confirms of messages that were given up. Such a confirm may still arrive and carry another message.
+    late_confirms: Vec<ConfirmFuture<'a>>,
+    /// The broker returned a message that was not sent.
+    has_unmatched_return: bool,
+}
+
+/// Maximum number of messages that are given up before the channel is replaced: every check polls all of their
+/// confirms.
+const LATE_CONFIRM_LIMIT: usize = 1_024;
+
+impl<'a> ConfirmTracker<'a> {
+    pub(super) fn new() -> Self {
+        Self {
+            sent: VecDeque::new(),
+            bytes: 0,
+            confirmed: 0,
+            next_check_at: 0,
+            last_confirm_at: Instant::now(),
+            late_confirms: Vec::new(),
+            has_unmatched_return: false,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.sent.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the number of messages whose confirm has not been seen, including those that were given up.
+    pub(super) fn unconfirmed_count(&self) -> usize {
+        self.sent.iter().filter(|sent| sent.confirm.is_some()).count() + self.late_confirms.len()
+    }
+
+    /// Returns whether no confirm has arrived for longer than `patience`.
+    pub(super) fn timed_out(&self, patience: Duration) -> bool {
+        !self.sent.is_empty() && self.last_confirm_at.elapsed() > patience
+    }
+
+    /// Returns whether too many messages were given up to keep the channel.
+    pub(super) fn has_too_many_late(&self) -> bool {
+        self.late_confirms.len() > LATE_CONFIRM_LIMIT
+    }
+
+    /// Resets the timers, because a cause other than a message delays the confirms.
+    pub(super) fn reset_timers(&mut self) {
+        self.last_confirm_at = Instant::now();
+        self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
+    }
+
+    /// Sends a message behind the messages sent before. This method passes the message to the library at once but does
+    /// not await the result, so that many messages go into one write.
+    pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
+        self.bytes += item.outgoing.body.bytes().len();
+        if self.sent.is_empty() {
+            self.last_confirm_at = Instant::now();
+        }
+        let ready = confirm.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(ready) = ready {
+            confirm = Box::pin(std::future::ready(ready));
+        }
+        self.sent.push_back(UnconfirmedPublish {
+            item,
+            confirm: Some(confirm),
+            result: ConfirmResult::Acked,
+            seen: false,
+            overtaken_at: None,
+        });
+    }
+
+    /// Waits for a confirm. If the channel has failed, returns the error that it reports for the first unconfirmed
+    /// message.
+    pub(super) async fn confirmed(&mut self) -> lapin::Result<()> {
+        std::future::poll_fn(|cx| self.poll_confirmed(cx)).await
+    }
+
+    fn poll_confirmed(&mut self, cx: &mut Context<'_>) -> Poll<lapin::Result<()>> {
+        let before = self.confirmed;
+        while self.confirmed < self.sent.len() {
+            match self.poll_one(self.confirmed, cx) {
+                Poll::Ready(Ok(())) => self.confirmed += 1,
+                // Report the confirms that arrived before it first.
+                Poll::Ready(Err(_)) | Poll::Pending if self.confirmed > before => break,
+                other => return other,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_one(&mut self, at: usize, cx: &mut Context<'_>) -> Poll<lapin::Result<()>> {
+        let Some(confirm) = &mut self.sent[at].confirm else { return Poll::Ready(Ok(())) };
+        let Poll::Ready(confirmation) = confirm.as_mut().poll(cx) else { return Poll::Pending };
+        let confirmation = match confirmation {
+            Ok(confirmation) => confirmation,
+            Err(error) => {
+                self.sent[at].confirm = Some(Box::pin(std::future::ready(Err(error.clone()))));
+                return Poll::Ready(Err(error));
+            }
+        };
+        self.sent[at].confirm = None;
+        self.last_confirm_at = Instant::now();
+        if self.sent[at].result != ConfirmResult::Returned {
+            self.sent[at].result = ConfirmResult::of(&confirmation);
+        }
+        if let Some(returned) = confirmation.take_message() {
+            self.record_return(&returned.delivery);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn record_return(&mut self, returned: &Delivery) {
+        let mut sent = self.sent.iter_mut();
+        match sent.find(|sent| {
+            sent.result != ConfirmResult::Returned && sent.item.outgoing.matches_return(returned)
+        }) {
+            Some(sent) => sent.result = ConfirmResult::Returned,
+            None => self.has_unmatched_return = true,
+        }
+    }
+
+    /// Polls the confirms of all messages.
+    fn poll_all(&mut self) -> Result<(), UnmatchedReturn> {
+        let mut cx = Context::from_waker(Waker::noop());
+        for at in self.confirmed..self.sent.len() {
+            let _ = self.poll_one(at, &mut cx);
+        }
+        let mut returned_messages = Vec::new();
+        self.late_confirms.retain_mut(|confirm| match confirm.as_mut().poll(&mut cx) {
+            Poll::Ready(confirmation) => {
+                returned_messages.extend(confirmation.ok().and_then(Confirmation::take_message));
+                false
+            }
+            Poll::Pending => true,
+        });
+        for returned in returned_messages {
+            self.record_return(&returned.delivery);
+        }
+        if self.has_unmatched_return { Err(UnmatchedReturn) } else { Ok(()) }
+    }
+
+    /// Removes and returns the messages whose result is known, if a check is due. Fails as [`resolve`](Self::resolve)
+    /// does.
+    pub(super) fn take_resolved(
+        &mut self,
+    ) -> Result<Vec<(PendingPublish, ConfirmResult)>, UnmatchedReturn> {
+        if self.confirmed < self.next_check_at {
+            return Ok(Vec::new());
+        }
+        Ok(self.resolve(Duration::MAX)?.resolved)
+    }
+
+    /// Removes and returns the messages whose result is known, and gives up the messages that later ones overtook
+    /// more than `patience` ago.
+    ///
+    /// The results of the messages that were confirmed at the last check are known if no unconfirmed message of that
+    /// check has been returned since. Each confirm carries at most one returned message. If the library has not yet
+    /// reported that a confirmed message was returned, it has reported another returned message in its place, whose
+    /// own confirm arrives later.
+    ///
+    /// Fails if the broker returned a message that was not sent. All results are then unreliable, and the method
+    /// removes no message.
+    pub(super) fn resolve(
+        &mut self,
+        patience: Duration,
+    ) -> Result<ResolvedConfirms, UnmatchedReturn> {
+        self.poll_all()?;
+        let last = self.sent.iter().rposition(|sent| sent.confirm.is_none()).unwrap_or(0);
+        let is_all = self.sent.iter().all(|sent| sent.confirm.is_none());
+        // Messages that were sent after the last check do not count.
+        let mut before = self.sent.iter().take(self.next_check_at);
+        let is_known =
+            is_all || !before.any(|sent| !sent.seen && sent.result == ConfirmResult::Returned);
+        let mut found = ResolvedConfirms::default();
+        let sent = std::mem::take(&mut self.sent);
+        for (at, mut sent) in sent.into_iter().enumerate() {
+            let is_open = sent.confirm.is_some();
+            if is_open && at < last {
+                sent.overtaken_at.get_or_insert_with(Instant::now);
+            }
+            let is_late = is_open && sent.overtaken_at.is_some_and(|at| at.elapsed() >= patience);
+            if (sent.seen || is_all) && is_known {
+                self.bytes -= sent.item.outgoing.body.bytes().len();
+                found.resolved.push((sent.item, sent.result));
+            // A returned message stays: its confirm may carry another message.
+            } else if is_late && sent.result != ConfirmResult::Returned {
+                self.bytes -= sent.item.outgoing.body.bytes().len();
+                self.late_confirms.extend(sent.confirm);
+                found.overdue.push(sent.item);
+            } else {
+                sent.seen = !is_open;
+                self.sent.push_back(sent);
+            }
+        }
+        self.confirmed = self.sent.iter().take_while(|sent| sent.confirm.is_none()).count();
+        self.next_check_at = self.sent.len();
+        Ok(found)
+    }
+
+    /// Removes all messages, in order. Also returns the position of the first unconfirmed one.
+    pub(super) fn into_items(
+        self,
+    ) -> (Option<usize>, impl DoubleEndedIterator<Item = PendingPublish>) {
+        let first = self.sent.iter().position(|sent| sent.confirm.is_some());
+        (first, self.sent.into_iter().map(|sent| sent.item))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::{Arc, Mutex};
+
+    use lapin::BasicProperties;
+    use lapin::message::BasicReturnMessage;
+    use rand::seq::SliceRandom as _;
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::encode::MessageBody;
+    use super::*;
+
+    fn item(order: u64) -> PendingPublish {
+        let properties = BasicProperties::default().with_message_id(order.to_string().into());
+        let outgoing =
+            AmqpMessage { routing_key: "key".into(), properties, body: MessageBody::Nothing };
+        PendingPublish { run: 0, order, outgoing, ownership: Arc::new(Ownership::permanent()) }
+    }
+
+    fn returned(item: &PendingPublish) -> BasicReturnMessage {
+        let key = item.outgoing.routing_key.clone();
+        let mut delivery = Delivery::mock(0, "out".into(), key, false, Vec::new());
+        delivery.properties = item.outgoing.properties.clone();
+        BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
+    }
+
+    /// A simulation of the broker and the client library.
+    struct SimulatedBroker {
+        rng: ChaCha8Rng,
+        /// Returned messages that the library has not attached to a confirm yet.
+        waiting: VecDeque<BasicReturnMessage>,
+        unconfirmed: Vec<u64>,
+        confirmed: HashMap<u64, Confirmation>,
+    }
+
+    impl SimulatedBroker {
+        /// Confirms one of the unconfirmed messages, chosen at random.
+        fn confirm(&mut self) {
+            self.unconfirmed.shuffle(&mut self.rng);
+            if let Some(order) = self.unconfirmed.pop() {
+                let returned_message = self.waiting.pop_front();
+                self.confirmed.insert(order, Confirmation::Ack(returned_message));
+            }
+        }
+    }
+
+    /// Returns the confirm of a message. Polling it may first confirm other messages.
+    fn confirm(wire: &Arc<Mutex<SimulatedBroker>>, order: u64) -> ConfirmFuture<'static> {
+        let wire = Arc::clone(wire);
+        Box::pin(std::future::poll_fn(move |_| {
+            let mut wire = wire.lock().expect("the lock is not poisoned");
+            if wire.rng.random_bool(0.1) {
+                wire.confirm();
+            }
+            wire.confirmed
+                .remove(&order)
+                .map_or(Poll::Pending, |confirmation| Poll::Ready(Ok(confirmation)))
+        }))
+    }
+
+    /// Every reported result is the true one, and the messages of a key are reported in order. The broker confirms in
+    /// any order and some messages much later, and the library attaches a returned message to the next confirm.
+    #[test]
+    fn every_reported_result_is_true() {
+        let mut all_given_up = 0;
+        for seed in 0..4_000 {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let wire = Arc::new(Mutex::new(SimulatedBroker {
+                rng: ChaCha8Rng::seed_from_u64(seed + 1_000_000),
+                waiting: VecDeque::new(),
+                unconfirmed: Vec::new(),
+                confirmed: HashMap::new(),
+            }));
+            let lock = || wire.lock().expect("the lock is not poisoned");
+            let mut flight = ConfirmTracker::new();
+            let mut truth = Vec::new();
+            let mut reported = Vec::new();
+            let mut given_up = Vec::new();
+            let mut silent = Vec::new();
+            let often = rng.random_range(0.0..0.9);
+            let is_silent = if seed % 2 == 0 { 0.0 } else { 0.1 };
+            while reported.len() + given_up.len() < 60 {
+                if truth.len() < 60 && rng.random_bool(0.5) {
+                    let order = truth.len() as u64;
+                    let item = item(order);
+                    let is_silent = rng.random_bool(is_silent);
+                    let comes_back = !is_silent && rng.random_bool(often);
+                    if comes_back {
+                        lock().waiting.push_back(returned(&item));
+                    }
+                    truth.push(if comes_back {
+                        ConfirmResult::Returned
+                    } else {
+                        ConfirmResult::Acked
+                    });
+                    flight.send(item, confirm(&wire, order));
+                    if is_silent {
+                        silent.push(order);
+                    } else {
+                        lock().unconfirmed.push(order);
+                    }
+                } else {
+                    lock().confirm();
+                }
+                if rng.random_bool(0.3) && !flight.is_empty() {
+                    let polled = flight.poll_confirmed(&mut Context::from_waker(Waker::noop()));
+                    if polled.is_ready() {
+                        let Ok(settled) = flight.take_resolved() else { break };
+                        reported.extend(settled.iter().map(|(item, fate)| (item.order, *fate)));
+                    }
+                }
+                if seed % 2 == 1 && (truth.len() == 60 || rng.random_bool(0.1)) {
+                    let patience = Duration::from_secs(if rng.random_bool(0.3) { 0 } else { 9 });
+                    let Ok(found) = flight.resolve(patience) else { break };
+                    reported.extend(found.resolved.iter().map(|(item, fate)| (item.order, *fate)));
+                    given_up.extend(found.overdue.iter().map(|item| item.order));
+                    // The broker confirms the silent messages, perhaps after they were given up.
+                    if rng.random_bool(0.3) || truth.len() == 60 {
+                        lock().unconfirmed.append(&mut silent);
+                    }
+                }
+            }
+            all_given_up += given_up.len();
+            // A message that is returned after it was given up matches no sent message.
+            let comes_late = |order: &u64| truth[*order as usize] == ConfirmResult::Returned;
+            let may_be_strange = given_up.iter().any(comes_late);
+            reported.sort_unstable_by_key(|(order, _)| *order);
+            if flight.has_unmatched_return {
+                assert!(may_be_strange, "seed {seed}");
+                assert!(
+                    reported.iter().all(|(order, fate)| truth[*order as usize] == *fate),
+                    "seed {seed}"
+                );
+            } else {
+                let truth = (0..).zip(truth).filter(|(order, _)| !given_up.contains(order));
+                assert_eq!(reported, truth.collect::<Vec<_>>(), "seed {seed}");
+                assert!(flight.is_empty() && flight.bytes() == 0, "seed {seed}");
+            }
+        }
+        assert!(all_given_up > 1_000, "{all_given_up}");
+    }
+
+    /// A message without an answer does not delay the results of messages before or behind it. It is given up when
+    /// later messages were confirmed long ago, even if these are already removed.
+    #[test]
+    fn message_without_answer_is_given_up_and_delays_no_other() {
+        let mut flight = ConfirmTracker::new();
+        let ready = |confirmation| Box::pin(std::future::ready(Ok(confirmation)));
+        flight.send(item(0), ready(Confirmation::Nack(None)));
+        flight.send(item(1), Box::pin(std::future::pending()));
+        flight.send(item(2), ready(Confirmation::Ack(None)));
+        let polled = flight.poll_confirmed(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_ready());
+        let mut settled = flight.take_resolved().expect("nothing strange");
+        settled.extend(flight.resolve(Duration::MAX).expect("nothing strange").resolved);
+        let settled: Vec<_> = settled.iter().map(|(item, fate)| (item.order, *fate)).collect();
+        assert_eq!(settled, [(0, ConfirmResult::Nacked), (2, ConfirmResult::Acked)]);
+        assert_eq!(flight.unconfirmed_count(), 1);
+        let found = flight.resolve(Duration::ZERO).expect("nothing strange");
+        assert_eq!(found.overdue.iter().map(|item| item.order).collect::<Vec<_>>(), [1]);
+        assert!(flight.is_empty() && flight.unconfirmed_count() == 1);
+
+        let mut flight = ConfirmTracker::new();
+        flight.send(item(0), ready(Confirmation::Ack(None)));
+        flight.send(item(1), Box::pin(std::future::pending()));
+        assert!(flight.resolve(Duration::MAX).expect("nothing strange").resolved.is_empty());
+        assert_eq!(flight.into_items().0, Some(1));
+    }
+}

@@ -1,0 +1,114 @@
+//! Logs messages that are not published, with a limit on the warnings of each kind.
+
+use std::time::Duration;
+
+use super::confirm_tracker::ConfirmResult;
+use super::encode::AmqpMessage;
+use super::exchange::Exchange;
+use super::retry_queue::KeyRetryQueue;
+use ordain_util::log_throttle::LogThrottle;
+use ordain_util::text::escape_invisible;
+
+/// Time between two warnings of one kind.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The throttled warnings of an exchange.
+#[derive(Debug)]
+pub(super) struct PublishWarnings {
+    exchange: Exchange,
+    unavailable: LogThrottle,
+    not_accepted: LogThrottle,
+    retry_refused: LogThrottle,
+    no_confirm: LogThrottle,
+}
+
+impl PublishWarnings {
+    pub(super) fn new(exchange: Exchange) -> Self {
+        let throttle = || LogThrottle::new(WARN_INTERVAL);
+        Self {
+            exchange,
+            unavailable: throttle(),
+            not_accepted: throttle(),
+            retry_refused: throttle(),
+            no_confirm: throttle(),
+        }
+    }
+
+    /// Warns that nothing is published for now.
+    pub(super) fn unavailable(&mut self, messages: usize, reason: &str) {
+        if self.unavailable.allow() {
+            tracing::error!(
+                sink = self.exchange.sink,
+                messages,
+                "messages not published: {reason}; they are kept and published again"
+            );
+        }
+    }
+
+    /// Warns that the broker returned or refused a message.
+    pub(super) fn not_accepted(
+        &mut self,
+        outgoing: &AmqpMessage,
+        fate: ConfirmResult,
+        held: &KeyRetryQueue,
+    ) {
+        if !self.not_accepted.allow() {
+            return;
+        }
+        let exchange = &self.exchange.name;
+        let key = outgoing.routing_key.as_str();
+        let reason = match fate {
+            ConfirmResult::Returned => format!(
+                "no queue takes messages of the exchange {exchange:?} with the routing key {key:?}: bind \
+                 a queue"
+            ),
+            _ => format!(
+                "the broker refuses messages of the exchange {exchange:?} with the routing key {key:?} for \
+                 now: is a queue full, or without a leader?"
+            ),
+        };
+        tracing::error!(
+            sink = self.exchange.sink,
+            held = held.len() + 1,
+            "messages not published: {reason}; they are kept and published again, and other keys continue"
+        );
+    }
+
+    /// Warns that the broker closed the channel because of a retried message.
+    pub(super) fn retry_refused(
+        &mut self,
+        outgoing: &AmqpMessage,
+        reason: &str,
+        held: &KeyRetryQueue,
+    ) {
+        if self.retry_refused.allow() {
+            self.refused(outgoing, reason, held);
+        }
+    }
+
+    /// Warns the same for a new message. This warning has no limit: each costs a channel, so there are few.
+    pub(super) fn refused(&mut self, outgoing: &AmqpMessage, reason: &str, held: &KeyRetryQueue) {
+        let id = String::from_utf8_lossy(outgoing.id()).into_owned();
+        tracing::error!(
+            sink = self.exchange.sink,
+            held = held.len() + 1,
+            id = &*escape_invisible(&id),
+            bytes = outgoing.body.bytes().len(),
+            "message refused by the broker: {reason}; it is kept and published again, and other keys continue"
+        );
+    }
+
+    /// Warns that the broker neither confirms nor refuses a message, although it confirms later ones.
+    pub(super) fn no_confirm(&mut self, outgoing: &AmqpMessage, held: &KeyRetryQueue) {
+        if self.no_confirm.allow() {
+            tracing::error!(
+                sink = self.exchange.sink,
+                held = held.len() + 1,
+                "messages of the exchange {:?} with the routing key {:?} neither accepted nor refused by the \
+                 broker; they are kept and published again, and other keys continue: is a queue without a leader?",
+                self.exchange.name,
+                outgoing.routing_key.as_str()
+            );
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Messages that the broker did not accept, by stream and key. The first message of a key is retried. Later messages of
+//! the key wait behind it, so that the key's order is kept. Other keys continue.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use super::confirm_tracker::PendingPublish;
+use ordain_util::backoff::Backoff;
+use ordain_util::wait::shortened;
+
+/// Delays between attempts to publish a message among the others.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+/// Delay between attempts to publish a message on its own connection.
+const ISOLATED_RETRY_DELAY: Duration = Duration::from_secs(30);
+
+/// A stream and a key.
+type OrderingKey = (Vec<u8>, Vec<u8>);
+
+/// The way in which a message is retried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RetryMode {
+    /// Pipelined with the other messages.
+    Pipelined,
+    /// On a connection of its own, where a failure affects no other message.
+    Isolated,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct KeyRetryQueue(HashMap<OrderingKey, KeyBacklog>);
+
+/// The held messages of a key.
+#[derive(Debug)]
+struct KeyBacklog {
+    /// The messages by their order in the sink.
+    items: BTreeMap<u64, PendingPublish>,
+    /// The order of the message that is being retried.
+    retrying: Option<u64>,
+    mode: RetryMode,
+    retry_at: Instant,
+    backoff: Backoff,
+}
+
+impl KeyRetryQueue {
+    /// Returns the number of held messages.
+    pub(super) fn len(&self) -> usize {
+        self.0.values().map(|line| line.items.len()).sum()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns a message that may be published now; keeps a message that must wait behind another.
+    pub(super) fn admit(&mut self, item: PendingPublish) -> Option<PendingPublish> {
+        if self.0.is_empty() {
+            return Some(item);
+        }
+        match self.0.get_mut(&item.outgoing.ordering_key()) {
+            Some(line) if line.retrying != Some(item.order) => {
+                line.items.insert(item.order, item);
+                None
+            }
+            _ => Some(item),
+        }
+    }
+
+    /// Keeps a message that the broker did not accept, and schedules its retry.
+    pub(super) fn hold(&mut self, item: PendingPublish, again: RetryMode, now: Instant) {
+        let line = self.0.entry(item.outgoing.ordering_key()).or_insert_with(|| KeyBacklog {
+            items: BTreeMap::new(),
+            retrying: Some(item.order),
+            mode: again,
+            retry_at: now,
+            backoff: RETRY_BACKOFF,
+        });
+        // The retry of another message may still be running; otherwise the first message is next.
+        let is_first = line.items.first_key_value().is_none_or(|(first, _)| item.order < *first);
+        if line.retrying.map_or(is_first, |tried| tried == item.order) {
+            line.retrying = None;
+            line.mode = again;
+            let delay = match again {
+                RetryMode::Pipelined => line.backoff.next_delay(),
+                RetryMode::Isolated => {
+                    line.backoff.advance_to_max();
+                    shortened(ISOLATED_RETRY_DELAY)
+                }
+            };
+            line.retry_at = now + delay;
+        }
+        line.items.insert(item.order, item);
+    }
+
+    /// Releases the messages that waited behind an accepted one, in order.
+    pub(super) fn release(
+        &mut self,
+        taken: &PendingPublish,
+    ) -> impl DoubleEndedIterator<Item = PendingPublish> {
+        let mut items = BTreeMap::new();
+        if !self.0.is_empty() {
+            let of = taken.outgoing.ordering_key();
+            if self.0.get(&of).is_some_and(|line| line.retrying == Some(taken.order)) {
+                items = self.0.remove(&of).map(|line| line.items).unwrap_or_default();
+            }
+        }
+        items.into_values()
+    }
+
+    /// Removes the messages that another process publishes now. A message that is being retried is not held, so it is
+    /// not removed.
+    pub(super) fn remove_disowned(&mut self) -> Vec<PendingPublish> {
+        let mut over = Vec::new();
+        self.0.retain(|_, line| {
+            over.extend(
+                line.items.extract_if(.., |_, item| item.ownership.is_lost()).map(|(_, item)| item),
+            );
+            line.retrying.is_some() || !line.items.is_empty()
+        });
+        over
+    }
+
+    /// Makes all isolated retries due, because the cause of all their refusals may have ended.
+    pub(super) fn retry_isolated_now(&mut self, now: Instant) {
+        for line in self.0.values_mut().filter(|line| line.mode == RetryMode::Isolated) {
+            line.retry_at = now;
+        }
+    }
+
+    /// Removes the messages that are due: all messages to retry in pipelined mode, and at most `alone` messages to
+    /// retry in isolation, longest wait first.
+    pub(super) fn due(
+        &mut self,
+        alone: usize,
+        now: Instant,
+    ) -> (Vec<PendingPublish>, Vec<PendingPublish>) {
+        let is_due = |line: &&mut KeyBacklog| line.retrying.is_none() && line.retry_at <= now;
+        let mut lines: Vec<&mut KeyBacklog> = self.0.values_mut().filter(is_due).collect();
+        lines.sort_unstable_by_key(|line| line.retry_at);
+        let mut due = Vec::new();
+        let mut due_alone = Vec::new();
+        for line in lines {
+            let to = match line.mode {
+                RetryMode::Pipelined => &mut due,
+                RetryMode::Isolated if due_alone.len() < alone => &mut due_alone,
+                RetryMode::Isolated => continue,
+            };
+            if let Some((order, item)) = line.items.pop_first() {
+                line.retrying = Some(order);
+                to.push(item);
+            }
+        }
+        (due, due_alone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, VecDeque};
+    use std::sync::Arc;
+
+    use lapin::BasicProperties;
+    use lapin::types::{AMQPValue, FieldTable};
+    use rand::{RngExt as _, SeedableRng as _};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::encode::{AmqpMessage, MessageBody};
+    use super::*;
+    use ordain_store::Ownership;
+
+    fn item(key: usize, order: u64) -> PendingPublish {
+        let mut headers = FieldTable::default();
+        headers.insert("X-Key".into(), AMQPValue::LongString(key.to_string().into()));
+        let properties = BasicProperties::default().with_headers(headers);
+        let outgoing =
+            AmqpMessage { routing_key: "key".into(), properties, body: MessageBody::Nothing };
+        PendingPublish {
+            run: key as u64,
+            order,
+            outgoing,
+            ownership: Arc::new(Ownership::permanent()),
+        }
+    }
+
+    /// All messages are accepted in the end, and each key keeps its order. This holds for every sequence of refusals,
+    /// returns and missing answers, and for every way of retrying.
+    #[test]
+    fn every_message_is_accepted_in_the_order_of_its_key() {
+        for seed in 0..500 {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut held = KeyRetryQueue::default();
+            let mut now = Instant::now();
+            let mut waiting: VecDeque<PendingPublish> =
+                (0..60).map(|order| item(rng.random_range(0..4), order)).collect();
+            let mut on_the_way: Vec<PendingPublish> = Vec::new();
+            let mut taken: Vec<(u64, u64)> = Vec::new();
+            for step in 0.. {
+                assert!(step < 100_000, "seed {seed}: {} of 60 are accepted", taken.len());
+                if taken.len() == 60 {
+                    break;
+                }
+                let (due, alone) = held.due(2, now);
+                for item in due.into_iter().rev() {
+                    waiting.push_front(item);
+                }
+                on_the_way.extend(alone);
+                // Messages of one key that are in flight together lose their order if one is refused.
+                let busy: BTreeSet<u64> = on_the_way.iter().map(|item| item.run).collect();
+                if waiting.front().is_some_and(|item| !busy.contains(&item.run)) {
+                    on_the_way.extend(waiting.pop_front().and_then(|item| held.admit(item)));
+                } else if !on_the_way.is_empty() {
+                    let item = on_the_way.swap_remove(rng.random_range(0..on_the_way.len()));
+                    match rng.random_range(0..4) {
+                        0 => held.hold(item, RetryMode::Pipelined, now),
+                        1 => held.hold(item, RetryMode::Isolated, now),
+                        _ => {
+                            for next in held.release(&item).rev() {
+                                waiting.push_front(next);
+                            }
+                            taken.push((item.run, item.order));
+                        }
+                    }
+                }
+                now += Duration::from_millis(rng.random_range(0..5_000));
+            }
+            for key in 0..4 {
+                let of_key = taken.iter().filter(|(run, _)| *run == key).map(|(_, order)| order);
+                assert!(of_key.is_sorted(), "seed {seed}: {taken:?}");
+            }
+            assert!(held.is_empty(), "seed {seed}");
+        }
+    }
+}

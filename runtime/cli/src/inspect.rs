@@ -1,0 +1,204 @@
+//! Reads keys, dead letters and streams for commands: from the store, which the command opens, or from a
+//! running process. Both must return the same rows.
+
+use std::sync::Arc;
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+
+use super::admin_client::{AdminClient, parse_url};
+use crate::cli::{CommandError, ConfigArg, open_stream};
+use ordain_config::LoadedConfig;
+use ordain_core::LetterId;
+use ordain_http::view::{
+    self, BoundedRows, DeadPage, KeyRow, KeysPage, LetterRow, RowText, StreamRow, StreamsPage,
+};
+use ordain_store::{KeyFilter, ListPage, Store};
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    config: ConfigArg,
+    /// Read from the process that listens at this URL instead of opening the store. The process's token is
+    /// read from `ORDAIN_TOKEN`.
+    #[arg(long, value_name = "URL", value_parser = parse_url, conflicts_with = "config")]
+    admin: Option<String>,
+}
+
+/// The form in which a command reads rows: typed, to print text, or [`JsonRow`](crate::show::JsonRow).
+pub(crate) trait RowForm<R>: From<R> + DeserializeOwned {}
+
+impl<R, F: From<R> + DeserializeOwned> RowForm<R> for F {}
+
+/// The source from which a command reads: the store or a process.
+pub(crate) enum InspectTarget {
+    Store { loaded: Box<LoadedConfig>, store: Arc<dyn Store> },
+    Process(AdminClient),
+}
+
+impl InspectArgs {
+    /// Returns the process to read from, if the command line names one.
+    pub(crate) fn process(&self) -> Option<AdminClient> {
+        self.admin.as_deref().map(AdminClient::new)
+    }
+
+    /// Loads the configuration, to read from the store.
+    pub(crate) fn load(&self) -> Result<LoadedConfig, CommandError> {
+        self.config.load()
+    }
+
+    /// Opens a stream that is configured or has data in the store.
+    pub(crate) async fn open_target(&self, stream: &str) -> Result<InspectTarget, CommandError> {
+        if let Some(process) = self.process() {
+            return Ok(InspectTarget::Process(process));
+        }
+        let loaded = self.load()?;
+        let store = open_stream(&loaded, stream).await?;
+        Ok(InspectTarget::Store { loaded: Box::new(loaded), store })
+    }
+}
+
+impl InspectTarget {
+    /// Returns a page of keys. See [`KeyListing::keys`](ordain_store::KeyListing::keys).
+    pub(crate) async fn keys<F: RowForm<KeyRow>>(
+        &self,
+        stream: &str,
+        of: &KeyFilter,
+    ) -> Result<ListPage<F>, CommandError> {
+        match self {
+            Self::Store { store, .. } => {
+                let page = store.keys(stream, of).await?;
+                let rows = page.rows.iter().map(|row| F::from(KeyRow::of(row))).collect();
+                Ok(ListPage { rows, cursor: page.cursor })
+            }
+            Self::Process(process) => {
+                let limit = of.limit.to_string();
+                let mut query = vec![("limit", &*limit), ("prefix", &*of.prefix)];
+                query.extend(of.status.map(|status| ("status", status.name())));
+                query.extend(of.cursor.as_deref().map(|cursor| ("cursor", cursor)));
+                let answer: KeysPage<BoundedRows<F>> =
+                    process.get(&["streams", stream, "keys"], &query, "keys")?;
+                check_cursor(
+                    process,
+                    ListPage { rows: answer.keys.0, cursor: answer.cursor },
+                    of.cursor.as_deref(),
+                )
+            }
+        }
+    }
+
+    /// Returns a key with its state.
+    pub(crate) async fn key<F: RowForm<KeyRow>>(
+        &self,
+        stream: &str,
+        key: &str,
+    ) -> Result<F, CommandError> {
+        match self {
+            Self::Store { store, .. } => match store.key(stream, key).await? {
+                Some((row, state)) => Ok(KeyRow::with_state(&row, state.as_ref()).into()),
+                None => Err(CommandError::Failed(anyhow::anyhow!(view::no_key(stream, key)))),
+            },
+            Self::Process(process) => process.get(&["streams", stream, "keys", key], &[], "key"),
+        }
+    }
+
+    /// Returns a page of dead letters. See [`LetterListing::letters`](ordain_store::LetterListing::letters).
+    pub(crate) async fn letters<F: RowForm<LetterRow>>(
+        &self,
+        stream: &str,
+        key: Option<&str>,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<ListPage<F>, CommandError> {
+        match self {
+            Self::Store { store, .. } => {
+                let page = store.letters(stream, key, cursor, limit).await?;
+                let rows = page.rows.iter().map(|row| F::from(LetterRow::of(row))).collect();
+                Ok(ListPage { rows, cursor: page.cursor })
+            }
+            Self::Process(process) => {
+                let limit = limit.to_string();
+                let mut query = vec![("stream", stream), ("limit", &*limit)];
+                query.extend(key.map(|key| ("key", key)));
+                query.extend(cursor.map(|cursor| ("cursor", cursor)));
+                let answer: DeadPage<BoundedRows<F>> = process.get(&["dead"], &query, "dead")?;
+                check_cursor(
+                    process,
+                    ListPage { rows: answer.dead.0, cursor: answer.cursor },
+                    cursor,
+                )
+            }
+        }
+    }
+
+    /// Returns a dead letter; `None` if it does not exist or its id is invalid.
+    pub(crate) async fn letter<F: RowForm<LetterRow>>(
+        &self,
+        stream: &str,
+        key: &str,
+        id: &str,
+    ) -> Result<Option<F>, CommandError> {
+        match self {
+            Self::Store { store, .. } => {
+                let Some(id) = LetterId::parse(key, id) else { return Ok(None) };
+                let letter = store.letter(stream, &id).await?;
+                Ok(letter.map(|letter| LetterRow::of(&letter).into()))
+            }
+            Self::Process(process) => {
+                let query = [("stream", stream), ("key", key), ("id", id)];
+                let mut answer: DeadPage<BoundedRows<F>> =
+                    process.get(&["dead"], &query, "dead")?;
+                Ok(answer.dead.0.pop())
+            }
+        }
+    }
+
+    /// Returns whether another handler version resumes the keys that a failure has parked.
+    pub(crate) fn retries_on_new_version(&self, stream: &str) -> Result<bool, CommandError> {
+        match self {
+            Self::Store { loaded, .. } => {
+                let config = loaded.config.streams.get(stream);
+                Ok(config.is_none_or(|config| config.retry.on_new_version))
+            }
+            Self::Process(process) => {
+                let row = stream_row(process, stream)?;
+                Ok(row.and_then(|row| row.retry_on_new_version).unwrap_or(true))
+            }
+        }
+    }
+
+    /// Returns why the handler version of a stream is unavailable in the process; `None` if it is available, or if the
+    /// command reads the store, which does not contain this reason.
+    pub(crate) fn missing(&self, stream: &str) -> Result<Option<RowText>, CommandError> {
+        match self {
+            Self::Store { .. } => Ok(None),
+            Self::Process(process) => Ok(stream_row(process, stream)?.and_then(|row| row.missing)),
+        }
+    }
+
+    /// Returns the option that makes another command read from the same source.
+    pub(crate) fn option(&self) -> String {
+        match self {
+            Self::Store { loaded, .. } => loaded.config_option(),
+            Self::Process(process) => format!(" --admin {}", process.url()),
+        }
+    }
+}
+
+/// Requests the row of a stream from a process.
+fn stream_row(process: &AdminClient, stream: &str) -> Result<Option<StreamRow>, CommandError> {
+    let page: StreamsPage = process.get(&["streams"], &[], "streams")?;
+    Ok(page.streams.0.into_iter().find(|row| row.stream.raw() == stream))
+}
+
+/// Returns an error for a page whose cursor leads to the page itself.
+fn check_cursor<F>(
+    process: &AdminClient,
+    page: ListPage<F>,
+    behind: Option<&str>,
+) -> Result<ListPage<F>, CommandError> {
+    if page.cursor.is_some() && page.cursor.as_deref() == behind {
+        return Err(process.unexpected_server("the cursor of a page leads to the page itself"));
+    }
+    Ok(page)
+}

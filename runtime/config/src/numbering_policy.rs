@@ -1,0 +1,138 @@
+//! Determines the numbering policy of messages that pass through the store: their destination, and how the
+//! store numbers and limits them. All publishers to one destination must use the same rules, so no other module
+//! may define them.
+
+use crate::{
+    Config, ConfigError, FileOrStdio, LoadedConfig, ReplaySource, ResourceName, SinkConfig,
+    SourceConfig, StreamConfig,
+};
+use ordain_store::{Destination, DestinationRules, NumberingSettings};
+use ordain_util::canonical_path::canonical_path;
+
+/// The numbering policy of messages that pass through the store: their destination and its rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NumberingPolicy {
+    /// The destination.
+    pub destination: Destination,
+    /// How the store numbers and limits the messages.
+    pub rules: DestinationRules,
+    /// Number of partitions of the destination stream; 1 for other destinations.
+    pub partitions: u32,
+}
+
+impl NumberingPolicy {
+    /// Exclusive upper bound of sequences from a producer: stores count exactly up to here, with room to
+    /// continue the count.
+    const SEQUENCE_LIMIT: u64 = 1 << 51;
+
+    /// Returns an error text if a producer's sequence is out of range.
+    pub fn sequence_error(first: u64, sequence: u64) -> Option<String> {
+        let right = first..Self::SEQUENCE_LIMIT;
+        (!right.contains(&sequence)).then(|| {
+            format!(
+                "sequence {sequence} is out of range: it must be from {first} (`first`) to {}",
+                right.end - 1
+            )
+        })
+    }
+
+    /// Returns the numbering policy of a sink; `None` if its messages do not pass through the store.
+    pub fn for_sink(
+        config: &Config,
+        name: &ResourceName,
+        sink: &SinkConfig,
+        shards: u32,
+    ) -> Option<Self> {
+        match sink {
+            SinkConfig::Amqp(sink) if sink.sequenced => {
+                Some(Self::to_exchange(config, &sink.exchange.0))
+            }
+            SinkConfig::Stream(sink) => {
+                let stream = config.streams.get(&sink.stream)?;
+                Self::to_stream(&sink.stream, stream, sink.sequenced, shards)
+            }
+            SinkConfig::File(sink) if sink.sequenced => {
+                let name = match &sink.path {
+                    // Several sinks may write to standard output, and each counts its own numbers.
+                    FileOrStdio::Stdio => format!("-{name}").into(),
+                    FileOrStdio::File(path) => canonical_path(path).display().to_string().into(),
+                };
+                Some(Self::numbered(Destination::File(name), NumberingSettings::default()))
+            }
+            SinkConfig::Amqp(_) | SinkConfig::File(_) => None,
+        }
+    }
+
+    /// Returns the destination under which the store keeps a stream's events for replay; `None` if the store
+    /// does not keep them or is not one of the stream's replay sources.
+    pub fn replay_log(name: &ResourceName, stream: &StreamConfig) -> Option<Destination> {
+        if !stream.gap.replay.contains(&ReplaySource::Store) {
+            return None;
+        }
+        match &stream.source {
+            SourceConfig::Amqp(source) => {
+                Some(Destination::Exchange(source.exchange.as_ref()?.0.as_str().into()))
+            }
+            SourceConfig::Stream(_) | SourceConfig::Http(_) => {
+                Some(Destination::Stream(name.shared()))
+            }
+            SourceConfig::File(_) => None,
+        }
+    }
+
+    /// Returns the numbering policy of an exchange, with the settings of the streams that read the exchange.
+    pub fn to_exchange(config: &Config, exchange: &str) -> Self {
+        let numbers = config.exchange_readers(exchange).next().map(|(_, stream)| numbers(stream));
+        Self::numbered(Destination::Exchange(exchange.into()), numbers.unwrap_or_default())
+    }
+
+    /// Returns the numbering policy of events that producers publish to an exchange. The streams that read the
+    /// exchange must have the same settings for numbering.
+    pub fn for_producers(loaded: &LoadedConfig, exchange: &str) -> Result<Self, ConfigError> {
+        if let Some((name, setting, other)) = loaded.config.numbering_conflict(exchange) {
+            let message = format!(
+                "must be as in [streams.{other}] to accept events there: both streams read the exchange \
+                 {exchange}, whose keys are counted once"
+            );
+            return Err(loaded.setting_error(&format!("streams.{name}.{setting}"), message));
+        }
+        Ok(Self::to_exchange(&loaded.config, exchange))
+    }
+
+    /// Returns the numbering policy of a stream that reads its events from the store; `None` for other sources.
+    pub fn to_stream(
+        name: &ResourceName,
+        stream: &StreamConfig,
+        is_numbered: bool,
+        shards: u32,
+    ) -> Option<Self> {
+        // The limit of the whole queue, divided among the shards.
+        let queue = stream.source.queue_limit()?.div_ceil(u64::from(shards.max(1)));
+        let numbers = is_numbered.then(|| numbers(stream));
+        Some(Self {
+            destination: Destination::Stream(name.shared()),
+            rules: DestinationRules { numbering: numbers, queue_limit: Some(queue) },
+            partitions: stream.source.partitions(),
+        })
+    }
+
+    fn numbered(to: Destination, numbers: NumberingSettings) -> Self {
+        Self {
+            destination: to,
+            rules: DestinationRules { numbering: Some(numbers), queue_limit: None },
+            partitions: 1,
+        }
+    }
+}
+
+/// Returns how the keys of a stream are numbered.
+fn numbers(stream: &StreamConfig) -> NumberingSettings {
+    let key_ttl = stream.key_ttl.0.map_or(u64::MAX, |ttl| ttl.0);
+    NumberingSettings {
+        first: stream.first,
+        // Events of a forgotten key must not be replayed to a new key of the same name.
+        retain: stream.retain.0.min(stream.complete_ttl.0).min(key_ttl),
+        retain_events: stream.retain_events,
+        complete_ttl: stream.complete_ttl.0,
+    }
+}

@@ -1,0 +1,203 @@
+//! The cold state of a lane: fields that most lanes do not need (all lanes need them if `gap.tail`
+//! is set). They are stored apart from the lane: with a hundred thousand lanes, the time per event
+//! depends mainly on how much memory the event touches.
+
+use std::ops::{Deref, RangeInclusive};
+
+use super::gap::LaneGap;
+use super::lane::{SpillCheck, StoredRevision};
+use crate::event::DeliveryNumber;
+use crate::key_record::SpillExtent;
+
+/// The optional cold state. Reading an absent state returns empty values.
+#[derive(Debug, Default)]
+pub(super) struct ColdState(Option<Box<ColdFields>>);
+
+#[derive(Debug)]
+pub(super) struct ColdFields {
+    /// Deliveries of repeats that wait for their original event.
+    pub(super) repeats: Vec<(u64, DeliveryNumber)>,
+    /// Deliveries that may be repeats of events in `stored_only`. The store compares them.
+    pub(super) checks: Vec<SpillCheck>,
+    /// The events that only the store's spill area has.
+    pub(super) stored_only: SpillExtent,
+    /// The stored fields of the record once the commit in flight is applied.
+    pub(super) revision: StoredRevision,
+    /// The read of spilled events in progress.
+    pub(super) page: Option<u64>,
+    /// The reason why the spilled events cannot be read. The lane breaks when its executed events
+    /// are written.
+    pub(super) unreadable: Option<String>,
+    /// The request to a replay source in progress.
+    pub(super) replay: Option<u64>,
+    /// The event (sequence and content) that trapped once. It is tried once more, on a fresh
+    /// instance.
+    pub(super) trapped: Option<(u64, u64)>,
+    pub(super) retry_at: Option<u64>,
+    /// The number of the rollout under which the key was executed, if this instance does not know
+    /// that rollout yet.
+    pub(super) newer_rollout: Option<u64>,
+    /// The time to load the key record again, because another partition had the key or may have it
+    /// now.
+    pub(super) reload_at: Option<u64>,
+    /// The time to request a lost last event.
+    pub(super) tail_at: Option<u64>,
+    pub(super) gap: Option<LaneGap>,
+    /// The sequences that every round of the gap has requested.
+    pub(super) requested: Vec<RangeInclusive<u64>>,
+    /// The time, from the store, of the next round for a gap found now.
+    pub(super) gap_due: Option<u64>,
+    /// The earliest entry in the timers.
+    pub(super) timer_at: Option<u64>,
+}
+
+const EMPTY: ColdFields = ColdFields {
+    repeats: Vec::new(),
+    checks: Vec::new(),
+    stored_only: SpillExtent { count: 0, first: 0, last: 0 },
+    revision: StoredRevision::NEW,
+    page: None,
+    unreadable: None,
+    replay: None,
+    trapped: None,
+    retry_at: None,
+    newer_rollout: None,
+    reload_at: None,
+    tail_at: None,
+    gap: None,
+    requested: Vec::new(),
+    gap_due: None,
+    timer_at: None,
+};
+
+static SHARED_EMPTY: ColdFields = EMPTY;
+
+impl ColdState {
+    /// Returns whether the cold state is allocated.
+    pub(super) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Returns the cold state if it is allocated, for removals that need no allocation.
+    pub(super) fn get_mut(&mut self) -> Option<&mut ColdFields> {
+        self.0.as_deref_mut()
+    }
+
+    /// Returns the cold state, and allocates it if necessary.
+    pub(super) fn get_or_init(&mut self) -> &mut ColdFields {
+        self.0.get_or_insert_with(|| Box::new(EMPTY))
+    }
+
+    pub(super) fn take_checks(&mut self) -> Vec<SpillCheck> {
+        self.get_mut().map(|parts| std::mem::take(&mut parts.checks)).unwrap_or_default()
+    }
+
+    pub(super) fn gap_mut(&mut self) -> Option<&mut LaneGap> {
+        self.get_mut()?.gap.as_mut()
+    }
+
+    /// Returns the memory of the cold state, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        let asked =
+            |parts: &ColdFields| parts.requested.capacity() * size_of::<RangeInclusive<u64>>();
+        self.0.as_deref().map_or(0, |parts| size_of::<ColdFields>() + asked(parts))
+    }
+
+    /// Frees the cold state if it is empty.
+    pub(super) fn release(&mut self) {
+        if self.0.as_deref().is_some_and(ColdFields::is_empty) {
+            self.0 = None;
+        }
+    }
+}
+
+impl ColdFields {
+    /// Removes the gap.
+    pub(super) fn forget_gap(&mut self) {
+        (self.gap, self.requested) = (None, Vec::new());
+    }
+
+    fn is_empty(&self) -> bool {
+        let Self {
+            repeats,
+            checks,
+            stored_only: rest,
+            revision: known,
+            page,
+            unreadable,
+            replay,
+            trapped: again,
+            retry_at,
+            newer_rollout: newer,
+            reload_at,
+            tail_at,
+            gap,
+            // Meaningless without a gap.
+            requested: _,
+            gap_due,
+            timer_at: timer,
+        } = self;
+        let numbers = [page, replay, retry_at, newer, reload_at, tail_at, gap_due, timer];
+        numbers.iter().all(|number| number.is_none())
+            && again.is_none()
+            && gap.is_none()
+            && unreadable.is_none()
+            && repeats.is_empty()
+            && checks.is_empty()
+            && rest.count == 0
+            && *known == StoredRevision::NEW
+    }
+}
+
+impl Deref for ColdState {
+    type Target = ColdFields;
+
+    fn deref(&self) -> &ColdFields {
+        self.0.as_deref().unwrap_or(&SHARED_EMPTY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key_record::{KeyRecord, KeyStatus};
+
+    type ColdChange = fn(&mut ColdFields);
+
+    #[test]
+    fn cold_state_is_kept_while_it_is_not_empty() {
+        let mut rare = ColdState::default();
+        rare.release();
+        assert!(!rare.is_some() && rare.memory() == 0);
+        let job = KeyRecord { attempts: 1, status: KeyStatus::Retrying, ..KeyRecord::new(1, 0) };
+        let known = StoredRevision::of(&job);
+        let changes: [(ColdChange, ColdChange); 12] = [
+            (|parts| parts.repeats.push((1, 2)), |parts| parts.repeats.clear()),
+            (|parts| parts.stored_only.add(3), |parts| parts.stored_only = SpillExtent::default()),
+            (|parts| parts.page = Some(0), |parts| parts.page = None),
+            (|parts| parts.unreadable = Some(String::new()), |parts| parts.unreadable = None),
+            (|parts| parts.replay = Some(0), |parts| parts.replay = None),
+            (|parts| parts.trapped = Some((0, 0)), |parts| parts.trapped = None),
+            (|parts| parts.retry_at = Some(0), |parts| parts.retry_at = None),
+            (|parts| parts.newer_rollout = Some(0), |parts| parts.newer_rollout = None),
+            (|parts| parts.reload_at = Some(0), |parts| parts.reload_at = None),
+            (|parts| parts.tail_at = Some(0), |parts| parts.tail_at = None),
+            (|parts| parts.gap_due = Some(0), |parts| parts.gap_due = None),
+            (|parts| parts.timer_at = Some(0), |parts| parts.timer_at = None),
+        ];
+        for (number, (set, clear)) in changes.into_iter().enumerate() {
+            set(rare.get_or_init());
+            rare.release();
+            assert!(rare.is_some(), "change {number} was lost");
+            clear(rare.get_or_init());
+            rare.release();
+            assert!(!rare.is_some(), "change {number} stays");
+        }
+        rare.get_or_init().revision = known;
+        rare.release();
+        assert_eq!(rare.revision, known);
+        // The shared empty state is never written to.
+        assert_eq!(ColdState::default().revision, StoredRevision::NEW);
+        assert!(ColdState::default().repeats.is_empty());
+    }
+}

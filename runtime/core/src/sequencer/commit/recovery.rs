@@ -1,0 +1,264 @@
+//! Recovers commits that the store has lost, from the batches that memory keeps.
+//!
+//! A store that went back in time under its owner's claim has lost the latest commits. The
+//! sequencer sends the same batches again, in order and under their numbers. It omits the writes
+//! that were refused, and sets the times of the first commit, so that no message gets another id.
+//! If a batch does not apply as before, the store differs from the state that the batches were made
+//! for, and the ownership ends.
+//!
+//! The reply to a commit reveals the loss. After a broken connection to the store, the reply to a
+//! query for the newest commit also reveals it. Data that the sequencer read earlier may be older
+//! than the recovered commits, and nothing reveals that: spilling an event again does not change
+//! `next`. The sequencer therefore undoes everything that may depend on such data. It replaces the
+//! batch in flight by a void batch, and then loads the lanes of the shard again. The writes of the
+//! void batch have a condition that never holds, and its letters go into the next batch. Original
+//! and void batch have the same number. An earlier sending of the original may still arrive; the
+//! reply then shows which of the two the store applied.
+//!
+//! One case remains: an earlier sending of the original, made after the store went back, arrives
+//! between the last recovered commit and the void batch. The store then applies the original, and
+//! its effects count: its letters are in the store's outbox, and no later batch would put them
+//! there.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::InFlightBatch;
+use crate::effect::{Effect, StopReason};
+use crate::event::Message;
+use crate::key_record::{AppliedCommit, Batch, KeyRecord, KeyWrite, StateUpdate, WriteCondition};
+use crate::letter::{DeadLetter, LetterContent};
+use crate::sequencer::Sequencer;
+use crate::sequencer::letters::OrphanLetter;
+
+/// The latest commits of a shard, the newest last, without a hole.
+#[derive(Debug, Default)]
+pub(super) struct CommitHistory {
+    commits: VecDeque<KeptCommit>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct KeptCommit {
+    batch: Arc<Batch>,
+    applied: AppliedCommit,
+    bytes: usize,
+}
+
+impl KeptCommit {
+    /// Returns the applied part of the commit, as a batch.
+    fn as_applied(&self) -> Batch {
+        let Self { batch, applied, .. } = self;
+        let refused =
+            |at: &usize| applied.refused.binary_search_by_key(at, |refused| refused.0).is_ok();
+        let writes = batch.writes.iter().enumerate().filter(|(at, _)| !refused(at));
+        let mut writes: Vec<KeyWrite> = writes.map(|(_, write)| write.clone()).collect();
+        for write in &mut writes {
+            write.record.fill_times(applied.time);
+        }
+        Batch { writes, letters: batch.letters.clone(), ..**batch }
+    }
+}
+
+/// Returns a batch whose writes never apply, without letters. It has one extra write, for a key
+/// that no event has. The refusal of this write shows that the void batch was applied, not an
+/// earlier sending.
+fn void_batch(batch: &Batch) -> Batch {
+    let mut writes = batch.writes.clone();
+    writes.push(KeyWrite {
+        key: "".into(),
+        condition: WriteCondition::Absent,
+        record: KeyRecord::new(0, 0),
+        state: StateUpdate::Keep,
+        messages: Vec::new(),
+        letters: Vec::new(),
+        removed_letters: Vec::new(),
+        spill: Vec::new(),
+        ids: SmallVec::new(),
+        due_in: None,
+        expire_in: None,
+    });
+    for write in &mut writes {
+        // No `next` reaches this value, which is after the last possible sequence.
+        write.condition = WriteCondition::Next(u64::MAX);
+    }
+    Batch { writes, letters: Vec::new(), ..*batch }
+}
+
+impl InFlightBatch {
+    /// Returns the letters to the queue for the next batch, if the void batch was applied.
+    pub(super) fn return_letters(
+        &mut self,
+        applied: &AppliedCommit,
+        letters: &mut VecDeque<OrphanLetter>,
+    ) {
+        if applied.refused.last().is_none_or(|refused| refused.0 != self.batch.writes.len()) {
+            return;
+        }
+        let own = self.batch.letters.iter().cloned().zip(self.letters.drain(..));
+        for (letter, delivery) in own.rev() {
+            self.bytes -= letter.memory();
+            letters.push_front(OrphanLetter { letter, delivery });
+        }
+        let writes = self.batch.writes.clone();
+        self.batch = Arc::new(Batch { writes, letters: Vec::new(), ..*self.batch });
+    }
+}
+
+/// Returns the memory cost of a batch, in bytes.
+fn batch_memory(batch: &Batch) -> usize {
+    let write = |write: &KeyWrite| {
+        let messages = write.messages.iter().map(|emitted| &emitted.message);
+        size_of::<KeyWrite>()
+            + 4 * write.record.digests.iter().len()
+            + write.state.memory()
+            + messages.map(Message::memory).sum::<usize>()
+            + write.letters.iter().map(DeadLetter::memory).sum::<usize>()
+            + write.spill.iter().map(|(_, event)| event.memory()).sum::<usize>()
+    };
+    size_of::<KeptCommit>()
+        + size_of::<Batch>()
+        + batch.writes.iter().map(write).sum::<usize>()
+        + batch.letters.iter().map(DeadLetter::memory).sum::<usize>()
+}
+
+impl Sequencer {
+    /// Keeps a commit in case the store loses it, together with the previous commits that fit.
+    /// Beyond `keep_bytes`, the shard with the most bytes drops its oldest commit, because a commit
+    /// without its predecessors is useless. A shard that is recovering commits drops none.
+    pub(super) fn retain_commit(&mut self, batch: &Arc<Batch>, applied: &AppliedCommit) {
+        if self.settings.commit_history_bytes == 0 {
+            return;
+        }
+        let bytes = batch_memory(batch);
+        let kept = &mut self.shards[batch.shard as usize].history;
+        kept.bytes += bytes;
+        kept.commits.push_back(KeptCommit {
+            batch: Arc::clone(batch),
+            applied: applied.clone(),
+            bytes,
+        });
+        self.memory += bytes;
+        self.history_bytes += bytes;
+        while self.history_bytes > self.settings.commit_history_bytes
+            && let shards = self.shards.iter_mut().filter(|shard| !shard.is_recovering())
+            && let Some(most) = shards.max_by_key(|shard| shard.history.bytes)
+            && let Some(commit) = most.history.commits.pop_front()
+        {
+            most.history.bytes -= commit.bytes;
+            self.memory -= commit.bytes;
+            self.history_bytes -= commit.bytes;
+        }
+    }
+
+    /// Marks all shards as in doubt: the store was unreachable, or another server is its master
+    /// now.
+    pub(in super::super) fn doubt_all_shards(&mut self) {
+        for shard in &mut self.shards {
+            shard.in_doubt = true;
+        }
+    }
+
+    /// Queries the last commit of a shard in doubt by an empty commit, unless the reply to a batch
+    /// in flight will reveal it. A shard without commits needs the query too: it may have lost its
+    /// claim.
+    pub(super) fn query_if_in_doubt(&mut self, shard: usize) {
+        let state = &mut self.shards[shard];
+        if !std::mem::take(&mut state.in_doubt) {
+            return;
+        }
+        state.query_sent = true;
+        if state.sending.is_empty() {
+            let batch = self.new_batch(shard);
+            self.send(batch, Vec::new(), Vec::new(), 0);
+        }
+    }
+
+    /// Recovers lost commits, because the store differs from this owner's last commit. `last` is
+    /// the number of the last commit in the store; `None` if another owner made that commit.
+    pub(super) fn recover_commits(&mut self, shard: u32, found: &str, last: Option<u64>) {
+        let state = &mut self.shards[shard as usize];
+        let newest = state.number - u64::from(state.in_flight.is_some());
+        let first = last.map_or(u64::MAX, |last| last.saturating_add(1));
+        let oldest = state.history.commits.front().map_or(newest + 1, |commit| commit.batch.number);
+        if first > newest {
+            return self.stop_rolled_back(shard, found);
+        }
+        if first < oldest {
+            let found = format!(
+                "{found}: commits {first} to {newest} are lost, and memory keeps only \
+                 those from {oldest} on"
+            );
+            return self.stop_rolled_back(shard, &found);
+        }
+        let missing = state.history.commits.iter().filter(|commit| commit.batch.number >= first);
+        state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
+        if let Some(flight) = &state.in_flight {
+            state.sending.push_back(Arc::new(void_batch(&flight.batch)));
+        }
+        state.tries = 0;
+        state.rolled_back = true;
+        self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
+    }
+
+    fn stop_rolled_back(&mut self, shard: u32, found: &str) {
+        let state = &self.shards[shard as usize];
+        let newest = state.number - u64::from(state.in_flight.is_some());
+        let detail = format!("this owner's last commit was number {newest}, but {found}");
+        self.stop(StopReason::RolledBack { shard, detail });
+    }
+
+    /// Handles the reply to a repeated commit: the store has the commit again, or never lost it.
+    pub(super) fn recommitted(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
+        let state = &mut self.shards[batch.shard as usize];
+        let number = batch.number;
+        let commit = state.history.commits.iter_mut().rfind(|commit| commit.batch.number == number);
+        let Some(commit) = commit.filter(|commit| commit.applied != applied) else { return };
+        if !applied.refused.is_empty() {
+            let found =
+                format!("commit {number} cannot be repeated, because its keys have changed");
+            return self.stop_rolled_back(batch.shard, &found);
+        }
+        commit.batch = batch;
+        commit.applied = applied;
+        self.stats.recommitted += 1;
+    }
+
+    /// Discards the data read from a shard before all of its commits were recovered.
+    pub(super) fn discard_reads(&mut self, shard: u32) {
+        if fault!(self, TrustOldReads) {
+            return;
+        }
+        for index in self.lanes.indices() {
+            let lane = &self.lanes[index];
+            let ours = lane.shard == shard;
+            if ours && lane.durable() {
+                self.evict(index);
+            } else if ours {
+                self.restart_lane(index);
+            }
+        }
+        let letters = std::mem::take(&mut self.shards[shard as usize].letters);
+        for OrphanLetter { letter, delivery } in letters {
+            // The lane decides about the event again. An event without a delivery will be read
+            // again in any case. If no lane is free, the letter stays, although its reason may no
+            // longer hold.
+            if let LetterContent::Event(event) = &letter.content
+                && self.invalid_event_letter(event).is_none()
+                && (delivery == 0 || self.ensure_loaded(&letter.id.key))
+            {
+                self.memory -= letter.memory();
+                if let Some(index) = self.lanes.find(&letter.id.key).filter(|_| delivery != 0) {
+                    self.window.assign_lane(delivery, index);
+                    self.defer(index, delivery, Arc::clone(event));
+                    self.lanes[index].deferred.sort_by_key(|arrival| arrival.delivery);
+                }
+            } else {
+                self.shards[shard as usize].letters.push_back(OrphanLetter { letter, delivery });
+            }
+        }
+        self.due.schedule(self.now);
+    }
+}

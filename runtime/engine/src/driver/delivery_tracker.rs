@@ -1,0 +1,303 @@
+//! Tracks the unacknowledged deliveries of a source, and the checkpoint of the acknowledged deliveries.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use ordain_core::DeliveryNumber;
+use tokio::sync::watch;
+
+use ordain_cloudevents::{AckProgress, FilePosition, ReadFingerprint};
+use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
+use ordain_store::Mark;
+use ordain_store::checkpoint::Checkpoint;
+
+/// Longest time between two checkpoints while there are new acknowledgements.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The deliveries of a source, from the first unacknowledged one on.
+pub(super) struct DeliveryTracker {
+    /// The name of the checkpoint, if the source can resume.
+    checkpoint_name: Option<String>,
+    /// The channel of acknowledgements to a source that tracks them itself.
+    acknowledgements: Option<watch::Sender<AckProgress>>,
+    /// The epoch of the subscription from which deliveries arrive.
+    subscription_epoch: u64,
+    /// Number of deliveries over earlier connections.
+    earlier_deliveries: DeliveryNumber,
+    delivered: DeliveryNumber,
+    through: DeliveryNumber,
+    /// The end position of each delivery, if the source has a checkpoint.
+    positions: VecDeque<(DeliveryNumber, FilePosition)>,
+    acknowledged: Option<FilePosition>,
+    /// Fingerprints of the source's data at the end of each batch that is not before the last checkpoint.
+    fingerprints: VecDeque<ReadFingerprint>,
+    /// Number of acknowledgements since the last checkpoint.
+    unsaved: usize,
+    /// Number of acknowledgements that the checkpoint being written covers.
+    saving: Option<usize>,
+    /// `true` if the store may have lost the last checkpoint.
+    is_checkpoint_lost: bool,
+    /// Maximum number of deliveries that a crash may repeat.
+    limit: usize,
+    saved_at: Instant,
+}
+
+impl DeliveryTracker {
+    /// Creates a tracker. `prefetch` is the maximum number of unacknowledged deliveries.
+    pub(super) fn new(
+        name: Option<String>,
+        acknowledgements: Option<watch::Sender<AckProgress>>,
+        prefetch: usize,
+    ) -> Self {
+        Self {
+            checkpoint_name: name,
+            acknowledgements,
+            subscription_epoch: 0,
+            earlier_deliveries: 0,
+            delivered: 0,
+            through: 0,
+            positions: VecDeque::new(),
+            acknowledged: None,
+            fingerprints: VecDeque::new(),
+            unsaved: 0,
+            saving: None,
+            is_checkpoint_lost: false,
+            limit: prefetch + CHECKPOINT_INTERVAL_EVENTS,
+            saved_at: Instant::now(),
+        }
+    }
+
+    /// Records the fingerprint at the end of a batch, before the batch's deliveries are added.
+    pub(super) fn record_fingerprint(&mut self, fingerprint: Option<ReadFingerprint>) {
+        self.fingerprints.extend(fingerprint);
+    }
+
+    /// Switches to another subscription if `generation`, its epoch, is new. Returns whether it is. Unacknowledged
+    /// deliveries of the previous subscription arrive again.
+    pub(super) fn switch_subscription(&mut self, generation: u64) -> bool {
+        let is_new = generation != self.subscription_epoch;
+        if is_new {
+            self.subscription_epoch = generation;
+            self.earlier_deliveries = self.delivered;
+            self.through = self.delivered;
+            self.positions.clear();
+        }
+        is_new
+    }
+
+    /// Adds a delivery that ends at `position`, and returns its number.
+    pub(super) fn add(&mut self, position: FilePosition) -> DeliveryNumber {
+        self.delivered += 1;
+        if self.checkpoint_name.is_some() {
+            self.positions.push_back((self.delivered, position));
+        }
+        self.delivered
+    }
+
+    /// Acknowledges the deliveries through a number.
+    pub(super) fn acknowledge(&mut self, through: DeliveryNumber) {
+        self.through = through;
+        if let Some(acknowledgements) = &self.acknowledgements {
+            let generation = self.subscription_epoch;
+            let through = through - self.earlier_deliveries;
+            acknowledgements.send_replace(AckProgress { subscription_epoch: generation, through });
+        }
+        while let Some((_, position)) =
+            self.positions.pop_front_if(|(delivery, _)| *delivery <= through)
+        {
+            self.acknowledged = Some(position);
+            self.unsaved += 1;
+        }
+    }
+
+    /// Returns whether another delivery may be taken.
+    pub(super) fn has_room(&self) -> bool {
+        let repeats = self.positions.len() + self.unsaved + self.saving.unwrap_or(0);
+        self.checkpoint_name.is_none() || repeats < self.limit
+    }
+
+    /// Returns whether all deliveries are acknowledged.
+    pub(super) fn is_empty(&self) -> bool {
+        self.through == self.delivered
+    }
+
+    /// Returns whether a newer checkpoint than the last one could be written.
+    pub(super) fn needs_checkpoint(&self) -> bool {
+        self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
+    }
+
+    /// Returns the latest time of the next checkpoint.
+    pub(super) fn next_checkpoint_at(&self) -> Option<Instant> {
+        (self.needs_checkpoint() && self.saving.is_none())
+            .then(|| self.saved_at + CHECKPOINT_INTERVAL)
+    }
+
+    /// Returns whether a checkpoint is due now.
+    pub(super) fn is_checkpoint_due(&self) -> bool {
+        // At half of the limit, so that deliveries continue while the checkpoint is written.
+        let due_at = self.next_checkpoint_at();
+        due_at.is_some_and(|at| {
+            self.unsaved >= CHECKPOINT_INTERVAL_EVENTS / 2 || at <= Instant::now()
+        })
+    }
+
+    /// Makes the next checkpoint due at once.
+    pub(super) fn make_checkpoint_due(&mut self) {
+        let now = Instant::now();
+        self.saved_at = now.checked_sub(CHECKPOINT_INTERVAL).unwrap_or(now);
+    }
+
+    /// Returns the checkpoint of all acknowledged deliveries in its stored form. `commits` returns the last durable
+    /// commit of each shard. The checkpoint counts as being written until [`Self::record_checkpoint`].
+    pub(super) fn begin_checkpoint(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
+        self.saved_at = Instant::now();
+        let unsaved = std::mem::take(&mut self.unsaved);
+        let name = self.checkpoint_name.as_ref()?;
+        let position = self.acknowledged?;
+        while self.fingerprints.pop_front_if(|print| print.end() < position.offset).is_some() {}
+        let checkpoint = Checkpoint::new(position, *self.fingerprints.front()?, commits());
+        self.saving = Some(unsaved);
+        self.is_checkpoint_lost = false;
+        Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
+    }
+
+    /// Records that the checkpoint was written.
+    pub(super) fn record_checkpoint(&mut self) {
+        self.saving = None;
+    }
+
+    /// Records that the checkpoint was not written.
+    pub(super) fn record_failed_checkpoint(&mut self) {
+        self.unsaved += self.saving.take().unwrap_or(0);
+        self.is_checkpoint_lost = true;
+    }
+
+    /// Makes another checkpoint due, because the store may have gone back to an earlier one.
+    pub(super) fn invalidate_checkpoint(&mut self) {
+        self.is_checkpoint_lost = self.checkpoint_name.is_some() && self.acknowledged.is_some();
+    }
+
+    /// Returns whether a checkpoint is being written.
+    pub(super) fn is_writing_checkpoint(&self) -> bool {
+        self.saving.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ordain_util::tail_fingerprint::TailFingerprint;
+    use std::fs::File;
+    use std::io::Write;
+
+    fn file(text: &[u8]) -> File {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(text).expect("written");
+        file
+    }
+
+    /// Returns the offset at which a file with this text would be resumed.
+    fn resume(tracker: &mut DeliveryTracker, text: &[u8]) -> Option<u64> {
+        let mark = tracker.begin_checkpoint(Vec::new).expect("a checkpoint");
+        let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");
+        checkpoint.resume(&file(text)).expect("compared").map(|position| position.offset)
+    }
+
+    #[test]
+    fn checkpoint_within_a_batch_verifies_the_whole_batch() {
+        let text = b"one\ntwo\nthree\nfour\n";
+        let mut tracker = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
+        for ends in [&[4, 8, 14][..], &[19]] {
+            let read = &text[..ends[ends.len() - 1]];
+            tracker.record_fingerprint(Some(ReadFingerprint::new(
+                text,
+                &TailFingerprint::new(read.len() as u64, read),
+            )));
+            for (line, offset) in (1..).zip(ends) {
+                tracker.add(FilePosition { offset: *offset as u64, line });
+            }
+        }
+        assert!(tracker.begin_checkpoint(Vec::new).is_none(), "nothing is acknowledged");
+
+        tracker.acknowledge(1);
+        assert_eq!(resume(&mut tracker, &text[..14]), Some(4));
+        assert_eq!(
+            resume(&mut tracker, b"one\ntwo\nTHREE\n"),
+            None,
+            "a line before the end of the batch has changed"
+        );
+        tracker.acknowledge(3);
+        assert_eq!(
+            resume(&mut tracker, &text[..14]),
+            Some(14),
+            "nothing of the second batch is acknowledged"
+        );
+        tracker.acknowledge(4);
+        assert_eq!(resume(&mut tracker, text), Some(19));
+        assert_eq!(resume(&mut tracker, text), Some(19), "the last one can be saved again");
+        assert!(tracker.is_empty() && !tracker.is_checkpoint_due());
+    }
+
+    #[test]
+    fn deliveries_stop_at_the_number_that_a_crash_may_repeat() {
+        let mut tracker = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
+        let take_all = |tracker: &mut DeliveryTracker| {
+            let before = tracker.delivered;
+            while tracker.has_room() {
+                let line = tracker.delivered + 1;
+                tracker.add(FilePosition { offset: line, line });
+            }
+            tracker.delivered - before
+        };
+        let repeats = 10 + CHECKPOINT_INTERVAL_EVENTS as u64;
+        assert_eq!(take_all(&mut tracker), repeats);
+        tracker.record_fingerprint(Some(ReadFingerprint::new(
+            b"",
+            &TailFingerprint::new(10 * repeats, b""),
+        )));
+        tracker.acknowledge(repeats);
+        assert!(tracker.is_checkpoint_due() && !tracker.has_room());
+
+        assert!(tracker.begin_checkpoint(Vec::new).is_some());
+        assert!(
+            tracker.is_writing_checkpoint() && !tracker.is_checkpoint_due() && !tracker.has_room(),
+            "the checkpoint is not durable"
+        );
+        tracker.record_checkpoint();
+        assert_eq!(take_all(&mut tracker), repeats);
+    }
+
+    #[test]
+    fn checkpoint_that_may_be_lost_is_written_again() {
+        let mut tracker = DeliveryTracker::new(Some("source/cases/events".to_owned()), None, 10);
+        tracker.invalidate_checkpoint();
+        assert!(tracker.next_checkpoint_at().is_none(), "nothing is acknowledged yet");
+        tracker.record_fingerprint(Some(ReadFingerprint::new(b"", &TailFingerprint::new(10, b""))));
+        tracker.add(FilePosition { offset: 1, line: 1 });
+        tracker.acknowledge(1);
+        let first = tracker.begin_checkpoint(Vec::new).expect("a checkpoint");
+        assert!(tracker.next_checkpoint_at().is_none(), "the checkpoint is being written");
+        tracker.invalidate_checkpoint();
+        tracker.record_checkpoint();
+        assert!(tracker.next_checkpoint_at().is_some());
+        assert_eq!(tracker.begin_checkpoint(Vec::new).expect("a checkpoint").value, first.value);
+        tracker.record_failed_checkpoint();
+        assert!(tracker.next_checkpoint_at().is_some());
+        assert_eq!(tracker.begin_checkpoint(Vec::new).expect("a checkpoint").value, first.value);
+        tracker.record_checkpoint();
+        assert!(tracker.next_checkpoint_at().is_none());
+    }
+
+    #[test]
+    fn source_without_checkpoint_is_never_held_back() {
+        let mut tracker = DeliveryTracker::new(None, None, 10);
+        for line in 1..=10_000 {
+            assert!(tracker.has_room());
+            tracker.add(FilePosition { offset: line, line });
+            tracker.acknowledge(line);
+            assert!(
+                tracker.begin_checkpoint(Vec::new).is_none() && !tracker.is_writing_checkpoint()
+            );
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Finds the keys that a failure has parked under another handler version, so that this version retries them. The
+//! sequencer finds keys in memory itself; this module finds the keys in the store.
+//!
+//! The sequencer decides what happens to each key. The search therefore repeats until the store shows no such key.
+//! The search then records the number of the rollout, and no start searches again before the next rollout.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ordain_core::{Key, KeyRecord, KeyStatus, Rollout};
+use tokio::sync::{Semaphore, mpsc};
+
+use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok};
+use ordain_util::backoff::Backoff;
+
+/// Keys in one page.
+const KEY_PAGE_LIMIT: usize = 256;
+/// Number of key records that the search reads in one step, and the pause after a step as a multiple of the step's
+/// duration. During the pause, the store is free for other requests.
+const KEY_RECORDS_PER_STEP: usize = 1_000;
+const PAUSE_FACTOR: u32 = 3;
+/// Limits the searches of this process to one at a time.
+static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
+/// Maximum number of keys that wait for room in the sequencer.
+pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
+/// Delays before the next pass: long enough for the commits of the last keys, and doubled each time, because a pass
+/// reads all keys of the stream.
+const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
+/// The longest delay between passes, and between the pages of a pass.
+const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
+/// Maximum number of passes. One pass finds the keys and the next finds none; a key that is still parked after half a
+/// minute cannot be read or written.
+const PASS_LIMIT: u32 = 16;
+
+/// The stream of keys that the sequencer must check.
+pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
+
+impl ParkedSearch {
+    /// Starts the search, if a rollout is given.
+    pub(super) fn start(
+        store: &Arc<dyn Store>,
+        partition: &Partition,
+        rollout: Option<&Rollout>,
+    ) -> Self {
+        Self(rollout.cloned().map(|rollout| {
+            let (pages, keys) = mpsc::channel(1);
+            let store = Arc::clone(store);
+            let partition = partition.clone();
+            tokio::spawn(ParkedSearchTask { store, partition, rollout, pages }.run());
+            keys
+        }))
+    }
+
+    /// Returns whether the search has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Returns the next keys; an empty page ends the search. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Vec<Key> {
+        let Some(keys) = &mut self.0 else { return std::future::pending().await };
+        let page = keys.recv().await;
+        if page.is_none() {
+            self.0 = None;
+        }
+        page.unwrap_or_default()
+    }
+}
+
+struct ParkedSearchTask {
+    store: Arc<dyn Store>,
+    partition: Partition,
+    rollout: Rollout,
+    pages: mpsc::Sender<Vec<Key>>,
+}
+
+impl ParkedSearchTask {
+    async fn run(self) {
+        let Partition { stream, number } = &self.partition;
+        let Rollout { number: generation, build } = &self.rollout;
+        let stream = &**stream;
+        let version = &*build.version;
+        let rollout_number = generation.to_string();
+        let name = format!("version/{stream}/{number}");
+        let mark = retry_until_ok("read of a mark", || self.store.mark(&name)).await;
+        if mark.as_deref() == Some(rollout_number.as_bytes()) {
+            return;
+        }
+        tracing::debug!(stream, version, "looking for keys that another version has parked");
+        let mut first = 0;
+        let mut backoff = PASS_BACKOFF;
+        for pass in 1..=PASS_LIMIT {
+            let began = Instant::now();
+            let Some(found) = self.run_pass().await else { return };
+            first = first.max(found);
+            if found == 0 {
+                if first > 0 {
+                    tracing::info!(
+                        stream,
+                        version,
+                        keys = first,
+                        "keys parked under another version are retried"
+                    );
+                }
+                if self.pages.is_closed() {
+                    // Another rollout has begun meanwhile.
+                    return;
+                }
+                let value = Bytes::copy_from_slice(rollout_number.as_bytes());
+                let mark = [Mark { name: name.clone(), value }];
+                return retry_until_ok("write of a mark", || self.store.put_marks(&mark)).await;
+            }
+            if pass < PASS_LIMIT {
+                let delay = backoff.next_delay().max(began.elapsed()).min(MAX_PASS_DELAY);
+                tokio::time::sleep(delay).await;
+            } else {
+                tracing::warn!(
+                    stream,
+                    version,
+                    keys = found,
+                    "keys parked under another version are still parked; the next start retries them, see \
+                     `ordain keys why`"
+                );
+            }
+        }
+    }
+
+    /// Sends the keys that the store shows, and returns their number; `None` if the receiver is gone.
+    async fn run_pass(&self) -> Option<usize> {
+        let status = Some(KeyStatus::Parked);
+        let mut filter = KeyFilter {
+            status,
+            limit: KEY_PAGE_LIMIT,
+            scan_limit: Some(KEY_RECORDS_PER_STEP),
+            ..KeyFilter::default()
+        };
+        let mut found = 0;
+        loop {
+            // The search of each partition reads the keys of the whole stream.
+            let permit = SEARCH_PERMIT.acquire().await.ok()?;
+            let began = Instant::now();
+            let page = retry_until_ok("listing of parked keys", || {
+                self.store.keys(&self.partition.stream, &filter)
+            });
+            let page = page.await;
+            let duration = began.elapsed();
+            let rows = page.rows.into_iter();
+            let is_parked_by_other = |job: &KeyRecord| self.is_parked_by_other_version(job);
+            let keys: Vec<Key> = rows
+                .filter(|row| row.record.as_ref().is_ok_and(is_parked_by_other))
+                .map(|row| row.key)
+                .collect();
+            found += keys.len();
+            if !keys.is_empty() {
+                self.pages.send(keys).await.ok()?;
+            }
+            filter.cursor = page.cursor;
+            if filter.cursor.is_none() {
+                return Some(found);
+            }
+            tokio::time::sleep((duration * PAUSE_FACTOR).min(MAX_PASS_DELAY)).await;
+            drop(permit);
+            if self.pages.is_closed() {
+                return None;
+            }
+        }
+    }
+
+    /// Returns whether a failure of another version has parked this key of our partition.
+    fn is_parked_by_other_version(&self, job: &KeyRecord) -> bool {
+        let version = job.failure.as_ref().and_then(|trouble| trouble.version.as_ref());
+        job.partition == self.partition.number
+            && version.is_some_and(|version| *version != self.rollout.build.version)
+    }
+}

@@ -1,8 +1,0 @@
-//! The membership of this process. Its members are the processes that run the same streams over the same store: `heart`
-//! writes this process's heartbeat and reads the other members.
-//!
-//! [`ordain_core::ownership`] computes the owner of each partition; `run/owning.rs` claims and releases partitions.
-
-mod heart;
-
-pub(crate) use heart::{Heartbeat, Membership, release_leases_of_dead_processes};

@@ -1,0 +1,323 @@
+//! Writes the heartbeat of this instance, and reads which other instances are alive.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ordain_core::Build;
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::sleep;
+
+use ordain_store::BrokerHealth;
+use ordain_store::InstanceInfo;
+use ordain_store::ownership::{MembershipExpiry, Ownership};
+use ordain_store::{
+    HeartbeatReply, HeartbeatRequest, InstanceId, MembershipTable, MembershipVersion, Partition,
+    Store, StoreError,
+};
+use ordain_util::log_throttle::LogThrottle;
+use ordain_util::wait;
+
+/// Interval between two heartbeats, which is also the delay until returned partitions are claimed.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
+/// Time between two warnings that the store does not accept the heartbeat.
+const WARN_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The heartbeat of a running instance. Dropping it stops the heartbeat, and the leases expire.
+pub(crate) struct Heartbeat {
+    id: InstanceId,
+    info: watch::Sender<InstanceInfo>,
+    report: watch::Sender<Option<String>>,
+    trigger: Arc<Notify>,
+    table: watch::Receiver<MembershipSnapshot>,
+    lease_until: watch::Receiver<MembershipExpiry>,
+    ownerships: OwnershipRegistry,
+    task: JoinHandle<()>,
+}
+
+/// Access to the membership for a part of this process: publishes information, and receives the table.
+#[derive(Clone)]
+pub(crate) struct Membership {
+    id: InstanceId,
+    info: watch::Sender<InstanceInfo>,
+    trigger: Arc<Notify>,
+    table: watch::Receiver<MembershipSnapshot>,
+}
+
+impl Membership {
+    /// Publishes the handler versions that are available here, by stream.
+    pub(crate) fn offer(&self, offers: BTreeMap<String, Build>) {
+        self.info.send_if_modified(|info| {
+            let is_new = info.offers != offers;
+            info.offers = offers;
+            is_new
+        });
+    }
+
+    /// Triggers a heartbeat now, after a change.
+    pub(crate) fn trigger(&self) {
+        self.trigger.notify_one();
+    }
+
+    /// Returns the newest table.
+    pub(crate) fn table(&mut self) -> Arc<MembershipTable> {
+        Arc::clone(&self.table.borrow_and_update().table)
+    }
+
+    /// Returns the id of this instance.
+    pub(crate) fn id(&self) -> InstanceId {
+        self.id
+    }
+
+    /// Waits until the table changes.
+    pub(crate) async fn changed(&mut self) {
+        if self.table.changed().await.is_err() {
+            // The heartbeat has stopped.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The newest table, and the time of the request for it.
+#[derive(Debug, Clone)]
+struct MembershipSnapshot {
+    requested_at: Instant,
+    table: Arc<MembershipTable>,
+}
+
+/// The ownerships that may still be active.
+type OwnershipRegistry = Arc<Mutex<Vec<Weak<Ownership>>>>;
+
+struct HeartbeatTask {
+    store: Arc<dyn Store>,
+    id: InstanceId,
+    lease: Duration,
+    info: watch::Receiver<InstanceInfo>,
+    report: watch::Receiver<Option<String>>,
+    trigger: Arc<Notify>,
+    table: watch::Sender<MembershipSnapshot>,
+    lease_until: watch::Sender<MembershipExpiry>,
+    ownerships: OwnershipRegistry,
+    membership_version: MembershipVersion,
+    /// The time of the last response, successful or not.
+    responded_at: Instant,
+    /// `true` if the last response was successful.
+    has_succeeded: bool,
+    throttle: LogThrottle,
+}
+
+impl Heartbeat {
+    /// Joins the instances of a store. On return, the other instances can see this one, and its table is available.
+    pub(crate) async fn start(
+        store: &Arc<dyn Store>,
+        id: InstanceId,
+        info: InstanceInfo,
+        lease: Duration,
+    ) -> Result<Self, StoreError> {
+        let info = watch::Sender::new(info);
+        let report = watch::Sender::new(None);
+        let empty = MembershipSnapshot { requested_at: Instant::now(), table: Arc::default() };
+        let table = watch::Sender::new(empty);
+        let lease_until = watch::Sender::new(None);
+        let trigger = Arc::<Notify>::default();
+        let ownerships = OwnershipRegistry::default();
+        let mut task = HeartbeatTask {
+            store: Arc::clone(store),
+            id,
+            lease,
+            info: info.subscribe(),
+            report: report.subscribe(),
+            trigger: Arc::clone(&trigger),
+            table,
+            lease_until,
+            ownerships: Arc::clone(&ownerships),
+            membership_version: 0,
+            responded_at: Instant::now(),
+            has_succeeded: true,
+            throttle: LogThrottle::new(WARN_INTERVAL),
+        };
+        task.beat().await?;
+        let table = task.table.subscribe();
+        let lease_until = task.lease_until.subscribe();
+        let task = tokio::spawn(task.run());
+        Ok(Self { id, info, report, trigger, table, lease_until, ownerships, task })
+    }
+
+    /// Returns the id of this instance.
+    pub(crate) fn id(&self) -> InstanceId {
+        self.id
+    }
+
+    /// Returns the access for another part of this process.
+    pub(crate) fn membership(&self) -> Membership {
+        Membership {
+            id: self.id,
+            info: self.info.clone(),
+            trigger: Arc::clone(&self.trigger),
+            table: self.table.clone(),
+        }
+    }
+
+    /// Returns the newest table, and the time of the request for it.
+    pub(crate) fn table(&self) -> (Arc<MembershipTable>, Instant) {
+        let MembershipSnapshot { requested_at, table } = self.table.borrow().clone();
+        (table, requested_at)
+    }
+
+    /// Waits until the table changes. Fails if the heartbeat task panicked.
+    pub(crate) async fn changed(&mut self) -> Result<(), JoinError> {
+        tokio::select! {
+            Ok(()) = self.table.changed() => Ok(()),
+            ended = &mut self.task => ended,
+        }
+    }
+
+    /// Stops the heartbeat. No further write of it reaches the store.
+    pub(crate) async fn stop(mut self) {
+        self.task.abort();
+        // The task was cancelled.
+        let _ = (&mut self.task).await;
+    }
+
+    /// Publishes that this instance claims no more partitions.
+    pub(crate) fn announce_leaving(&self) {
+        self.info.send_modify(|info| info.leaving = true);
+    }
+
+    /// Publishes whether this instance reaches the broker.
+    pub(crate) fn set_broker_health(&self, health: BrokerHealth) {
+        self.info.send_modify(|info| info.broker = health);
+    }
+
+    /// Publishes a report of this instance's work.
+    pub(crate) fn report(&self, report: String) {
+        self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
+    }
+
+    /// Triggers a heartbeat now, after a change.
+    pub(crate) fn trigger(&self) {
+        self.trigger.notify_one();
+    }
+
+    /// Returns a new ownership. The ownership ends as soon as this instance learns that another instance has the
+    /// lease, before this instance acts on the table in any other way.
+    pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
+        let ownership = Arc::new(Ownership::new(self.lease_until.clone()));
+        lock(&self.ownerships).push(Arc::downgrade(&ownership));
+        ownership
+    }
+
+    /// Records the lease on which an ownership depends, and evaluates the ownership against the newest table.
+    pub(crate) fn record_lease(&self, ownership: &Ownership, partition: &Partition, epoch: u64) {
+        ownership.record_lease(partition.clone(), epoch);
+        let MembershipSnapshot { requested_at, table } = self.table.borrow().clone();
+        ownership.evaluate(self.id, &table, requested_at);
+    }
+}
+
+fn lock(ownerships: &OwnershipRegistry) -> MutexGuard<'_, Vec<Weak<Ownership>>> {
+    ownerships.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl HeartbeatTask {
+    async fn run(mut self) {
+        loop {
+            // A response that took longer than the lease does not extend the lease.
+            let is_active = self.lease_until.borrow().is_none_or(|until| Instant::now() < until);
+            if is_active {
+                tokio::select! {
+                    () = sleep(HEARTBEAT_INTERVAL) => {}
+                    () = self.trigger.notified() => {}
+                    Ok(()) = self.info.changed() => {}
+                }
+            }
+            if let Err(error) = self.beat().await {
+                if self.throttle.allow() {
+                    tracing::warn!(
+                        %error,
+                        "heartbeat not written; other instances may take over the partitions of this instance"
+                    );
+                }
+                sleep(HEARTBEAT_INTERVAL).await;
+            }
+        }
+    }
+
+    async fn beat(&mut self) -> Result<(), StoreError> {
+        let info = self.info.borrow_and_update().encode();
+        let report = self.report.has_changed().unwrap_or(false);
+        let report = report.then(|| self.report.borrow_and_update().clone()).flatten();
+        let request = HeartbeatRequest {
+            id: self.id,
+            info: &info,
+            report: report.as_deref(),
+            lease: self.lease,
+            known_version: self.membership_version,
+        };
+        // The lease starts here, however long the response takes.
+        let requested_at = Instant::now();
+        let lease_until = *self.lease_until.borrow();
+        // The last response was in time, and this request is not.
+        if self.has_succeeded
+            && lease_until.is_some_and(|until| self.responded_at < until && until <= requested_at)
+        {
+            tracing::warn!("process was paused for longer than its lease");
+        }
+        let is_active = lease_until.is_some_and(|until| requested_at < until);
+        let mut reply = self.store.heartbeat(request);
+        let reply = tokio::select! {
+            reply = &mut reply => reply,
+            () = wait::sleep_until(lease_until), if is_active => {
+                tracing::warn!(
+                    "lease expired because the store does not answer; releasing the queues until it answers"
+                );
+                let reply = reply.await;
+                tracing::info!("the store answers again");
+                reply
+            }
+        };
+        self.responded_at = Instant::now();
+        self.has_succeeded = reply.is_ok();
+        if reply.is_err() {
+            self.report.mark_changed();
+        }
+        let HeartbeatReply { valid_for: lasts, table } = reply?;
+        if let Some(table) = table {
+            // The store may have forgotten the report together with this instance.
+            self.report.mark_changed();
+            self.membership_version = table.membership_version;
+            let table = Arc::new(table);
+            lock(&self.ownerships).retain(|ownership| {
+                let ownership = ownership.upgrade().filter(|tenure| !tenure.is_lost());
+                ownership.is_some_and(|ownership| {
+                    ownership.evaluate(self.id, &table, requested_at);
+                    true
+                })
+            });
+            self.table.send_replace(MembershipSnapshot { requested_at, table });
+        }
+        // Extend the lease last, so that nothing of a lost partition continues.
+        self.lease_until.send_replace(lasts.map(|lasts| requested_at + lasts));
+        Ok(())
+    }
+}
+
+/// Releases the leases of processes on this machine that ended without releasing them, so that a start need not wait
+/// until they expire.
+pub(crate) async fn release_leases_of_dead_processes(store: &dyn Store) -> Result<(), StoreError> {
+    for (id, member) in store.table().await?.members {
+        let info = InstanceInfo::decode(&member.info);
+        if info.process.as_ref().is_some_and(ordain_store::ProcessIdentity::has_ended) {
+            tracing::info!(instance = info.name, "taking over from a process that has ended");
+            store.remove_instance(id).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,288 @@
+//! A server from which missing events are requested, one request for each event.
+//!
+//! Requests go to the configured URL only: the client follows no redirects and uses no proxy of the environment, and
+//! an answer counts only if it is the requested event.
+
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue};
+use ordain_core::{Event, Key, OrderingMode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinError;
+use tokio::time::{Instant, timeout_at};
+
+use super::{ANSWER_BYTES, ReplayAnswer};
+use crate::https;
+use ordain_cloudevents::{EventDecoder, HEADERS_SIZE_LIMIT, decode_http};
+use ordain_config::{ReplayServer, ResourceName};
+
+/// Requests of one query at one time.
+const QUERY_CONCURRENCY: usize = 4;
+/// Number of consecutive failures after which the rest of a query waits for the next round.
+const FAILURE_LIMIT: usize = 4;
+/// Queries of a partition at one time.
+const QUERY_LIMIT: usize = 64;
+/// Time limit of a query, including its wait for other queries. The limit is longer if a single answer may take longer.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The reason for a query that ended early.
+const OVERLOADED_REASON: &str = "the server is overloaded";
+/// Characters that are escaped in a path: all but the unreserved ones of RFC 3986.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The data that all queries to one host share.
+#[derive(Debug)]
+pub(super) struct ReplayHost {
+    /// Permits for requests.
+    permits: Arc<Semaphore>,
+    /// The time of the host's last answer of any kind.
+    last_answer_at: Mutex<Option<Instant>>,
+}
+
+impl ReplayHost {
+    /// Creates the data of a host with a maximum number of requests at one time.
+    pub(super) fn new(requests: usize) -> Self {
+        Self { permits: Arc::new(Semaphore::new(requests)), last_answer_at: Mutex::default() }
+    }
+
+    fn lock_last_answer(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.last_answer_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A replay server of a stream.
+pub(super) struct ReplayClient {
+    agent: ureq::Agent,
+    host: Arc<ReplayHost>,
+    /// Permits for the requests of the whole process.
+    process_permits: Arc<Semaphore>,
+    /// Permits for queries, each of which may have found many events.
+    query_permits: Semaphore,
+    stream: Arc<str>,
+    config: ReplayServer,
+    decoder: EventDecoder,
+}
+
+impl ReplayClient {
+    pub(super) fn new(
+        stream: &ResourceName,
+        config: &ReplayServer,
+        host: Arc<ReplayHost>,
+        process_permits: Arc<Semaphore>,
+        event_size: usize,
+    ) -> Self {
+        let agent = https::agent(&config.url.0)
+            .timeout_global(Some(Duration::from_millis(config.timeout.0)))
+            .max_idle_connections_per_host(config.concurrency)
+            .max_response_header_size(2 * HEADERS_SIZE_LIMIT)
+            .build()
+            .into();
+        let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size };
+        Self {
+            agent,
+            host,
+            process_permits,
+            query_permits: Semaphore::new(QUERY_LIMIT),
+            stream: stream.shared(),
+            config: config.clone(),
+            decoder,
+        }
+    }
+
+    /// Requests each of the missing sequences within a time limit: a host that does not answer must not delay
+    /// the caller any longer.
+    pub(super) async fn query(
+        self: &Arc<Self>,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+    ) -> ReplayAnswer {
+        let timeout = 2 * Duration::from_millis(self.config.timeout.0).max(QUERY_TIMEOUT / 2);
+        let started_at = Instant::now();
+        let deadline = started_at + timeout;
+        match timeout_at(deadline, self.query_permits.acquire()).await {
+            Ok(_place) => self.query_until(started_at, deadline, key, missing).await,
+            Err(_) => self.timed_out_answer(started_at, missing),
+        }
+    }
+
+    /// Returns the result of a query that had no time to run. The query counts as failed for all sequences if the
+    /// server did not answer at all.
+    fn timed_out_answer(
+        &self,
+        started_at: Instant,
+        missing: &[RangeInclusive<u64>],
+    ) -> ReplayAnswer {
+        let first = missing.first().map_or(0, |range| *range.start());
+        let until = if self.has_answered_since(started_at) { first } else { u64::MAX };
+        ReplayAnswer { until, ..ReplayAnswer::failed(OVERLOADED_REASON) }
+    }
+
+    async fn query_until(
+        self: &Arc<Self>,
+        started_at: Instant,
+        deadline: Instant,
+        key: &Key,
+        missing: &[RangeInclusive<u64>],
+    ) -> ReplayAnswer {
+        let mut collected = ReplayAnswer::complete(Vec::new());
+        let mut bytes = 0;
+        let mut failures = 0;
+        let mut until = None;
+        let wanted = missing.iter().cloned().flatten();
+        let requests = wanted.map(|sequence| {
+            let client = Arc::clone(self);
+            let key = key.clone();
+            async move { (sequence, client.request(key, sequence).await) }
+        });
+        let mut answers = stream::iter(requests).buffered(QUERY_CONCURRENCY);
+        loop {
+            // The permits of an answer last until the answer is processed.
+            let (sequence, (result, permits)) = match timeout_at(deadline, answers.next()).await {
+                Ok(Some(answer)) => answer,
+                Ok(None) => break,
+                Err(_) => {
+                    collected.failed = Some(OVERLOADED_REASON.into());
+                    collected.until =
+                        until.unwrap_or(self.timed_out_answer(started_at, missing).until);
+                    break;
+                }
+            };
+            let next_sequence = sequence.saturating_add(1);
+            until = Some(next_sequence);
+            failures =
+                if matches!(result, Err(FetchError::Unavailable(_))) { failures + 1 } else { 0 };
+            match result {
+                Ok(Some(event)) => {
+                    bytes += event.memory();
+                    collected.events.push((sequence, Arc::new(event)));
+                }
+                Ok(None) => {}
+                Err(FetchError::Unavailable(words) | FetchError::InvalidAnswer(words)) => {
+                    collected.failed = Some(words.into());
+                }
+            }
+            if failures >= FAILURE_LIMIT && sequence < last_missing(missing) {
+                if !self.has_answered_since(started_at) {
+                    // The request below must not wait for the permits held here.
+                    drop((permits, answers));
+                    // The server may fail only for the first sequences, so request the last missing sequence.
+                    let other = self.request(key.clone(), last_missing(missing));
+                    let _ = timeout_at(deadline, other).await;
+                }
+                // A server without any answer is unavailable for the whole query.
+                collected.until =
+                    if self.has_answered_since(started_at) { next_sequence } else { u64::MAX };
+                break;
+            }
+            if bytes >= ANSWER_BYTES {
+                collected.until = next_sequence;
+                break;
+            }
+        }
+        collected
+    }
+
+    fn has_answered_since(&self, started_at: Instant) -> bool {
+        self.host.lock_last_answer().is_some_and(|at| at >= started_at)
+    }
+
+    /// Requests one event. The answer comes with the permits for the memory that it takes.
+    async fn request(
+        self: &Arc<Self>,
+        key: Key,
+        sequence: u64,
+    ) -> (FetchResult, Option<RequestPermits>) {
+        const OPEN: &str = "the semaphore is never closed";
+        let host = Arc::clone(&self.host.permits);
+        let process_permits = Arc::clone(&self.process_permits);
+        let host = host.acquire_owned().await.expect(OPEN);
+        let permits = [host, process_permits.acquire_owned().await.expect(OPEN)];
+        let client = Arc::clone(self);
+        // The permits belong to the request, even if its result is no longer needed.
+        let fetch =
+            tokio::task::spawn_blocking(move || (client.fetch(&key, sequence), Some(permits)));
+        let panicked = |error: JoinError| (Err(FetchError::Unavailable(error.to_string())), None);
+        let (answer, permits) = fetch.await.unwrap_or_else(panicked);
+        if !matches!(answer, Err(FetchError::Unavailable(_))) {
+            *self.host.lock_last_answer() = Some(Instant::now());
+        }
+        (answer, permits)
+    }
+
+    fn fetch(&self, key: &str, sequence: u64) -> FetchResult {
+        let invalid = |words: String| Err(FetchError::InvalidAnswer(words));
+        if matches!(key, "." | "..") {
+            return invalid(
+                "the key is `.` or `..`, which cannot be part of a URL's path".to_owned(),
+            );
+        }
+        let mut request = self.agent.get(self.url(key, sequence));
+        if let Some(authorization) = &self.config.authorization {
+            request = request.header("authorization", authorization.expose());
+        }
+        request = request.header("accept", "application/cloudevents+json, */*;q=0.5");
+        let mut answer =
+            request.call().map_err(|error| FetchError::Unavailable(error.to_string()))?;
+        match answer.status().as_u16() {
+            200 => {}
+            404 | 410 => return Ok(None),
+            429 | 500.. => return Err(FetchError::Unavailable(answer.status().to_string())),
+            _ => return invalid(answer.status().to_string()),
+        }
+        // Without a length or chunks, a truncated body looks like a complete one.
+        if !declares_body_end(answer.headers()) {
+            return invalid("the answer has neither a length nor chunks".to_owned());
+        }
+        let limit = self.decoder.event_size;
+        let body = answer.body_mut().with_config().limit(limit as u64 + 1).read_to_vec();
+        let body = body.map_err(|error| FetchError::Unavailable(error.to_string()))?;
+        let event =
+            decode_http(&self.decoder, answer.headers(), &body.into()).map_err(|error| {
+                FetchError::InvalidAnswer(format!("the answer is not an event: {error}"))
+            })?;
+        if event.key() != key || event.sequence() != Some(sequence) {
+            let number =
+                event.sequence().map_or("none".to_owned(), |sequence| sequence.to_string());
+            let key = event.key();
+            return invalid(format!("the answer is another event: key {key:?}, sequence {number}"));
+        }
+        Ok(Some(event))
+    }
+
+    fn url(&self, key: &str, sequence: u64) -> String {
+        let segment = |text: &str| utf8_percent_encode(text, ESCAPED).to_string();
+        let url = self.config.url.0.replace("{sequence}", &sequence.to_string());
+        url.replace("{stream}", &segment(&self.stream)).replace("{key}", &segment(key))
+    }
+}
+
+/// The result of a request: the event, or `None` if the server does not have it. After an error, a repeated request
+/// may succeed.
+type FetchResult = Result<Option<Event>, FetchError>;
+
+/// The permits of a request: of its host, and of the process.
+type RequestPermits = [OwnedSemaphorePermit; 2];
+
+/// The reason why a request returned no event, although another attempt may return it.
+enum FetchError {
+    /// There was no answer, or the server cannot answer now.
+    Unavailable(String),
+    /// The answer is not an event, or another event.
+    InvalidAnswer(String),
+}
+
+/// Returns whether the headers show where the body ends.
+fn declares_body_end(headers: &HeaderMap) -> bool {
+    let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    headers.contains_key(CONTENT_LENGTH)
+        || headers.get_all(TRANSFER_ENCODING).iter().next_back().is_some_and(is_chunked)
+}
+
+/// Returns the last missing sequence.
+fn last_missing(missing: &[RangeInclusive<u64>]) -> u64 {
+    missing.last().map_or(0, |range| *range.end())
+}

@@ -1,0 +1,404 @@
+//! The partitions of this instance during a run: claims the partitions of its share, drives them, and releases those
+//! of other instances. `share` computes the share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use ordain_core::Stats;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::partition_factory::PartitionFactory;
+use super::share::{all_partitions, share};
+use super::{RunError, RunStatus};
+use crate::driver::{Driver, DriverConfig, DriverError};
+use crate::membership::Heartbeat;
+use ordain_amqp::watch_broker_health;
+use ordain_config::{SourceConfig, StreamConfig};
+use ordain_store::BrokerHealth;
+use ordain_store::{InstanceId, LeaseReply, MembershipTable, Partition, StoreError};
+use ordain_store::{InstanceInfo, Ownership, OwnershipPhase};
+use ordain_util::shutdown::shutdown_requested;
+use ordain_util::wait;
+
+/// Delay before a lease that was refused is requested again.
+const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Interval between two reports of this instance's work.
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval between two checks whether all partitions rest.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long `run --once` waits for a partition beyond the lease of its holder, which may have died.
+const HOLDER_GRACE_PERIOD: Duration = Duration::from_secs(2);
+
+/// A running request for a partition.
+type PartitionFuture<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, RunError>)> + 'a>>;
+
+/// A partition that this instance owns, claims or releases.
+struct OwnedPartition {
+    ownership: Arc<Ownership>,
+    is_driven: bool,
+}
+
+/// A lease that this instance has released.
+struct ReleasedLease {
+    epoch: u64,
+    /// The time when the store confirmed the release; `None` before the store has answered.
+    answered_at: Option<Instant>,
+}
+
+/// The manager of this instance's partitions.
+pub(super) struct PartitionManager<'a> {
+    factory: &'a PartitionFactory<'a>,
+    status: &'a RunStatus,
+    heartbeat: &'a mut Heartbeat,
+    /// The table from which `share` was computed.
+    table: Arc<MembershipTable>,
+    share: BTreeSet<Partition>,
+    owned: BTreeMap<Partition, OwnedPartition>,
+    leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
+    /// Partitions that are being started; `None` if another instance owns the partition by now.
+    starting: FuturesUnordered<PartitionFuture<'a, Option<Box<DriverConfig>>>>,
+    drivers: JoinSet<(Partition, Result<Stats, DriverError>)>,
+    releasing: FuturesUnordered<PartitionFuture<'a, ()>>,
+    /// Released leases, until the table is known to contain the release.
+    released: BTreeMap<Partition, ReleasedLease>,
+    /// Partitions whose lease was refused, and the time of the next request.
+    retry_at: BTreeMap<Partition, Instant>,
+    /// With `once`: partitions that have been driven to their end.
+    finished: BTreeSet<Partition>,
+    /// Partitions of other instances for which the wait is already logged.
+    logged_waits: BTreeSet<Partition>,
+    is_ending: bool,
+    /// Number of messages that the last drivers left unpublished.
+    unpublished: usize,
+    started: Instant,
+}
+
+impl<'a> PartitionManager<'a> {
+    pub(super) fn new(
+        factory: &'a PartitionFactory<'a>,
+        status: &'a RunStatus,
+        heartbeat: &'a mut Heartbeat,
+    ) -> Self {
+        Self {
+            factory,
+            status,
+            heartbeat,
+            table: Arc::default(),
+            share: BTreeSet::new(),
+            owned: BTreeMap::new(),
+            released: BTreeMap::new(),
+            leasing: FuturesUnordered::new(),
+            starting: FuturesUnordered::new(),
+            drivers: JoinSet::new(),
+            releasing: FuturesUnordered::new(),
+            retry_at: BTreeMap::new(),
+            finished: BTreeSet::new(),
+            logged_waits: BTreeSet::new(),
+            is_ending: false,
+            unpublished: 0,
+            started: Instant::now(),
+        }
+    }
+
+    /// Claims, drives and releases partitions until the requested end; with `once`, until the drivers of all partitions
+    /// have reached their end. Returns the number of messages that are left unpublished.
+    pub(super) async fn run(
+        mut self,
+        mut shutdown: watch::Receiver<bool>,
+    ) -> Result<usize, RunError> {
+        let all = all_partitions(self.factory.loaded);
+        let mut broker_health = self.watch_broker_health();
+        let mut report = interval(REPORT_INTERVAL);
+        report.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut idle_check = interval(IDLE_CHECK_INTERVAL);
+        idle_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.rebalance(&all)?;
+            let is_done = self.is_ending || self.factory.once && self.finished == all;
+            if self.owned.is_empty() && is_done {
+                return Ok(self.unpublished);
+            }
+            let next_retry = self.retry_at.values().min().copied();
+            tokio::select! {
+                changed = self.heartbeat.changed() => changed.map_err(RunError::Panic)?,
+                Some((partition, leased)) = self.leasing.next() => self.handle_lease(partition, leased?),
+                Some((partition, parts)) = self.starting.next() => self.handle_started(partition, parts?),
+                Some(done) = self.drivers.join_next() => {
+                    let (partition, result) = done.map_err(RunError::Panic)?;
+                    self.handle_driver_end(partition, result)?;
+                }
+                Some((partition, result)) = self.releasing.next() => {
+                    result?;
+                    self.owned.remove(&partition);
+                    if let Some(released) = self.released.get_mut(&partition) {
+                        released.answered_at = Some(Instant::now());
+                    }
+                    self.heartbeat.trigger();
+                }
+                () = shutdown_requested(&mut shutdown), if !self.is_ending => self.begin_shutdown(),
+                () = wait::sleep_until(next_retry) => self.retry_at.retain(|_, at| *at > Instant::now()),
+                Ok(()) = broker_health.changed() => self.set_broker_health(*broker_health.borrow_and_update()),
+                _ = idle_check.tick(), if !*self.factory.may_end.borrow() => {
+                    if self.all_idle(&all) {
+                        self.factory.may_end.send_replace(true);
+                    }
+                }
+                _ = report.tick() => {
+                    let driven = self.owned.iter().filter(|(_, owned)| owned.is_driven);
+                    self.heartbeat.report(self.status.report(driven.map(|(partition, _)| partition)).encode());
+                }
+            }
+        }
+    }
+
+    /// Returns whether all partitions rest and no event is on its way between them. The function checks the partitions
+    /// one after the other. If no event was added to a queue meanwhile, each partition has rested until the last check.
+    fn all_idle(&self, all: &BTreeSet<Partition>) -> bool {
+        let feeds = &self.factory.notifiers;
+        let (before, was_empty) = feeds.writes();
+        let is_idle = |partition: &Partition| {
+            self.owned.get(partition).is_some_and(|owned| owned.is_driven)
+                && self.status.partition(partition).is_idle()
+        };
+        let all_idle = all.iter().all(is_idle);
+        let (after, is_empty) = feeds.writes();
+        all_idle && was_empty && is_empty && before == after
+    }
+
+    /// Monitors whether the broker is reachable, if a stream has events from there.
+    fn watch_broker_health(&self) -> watch::Receiver<BrokerHealth> {
+        let PartitionFactory { loaded, broker, .. } = self.factory;
+        let uses_broker = |stream: &StreamConfig| matches!(stream.source, SourceConfig::Amqp(_));
+        let lease = Duration::from_millis(loaded.config.runtime.lease.0);
+        match broker {
+            Some(broker) if loaded.config.streams.values().any(uses_broker) => {
+                watch_broker_health(broker, lease)
+            }
+            _ => watch::Sender::new(BrokerHealth::Reached).subscribe(),
+        }
+    }
+
+    fn set_broker_health(&self, health: BrokerHealth) {
+        self.heartbeat.set_broker_health(health);
+        if health == BrokerHealth::Lost {
+            tracing::warn!(
+                "broker unreachable for longer than the lease: instances that reach the broker take over the \
+                 partitions of this instance"
+            );
+        }
+    }
+
+    /// Releases partitions that left the share, and requests the leases of partitions that joined the share.
+    fn rebalance(&mut self, all: &BTreeSet<Partition>) -> Result<(), RunError> {
+        if self.is_ending {
+            return Ok(());
+        }
+        let (table, requested_at) = self.heartbeat.table();
+        let id = self.heartbeat.id();
+        if !Arc::ptr_eq(&table, &self.table) {
+            let PartitionFactory { loaded, once, .. } = self.factory;
+            self.share = if *once { all.clone() } else { share(loaded, &table, id) };
+            self.table = Arc::clone(&table);
+            self.released
+                .retain(|_, released| released.answered_at.is_none_or(|at| requested_at <= at));
+        }
+        let mut share = self.share.clone();
+        share.retain(|partition| !self.finished.contains(partition));
+        for (partition, owned) in &self.owned {
+            if !share.contains(partition) && owned.ownership.phase() == OwnershipPhase::Owned {
+                tracing::info!(
+                    stream = &*partition.stream,
+                    partition = partition.number,
+                    "partition left the share of this process: handing it over to another instance"
+                );
+                owned.ownership.advance_to(OwnershipPhase::Draining);
+            }
+        }
+        for partition in &share {
+            if self.owned.contains_key(partition) || self.retry_at.contains_key(partition) {
+                continue;
+            }
+            match table.holder(partition) {
+                Some(holder) if holder != id => self.wait_for_holder(partition, &table, holder)?,
+                _ => self.request_lease(partition),
+            }
+        }
+        // Release leases that the store has recorded for this instance and that this instance does not know: the store
+        // went back in time or received a request twice.
+        for (partition, lease) in &table.leases {
+            let is_known = self.owned.contains_key(partition)
+                || self.retry_at.contains_key(partition)
+                || self
+                    .released
+                    .get(partition)
+                    .is_some_and(|released| lease.epoch <= released.epoch);
+            if lease.holder == Some(id) && !is_known {
+                let owned =
+                    OwnedPartition { ownership: self.heartbeat.new_ownership(), is_driven: false };
+                owned.ownership.advance_to(OwnershipPhase::Lost);
+                self.owned.insert(partition.clone(), owned);
+                self.release(partition.clone(), lease.epoch);
+            }
+        }
+        let is_driven = |partition: &&Partition| {
+            let owned = self.owned.get(*partition);
+            owned.is_some_and(|owned| {
+                owned.is_driven && owned.ownership.phase() == OwnershipPhase::Owned
+            })
+        };
+        self.status.set_share(share.iter().filter(is_driven).count(), share.len());
+        Ok(())
+    }
+
+    /// Waits for a partition of our share that another instance still owns.
+    fn wait_for_holder(
+        &mut self,
+        partition: &Partition,
+        table: &MembershipTable,
+        holder: InstanceId,
+    ) -> Result<(), RunError> {
+        if !self.factory.once {
+            return Ok(());
+        }
+        let Some(member) = table.members.get(&holder) else { return Ok(()) };
+        let InstanceInfo { name, alone, .. } = InstanceInfo::decode(&member.info);
+        let Partition { stream, number } = partition;
+        let lease = Duration::from_millis(self.factory.loaded.config.runtime.lease.0);
+        let timeout =
+            member.valid_for.map_or(lease, |lasts| lease.max(lasts)) + HOLDER_GRACE_PERIOD;
+        // If two instances need all partitions, only the instance with the higher id gives up.
+        let gives_up = !alone || holder < self.heartbeat.id();
+        if gives_up && self.started.elapsed() > timeout {
+            return Err(RunError::Store(StoreError::InUse(format!(
+                "the process {name} runs stream {stream}, and --once needs all of its partitions: stop \
+                 that process first, or run without --once beside it"
+            ))));
+        }
+        if self.logged_waits.insert(partition.clone()) {
+            tracing::info!(
+                stream = &**stream,
+                partition = number,
+                "waiting for the process {name} to release the partition"
+            );
+        }
+        self.retry_at.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
+        Ok(())
+    }
+
+    fn request_lease(&mut self, partition: &Partition) {
+        let owned = OwnedPartition { ownership: self.heartbeat.new_ownership(), is_driven: false };
+        self.owned.insert(partition.clone(), owned);
+        let store = self.factory.store;
+        let id = self.heartbeat.id();
+        let partition = partition.clone();
+        self.leasing.push(Box::pin(async move {
+            let leased = store.lease(&partition, id).await;
+            (partition, leased.map_err(RunError::from))
+        }));
+    }
+
+    fn handle_lease(&mut self, partition: Partition, leased: LeaseReply) {
+        let Some(owned) = self.owned.get(&partition) else { return };
+        let LeaseReply::Granted(epoch) = leased else {
+            owned.ownership.advance_to(OwnershipPhase::Lost);
+            self.owned.remove(&partition);
+            self.retry_at.insert(partition, Instant::now() + LEASE_RETRY_DELAY);
+            return;
+        };
+        self.heartbeat.record_lease(&owned.ownership, &partition, epoch);
+        self.heartbeat.trigger();
+        let factory = self.factory;
+        let ownership = Arc::clone(&owned.ownership);
+        let progress = self.status.partition(&partition);
+        self.starting.push(Box::pin(async move {
+            let mut phases = ownership.phases();
+            let config = tokio::select! {
+                parts = factory.start_partition(&partition, epoch, Arc::clone(&ownership), &progress) => parts,
+                // Another instance owns the partition, or is about to.
+                _ = phases.changed_from(OwnershipPhase::Owned) => Ok(None),
+            };
+            (partition, config.map(|parts| parts.map(Box::new)))
+        }));
+    }
+
+    fn handle_started(&mut self, partition: Partition, config: Option<Box<DriverConfig>>) {
+        let Some(owned) = self.owned.get_mut(&partition) else { return };
+        if let Some(config) = config {
+            owned.is_driven = true;
+            self.drivers.spawn(async move { (partition, Driver::run(*config).await) });
+        } else {
+            owned.ownership.advance_to(OwnershipPhase::Lost);
+            if let Some(epoch) = owned.ownership.epoch() {
+                self.release(partition, epoch);
+            }
+        }
+    }
+
+    /// Handles the end of a driver.
+    fn handle_driver_end(
+        &mut self,
+        partition: Partition,
+        result: Result<Stats, DriverError>,
+    ) -> Result<(), RunError> {
+        self.status.partition(&partition).end_driver();
+        let Some(owned) = self.owned.get_mut(&partition) else { return Ok(()) };
+        owned.is_driven = false;
+        owned.ownership.advance_to(OwnershipPhase::Lost);
+        let epoch = owned.ownership.epoch();
+        match result {
+            Ok(stats) if self.factory.once || self.is_ending => {
+                self.unpublished += stats.outbox;
+                self.finished.insert(partition.clone());
+            }
+            // The next owner publishes what this driver left.
+            Ok(_) => {}
+            Err(DriverError::Fenced) if !self.factory.once => {
+                tracing::warn!(
+                    stream = &*partition.stream,
+                    partition = partition.number,
+                    "another process has taken the partition over; uncommitted work is dropped"
+                );
+                self.retry_at.insert(partition.clone(), Instant::now() + LEASE_RETRY_DELAY);
+            }
+            Err(source) => {
+                return Err(RunError::Driver { stream: Arc::clone(&partition.stream), source });
+            }
+        }
+        if let Some(epoch) = epoch {
+            self.release(partition, epoch);
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, partition: Partition, epoch: u64) {
+        self.released.insert(partition.clone(), ReleasedLease { epoch, answered_at: None });
+        let store = self.factory.store;
+        let id = self.heartbeat.id();
+        self.releasing.push(Box::pin(async move {
+            let released = store.release(&partition, id, epoch).await;
+            (partition, released.map_err(RunError::from))
+        }));
+    }
+
+    fn begin_shutdown(&mut self) {
+        self.is_ending = true;
+        self.heartbeat.announce_leaving();
+        self.retry_at.clear();
+        // Leases without a driver are released when the process leaves the membership.
+        self.leasing = FuturesUnordered::new();
+        self.starting = FuturesUnordered::new();
+        self.owned.retain(|_, owned| {
+            owned.ownership.advance_to(if owned.is_driven {
+                OwnershipPhase::Draining
+            } else {
+                OwnershipPhase::Lost
+            });
+            owned.is_driven
+        });
+    }
+}

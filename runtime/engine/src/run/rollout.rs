@@ -1,0 +1,484 @@
+//! Handler versions during a run: monitors the folder of handlers, loads new files while others run, offers versions,
+//! and follows the rollouts in the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecursiveMode, Watcher as _};
+use ordain_core::{Build, Rollout};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::RunError;
+use crate::membership::Membership;
+use ordain_config::LoadedConfig;
+use ordain_core::rollout::{RolloutView, next_rollout};
+use ordain_core::split_version;
+use ordain_store::InstanceInfo;
+use ordain_store::{MembershipTable, Store};
+use ordain_util::log_throttle::LogThrottle;
+use ordain_util::text::escape_invisible;
+use ordain_util::wait;
+use ordain_wasm::warn_of_migrate;
+use ordain_wasm::{ActivationResult, HandlerRegistry, VersionUnavailable};
+use ordain_wasm::{
+    ActiveVersion, CatalogAction, CompilePriority, FileFault, FileStamp, Handler, HandlerFile,
+    LoadError, LoadOutcome, PluginFolder,
+};
+
+/// Interval between two scans of the folder, in addition to notifications: not every file system sends them.
+const FOLDER_SCAN_INTERVAL: Duration = Duration::from_secs(2);
+/// Delay before the next request to a store that did not answer.
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Delay between a notification and the scan, which collects changes that belong together.
+const DEBOUNCE_DELAY: Duration = Duration::from_millis(50);
+/// Time between two warnings that the folder cannot be read, or that no rollout can be written.
+const WARN_INTERVAL: Duration = Duration::from_mins(1);
+
+/// The future result of a load.
+type PendingLoad = oneshot::Receiver<Result<Arc<Handler>, LoadError>>;
+
+pub(super) struct RolloutController<'a> {
+    loaded: &'a LoadedConfig,
+    store: &'a Arc<dyn Store>,
+    handlers: &'a Arc<HandlerRegistry>,
+    membership: Membership,
+    table: Arc<MembershipTable>,
+    /// The state of each stream.
+    states: BTreeMap<Arc<str>, RolloutState>,
+    folder_throttle: LogThrottle,
+    decision_throttle: LogThrottle,
+}
+
+/// The known state of a stream's rollout.
+#[derive(Default)]
+struct RolloutState {
+    /// The highest known rollout number.
+    newest_number: u64,
+    /// The rollout from which this instance may return to a lower version: the rollout of the version that this
+    /// instance offers, or the rollout that this instance found at its start.
+    revertible: Option<Arc<Rollout>>,
+    has_begun: bool,
+    /// The time since which this instance lacks the version of the rollout.
+    missing_since: Option<Instant>,
+}
+
+impl<'a> RolloutController<'a> {
+    pub(super) fn new(
+        loaded: &'a LoadedConfig,
+        store: &'a Arc<dyn Store>,
+        handlers: &'a Arc<HandlerRegistry>,
+        mut membership: Membership,
+    ) -> Self {
+        let table = membership.table();
+        Self {
+            loaded,
+            store,
+            handlers,
+            membership,
+            table,
+            states: BTreeMap::new(),
+            folder_throttle: LogThrottle::new(WARN_INTERVAL),
+            decision_throttle: LogThrottle::new(WARN_INTERVAL),
+        }
+    }
+
+    /// Follows the folder and the store while it is polled. With `once`, returns an error if a version stays missing.
+    pub(super) async fn run(mut self, once: bool) -> RunError {
+        let (notify_change, mut changes) = mpsc::channel(1);
+        let _watcher = self.watch_folder(notify_change);
+        let mut scan_interval = interval(FOLDER_SCAN_INTERVAL);
+        scan_interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut loading: Option<(HandlerFile, FileStamp, PendingLoad)> = None;
+        // The scan runs on another thread, because the file system may not respond.
+        let mut pending_scan: Option<JoinHandle<io::Result<PluginFolder>>> = None;
+        loop {
+            let retry_at = self.decide_all().await;
+            if once && let Some(error) = self.check_missing() {
+                return error;
+            }
+            let next = self.handlers.with_catalog(|catalog| catalog.next_action(Instant::now()));
+            let at = match next {
+                CatalogAction::Load(file, stamp) if loading.is_none() => {
+                    let load = self.start_load(&file);
+                    loading = Some((file, stamp, load));
+                    None
+                }
+                CatalogAction::WaitUntil(at) => Some(at),
+                CatalogAction::Load(..) | CatalogAction::WaitForChange => None,
+            };
+            let handlers = Arc::clone(self.handlers);
+            tokio::select! {
+                () = self.membership.changed() => self.table = self.membership.table(),
+                Some(()) = changes.recv(), if pending_scan.is_none() => pending_scan = Some(self.start_scan()),
+                _ = scan_interval.tick(), if pending_scan.is_none() => pending_scan = Some(self.start_scan()),
+                folder = scan_finished(&mut pending_scan) => {
+                    pending_scan = None;
+                    self.handle_scan(folder);
+                }
+                () = wait::sleep_until(at), if loading.is_none() => {}
+                () = wait::sleep_until(retry_at) => {}
+                () = handlers.rollout_required.notified() => self.refresh_decisions().await,
+                loaded = load_finished(&mut loading) => {
+                    if let Some((file, stamp, _)) = loading.take() {
+                        self.handle_load(&file, stamp, loaded);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the error for a stream whose version has been missing for longer than other instances may take to
+    /// leave.
+    fn check_missing(&mut self) -> Option<RunError> {
+        let timeout = Duration::from_millis(self.loaded.config.runtime.lease.0);
+        for (stream, _) in self.handlers.streams() {
+            let state = self.states.entry(Arc::clone(stream)).or_default();
+            let Some(Err(missing)) = self.handlers.activation(stream) else {
+                state.missing_since = None;
+                continue;
+            };
+            if state.missing_since.get_or_insert_with(Instant::now).elapsed() > timeout {
+                let stream = Arc::clone(stream);
+                return Some(RunError::VersionMissing { stream, reason: missing.reason });
+            }
+        }
+        None
+    }
+
+    /// Watches the folder for changes. If that fails, only the interval of `FOLDER_SCAN_INTERVAL` applies.
+    fn watch_folder(&self, notify_change: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
+        let dir = &self.loaded.config.plugins.dir;
+        // A single waiting notification is enough.
+        let changed = move |event: notify::Result<notify::Event>| {
+            // A scan opens the folder, and must not trigger the next scan.
+            let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
+            let needs_scan = event.is_ok_and(|event| {
+                let paths = &event.paths;
+                let may_be_relevant =
+                    paths.is_empty() || paths.iter().any(|path| may_be_handler(path));
+                may_be_relevant && (!event.kind.is_access() || event.kind == written)
+            });
+            if needs_scan {
+                let _ = notify_change.try_send(());
+            }
+        };
+        let watcher = notify::recommended_watcher(changed).and_then(|mut watcher| {
+            watcher.watch(dir, RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        watcher
+            .inspect_err(
+                |error| tracing::debug!(%error, "folder of handlers not watched: polling it"),
+            )
+            .ok()
+    }
+
+    /// Starts a scan of the folder.
+    fn start_scan(&self) -> JoinHandle<io::Result<PluginFolder>> {
+        let dir = self.loaded.config.plugins.dir.clone();
+        tokio::task::spawn_blocking(move || {
+            // Changes that belong together are scanned together.
+            std::thread::sleep(DEBOUNCE_DELAY);
+            PluginFolder::scan(&dir)
+        })
+    }
+
+    /// Processes the result of a scan.
+    fn handle_scan(&mut self, folder: io::Result<PluginFolder>) {
+        let folder = match folder {
+            Ok(folder) => folder,
+            Err(error) => {
+                let dir = &self.loaded.config.plugins.dir;
+                if self.folder_throttle.allow() {
+                    tracing::warn!(
+                        dir = %escape_invisible(&dir.display().to_string()), %error,
+                        "folder of handlers unreadable; running versions continue"
+                    );
+                }
+                return;
+            }
+        };
+        let (new, removed) = self.handlers.with_catalog(|catalog| {
+            let known = &catalog.folder().misnamed;
+            let known: BTreeSet<&Path> = known.iter().map(|file| &*file.path).collect();
+            let new = folder.misnamed.iter().filter(|file| !known.contains(&*file.path));
+            let new: Vec<_> = new.cloned().collect();
+            (new, catalog.update(folder, Instant::now()))
+        });
+        for refused in new {
+            let path = refused.path.display().to_string();
+            tracing::error!(path = %escape_invisible(&path), reason = %escape_invisible(&refused.reason), "file ignored: not a handler");
+        }
+        for offered in removed {
+            tracing::warn!(
+                handler = &*offered.build.version,
+                "last file of a handler removed; the running version continues, but a start would find no file"
+            );
+        }
+    }
+
+    /// Loads a file on a thread of its own, while other versions run.
+    fn start_load(&self, file: &HandlerFile) -> PendingLoad {
+        tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
+        let (sender, receiver) = oneshot::channel();
+        let engine = Arc::clone(&self.handlers.engine);
+        let file = file.clone();
+        let load = move || {
+            // The receiver may be gone.
+            let _ = sender.send(engine.load_in_child(&file, CompilePriority::Low));
+        };
+        // Without a thread the sender is dropped, and the file is loaded again later.
+        let _ = std::thread::Builder::new().name("ordain-loader".to_owned()).spawn(load);
+        receiver
+    }
+
+    fn handle_load(
+        &self,
+        file: &HandlerFile,
+        stamp: FileStamp,
+        loaded: Option<Result<Arc<Handler>, LoadError>>,
+    ) {
+        let loaded = loaded.unwrap_or_else(|| {
+            let reason =
+                "cannot be loaded: the loader's thread did not start, or ended unexpectedly";
+            Err(LoadError {
+                path: file.path.clone(),
+                reason: reason.to_owned(),
+                is_temporary: true,
+            })
+        });
+        let found = loaded.as_ref().map(|handler| handler.build().clone()).map_err(FileFault::from);
+        let now = Instant::now();
+        let change =
+            self.handlers.with_catalog(|catalog| catalog.record_load(file, stamp, found, now));
+        match (change, loaded) {
+            (LoadOutcome::Offered, Ok(handler)) => {
+                warn_of_migrate(&handler);
+                self.handlers.insert(handler);
+                self.membership.offer(self.handlers.offered_builds());
+            }
+            (LoadOutcome::Unusable(reason), _) => tracing::error!(
+                path = %escape_invisible(&file.path.display().to_string()),
+                reason = %escape_invisible(&reason),
+                "handler version unusable; running versions continue"
+            ),
+            (_, Ok(handler)) => {
+                let instead = self.handlers.offered_build(&file.name);
+                let instead = instead.map_or_else(
+                    || "no stream names it".to_owned(),
+                    |build| format!("version {} is offered, and it is not lower", build.version),
+                );
+                let handler = &**handler.version();
+                tracing::info!(handler, "handler version usable but not offered: {instead}");
+            }
+            _ => {}
+        }
+    }
+
+    /// Handles a key that was executed under an unknown rollout. The rollout will appear in the table, unless the
+    /// store went back in time and lost the rollout.
+    async fn refresh_decisions(&mut self) {
+        let Ok(table) = self.store.table().await else {
+            tokio::time::sleep(STORE_RETRY_DELAY).await;
+            return self.handlers.rollout_required.notify_one();
+        };
+        for (stream, _) in self.handlers.streams() {
+            let needs = self.handlers.required_rollout(stream);
+            if table.versions.get(stream).is_none_or(|rollout| rollout.number < needs) {
+                let state = self.states.entry(Arc::clone(stream)).or_default();
+                state.newest_number = state.newest_number.max(needs);
+            }
+        }
+        self.table = Arc::new(table);
+    }
+
+    /// Writes the rollouts that are due, and follows the rollouts in the table. Returns the time of the next attempt
+    /// if the store did not answer.
+    async fn decide_all(&mut self) -> Option<Instant> {
+        let handlers = Arc::clone(self.handlers);
+        let offers = handlers.offered_builds();
+        let others = InstanceInfo::of_other_instances(&self.table, self.membership.id());
+        let mut retry_at = None;
+        for (stream, name) in handlers.streams() {
+            let Some(own_offer) = offers.get(&**stream) else { continue };
+            let other_offers: Vec<Build> =
+                others.iter().filter_map(|other| other.offers.get(&**stream)).cloned().collect();
+            let rollout = self.table.versions.get(stream).cloned();
+            let state = self.states.entry(Arc::clone(stream)).or_default();
+            let is_first = !std::mem::replace(&mut state.has_begun, true);
+            let is_own_offer = rollout.as_ref().is_some_and(|rollout| *own_offer == rollout.build);
+            // An instance that starts beside a running higher version must not return the stream to its own version
+            // later, when the instance that has the higher version dies.
+            let stands_alone = rollout.as_ref().is_none_or(|decided| {
+                let decided_on = split_version(&decided.build.version).1;
+                let is_higher = decided_on > split_version(&own_offer.version).1;
+                !(is_higher && other_offers.contains(&decided.build))
+            });
+            if is_own_offer || (is_first && stands_alone) {
+                state.revertible.clone_from(&rollout);
+            }
+            state.newest_number =
+                state.newest_number.max(rollout.as_ref().map_or(0, |rollout| rollout.number));
+            // A temporary fault of this machine at the start is no reason to return to a lower version.
+            let may_come = || {
+                let version = rollout.as_ref().map(|rollout| &rollout.build.version);
+                version.is_some_and(|version| {
+                    handlers.with_catalog(|catalog| catalog.may_become_usable(version))
+                })
+            };
+            let rollout_view = RolloutView {
+                current: rollout.as_deref(),
+                own_build: own_offer,
+                other_builds: &other_offers,
+                may_roll_back: state.revertible == rollout && !may_come(),
+                newest_number: state.newest_number,
+            };
+            if state.newest_number + 1 >= Rollout::NUMBER_END && self.decision_throttle.allow() {
+                tracing::error!(
+                    stream = &**stream,
+                    generation = state.newest_number,
+                    "rollout numbers used up, so the handler version cannot change any more: another program has \
+                     written to the store"
+                );
+            }
+            let new = next_rollout(&rollout_view);
+            let is_replaced = new.is_some();
+            if let Some(new) = new {
+                let current = rollout.as_ref().map_or(0, |rollout| rollout.number);
+                match self.store.decide(stream, current, &new).await {
+                    // The next table contains this rollout, or that of another instance.
+                    Ok(_) => self.membership.trigger(),
+                    Err(error) => {
+                        if self.decision_throttle.allow() {
+                            tracing::warn!(%error, "rollout of a handler version not written; retrying");
+                        }
+                        retry_at = Some(Instant::now() + STORE_RETRY_DELAY);
+                    }
+                }
+            }
+            let Some(rollout) = rollout.filter(|decided| decided.number == state.newest_number)
+            else {
+                continue;
+            };
+            // A version that is about to be replaced is not reported as missing.
+            let is_here = || handlers.compiled(&rollout.build).is_some();
+            if !is_replaced || is_here() {
+                let is_elsewhere = other_offers.contains(&rollout.build);
+                self.apply_decision(stream, name, &rollout, is_elsewhere);
+            }
+        }
+        retry_at
+    }
+
+    /// Switches a stream to the version of its rollout, or records why this instance lacks that version.
+    fn apply_decision(
+        &self,
+        stream: &Arc<str>,
+        name: &str,
+        rollout: &Arc<Rollout>,
+        is_elsewhere: bool,
+    ) {
+        let chosen: ActivationResult = match self.handlers.compiled(&rollout.build) {
+            Some(handler) => Ok(Arc::new(ActiveVersion { handler, rollout: Arc::clone(rollout) })),
+            None => Err(VersionUnavailable {
+                reason: self.missing_reason(name, rollout),
+                rollout: Some(Arc::clone(rollout)),
+                is_available_elsewhere: is_elsewhere,
+            }),
+        };
+        let missing = chosen.as_ref().err().map(|missing| missing.reason.clone());
+        if !self.handlers.activate(stream, chosen) {
+            return;
+        }
+        let version = &*rollout.build.version;
+        let generation = rollout.number;
+        match missing {
+            None => tracing::info!(
+                stream = &**stream,
+                version,
+                generation,
+                "handler version active: it executes the events from now on"
+            ),
+            Some(reason) => tracing::warn!(
+                stream = &**stream, version, generation, reason = %escape_invisible(&reason),
+                "handler version missing; the keys of the stream wait for it"
+            ),
+        }
+    }
+
+    /// Returns the reason why this instance lacks the version of a rollout.
+    fn missing_reason(&self, name: &str, rollout: &Rollout) -> String {
+        let dir = self.loaded.config.plugins.dir.display();
+        let configured_elsewhere = || {
+            let (other, _) = split_version(&rollout.build.version);
+            (other != name).then(|| {
+                format!(
+                    "another instance runs the stream with the handler {other}, and this one is configured with \
+                     {name}: give all instances the same configuration. The stream switches to {name} when no \
+                     instance offers {other} any more"
+                )
+            })
+        };
+        self.handlers.with_catalog(|catalog| {
+            let files = catalog.folder().handlers.get(name).into_iter().flatten();
+            for file in files {
+                let path = file.path.display();
+                match catalog.load_result(&file.path) {
+                    Some(Ok(found)) if found.version == rollout.build.version => {
+                        return format!(
+                            "{path} has another content (SHA-256 {:.12}…) than the file of the rollout \
+                             ({:.12}…): copy the rollout's file from another instance, or give this file a higher \
+                             version",
+                            found.digest, rollout.build.digest
+                        );
+                    }
+                    Some(Err(refused)) if *rollout.build.version == *file.to_string() => {
+                        return format!("{path} {}", refused.reason);
+                    }
+                    None if *rollout.build.version == *file.to_string() => {
+                        return format!("{path} is being loaded");
+                    }
+                    _ => {}
+                }
+            }
+            configured_elsewhere().unwrap_or_else(|| {
+                format!(
+                    "there is no file of this version in {dir}: copy it from an instance that has it"
+                )
+            })
+        })
+    }
+}
+
+/// Waits for the result of a load; `None` if its thread could not start or panicked.
+async fn load_finished(
+    loading: &mut Option<(HandlerFile, FileStamp, PendingLoad)>,
+) -> Option<Result<Arc<Handler>, LoadError>> {
+    match loading {
+        Some((.., done)) => done.await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the result of a scan.
+async fn scan_finished(
+    pending_scan: &mut Option<JoinHandle<io::Result<PluginFolder>>>,
+) -> io::Result<PluginFolder> {
+    match pending_scan {
+        Some(scan) => scan.await.unwrap_or_else(|panic| Err(io::Error::other(panic))),
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns whether a changed file may be a handler.
+fn may_be_handler(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    path.extension().is_some_and(|extension| extension == "wasm")
+        && !name.as_encoded_bytes().starts_with(b".")
+}

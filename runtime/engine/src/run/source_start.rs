@@ -1,0 +1,272 @@
+//! Starts the source of a partition.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordain_core::{OrderingMode, SequencerSettings};
+
+use super::partition_factory::PartitionFactory;
+use super::{RunError, files};
+use crate::driver::PartitionMetrics;
+use crate::sink::PartitionHandle;
+use crate::source::{self, FileOptions, Inbox, QueueOptions, unrouted_queue};
+use ordain_amqp::{ConsumerOptions, ExchangeProducer, Topology};
+use ordain_cloudevents::EventDecoder;
+use ordain_cloudevents::{FilePosition, ReadFingerprint, SourceHandle};
+use ordain_config::{
+    AmqpSourceConfig, FileOrStdio, FileSourceConfig, HttpSourceConfig, ResourceName, SourceConfig,
+    StoreConfig, StreamConfig, StreamSourceConfig,
+};
+use ordain_store::Ownership;
+use ordain_store::checkpoint::Checkpoint;
+use ordain_store::{Claim, Mark, Partition, StoreError};
+use ordain_util::tail_fingerprint::TailFingerprint;
+
+/// Divisor of a partition's memory for deliveries that the broker has sent and the driver has not taken; the rest is
+/// for events, states and outcomes.
+const PREFETCH_MEMORY_DIVISOR: usize = 4;
+
+/// Delay before a checkpoint that the store did not accept is written again.
+const CHECKPOINT_RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// A running source.
+pub(super) struct StartedSource {
+    pub(super) source: SourceHandle,
+    /// Events received over HTTP that are not in the source's queue yet.
+    pub(super) inbox: Option<Inbox>,
+    /// The name of the source's checkpoint, if it can resume.
+    pub(super) checkpoint_name: Option<String>,
+}
+
+impl PartitionFactory<'_> {
+    /// Starts the source of a partition.
+    pub(super) async fn start_source(
+        &self,
+        name: &ResourceName,
+        stream: &StreamConfig,
+        settings: &SequencerSettings,
+        metrics: &Arc<PartitionMetrics>,
+        handle: &Arc<PartitionHandle>,
+    ) -> Result<StartedSource, RunError> {
+        match &stream.source {
+            SourceConfig::Amqp(config) => {
+                let ownership = &handle.ownership;
+                let source =
+                    self.start_consumer(name, stream, config, settings, metrics, ownership);
+                let inbox = self.start_inbox(stream, config, handle, metrics).await?;
+                Ok(StartedSource { source, inbox, checkpoint_name: None })
+            }
+            SourceConfig::Stream(StreamSourceConfig { queue, .. })
+            | SourceConfig::Http(HttpSourceConfig { queue, .. }) => {
+                let options = self.queue_options(&handle.partition, handle.claim, *queue, metrics);
+                let source = source::read_queue(QueueOptions {
+                    is_fed_from_here: matches!(stream.source, SourceConfig::Stream(_)),
+                    backlog_gauge: Some(Arc::clone(&metrics.lag)),
+                    handle: Some(Arc::clone(handle)),
+                    ..options
+                });
+                Ok(StartedSource { source, inbox: None, checkpoint_name: None })
+            }
+            SourceConfig::File(config) => {
+                let (source, checkpoint) = self.start_file(name, stream, config, handle).await?;
+                Ok(StartedSource { source, inbox: None, checkpoint_name: checkpoint })
+            }
+        }
+    }
+
+    /// Returns the settings for a partition's queue in the store.
+    fn queue_options(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        limit: u64,
+        metrics: &PartitionMetrics,
+    ) -> QueueOptions {
+        QueueOptions {
+            store: Arc::clone(self.store),
+            partition: partition.clone(),
+            claim,
+            notifier: self.notifiers.of(partition),
+            limit,
+            is_fed_from_here: false,
+            has_other_writers: matches!(self.loaded.config.store, StoreConfig::Redis(_)),
+            backlog_gauge: None,
+            counts_delivered: false,
+            handle: None,
+            lost_events: Arc::clone(&metrics.lost_events),
+        }
+    }
+
+    /// Starts the inbox of events over HTTP for a partition. The owner of partition 0 also gets the queue of events
+    /// without a known partition.
+    async fn start_inbox(
+        &self,
+        stream: &StreamConfig,
+        config: &AmqpSourceConfig,
+        handle: &PartitionHandle,
+        metrics: &PartitionMetrics,
+    ) -> Result<Option<Inbox>, RunError> {
+        let (Some(exchange), Some(broker)) = (&config.exchange, &self.broker) else {
+            return Ok(None);
+        };
+        let [of_partition, of_none] = &metrics.inbox;
+        let options = |partition: &Partition, claim, waits| {
+            let queue = self.queue_options(partition, claim, config.inbox, metrics);
+            // A process without an ingress detects the events of other processes a little later.
+            let others = queue.has_other_writers && self.loaded.config.ingress.is_some();
+            let waits = Some(Arc::clone(waits));
+            QueueOptions {
+                has_other_writers: others,
+                backlog_gauge: waits,
+                counts_delivered: true,
+                ..queue
+            }
+        };
+        let routed = options(&handle.partition, handle.claim, of_partition);
+        let mut unrouted_options = None;
+        if config.partitions > 1 && handle.partition.number == 0 {
+            let unrouted = unrouted_queue(&handle.partition.stream, config.partitions);
+            unrouted_options = match self.store.claim(&unrouted, handle.claim.epoch).await {
+                Ok(claimed) => Some(options(&unrouted, claimed.claim, of_none)),
+                // Another process owns the partition by now, and this process is about to learn that.
+                Err(StoreError::InUse(_)) => None,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        let in_order = stream.ordering == OrderingMode::Fifo;
+        let key = &config.key;
+        let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
+        // Offer at most half as many events as the stream recognises by their ids, because other events arrive before
+        // the copies of the offered events. Also leave room for the ids of all events that the broker may redeliver.
+        let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
+        let window = stream.id_window.max(repeats);
+        let offer_limit = (window / 2).min(window - stream.source.prefetch());
+        let offer_limit = if in_order { offer_limit } else { usize::MAX };
+        Ok(Some(Inbox::start(routed, unrouted_options, offer_limit, producer)))
+    }
+
+    /// Starts the consumer of a broker's queue. The broker itself tracks acknowledgements.
+    fn start_consumer(
+        &self,
+        name: &ResourceName,
+        stream: &StreamConfig,
+        config: &AmqpSourceConfig,
+        settings: &SequencerSettings,
+        metrics: &Arc<PartitionMetrics>,
+        ownership: &Arc<Ownership>,
+    ) -> SourceHandle {
+        let broker = self.broker.as_ref().expect("a source of a broker is checked to have one");
+        ordain_amqp::start(ConsumerOptions {
+            broker: Arc::clone(broker),
+            topology: Topology::of(config),
+            partition: settings.partition,
+            stream: name.shared(),
+            prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
+            memory: settings.memory_budget / PREFETCH_MEMORY_DIVISOR,
+            last_prefetch: Arc::clone(
+                self.last_windows.borrow_mut().entry(name.shared()).or_default(),
+            ),
+            decoder: ordain_amqp::DeliveryDecoder {
+                ordering: stream.ordering,
+                event_size: self.loaded.config.runtime.event_size.bytes(),
+                key: config.key.clone(),
+            },
+            ownership: Arc::clone(ownership),
+            lag: Arc::clone(&metrics.lag),
+        })
+    }
+
+    /// Starts a file source at its checkpoint.
+    async fn start_file(
+        &self,
+        name: &ResourceName,
+        stream: &StreamConfig,
+        config: &FileSourceConfig,
+        handle: &PartitionHandle,
+    ) -> Result<(SourceHandle, Option<String>), RunError> {
+        let event_size = self.loaded.config.runtime.event_size.bytes();
+        let decoder = EventDecoder { ordering: stream.ordering, event_size };
+        let FileOrStdio::File(path) = &config.path else {
+            let name = "standard input".into();
+            let position = FilePosition::default();
+            let options = FileOptions { file: None, name, position, follow: false, decoder };
+            return Ok((source::read_file(options).map_err(RunError::Thread)?, None));
+        };
+        let opened = self.sources.borrow_mut().remove(&**name);
+        let file = match opened {
+            Some(file) => file,
+            // Another instance owned the partition in between, so the file was closed.
+            None => files::open_source(self.loaded, name, path)?.0,
+        };
+        let mark_name = Checkpoint::mark_name(name, path);
+        let checkpoint = match self.store.mark(&mark_name).await? {
+            None => None,
+            Some(bytes) => match Checkpoint::decode(&bytes) {
+                Ok(checkpoint) => Some(checkpoint),
+                Err(error) => {
+                    let error = anyhow::Error::from(error);
+                    tracing::warn!(
+                        stream = %name, "{error:#}; reading the file from its beginning; {}",
+                        ordain_store::checkpoint::reread_advice(stream.ordering)
+                    );
+                    None
+                }
+            },
+        };
+        let lost_in = checkpoint.as_ref().map_or_else(Vec::new, |checkpoint| {
+            checkpoint.shards_that_lost_commits(&handle.claimed_commits)
+        });
+        let position = match &checkpoint {
+            None => None,
+            Some(_) if !lost_in.is_empty() => None,
+            Some(checkpoint) => checkpoint.resume(&file).map_err(|error| {
+                let message = format!("{} cannot be read: {error}", path.display());
+                self.loaded.setting_error(&format!("streams.{name}.source.path"), message)
+            })?,
+        };
+        match (checkpoint, position) {
+            (Some(_), None) if !lost_in.is_empty() => tracing::warn!(
+                stream = %name, path = %path.display(), shards = ?lost_in,
+                "the store went back in time and lost commits on which the checkpoint of the file depends, in these \
+                 shards: reading the file from its beginning; {}",
+                ordain_store::checkpoint::reread_advice(stream.ordering)
+            ),
+            (Some(_), None) => tracing::warn!(
+                stream = %name, path = %path.display(),
+                "the part of the file that the last run read has changed: reading the file from its \
+                 beginning; {}", ordain_store::checkpoint::reread_advice(stream.ordering)
+            ),
+            (_, Some(FilePosition { line, .. })) => {
+                tracing::info!(stream = %name, line, "continuing after the last run");
+            }
+            (None, None) => {}
+        }
+        if !lost_in.is_empty() {
+            // Later commits get the numbers of the lost commits. They must not make the old checkpoint look valid.
+            let nothing_read = ReadFingerprint::new(b"", &TailFingerprint::new(0, b""));
+            let beginning = Checkpoint::new(
+                FilePosition::default(),
+                nothing_read,
+                handle.claimed_commits.to_vec(),
+            );
+            let value = beginning.encode().into();
+            let beginning = Mark { name: mark_name.clone(), value };
+            let put = async || {
+                let breaks = self.store.disconnects();
+                self.store.put_checkpoint(&handle.partition, handle.claim, breaks, &beginning).await
+            };
+            // If another owner has claimed the partition, the checkpoint is not needed.
+            while !put().await? && !handle.ownership.is_lost() {
+                tokio::time::sleep(CHECKPOINT_RETRY_DELAY).await;
+            }
+        }
+        let options = FileOptions {
+            file: Some((file, path.clone())),
+            name: path.display().to_string(),
+            position: position.unwrap_or_default(),
+            follow: !self.once,
+            decoder,
+        };
+        Ok((source::read_file(options).map_err(RunError::Thread)?, Some(mark_name)))
+    }
+}

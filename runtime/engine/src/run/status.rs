@@ -1,0 +1,145 @@
+//! The state of a run for the status line, the log, and operators.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ordain_core::Stats;
+
+use crate::driver::PartitionMetrics;
+use ordain_store::{InstanceReport, PendingWork};
+use ordain_store::{Partition, Store};
+use ordain_wasm::HandlerRegistry;
+
+/// The phase of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RunPhase {
+    /// Compiles the handlers.
+    #[default]
+    LoadingHandlers,
+    /// Opens the store.
+    OpeningStore,
+    /// Claims the first partitions.
+    ClaimingPartitions,
+    /// Drives partitions; the process has owned its whole share.
+    Running,
+}
+
+/// The state of a run.
+#[derive(Default)]
+pub struct RunStatus(Mutex<RunState>);
+
+#[derive(Default)]
+struct RunState {
+    phase: RunPhase,
+    handlers: Option<Arc<HandlerRegistry>>,
+    store: Option<Arc<dyn Store>>,
+    partitions: Vec<Arc<PartitionMetrics>>,
+    driven: usize,
+    share: usize,
+    /// Requests to the ingress, by response status.
+    requests: BTreeMap<u16, u64>,
+}
+
+impl RunStatus {
+    fn lock(&self) -> MutexGuard<'_, RunState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the phase.
+    pub fn phase(&self) -> RunPhase {
+        self.lock().phase
+    }
+
+    /// Returns the handlers, once they are loaded.
+    pub fn handlers(&self) -> Option<Arc<HandlerRegistry>> {
+        self.lock().handlers.clone()
+    }
+
+    /// Returns the store, while it is open.
+    pub fn store(&self) -> Option<Arc<dyn Store>> {
+        self.lock().store.clone()
+    }
+
+    /// Returns the partitions that are driven, or were.
+    pub fn partitions(&self) -> Vec<Arc<PartitionMetrics>> {
+        self.lock().partitions.clone()
+    }
+
+    /// Returns the sum of the figures of all partitions.
+    pub fn total_stats(&self) -> Stats {
+        let state = self.lock();
+        state
+            .partitions
+            .iter()
+            .fold(Stats::default(), |sum, partition| sum.plus(&partition.stats()))
+    }
+
+    /// Returns the number of answered requests to the ingress, by status.
+    pub fn requests(&self) -> BTreeMap<u16, u64> {
+        self.lock().requests.clone()
+    }
+
+    /// Counts an answered request.
+    pub fn count_request(&self, status: u16) {
+        *self.lock().requests.entry(status).or_default() += 1;
+    }
+
+    /// Records that the handlers are loaded.
+    pub fn set_handlers(&self, handlers: &Arc<HandlerRegistry>) {
+        let mut state = self.lock();
+        state.handlers = Some(Arc::clone(handlers));
+        state.phase = RunPhase::OpeningStore;
+    }
+
+    /// Records that the store is open.
+    pub fn set_store(&self, store: &Arc<dyn Store>) {
+        let mut state = self.lock();
+        state.store = Some(Arc::clone(store));
+        state.phase = RunPhase::ClaimingPartitions;
+    }
+
+    /// Returns the figures of a partition, which stay the same for all its drivers.
+    pub(super) fn partition(&self, partition: &Partition) -> Arc<PartitionMetrics> {
+        let mut state = self.lock();
+        if let Some(found) =
+            state.partitions.iter().find(|metrics| metrics.partition() == partition)
+        {
+            return Arc::clone(found);
+        }
+        let metrics = Arc::new(PartitionMetrics::new(partition.clone()));
+        state.partitions.push(Arc::clone(&metrics));
+        metrics
+    }
+
+    /// Records how many partitions of its share this process drives, and the size of the share.
+    pub(super) fn set_share(&self, driven: usize, share: usize) {
+        let mut state = self.lock();
+        state.driven = driven;
+        state.share = share;
+        if driven == share {
+            state.phase = RunPhase::Running;
+        }
+    }
+
+    /// Returns how many partitions of its share this process drives, and the size of the share.
+    pub fn share(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.driven, state.share)
+    }
+
+    /// Returns the work of the driven partitions.
+    pub(super) fn report<'a>(&self, driven: impl Iterator<Item = &'a Partition>) -> InstanceReport {
+        let mut report = InstanceReport::default();
+        for partition in driven {
+            let metrics = self.partition(partition);
+            let work = PendingWork::from_stats(&metrics.stats(), metrics.lag.get());
+            report.add(&partition.stream, partition.number, work);
+        }
+        report
+    }
+
+    /// Releases the store, which closes when its last user releases it.
+    pub fn release_store(&self) {
+        self.lock().store = None;
+    }
+}

@@ -1,0 +1,112 @@
+//! Runs of messages that are being published and are not marked as done yet.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::PartitionHandle;
+use ordain_store::{Mark, Partition};
+
+/// Messages of one shard that are marked as done together.
+pub(super) struct PublishRun {
+    pub(super) handle: Arc<PartitionHandle>,
+    pub(super) shard: u32,
+    /// The last commit with messages in this run.
+    pub(super) through: u64,
+    /// The marks of the files to which this run's lines were written.
+    pub(super) marks: Vec<Mark>,
+    /// Number of messages that exchanges have not confirmed.
+    pub(super) unconfirmed: usize,
+}
+
+/// A queue in which runs are completed in order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum RunQueueId {
+    /// A shard, whose messages are marked as done up to a commit.
+    Shard(Partition, u32),
+    /// A file, whose mark covers everything up to a length.
+    File(String),
+}
+
+/// The pending runs by number. A run is done when all its messages are published and all earlier runs of the same
+/// shard and the same files are done.
+#[derive(Default)]
+pub(super) struct PendingRuns {
+    pending: HashMap<u64, PublishRun>,
+    queues: HashMap<RunQueueId, VecDeque<u64>>,
+    /// The number of the run that is being collected.
+    next_number: u64,
+    /// Runs that may be done.
+    candidates: Vec<u64>,
+}
+
+impl PublishRun {
+    /// Returns whether no message waits for a confirm. For a run with file marks, also requires that the ownership is
+    /// not lost. Messages that are not marked as done stay in the outbox, and the next owner writes them again. After
+    /// the ownership has ended, no mark may therefore claim that a file contains them.
+    fn is_done(&self) -> bool {
+        self.unconfirmed == 0 && (self.marks.is_empty() || !self.handle.ownership.is_lost())
+    }
+
+    fn queue_ids(&self) -> impl Iterator<Item = RunQueueId> {
+        let files = self.marks.iter().map(|mark| RunQueueId::File(mark.name.clone()));
+        let shard = RunQueueId::Shard(self.handle.partition.clone(), self.shard);
+        std::iter::once(shard).chain(files)
+    }
+}
+
+impl PendingRuns {
+    /// Returns the number of the run that is being collected.
+    pub(super) fn number(&self) -> u64 {
+        self.next_number
+    }
+
+    pub(super) fn any(&self, predicate: impl Fn(&PublishRun) -> bool) -> bool {
+        self.pending.values().any(predicate)
+    }
+
+    /// Adds the collected run.
+    pub(super) fn push(&mut self, run: PublishRun) {
+        for queue_id in run.queue_ids() {
+            self.queues.entry(queue_id).or_default().push_back(self.next_number);
+        }
+        self.pending.insert(self.next_number, run);
+        self.candidates.push(self.next_number);
+        self.next_number += 1;
+    }
+
+    /// Records that a number of a run's messages are confirmed.
+    pub(super) fn record_confirms(&mut self, number: u64, count: usize) {
+        if let Some(run) = self.pending.get_mut(&number) {
+            run.unconfirmed = run.unconfirmed.saturating_sub(count);
+            if run.unconfirmed == 0 {
+                self.candidates.push(number);
+            }
+        }
+    }
+
+    /// Removes and returns the runs that are done; those of the same shard or file in order.
+    pub(super) fn take_done(&mut self) -> Vec<PublishRun> {
+        let mut done = Vec::new();
+        while let Some(number) = self.candidates.pop() {
+            let Some(run) = self.pending.get(&number).filter(|run| run.is_done()) else {
+                continue;
+            };
+            let queue_ids: Vec<RunQueueId> = run.queue_ids().collect();
+            if queue_ids.iter().any(|line| self.queues[line].front() != Some(&number)) {
+                continue;
+            }
+            for queue_id in queue_ids {
+                let others = self.queues.get_mut(&queue_id).map(|line| {
+                    line.pop_front();
+                    line.front().copied()
+                });
+                match others.flatten() {
+                    Some(next) => self.candidates.push(next),
+                    None => drop(self.queues.remove(&queue_id)),
+                }
+            }
+            done.extend(self.pending.remove(&number));
+        }
+        done
+    }
+}

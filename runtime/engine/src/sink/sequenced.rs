@@ -1,0 +1,105 @@
+//! Messages that pass through the store on their way to a destination. The store numbers them, retains them for replay,
+//! and queues them for a stream.
+//!
+//! Each destination has a task of its own, so that a blocked destination delays no other. A file has no task, because
+//! its messages are written in the order of its marks. In each call, the task passes all messages to the store that
+//! have arrived since the last call. It must keep the order of each outbox; the messages of different outboxes are
+//! independent.
+
+mod assigner;
+mod cursor;
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinSet;
+
+use super::content::SinkContent;
+use super::{PartitionHandle, PublisherError};
+use crate::source::QueueNotifiers;
+use ordain_amqp::{ExchangeSink, PublishedCount};
+use ordain_config::NumberingPolicy;
+use ordain_store::{Destination, Store};
+
+pub(super) use assigner::SequenceAssigner;
+
+/// A message on its way to a destination.
+pub(super) struct OutboundMessage {
+    /// The number of its commit.
+    pub(super) commit: u64,
+    pub(super) content: SinkContent,
+    /// The index of the message's sink among the sinks of its destination, if the destination is an exchange.
+    pub(super) exchange_index: usize,
+}
+
+/// The messages of a run for one destination.
+pub(super) struct DestinationBatch {
+    pub(super) run: u64,
+    pub(super) handle: Arc<PartitionHandle>,
+    pub(super) shard: u32,
+    pub(super) messages: Vec<OutboundMessage>,
+}
+
+/// The number of each message of a batch; `None` if another owner has the partition now and publishes the message.
+pub(super) type MessageNumbers = Vec<Option<u64>>;
+
+/// The sink of a destination. It accepts the messages of all sinks with this destination, and the store numbers them
+/// together, in the order of their outbox.
+pub(crate) struct SequencedSink {
+    destination: Destination,
+    /// The messages of the run that is being gathered.
+    gathered: Vec<OutboundMessage>,
+    /// The channel to the task. The limit of the outbox also limits this channel, because the outbox has all its
+    /// messages.
+    input: UnboundedSender<DestinationBatch>,
+    start: Option<(SequenceAssigner, UnboundedReceiver<DestinationBatch>)>,
+}
+
+impl SequencedSink {
+    /// Creates the sink of a destination.
+    pub(crate) fn new(
+        policy: NumberingPolicy,
+        store: &Arc<dyn Store>,
+        notifiers: &Arc<QueueNotifiers>,
+    ) -> Self {
+        let (input, batches) = mpsc::unbounded_channel();
+        let destination = policy.destination.clone();
+        let assigner = SequenceAssigner::new(policy, store, notifiers);
+        Self { destination, gathered: Vec::new(), input, start: Some((assigner, batches)) }
+    }
+
+    pub(super) fn has_destination(&self, destination: &Destination) -> bool {
+        self.destination == *destination
+    }
+
+    /// Adds a sink that is an exchange, before the task starts. Returns its index among the exchanges.
+    pub(super) fn add_exchange(&mut self, exchange: ExchangeSink) -> usize {
+        let Some((assigner, _)) = &mut self.start else { return 0 };
+        assigner.add_exchange(exchange)
+    }
+
+    /// Starts the task of the destination, and the tasks of its exchanges.
+    pub(super) fn start(
+        &mut self,
+        tasks: &mut JoinSet<Result<(), PublisherError>>,
+        published: &UnboundedSender<PublishedCount>,
+    ) {
+        let Some((mut assigner, batches)) = self.start.take() else { return };
+        assigner.start_exchanges(tasks, published);
+        tasks.spawn(assigner.run(batches, published.clone()));
+    }
+
+    pub(super) fn put(&mut self, message: OutboundMessage) {
+        self.gathered.push(message);
+    }
+
+    /// Sends the gathered messages to the task, as the messages of a run.
+    pub(super) fn send(&mut self, run: u64, handle: &Arc<PartitionHandle>, shard: u32) {
+        if !self.gathered.is_empty() {
+            let handle = Arc::clone(handle);
+            let messages = std::mem::take(&mut self.gathered);
+            // The task ends early only if it fails, and the `JoinSet` that has the task reports the failure.
+            let _ = self.input.send(DestinationBatch { run, handle, shard, messages });
+        }
+    }
+}

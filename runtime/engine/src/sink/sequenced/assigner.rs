@@ -1,0 +1,419 @@
+//! The sequence assigner: the task of a destination. It passes the messages of all outboxes to the store, which
+//! numbers them, and passes lost messages to the store again.
+//!
+//! A store that goes back in time may lose messages that their outbox records as published. The sequence assigner
+//! therefore keeps the last messages in memory, and passes them to the store again as soon as it finds that the store
+//! lacks them.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join_all, select_all};
+use ordain_core::{PublishHistory, shard_of};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, timeout};
+
+use super::cursor::{CallBudget, OutboxCursor, OutboxHistory};
+use super::{DestinationBatch, MessageNumbers, OutboundMessage};
+use crate::sink::{PartitionHandle, PublisherError};
+use crate::source::QueueNotifiers;
+use ordain_amqp::{ExchangeSink, PublishedCount};
+use ordain_config::NumberingPolicy;
+use ordain_store::{
+    AssignGroup, AssignGroupReply, AssignItem, AssignReply, AssignRequest, Destination,
+    OwnershipPhase, Partition, Store,
+};
+use ordain_util::log_throttle::LogThrottle;
+
+/// Maximum number of runs that the task passes to the store together.
+const BATCH_GROUP_LIMIT: usize = 64;
+/// Delay before a write to a full queue is retried; shorter if a reader in this process removes entries.
+const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// Delay before a call is retried after an error of the store.
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Time between two checks that the store has not gone back in time.
+const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Approximate size of the messages of earlier calls that stay in memory for each destination, in bytes: some seconds
+/// of a fast stream.
+const HISTORY_BYTES: usize = 16 << 20;
+/// How long this process may take to learn that it lost a partition, after the store has reported another owner.
+const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between two warnings, and how long a queue must be full before the first one.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The state of a destination's task.
+pub(in crate::sink) struct SequenceAssigner {
+    policy: NumberingPolicy,
+    exchanges: Vec<ExchangeSink>,
+    store: Arc<dyn Store>,
+    notifiers: Arc<QueueNotifiers>,
+    /// The last messages of each outbox that the store received, for each shard of the destination.
+    histories: HashMap<(Partition, u32, u32), OutboxHistory>,
+    /// The moment from which the histories count their times.
+    created_at: Instant,
+    /// [`FENCE_TIMEOUT`]; shorter in tests.
+    fence_timeout: Duration,
+}
+
+impl SequenceAssigner {
+    pub(in crate::sink) fn new(
+        policy: NumberingPolicy,
+        store: &Arc<dyn Store>,
+        notifiers: &Arc<QueueNotifiers>,
+    ) -> Self {
+        Self {
+            policy,
+            exchanges: Vec::new(),
+            store: Arc::clone(store),
+            notifiers: Arc::clone(notifiers),
+            histories: HashMap::new(),
+            created_at: Instant::now(),
+            fence_timeout: FENCE_TIMEOUT,
+        }
+    }
+
+    /// Adds a sink that is an exchange. Returns its index among the exchanges.
+    pub(super) fn add_exchange(&mut self, exchange: ExchangeSink) -> usize {
+        self.exchanges.push(exchange);
+        self.exchanges.len() - 1
+    }
+
+    /// Starts the tasks of the exchanges.
+    pub(super) fn start_exchanges(
+        &mut self,
+        tasks: &mut JoinSet<Result<(), PublisherError>>,
+        published: &UnboundedSender<PublishedCount>,
+    ) {
+        let exchanges = self.exchanges.iter_mut();
+        for publisher in exchanges.filter_map(|exchange| exchange.start(published.clone())) {
+            tasks.spawn(async move {
+                publisher.await;
+                Ok(())
+            });
+        }
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut input: UnboundedReceiver<DestinationBatch>,
+        published: UnboundedSender<PublishedCount>,
+    ) -> Result<(), PublisherError> {
+        let mut group = Vec::with_capacity(BATCH_GROUP_LIMIT);
+        let mut rollback_check = tokio::time::interval(ROLLBACK_CHECK_INTERVAL);
+        rollback_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                received = input.recv_many(&mut group, BATCH_GROUP_LIMIT) => {
+                    if received == 0 {
+                        return Ok(());
+                    }
+                    let numbers = self.assign(&group).await?;
+                    for (batch, numbers) in group.drain(..).zip(numbers) {
+                        self.forward(batch, &numbers, &published);
+                    }
+                }
+                _ = rollback_check.tick(), if self.store.may_roll_back() => self.restore_lost_messages().await?,
+            }
+        }
+    }
+
+    /// Returns the milliseconds since the sequence assigner was created.
+    fn now(&self) -> u64 {
+        self.created_at.elapsed().as_millis() as u64
+    }
+
+    /// Passes lost messages to the store again, if the store may have gone back in time since it received them.
+    async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
+        self.histories.retain(|_, history| !history.handle.ownership.is_lost());
+        let disconnects = self.store.disconnects();
+        let now = self.now();
+        let mut cursors: BTreeMap<u32, Vec<OutboxCursor>> = BTreeMap::new();
+        let in_doubt =
+            self.histories.extract_if(|_, history| history.history.is_in_doubt(disconnects, now));
+        for ((_, outbox_shard, destination_shard), history) in in_doubt.collect::<Vec<_>>() {
+            let handle = Arc::clone(&history.handle);
+            let mut cursor =
+                self.new_cursor(handle, outbox_shard, destination_shard, Some(history));
+            cursor.verifies = true;
+            cursors.entry(destination_shard).or_default().push(cursor);
+        }
+        self.assign_all(cursors).await.map(drop)
+    }
+
+    /// Gives batches to the store. Returns the numbers of their messages.
+    pub(in crate::sink) async fn assign(
+        &mut self,
+        batches: &[DestinationBatch],
+    ) -> Result<Vec<MessageNumbers>, PublisherError> {
+        let cursors = self.build_cursors(batches);
+        let mut numbers: Vec<MessageNumbers> =
+            batches.iter().map(|batch| vec![None; batch.messages.len()]).collect();
+        for cursor in self.assign_all(cursors).await? {
+            for ((batch, message_index), assigned) in
+                cursor.batch_indexes.iter().zip(&cursor.assigned)
+            {
+                numbers[*batch][*message_index] = Some(assigned.sequence());
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// Passes the messages of outbox cursors to the store, all shards concurrently, and keeps the histories of the
+    /// cursors for later calls.
+    async fn assign_all(
+        &mut self,
+        cursors: BTreeMap<u32, Vec<OutboxCursor>>,
+    ) -> Result<Vec<OutboxCursor>, PublisherError> {
+        let assigning = cursors
+            .into_values()
+            .map(async |mut cursors| self.assign_shard(&mut cursors).await.map(|()| cursors));
+        let assigned: Vec<_> = join_all(assigning).await.into_iter().collect::<Result<_, _>>()?;
+        let mut assigned: Vec<OutboxCursor> = assigned.into_iter().flatten().collect();
+        self.histories.extend(assigned.iter_mut().filter_map(OutboxCursor::take_history));
+        let histories = self.histories.values_mut().map(|history| &mut history.history);
+        PublishHistory::limit_bytes(histories, HISTORY_BYTES);
+        Ok(assigned)
+    }
+
+    /// Sorts the messages of batches into outbox cursors, by shard of the destination and outbox.
+    fn build_cursors(&mut self, batches: &[DestinationBatch]) -> BTreeMap<u32, Vec<OutboxCursor>> {
+        let shards = self.store.shards();
+        let mut cursor_indexes: HashMap<_, usize> = HashMap::new();
+        let mut all: BTreeMap<u32, Vec<OutboxCursor>> = BTreeMap::new();
+        for (index, batch) in batches.iter().enumerate() {
+            if batch.handle.ownership.is_lost() {
+                continue;
+            }
+            for (message_index, OutboundMessage { commit, content, .. }) in
+                batch.messages.iter().enumerate()
+            {
+                let event = content.event(&batch.handle.partition.stream);
+                let outbox_shard = batch.shard;
+                let destination_shard = shard_of(event.key(), shards);
+                let cursors = all.entry(destination_shard).or_default();
+                let cursor_id = (Arc::as_ptr(&batch.handle), outbox_shard, destination_shard);
+                let cursor_index = *cursor_indexes.entry(cursor_id).or_insert_with(|| {
+                    let history = self.histories.remove(&(
+                        batch.handle.partition.clone(),
+                        outbox_shard,
+                        destination_shard,
+                    ));
+                    cursors.push(self.new_cursor(
+                        Arc::clone(&batch.handle),
+                        outbox_shard,
+                        destination_shard,
+                        history,
+                    ));
+                    cursors.len() - 1
+                });
+                let partition = shard_of(event.key(), self.policy.partitions);
+                let item = AssignItem { event: Arc::new(event), partition, number: 0 };
+                cursors[cursor_index].push(*commit, item, (index, message_index));
+            }
+        }
+        all
+    }
+
+    fn new_cursor(
+        &self,
+        handle: Arc<PartitionHandle>,
+        outbox_shard: u32,
+        destination_shard: u32,
+        history: Option<OutboxHistory>,
+    ) -> OutboxCursor {
+        // The count of breaks is read before the first call, so that a break during the call is not missed.
+        OutboxCursor::new(
+            handle,
+            outbox_shard,
+            destination_shard,
+            history,
+            self.store.disconnects(),
+            self.now(),
+        )
+    }
+
+    /// Passes the messages of the outbox cursors of one shard to the store, in calls of limited size, until all
+    /// messages are done that do not belong to another owner.
+    async fn assign_shard(&self, cursors: &mut [OutboxCursor]) -> Result<(), PublisherError> {
+        let mut started = Instant::now();
+        let mut throttle = LogThrottle::new(WARN_INTERVAL);
+        loop {
+            let (assign, cursor_indexes) = self.next_call(cursors);
+            let Some(&first) = cursor_indexes.first() else { return Ok(()) };
+            let stream = Arc::clone(&cursors[first].handle.partition.stream);
+            let destination = &self.policy.destination;
+            match self.store.assign(Arc::clone(&assign)).await {
+                Ok(AssignReply::Groups(replies, _)) => {
+                    started = Instant::now();
+                    self.notify_readers(&assign);
+                    let mut has_progress = false;
+                    for ((at, lot), reply) in cursor_indexes.iter().zip(&assign.groups).zip(replies)
+                    {
+                        has_progress |= self.record_reply(&mut cursors[*at], lot, reply).await?;
+                    }
+                    if !has_progress {
+                        tokio::time::sleep(FULL_QUEUE_RETRY_DELAY).await;
+                    }
+                }
+                Ok(AssignReply::Full) => {
+                    // A queue that is full for a moment deserves no warning.
+                    if started.elapsed() >= WARN_INTERVAL && throttle.allow() {
+                        tracing::warn!(
+                            stream = &*stream, to = %destination,
+                            "queue full (`source.queue`): publishing to it pauses until events are consumed"
+                        );
+                    }
+                    self.wait_for_room(&assign).await;
+                }
+                Err(error) => {
+                    if throttle.allow() {
+                        tracing::error!(
+                            stream = &*stream, to = %destination, %error,
+                            "the store cannot number the messages of the stream for `to`: they wait; retrying"
+                        );
+                    }
+                    tokio::time::sleep(STORE_RETRY_DELAY).await;
+                }
+            }
+        }
+    }
+
+    /// Builds the next call. Also returns the index of each group's outbox cursor.
+    fn next_call(&self, cursors: &[OutboxCursor]) -> (Arc<AssignRequest>, Vec<usize>) {
+        let mut lots = Vec::new();
+        let mut cursor_indexes = Vec::new();
+        let mut budget = CallBudget::default();
+        // Fenced cursors come last, because they would use up the room of the others.
+        let (fenced, others): (Vec<_>, Vec<_>) =
+            cursors.iter().enumerate().partition(|(_, strand)| strand.is_fenced());
+        for (cursor_index, cursor) in others.into_iter().chain(fenced) {
+            if let Some(group) = cursor.next_group(&mut budget) {
+                lots.push(group);
+                cursor_indexes.push(cursor_index);
+            }
+        }
+        let destination = self.policy.destination.clone();
+        let rules = self.policy.rules;
+        let shard = cursors.first().map_or(0, |strand| strand.destination_shard);
+        (
+            Arc::new(AssignRequest { destination, shard, rules, witness: None, groups: lots }),
+            cursor_indexes,
+        )
+    }
+
+    /// Records the reply to a group. Returns whether its outbox cursor made progress.
+    async fn record_reply(
+        &self,
+        cursor: &mut OutboxCursor,
+        group: &AssignGroup,
+        reply: AssignGroupReply,
+    ) -> Result<bool, PublisherError> {
+        let stream = cursor.handle.partition.stream.to_string();
+        let to = self.policy.destination.to_string();
+        let shard = cursor.destination_shard;
+        match reply {
+            AssignGroupReply::Done(assigned) => {
+                cursor.record_done(group, &assigned, self.store.may_roll_back(), self.now());
+                Ok(true)
+            }
+            // Another process has the partition now. This process is about to learn that it lost the partition.
+            AssignGroupReply::Fenced => {
+                if cursor.record_fence().elapsed() >= self.fence_timeout {
+                    return Err(PublisherError::Fenced { stream, to, shard });
+                }
+                Ok(false)
+            }
+            AssignGroupReply::RolledBack(last) => {
+                // The sequence assigner must not repeat messages whose commits the store will not have again. The next
+                // owner creates these messages anew, in other commits.
+                match timeout(self.fence_timeout, cursor.handle.has_all_commits()).await {
+                    Ok(true) => {}
+                    Err(_) if cursor.handle.is_driven() => {
+                        tracing::warn!(
+                            stream,
+                            to,
+                            shard,
+                            "the store went back in time and lost messages from the stream to `to`: they are written \
+                             again when the store has all commits of the partition; waiting"
+                        );
+                        return Ok(false);
+                    }
+                    // The driver has ended, or it starts only after messages that wait for this outbox cursor. Once
+                    // the ownership is lost, the publisher marks no message as published that the store did not get.
+                    Ok(false) | Err(_) => {
+                        cursor.handle.ownership.advance_to(OwnershipPhase::Lost);
+                        cursor.abandon();
+                        return Ok(true);
+                    }
+                }
+                let Some(messages) = cursor.recover_lost(last) else {
+                    return Err(PublisherError::StoreRolledBack { stream, to, shard });
+                };
+                tracing::warn!(
+                    stream,
+                    to,
+                    shard,
+                    messages,
+                    "the store went back in time and lost messages from the stream to `to`: writing them again from \
+                     memory"
+                );
+                Ok(true)
+            }
+        }
+    }
+
+    /// Waits until the queues may have room, for at most [`FULL_QUEUE_RETRY_DELAY`].
+    async fn wait_for_room(&self, assign: &AssignRequest) {
+        let Destination::Stream(stream) = &assign.destination else { return };
+        let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
+        let notifiers: Vec<_> = partitions
+            .into_iter()
+            .map(|number| self.notifiers.of(&Partition { stream: Arc::clone(stream), number }))
+            .collect();
+        let has_room = select_all(notifiers.iter().map(|feed| Box::pin(feed.wait_for_room())));
+        let _ = timeout(FULL_QUEUE_RETRY_DELAY, has_room).await;
+    }
+
+    /// Notifies the readers in this process that more messages wait. Reports no queue positions: if the store loses
+    /// messages, this sequence assigner repeats them from memory, so the reader must not count them as lost.
+    fn notify_readers(&self, assign: &AssignRequest) {
+        let Destination::Stream(stream) = &assign.destination else { return };
+        let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
+        for number in partitions {
+            let partition = Partition { stream: Arc::clone(stream), number };
+            self.notifiers.of(&partition).record_write(assign.shard, None);
+        }
+    }
+
+    /// Forwards the numbered messages of a batch to the exchanges. A message without a number belongs to another owner.
+    /// Reports the messages that need no exchange as published.
+    fn forward(
+        &mut self,
+        batch: DestinationBatch,
+        numbers: &MessageNumbers,
+        published: &UnboundedSender<PublishedCount>,
+    ) {
+        let DestinationBatch { run, handle: target, messages: passing, .. } = batch;
+        let mut unconfirmed = passing.len();
+        if !self.exchanges.is_empty() {
+            let stream = &target.partition.stream;
+            for (OutboundMessage { content, exchange_index: via, .. }, number) in
+                passing.iter().zip(numbers)
+            {
+                let Some(number) = *number else { continue };
+                unconfirmed -= 1;
+                content.put(&mut self.exchanges[*via], stream, Some(number));
+            }
+            self.exchanges.iter_mut().for_each(|exchange| exchange.send(run, &target.ownership));
+        }
+        if unconfirmed > 0 {
+            // The receiver may have ended; the report does not matter then.
+            let _ = published.send((run, unconfirmed));
+        }
+    }
+}

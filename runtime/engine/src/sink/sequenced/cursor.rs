@@ -1,0 +1,259 @@
+//! The outbox cursor: the messages of one outbox for one shard of a destination, while the sequence assigner passes
+//! them to the store.
+//!
+//! [`PublishHistory`] decides which messages the sequence assigner repeats, and under which numbers. This module must
+//! never decide that.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ordain_core::PublishHistory;
+
+use crate::sink::PartitionHandle;
+use ordain_store::{
+    ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignItem, AssignItemReply, OriginOutbox,
+    OutboxChunk, OutboxPosition, Partition,
+};
+
+/// The messages that an owner has passed from an outbox to one shard of the destination.
+pub(super) struct OutboxHistory {
+    pub(super) handle: Arc<PartitionHandle>,
+    pub(super) history: PublishHistory<OutboxChunk>,
+}
+
+/// The messages and bytes that one call to the store already contains.
+#[derive(Default)]
+pub(super) struct CallBudget {
+    items: usize,
+    bytes: usize,
+}
+
+impl CallBudget {
+    /// Adds a chunk to the call. Returns whether the chunk fits; the first chunk always fits.
+    fn reserve(&mut self, chunk: &OutboxChunk) -> bool {
+        let is_first = self.items == 0;
+        self.items += chunk.items.len();
+        self.bytes += chunk.items.iter().map(|item| item.event.memory()).sum::<usize>();
+        is_first || (self.items <= ASSIGN_LIMIT && self.bytes <= ASSIGN_BYTES)
+    }
+}
+
+/// Messages of one outbox for one shard of a destination.
+pub(super) struct OutboxCursor {
+    pub(super) handle: Arc<PartitionHandle>,
+    /// The shard of the outbox.
+    pub(super) outbox_shard: u32,
+    /// The shard of the destination.
+    pub(super) destination_shard: u32,
+    /// New messages.
+    chunks: Vec<OutboxChunk>,
+    /// The origin of each new message: the index of its batch, and its index in the batch.
+    pub(super) batch_indexes: Vec<(usize, usize)>,
+    /// The number of chunks that are done.
+    done_chunks: usize,
+    /// The result for each message of the chunks that are done. The remaining messages belong to another owner.
+    pub(super) assigned: Vec<AssignItemReply>,
+    /// The messages of earlier calls, and which of them the store has lost.
+    history: PublishHistory<OutboxChunk>,
+    /// True if the next call checks that the store still has all messages of earlier calls. The cursor then makes a
+    /// call even without a new message.
+    pub(super) verifies: bool,
+    /// True if this process has given up the partition.
+    is_abandoned: bool,
+    /// The value of [`Store::disconnects`](ordain_store::Store::disconnects) before the first call.
+    disconnects: u64,
+    /// The time of that value, in milliseconds since the sequence assigner was created.
+    disconnects_at: u64,
+    /// When the store first reported another owner; `None` if the last reply did not.
+    fenced_since: Option<Instant>,
+}
+
+impl OutboxCursor {
+    /// Creates a cursor without messages. `breaks` is the store's number of disconnects before the first call of the
+    /// cursor, and `started` the time of that number.
+    pub(super) fn new(
+        handle: Arc<PartitionHandle>,
+        outbox_shard: u32,
+        destination_shard: u32,
+        history: Option<OutboxHistory>,
+        disconnects: u64,
+        disconnects_at: u64,
+    ) -> Self {
+        // Outbox positions of an earlier claim are not valid under this claim.
+        let history = history.filter(|given| given.handle.claim.epoch == handle.claim.epoch);
+        Self {
+            handle,
+            outbox_shard,
+            destination_shard,
+            chunks: Vec::new(),
+            batch_indexes: Vec::new(),
+            done_chunks: 0,
+            assigned: Vec::new(),
+            history: history.map(|given| given.history).unwrap_or_default(),
+            verifies: false,
+            is_abandoned: false,
+            disconnects,
+            disconnects_at,
+            fenced_since: None,
+        }
+    }
+
+    /// Adds a message. The messages of a commit are divided into chunks of a size that never changes. `from` has the
+    /// index of the message's batch, and the index in the batch.
+    pub(super) fn push(&mut self, commit: u64, item: AssignItem, batch_index: (usize, usize)) {
+        self.batch_indexes.push(batch_index);
+        let chunk = match self.chunks.last_mut() {
+            Some(last) if last.position.commit == commit && last.items.len() < ASSIGN_LIMIT => {
+                last.items.push(item);
+                return;
+            }
+            Some(last) if last.position.commit == commit => last.position.chunk + 1,
+            _ => 0,
+        };
+        self.chunks
+            .push(OutboxChunk { position: OutboxPosition { commit, chunk }, items: vec![item] });
+    }
+
+    /// Returns whether the store knows of another owner.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fenced_since.is_some()
+    }
+
+    /// Returns the next chunks that fit into the call, or `None` if there is nothing to pass on or to check.
+    pub(super) fn next_group(&self, budget: &mut CallBudget) -> Option<AssignGroup> {
+        let PartitionHandle {
+            partition,
+            claim,
+            ownership: tenure,
+            claimed_commits: found,
+            watermarks: done,
+            ..
+        } = &*self.handle;
+        // `done` is read before the ownership, because the messages of another owner may also be marked as done here.
+        let done = done[self.outbox_shard as usize].through();
+        if tenure.is_lost() || self.is_abandoned {
+            return None;
+        }
+        let next = self.history.next_chunks(&self.chunks[self.done_chunks..]);
+        let chunks: Vec<OutboxChunk> =
+            next.take_while(|part| budget.reserve(part)).cloned().collect();
+        if chunks.is_empty() && !self.verifies {
+            return None;
+        }
+        let (before, done) = self.history.next_call(done);
+        let origin = Some(OriginOutbox {
+            partition: partition.clone(),
+            shard: self.outbox_shard,
+            epoch: claim.epoch,
+            claimed_commit: found[self.outbox_shard as usize],
+            last_confirmed: before,
+            published_commit: done,
+        });
+        Some(AssignGroup { origin, chunks })
+    }
+
+    /// Records that a group is done. Its chunks stay in memory if the store may lose them (`may_go_back`).
+    pub(super) fn record_done(
+        &mut self,
+        group: &AssignGroup,
+        assigned: &[AssignItemReply],
+        may_go_back: bool,
+        now: u64,
+    ) {
+        self.fenced_since = None;
+        self.verifies = false;
+        let numbers: Vec<u64> = assigned.iter().map(|result| result.sequence()).collect();
+        let progress = self.history.record_answer(&group.chunks, &numbers, may_go_back, now);
+        if progress.new_chunks > 0 {
+            self.assigned.extend(assigned);
+            self.done_chunks += progress.new_chunks;
+        }
+        if progress.changed > 0 {
+            tracing::error!(
+                stream = &*self.handle.partition.stream,
+                shard = self.destination_shard,
+                messages = progress.changed,
+                "messages that the store had lost have new numbers, because the store has given their old numbers to \
+                 other messages: check the receivers for numbers that two messages of the last minutes share"
+            );
+        }
+    }
+
+    /// Records that the store reported another owner. Returns the time of the first report.
+    pub(super) fn record_fence(&mut self) -> Instant {
+        *self.fenced_since.get_or_insert_with(Instant::now)
+    }
+
+    /// Prepares to repeat all messages behind `last`, the last outbox position that the store has. Returns the number
+    /// of these messages, or `None` if memory does not have all of them.
+    pub(super) fn recover_lost(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
+        let messages = self.history.roll_back_to(last)?;
+        self.verifies = false;
+        Some(messages)
+    }
+
+    /// Ends the cursor, because this process has given up the partition.
+    pub(super) fn abandon(&mut self) {
+        self.is_abandoned = true;
+    }
+
+    /// Takes the messages of earlier calls out of the cursor, for its successor; `None` if there are none.
+    pub(super) fn take_history(&mut self) -> Option<((Partition, u32, u32), OutboxHistory)> {
+        let mut history = std::mem::take(&mut self.history);
+        if history.is_empty() {
+            return None;
+        }
+        history.record_check(self.disconnects, self.disconnects_at);
+        let history = OutboxHistory { handle: Arc::clone(&self.handle), history };
+        Some(((self.handle.partition.clone(), self.outbox_shard, self.destination_shard), history))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    use ordain_core::{Event, EventParts};
+    use ordain_store::{Claim, Ownership};
+
+    use super::*;
+    use crate::sink::PublishWatermark;
+
+    /// The partition's handle, whose messages are done for good through this commit.
+    fn target(done: u64) -> Arc<PartitionHandle> {
+        let of_shard = PublishWatermark::default();
+        of_shard.record_mark(done, done);
+        of_shard.record_commit(done + 1);
+        Arc::new(PartitionHandle {
+            partition: Partition { stream: "orders".into(), number: 0 },
+            claim: Claim { epoch: 1, random: 0 },
+            dead_letter: None,
+            completions: tokio::sync::mpsc::channel(1).0,
+            ownership: Arc::new(Ownership::permanent()),
+            claimed_commits: Box::new([0]),
+            watermarks: Box::new([of_shard]),
+            durable_commits: Box::new([AtomicU64::new(done + 1)]),
+            driven: AtomicBool::new(true),
+        })
+    }
+
+    #[test]
+    fn lost_messages_are_not_reported_as_done() {
+        let mut strand = OutboxCursor::new(target(8), 0, 0, None, 0, 0);
+        for commit in 1..=8 {
+            let event = Arc::new(Event::new(&EventParts { key: "a", ..EventParts::default() }));
+            strand.push(commit, AssignItem { event, partition: 0, number: 0 }, (0, 0));
+        }
+        let done_of = |lot: &AssignGroup| lot.origin.as_ref().map(|origin| origin.published_commit);
+        let lot = strand.next_group(&mut CallBudget::default()).expect("new messages");
+        assert_eq!(done_of(&lot), Some(8));
+        let numbers: Vec<AssignItemReply> = (1..=8).map(AssignItemReply::New).collect();
+        strand.record_done(&lot, &numbers, true, 0);
+
+        // The store forgets messages that are done. If this call is repeated, the store must still have the message
+        // that the call passed again.
+        assert_eq!(strand.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
+        let lot = strand.next_group(&mut CallBudget::default()).expect("a lost message");
+        assert_eq!(done_of(&lot), Some(7));
+    }
+}

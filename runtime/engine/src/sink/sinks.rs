@@ -1,0 +1,275 @@
+//! All sinks of a process by name. This module collects the contents of a run and sends them together.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::{JoinSet, block_in_place};
+
+use super::content::SinkContent;
+use super::sequenced::{DestinationBatch, OutboundMessage, SequenceAssigner};
+use super::{LineSink, PartitionHandle, PublisherError, SequencedSink};
+use crate::source::QueueNotifiers;
+use ordain_amqp::{ExchangeSink, PublishedCount};
+use ordain_config::NumberingPolicy;
+use ordain_store::{Mark, Store};
+use ordain_util::log_throttle::LogThrottle;
+
+/// Size of encoded lines above which they are written, in bytes.
+pub(super) const WRITE_BYTES: usize = 1 << 20;
+/// Delay between attempts to write to a failing sink.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Time between two errors of a sink in the log.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A sink of lines.
+struct BufferedLineSink {
+    sink: LineSink,
+    /// Encoded lines that are not written yet.
+    buffer: Vec<u8>,
+    /// The numbering of the sink's messages, if they are numbered.
+    numbering: Option<LineNumbering>,
+}
+
+/// The numbering of a sink of lines.
+struct LineNumbering {
+    assigner: SequenceAssigner,
+    /// Contents that wait for their numbers.
+    announced: Vec<DestinationBatch>,
+    /// The numbers of the contents to be encoded next; `None` for a content that another owner publishes.
+    numbers: VecDeque<Option<u64>>,
+}
+
+/// All sinks of the process.
+#[derive(Default)]
+pub(crate) struct Sinks {
+    lines: BTreeMap<String, BufferedLineSink>,
+    exchanges: BTreeMap<String, ExchangeSink>,
+    /// Sinks whose messages pass through the store, one for each destination.
+    sequenced: Vec<SequencedSink>,
+    /// By sink: the index in `sequenced`, and the index of the sink's exchange in that sequenced sink.
+    routes: BTreeMap<String, (usize, usize)>,
+    /// Number of contents of the current run that tasks publish.
+    unconfirmed_count: usize,
+}
+
+impl Sinks {
+    /// Adds a sink of lines.
+    pub(crate) fn add_lines(&mut self, name: &str, sink: LineSink) {
+        self.lines.insert(
+            name.to_owned(),
+            BufferedLineSink { sink, buffer: Vec::new(), numbering: None },
+        );
+    }
+
+    /// Enables numbering for a sink of lines.
+    pub(crate) fn enable_numbering(
+        &mut self,
+        name: &str,
+        policy: NumberingPolicy,
+        store: &Arc<dyn Store>,
+        notifiers: &Arc<QueueNotifiers>,
+    ) {
+        if let Some(lines) = self.lines.get_mut(name) {
+            let assigner = SequenceAssigner::new(policy, store, notifiers);
+            lines.numbering =
+                Some(LineNumbering { assigner, announced: Vec::new(), numbers: VecDeque::new() });
+        }
+    }
+
+    /// Adds a sink that is an exchange.
+    pub(crate) fn add_exchange(&mut self, name: &str, sink: ExchangeSink) {
+        self.exchanges.insert(name.to_owned(), sink);
+    }
+
+    /// Adds a sink whose messages pass through the store to a stream or to an exchange.
+    pub(crate) fn add_sequenced(
+        &mut self,
+        name: &str,
+        policy: NumberingPolicy,
+        exchange: Option<ExchangeSink>,
+        store: &Arc<dyn Store>,
+        notifiers: &Arc<QueueNotifiers>,
+    ) {
+        let found =
+            self.sequenced.iter().position(|sink| sink.has_destination(&policy.destination));
+        let sink_index = found.unwrap_or_else(|| {
+            self.sequenced.push(SequencedSink::new(policy, store, notifiers));
+            self.sequenced.len() - 1
+        });
+        let exchange_index =
+            exchange.map_or(0, |exchange| self.sequenced[sink_index].add_exchange(exchange));
+        self.routes.insert(name.to_owned(), (sink_index, exchange_index));
+    }
+
+    /// Starts the tasks of exchanges and streams, which report published messages.
+    pub(super) fn start(
+        &mut self,
+        published: &UnboundedSender<PublishedCount>,
+    ) -> JoinSet<Result<(), PublisherError>> {
+        let mut tasks = JoinSet::new();
+        for exchange in self.exchanges.values_mut() {
+            if let Some(publisher) = exchange.start(published.clone()) {
+                tasks.spawn(async move {
+                    publisher.await;
+                    Ok(())
+                });
+            }
+        }
+        for sink in &mut self.sequenced {
+            sink.start(&mut tasks, published);
+        }
+        tasks
+    }
+
+    /// Returns whether a sink of lines has numbered messages, which must be announced.
+    pub(super) fn has_numbered_lines(&self) -> bool {
+        self.lines.values().any(|lines| lines.numbering.is_some())
+    }
+
+    /// Announces a content that will be added later, if its sink numbers its lines.
+    pub(super) fn announce(
+        &mut self,
+        handle: &Arc<PartitionHandle>,
+        shard: u32,
+        commit: u64,
+        content: SinkContent,
+    ) -> Result<(), PublisherError> {
+        let numbering =
+            self.lines.get_mut(content.sink(handle)?).and_then(|lines| lines.numbering.as_mut());
+        let Some(LineNumbering { announced, .. }) = numbering else { return Ok(()) };
+        let is_same = |batch: &&mut DestinationBatch| {
+            Arc::ptr_eq(&batch.handle, handle) && batch.shard == shard
+        };
+        let message = OutboundMessage { commit, content, exchange_index: 0 };
+        if let Some(batch) = announced.last_mut().filter(is_same) {
+            batch.messages.push(message);
+        } else {
+            let handle = Arc::clone(handle);
+            let messages = vec![message];
+            announced.push(DestinationBatch { run: 0, handle, shard, messages });
+        }
+        Ok(())
+    }
+
+    /// Assigns numbers to all announced contents.
+    pub(super) async fn number_announced(&mut self) -> Result<(), PublisherError> {
+        for numbered in self.lines.values_mut().filter_map(|lines| lines.numbering.as_mut()) {
+            let announced = std::mem::take(&mut numbered.announced);
+            let numbers = numbered.assigner.assign(&announced).await?;
+            numbered.numbers = numbers.into_iter().flatten().collect();
+        }
+        Ok(())
+    }
+
+    /// Adds a content of a commit to its sink.
+    pub(super) fn put(
+        &mut self,
+        handle: &PartitionHandle,
+        commit: u64,
+        content: SinkContent,
+    ) -> Result<(), PublisherError> {
+        let stream = &*handle.partition.stream;
+        let sink = content.sink(handle)?;
+        if let Some(lines) = self.lines.get_mut(sink) {
+            lines.put(stream, &content);
+        } else if let Some(exchange) = self.exchanges.get_mut(sink) {
+            content.put(exchange, stream, None);
+            self.unconfirmed_count += 1;
+        } else if let Some((sink_index, exchange_index)) = self.routes.get(sink).copied() {
+            self.sequenced[sink_index].put(OutboundMessage { commit, content, exchange_index });
+            self.unconfirmed_count += 1;
+        } else {
+            return Err(content.unknown_sink(stream, sink));
+        }
+        Ok(())
+    }
+
+    /// Returns the size of encoded lines that are not written yet, in bytes.
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.lines.values().map(|lines| lines.buffer.len()).sum()
+    }
+
+    /// Ends a run: sends its contents to the tasks and writes its lines. Returns the number of contents that the
+    /// tasks must confirm, and the marks of the written files.
+    pub(super) async fn write(
+        &mut self,
+        run: u64,
+        handle: &Arc<PartitionHandle>,
+        shard: u32,
+    ) -> Result<(usize, Vec<Mark>), PublisherError> {
+        self.exchanges.values_mut().for_each(|exchange| exchange.send(run, &handle.ownership));
+        self.sequenced.iter_mut().for_each(|sink| sink.send(run, handle, shard));
+        let mut marks = Vec::new();
+        for (name, lines) in &mut self.lines {
+            let BufferedLineSink { sink, buffer, .. } = lines;
+            if buffer.is_empty() {
+                continue;
+            }
+            retry_write(name, sink, |sink| sink.append(buffer)).await?;
+            buffer.clear();
+            // Small batches do not need the memory of a large one.
+            buffer.shrink_to(WRITE_BYTES);
+            marks.extend(sink.mark());
+        }
+        Ok((std::mem::take(&mut self.unconfirmed_count), marks))
+    }
+
+    /// Makes the written lines durable. A failed sync is not retried: the system may have dropped data that it could
+    /// not write, and the next sync would succeed without that data.
+    pub(super) fn sync(&mut self) -> Result<(), PublisherError> {
+        for (name, BufferedLineSink { sink, .. }) in &mut self.lines {
+            if sink.needs_sync() {
+                block_in_place(|| sink.sync()).map_err(|error| PublisherError::NotSynced {
+                    sink: name.clone(),
+                    path: sink.location(),
+                    error,
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BufferedLineSink {
+    /// Encodes the next content, with its number if it is numbered. Skips a content that another owner publishes.
+    fn put(&mut self, stream: &str, content: &SinkContent) {
+        let mut number = None;
+        if let Some(numbered) = &mut self.numbering {
+            // Continuing without the announcement would lose the message.
+            number = numbered.numbers.pop_front().expect("every content was announced");
+            if number.is_none() {
+                return;
+            }
+        }
+        content.encode(stream, number, &mut self.buffer);
+    }
+}
+
+/// Retries an action of a sink until it succeeds, because committed messages must be published. Meanwhile the outbox
+/// fills and the streams pause.
+async fn retry_write(
+    name: &str,
+    sink: &mut LineSink,
+    mut action: impl FnMut(&mut LineSink) -> io::Result<()>,
+) -> Result<(), PublisherError> {
+    let mut tries = 0_u32;
+    let mut throttle = LogThrottle::new(WARN_INTERVAL);
+    while let Err(error) = block_in_place(|| action(sink)) {
+        if matches!(sink, LineSink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
+            return Err(PublisherError::NoReader(name.to_owned()));
+        }
+        if throttle.allow() {
+            tracing::error!(
+                sink = name, path = sink.location(), %error, tries,
+                "sink not writable; its messages are kept and written again: free disk space, or make the \
+                 file writable"
+            );
+        }
+        tries = tries.saturating_add(1);
+        tokio::time::sleep(RETRY_DELAY).await;
+    }
+    Ok(())
+}

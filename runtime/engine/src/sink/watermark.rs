@@ -1,0 +1,95 @@
+//! Tracks the commit through which the outbox of a shard is durably done.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The commit through which all messages are published and durably marked as done, so that no failure of the store
+/// can bring them back. A mark is written lazily, and is durable when a later commit is. The publisher records marks;
+/// the task that numbers messages reads the result.
+#[derive(Debug, Default)]
+pub struct PublishWatermark {
+    through: AtomicU64,
+    /// The oldest and the newest mark that may not be durable yet. Each has the commit through which the mark applies,
+    /// and the last commit when the mark was written.
+    pending_marks: Mutex<[Option<(u64, u64)>; 2]>,
+    /// The commit through which the last mark applies; [`HAS_FILES`] once a mark named a file.
+    last_mark: AtomicU64,
+}
+
+/// The value for a shard whose marks name files. Such a mark must not be repeated without the lengths of its files.
+const HAS_FILES: u64 = u64::MAX;
+
+impl PublishWatermark {
+    /// Returns the commit.
+    pub fn through(&self) -> u64 {
+        self.through.load(Ordering::Relaxed)
+    }
+
+    /// Records that a mark is about to be written.
+    pub fn begin_mark(&self, through: u64, has_files: bool) {
+        self.last_mark.fetch_max(if has_files { HAS_FILES } else { through }, Ordering::SeqCst);
+    }
+
+    /// Returns the commit through which the outbox must be marked once more after lost commits were repeated. The
+    /// messages of these commits are in the outbox again.
+    pub fn mark_to_repeat(&self) -> Option<u64> {
+        let last_mark = self.last_mark.load(Ordering::SeqCst);
+        (last_mark != 0 && last_mark != HAS_FILES).then_some(last_mark)
+    }
+
+    /// Records a mark that was written when the last commit was number `last`.
+    pub fn record_mark(&self, through: u64, last: u64) {
+        // A panic while the lock is held leaves the data consistent.
+        let mut pending_marks =
+            self.pending_marks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let slot = usize::from(pending_marks[0].is_some());
+        pending_marks[slot] = Some((through, last));
+    }
+
+    /// Records that a commit is durable.
+    pub fn record_commit(&self, number: u64) {
+        let mut pending_marks =
+            self.pending_marks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        while let Some((through, last)) = pending_marks[0]
+            && last < number
+        {
+            self.through.fetch_max(through, Ordering::Relaxed);
+            *pending_marks = [pending_marks[1], None];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mark_with_a_file_is_not_repeated() {
+        let watermark = PublishWatermark::default();
+        assert_eq!(watermark.mark_to_repeat(), None);
+        watermark.begin_mark(3, false);
+        assert_eq!(watermark.mark_to_repeat(), Some(3));
+        watermark.begin_mark(5, true);
+        watermark.begin_mark(7, false);
+        assert_eq!(watermark.mark_to_repeat(), None);
+    }
+
+    #[test]
+    fn mark_counts_when_a_later_commit_is_durable() {
+        let watermark = PublishWatermark::default();
+        watermark.record_mark(3, 5);
+        // Commit 5 was in flight when the mark was written.
+        watermark.record_commit(5);
+        assert_eq!(watermark.through(), 0);
+        watermark.record_mark(4, 6);
+        watermark.record_mark(5, 7);
+        watermark.record_commit(6);
+        assert_eq!(watermark.through(), 3);
+        watermark.record_commit(7);
+        assert_eq!(watermark.through(), 3);
+        watermark.record_commit(8);
+        assert_eq!(watermark.through(), 5);
+        watermark.record_commit(9);
+        assert_eq!(watermark.through(), 5);
+    }
+}

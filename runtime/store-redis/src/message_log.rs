@@ -1,0 +1,387 @@
+//! Numbers of messages, retained messages, and queues. All data of a destination in a shard is in one hash;
+//! `scripts/assign.lua` describes its fields. This module only builds the calls of scripts and parses their replies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use ordain_core::{EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, shard_of};
+use redis::{Cmd, Value, cmd};
+
+use super::RedisStore;
+use super::claim::register_partition;
+use super::commit::{claim_bytes, record_field, send_durably};
+use super::names::RedisKeyKind;
+use super::record::RedisRecord;
+use super::script::LuaScript;
+use super::value::{array, bytes, number, unexpected_reply};
+use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
+use ordain_store::{
+    AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest, Claim,
+    DequeueResult, Destination, KEY_SIZE_LIMIT, MessageLog, OriginOutbox, OutboxPosition,
+    Partition, QueueEnds, QueuePage, StoreError, Witness, ok_or_log,
+};
+
+/// Maximum number of sequences that one call reads.
+const SEQUENCES_LIMIT: usize = 1_000;
+
+#[async_trait]
+impl MessageLog for RedisStore {
+    async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError> {
+        if let Destination::Stream(stream) = &assign.destination {
+            let numbers: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
+            for number in numbers {
+                // The partition may never have been claimed, so its name is recorded here.
+                register_partition(self, &Partition { stream: Arc::clone(stream), number }).await?;
+            }
+        }
+        let script = &self.scripts.assign;
+        let mut call = self.script_call(script, &[self.log_key(assign.shard, &assign.destination)]);
+        put_request(&mut call, &assign);
+        let answer = self.run_durably(script, call, assign.shard).await?;
+        let answer = bytes(answer).ok_or_else(|| unexpected_reply(script.name))?;
+        if answer == "W" {
+            return Err(self.rolled_back());
+        }
+        let reply = parse_reply(&answer, &assign).ok_or_else(|| unexpected_reply(script.name))?;
+        if let AssignReply::Groups(replies, _) = &reply
+            && replies.iter().any(|reply| matches!(reply, AssignGroupReply::RolledBack(_)))
+        {
+            self.record_rollback();
+        }
+        Ok(reply)
+    }
+
+    async fn retained_messages(
+        &self,
+        to: &Destination,
+        key: &Key,
+        wanted: &[RangeInclusive<u64>],
+        mut room: usize,
+    ) -> Result<Vec<Arc<Event>>, StoreError> {
+        let script = &self.scripts.retained;
+        let names = [self.log_key(shard_of(key, self.shards), to)];
+        let mut events = Vec::new();
+        let mut wanted = wanted.iter().cloned().flatten().peekable();
+        while room > 0 && wanted.peek().is_some() {
+            let mut call = self.script_call(script, &names);
+            call.arg(&**key).arg(room);
+            for sequence in wanted.by_ref().take(SEQUENCES_LIMIT) {
+                call.arg(&sequence.to_be_bytes()[..]);
+            }
+            for value in array(self.run_script(script, call).await?, script.name)? {
+                let value = bytes(value).ok_or_else(|| unexpected_reply(script.name))?;
+                room = room.saturating_sub(value.len());
+                events.extend(ok_or_log(key, decode_retained(&value)));
+            }
+        }
+        Ok(events)
+    }
+
+    async fn read_queue(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        after: QueuePosition,
+        limit: usize,
+        room: usize,
+    ) -> Result<QueuePage, StoreError> {
+        let script = &self.scripts.queued;
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let mut call = self.script_call(script, &[self.log_key(shard, &to)]);
+        call.arg(partition.number).arg(after.number).arg(&after.history.to_le_bytes()[..]);
+        call.arg(limit).arg(room);
+        let mut answer = array(self.run_script(script, call).await?, script.name)?.into_iter();
+        let Some(first) = answer.next() else { return Err(self.rolled_back()) };
+        let first = number(&first).ok_or_else(|| unexpected_reply(script.name))?;
+        let mut entries = Vec::new();
+        while let (Some(at), Some(history), Some(event)) =
+            (answer.next(), answer.next(), answer.next())
+        {
+            let history = bytes(history).and_then(|value| value.first_chunk().copied());
+            let place = number(&at).zip(history.map(u64::from_le_bytes));
+            let (number, history) = place.ok_or_else(|| unexpected_reply(script.name))?;
+            let event = bytes(event).ok_or_else(|| unexpected_reply(script.name))?;
+            entries.push((QueuePosition { number, history }, decode_queued(event)));
+        }
+        Ok(QueuePage { first, entries })
+    }
+
+    async fn dequeue(
+        &self,
+        partition: &Partition,
+        claim: Claim,
+        shard: u32,
+        commit: u64,
+        through: QueuePosition,
+    ) -> Result<DequeueResult, StoreError> {
+        let script = &self.scripts.dequeue;
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let [data] = self.stream_keys(shard, &partition.stream, [RedisKeyKind::Data]);
+        loop {
+            let mut call = self.script_call(script, &[data.clone(), self.log_key(shard, &to)]);
+            call.arg(partition.number).arg(&claim_bytes(claim)[..]).arg(commit);
+            call.arg(through.number).arg(&through.history.to_le_bytes()[..]);
+            match number(&self.run_script(script, call).await?) {
+                Some(0) => return Ok(DequeueResult::Done),
+                Some(1) => {}
+                Some(2) => return Err(self.rolled_back()),
+                Some(3) => return Ok(DequeueResult::MissingCommit),
+                _ => return Err(unexpected_reply(script.name)),
+            }
+        }
+    }
+
+    async fn partitions_of(
+        &self,
+        stream: &str,
+        keys: &[&str],
+    ) -> Result<Vec<Option<u32>>, StoreError> {
+        let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, key) in keys.iter().enumerate() {
+            by_shard.entry(shard_of(key, self.shards)).or_default().push(at);
+        }
+        let asked = by_shard.iter().map(async |(shard, places)| {
+            let [data] = self.stream_keys(*shard, stream, [RedisKeyKind::Data]);
+            let mut ask = cmd("HMGET");
+            ask.arg(&data);
+            for at in places {
+                let key = keys[*at];
+                // No stored key is longer than the limit, so one more byte is enough to find no record.
+                ask.arg(record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
+            }
+            array(self.run_command(&ask).await?, "HMGET")
+        });
+        let mut partitions = vec![None; keys.len()];
+        for (places, found) in by_shard.values().zip(try_join_all(asked).await?) {
+            for (at, record) in places.iter().zip(found) {
+                let record = bytes(record);
+                let record = record.as_deref().and_then(|bytes| RedisRecord::parse(bytes).ok());
+                partitions[*at] = record.map(|record| record.key_record.partition);
+            }
+        }
+        Ok(partitions)
+    }
+
+    async fn queue_ends(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let asked = (0..self.shards).map(async |shard| {
+            let mut ask = cmd("HGET");
+            ask.arg(self.log_key(shard, &to)).arg(format!("q{}", partition.number));
+            let found = bytes(self.run_command(&ask).await?);
+            Ok(found.as_deref().map_or(EMPTY_QUEUE, parse_ends))
+        });
+        try_join_all(asked).await
+    }
+}
+
+/// The ends of a queue that never had an entry.
+const EMPTY_QUEUE: QueueEnds =
+    QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } };
+
+/// Parses the ends of a queue. A damaged record counts as an empty queue; the scripts that read the queue report the
+/// damage.
+fn parse_ends(found: &[u8]) -> QueueEnds {
+    match found.as_chunks::<8>() {
+        ([first, last, history, _], []) => QueueEnds {
+            first: u64::from_le_bytes(*first),
+            last: QueuePosition {
+                number: u64::from_le_bytes(*last),
+                history: u64::from_le_bytes(*history),
+            },
+        },
+        _ => EMPTY_QUEUE,
+    }
+}
+
+impl RedisStore {
+    fn rolled_back(&self) -> StoreError {
+        self.record_rollback();
+        StoreError::RolledBack
+    }
+
+    /// Counts one more time that the store went back in time. The store may have lost the writes of calls that returned
+    /// shortly before.
+    pub(super) fn record_rollback(&self) {
+        self.rollbacks.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns the Redis key of a destination's data in a shard.
+    pub(super) fn log_key(&self, shard: u32, to: &Destination) -> String {
+        self.names.of_stream(shard, RedisKeyKind::Log, &to.to_string())
+    }
+
+    /// Runs a script that writes. Retries until the required number of replicas has the write.
+    async fn run_durably(
+        &self,
+        script: &LuaScript,
+        call: Cmd,
+        shard: u32,
+    ) -> Result<Value, StoreError> {
+        if self.wait_connections.is_empty() {
+            return self.run_script(script, call).await;
+        }
+        let what = || format!("{} of {}", script.name, LuaScript::keys(&call).concat());
+        let send = || async {
+            send_durably(self, script, shard, call.clone()).await?.ok_or_else(|| {
+                let few = format!("fewer than {} replicas have it", self.replicas);
+                StoreError::Unavailable(few)
+            })
+        };
+        let answer = self.retry(send, what).await;
+        self.with_key_name(answer, || LuaScript::keys(&call)).await
+    }
+}
+
+/// Appends the rules, the witness and the groups to the call of the script.
+fn put_request(call: &mut Cmd, assign: &AssignRequest) {
+    let rules = assign.rules;
+    match rules.numbering {
+        None => call.arg(0).arg(0).arg(0).arg(0).arg(0),
+        Some(numbers) => call
+            .arg(1)
+            .arg(numbers.first)
+            .arg(numbers.retain)
+            .arg(numbers.retain_events)
+            .arg(numbers.complete_ttl),
+    };
+    match rules.queue_limit {
+        None => call.arg(""),
+        Some(limit) => call.arg(limit),
+    };
+    call.arg(&rand::random::<u64>().to_le_bytes()[..]);
+    put_witness(call, assign.witness.as_ref());
+    call.arg(assign.groups.len());
+    for lot in &assign.groups {
+        put_origin(call, lot.origin.as_ref());
+        call.arg(lot.chunks.len());
+        for part in &lot.chunks {
+            call.arg(part.position.commit).arg(part.position.chunk).arg(part.items.len());
+            for item in &part.items {
+                put_item(call, item, rules.numbering.is_some());
+            }
+        }
+    }
+}
+
+/// Appends a witness: its kind; a key or the number of a partition; and then two values. These are an id and the number
+/// of its message, or the number of a message and its content, or the number of an entry and its history.
+pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
+    match witness {
+        None => call.arg("").arg("").arg("").arg(""),
+        Some(Witness::StoreNumbered { key, id, sequence }) => {
+            call.arg("i").arg(&**key).arg(&id.to_le_bytes()[..]).arg(&sequence.to_le_bytes()[..])
+        }
+        Some(Witness::ProducerNumbered { key, sequence, content }) => call
+            .arg("m")
+            .arg(&**key)
+            .arg(&sequence.to_be_bytes()[..])
+            .arg(&content.to_be_bytes()[..]),
+        Some(Witness::Entry { partition, place }) => {
+            call.arg("n").arg(*partition).arg(place.number).arg(&place.history.to_le_bytes()[..])
+        }
+    };
+}
+
+/// Appends an origin: the name of its outbox, its epoch, the last commit that its claim found, the last outbox position
+/// that the store confirmed, and the last commit that is done.
+fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
+    let Some(origin) = origin else {
+        call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
+        return;
+    };
+    let of = &origin.partition;
+    let name = format!("{}:{}:{}", of.number, origin.shard, of.stream);
+    call.arg(name).arg(origin.epoch).arg(origin.claimed_commit);
+    match origin.last_confirmed {
+        Some(before) => call.arg(before.commit).arg(before.chunk),
+        None => call.arg("").arg(""),
+    };
+    call.arg(origin.published_commit);
+}
+
+/// Appends an item: its key; then, in one value, whether it has a number of its own, whether it is the last event of
+/// its key, its partition, content and id, and the bytes of the event up to and including its number; then the bytes of
+/// the event behind its number.
+fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
+    let event = &item.event;
+    let own_number = event.sequence().or((item.number > 0).then_some(item.number));
+    let sequence = own_number.or(is_numbered.then_some(0));
+    // The value begins with the digest of the content, and the event follows.
+    let value = encode_retained(event, sequence);
+    let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_OFFSET);
+    let (own, rest) = rest.split_at(8);
+    let mut header = vec![u8::from(own_number.is_some()), u8::from(event.end())];
+    header.extend_from_slice(&item.partition.to_le_bytes());
+    header.extend_from_slice(&before[..8]);
+    header.extend_from_slice(&event.id_digest().to_le_bytes());
+    header.extend_from_slice(&before[8..]);
+    header.extend_from_slice(own);
+    call.arg(event.key()).arg(header).arg(rest);
+}
+
+fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
+    let mut rest = match answer.split_first()? {
+        (b'F', []) => return Some(AssignReply::Full),
+        (b'A', rest) => rest,
+        _ => return None,
+    };
+    let mut replies = Vec::with_capacity(assign.groups.len());
+    for lot in &assign.groups {
+        let (kind, after) = rest.split_first()?;
+        rest = after;
+        replies.push(match kind {
+            b'C' => AssignGroupReply::Fenced,
+            b'B' => {
+                let (place, after) = rest.split_first_chunk::<12>()?;
+                rest = after;
+                let place = parse_position(place)?;
+                AssignGroupReply::RolledBack((place.commit > 0).then_some(place))
+            }
+            b'D' => {
+                let (answers, after) = rest.split_at_checked(9 * lot.items().count())?;
+                rest = after;
+                let (answers, _) = answers.as_chunks::<9>();
+                AssignGroupReply::Done(answers.iter().map(parse_result).collect::<Option<_>>()?)
+            }
+            _ => return None,
+        });
+    }
+    let (runs, rest) = rest.as_chunks::<28>();
+    let runs = runs.iter().map(parse_run).collect::<Option<_>>()?;
+    rest.is_empty().then_some(AssignReply::Groups(replies, runs))
+}
+
+/// Parses the last outbox position of an owner that the store has; the commit is 0 if the store has none.
+fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
+    let (commit, part) = bytes.split_first_chunk::<8>()?;
+    let part = part.first_chunk::<4>()?;
+    Some(OutboxPosition { commit: u64::from_le_bytes(*commit), chunk: u32::from_le_bytes(*part) })
+}
+
+/// Parses the new entries of a partition's queue.
+fn parse_run(bytes: &[u8; 28]) -> Option<(u32, QueueRun)> {
+    let (partition, rest) = bytes.split_first_chunk::<4>()?;
+    let ([first, last, history], []) = rest.as_chunks::<8>() else { return None };
+    let run = QueueRun {
+        first: u64::from_le_bytes(*first),
+        last: u64::from_le_bytes(*last),
+        history: u64::from_le_bytes(*history),
+    };
+    Some((u32::from_le_bytes(*partition), run))
+}
+
+fn parse_result([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
+    let sequence = u64::from_le_bytes(*sequence);
+    Some(match kind {
+        0 => AssignItemReply::New(sequence),
+        1 => AssignItemReply::Known(sequence),
+        2 => AssignItemReply::Conflict(sequence),
+        3 => AssignItemReply::AfterConflict,
+        _ => return None,
+    })
+}

@@ -1,0 +1,41 @@
+//! Canonical paths, which are equal for different spellings of the same file.
+
+use std::path::{Path, PathBuf};
+
+/// Returns the absolute path of a file without links. For a file that does not exist yet, this is the canonical
+/// path of its folder with the file's name, so that the result is the same once the file exists.
+pub fn canonical_path(path: &Path) -> PathBuf {
+    if let Ok(canonical) = path.canonicalize() {
+        return canonical;
+    }
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    match (folder.canonicalize(), path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_spellings_have_the_same_canonical_path() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out.ndjson");
+        let before = canonical_path(&path);
+        assert_eq!(
+            canonical_path(&folder.path().join("./../").join(folder.path()).join("./out.ndjson")),
+            before
+        );
+        std::fs::write(&path, "").expect("a file");
+        assert_eq!(canonical_path(&path), before);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).expect("a link");
+        assert_eq!(canonical_path(&link.join("out.ndjson")), before);
+        assert!(canonical_path(Path::new("out.ndjson")).is_absolute());
+    }
+}

@@ -1,0 +1,293 @@
+//! The handlers of a process: the state of the folder, the compiled versions, and the version that executes each
+//! stream's events. `loading` fills it at the start; `versions` in the engine crate changes it later.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ordain_core::{Build, Rollout};
+use tokio::sync::{Notify, watch};
+
+use crate::{ActiveVersion, Catalog, FileFault, Handler, HandlerEngine, HandlerFile, PluginFolder};
+use ordain_util::histogram::Histogram;
+
+/// Maximum number of versions that no longer execute events and whose times are still exported. The number is large
+/// enough that a reader of metrics once a minute sees each version, even when the versions change every few seconds.
+const RETIRED_VERSIONS_LIMIT: usize = 16;
+
+/// The engine, the state of the folder, and the version that executes each stream's events.
+pub struct HandlerRegistry {
+    /// The engine that runs the handlers.
+    pub engine: Arc<HandlerEngine>,
+    state: Mutex<RegistryState>,
+    streams: BTreeMap<Arc<str>, StreamHandler>,
+    /// Notified when a partition needs a newer rollout than this process knows.
+    pub rollout_required: Notify,
+}
+
+#[derive(Default)]
+pub(super) struct RegistryState {
+    pub(super) catalog: Catalog,
+    /// The handlers that are offered or execute events.
+    pub(super) compiled: Vec<Arc<Handler>>,
+    /// Handler name, version and times of versions that no longer execute events.
+    pub(super) retired_times: Vec<(String, String, Histogram)>,
+}
+
+/// The version that executes the events of a stream.
+struct StreamHandler {
+    handler: String,
+    activation: watch::Sender<ActivationResult>,
+    required_rollout: watch::Sender<u64>,
+}
+
+/// The version that executes the events of a stream, or the reason why there is no such version.
+pub type ActivationResult = Result<Arc<ActiveVersion>, VersionUnavailable>;
+
+/// The reason why this process cannot execute the events of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionUnavailable {
+    /// The rollout of the stream, if there is one.
+    pub rollout: Option<Arc<Rollout>>,
+    /// Why the version is not available here, and what to do.
+    pub reason: String,
+    /// `true` if another instance has the version.
+    pub is_available_elsewhere: bool,
+}
+
+/// A partition driver's view of its stream's version: receives changes and requests newer rollouts.
+pub struct VersionWatcher {
+    activation: watch::Receiver<ActivationResult>,
+    required_rollout: watch::Sender<u64>,
+    handlers: Arc<HandlerRegistry>,
+}
+
+impl VersionWatcher {
+    /// Returns the version that executes events now.
+    pub fn active(&mut self) -> Option<Arc<ActiveVersion>> {
+        self.activation.borrow_and_update().as_ref().ok().map(Arc::clone)
+    }
+
+    /// Waits until the version changes, and returns it.
+    pub async fn changed(&mut self) -> Option<Arc<ActiveVersion>> {
+        if self.activation.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        self.active()
+    }
+
+    /// Reports that a key was executed under this rollout.
+    pub fn require_rollout(&self, rollout_number: u64) {
+        let is_new = self.required_rollout.send_if_modified(|needs| {
+            let is_new = *needs < rollout_number;
+            *needs = rollout_number.max(*needs);
+            is_new
+        });
+        if is_new {
+            self.handlers.rollout_required.notify_one();
+        }
+    }
+}
+
+impl HandlerRegistry {
+    /// Creates the handlers from what the start loaded, for the streams and their handler names.
+    pub(crate) fn new(
+        engine: Arc<HandlerEngine>,
+        stock: RegistryState,
+        streams: impl IntoIterator<Item = (Arc<str>, String)>,
+    ) -> Self {
+        let streams = streams.into_iter().map(|(name, handler)| {
+            let reason = "the stream has no rollout yet".to_owned();
+            let missing =
+                VersionUnavailable { rollout: None, reason, is_available_elsewhere: false };
+            let chosen = watch::Sender::new(Err(missing));
+            (
+                name,
+                StreamHandler {
+                    handler,
+                    activation: chosen,
+                    required_rollout: watch::Sender::new(0),
+                },
+            )
+        });
+        let streams = streams.collect();
+        Self { engine, state: Mutex::new(stock), streams, rollout_required: Notify::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls a function with the catalog.
+    pub fn with_catalog<T>(&self, access: impl FnOnce(&mut Catalog) -> T) -> T {
+        access(&mut self.state().catalog)
+    }
+
+    /// Returns a driver's view of its stream's version.
+    pub fn watch(self: &Arc<Self>, stream: &str) -> Option<VersionWatcher> {
+        let StreamHandler { activation: chosen, required_rollout: needs, .. } =
+            self.streams.get(stream)?;
+        let chosen = chosen.subscribe();
+        let needs = needs.clone();
+        Some(VersionWatcher {
+            activation: chosen,
+            required_rollout: needs,
+            handlers: Arc::clone(self),
+        })
+    }
+
+    /// Returns the highest rollout number under which a loaded key of a stream was executed.
+    pub fn required_rollout(&self, stream: &str) -> u64 {
+        self.streams.get(stream).map_or(0, |running| *running.required_rollout.borrow())
+    }
+
+    /// Returns the streams, each with the name of its handler.
+    pub fn streams(&self) -> impl Iterator<Item = (&Arc<str>, &str)> {
+        self.streams.iter().map(|(stream, running)| (stream, &*running.handler))
+    }
+
+    /// Returns the version that executes the events of a stream; `None` for a stream that is not configured.
+    pub fn activation(&self, stream: &str) -> Option<ActivationResult> {
+        self.streams.get(stream).map(|running| running.activation.borrow().clone())
+    }
+
+    /// Switches a stream to another version. Returns whether the version changed.
+    pub fn activate(&self, stream: &str, new: ActivationResult) -> bool {
+        let Some(running) = self.streams.get(stream) else { return false };
+        let same = match (&*running.activation.borrow(), &new) {
+            (Ok(one), Ok(other)) => one.rollout == other.rollout,
+            (Err(one), Err(other)) => one == other,
+            _ => false,
+        };
+        if !same {
+            // Release the old version before its users learn of the new one, so that the last of them frees it.
+            let others = self.streams.iter().filter(|(other, _)| ***other != *stream);
+            let active = others
+                .filter_map(|(_, running)| active_handler_id(&running.activation.borrow()))
+                .chain(active_handler_id(&new));
+            self.evict(&active.collect::<Vec<u64>>());
+            running.activation.send_modify(|chosen| *chosen = new);
+        }
+        !same
+    }
+
+    /// Returns the folder's contents.
+    pub fn folder(&self) -> PluginFolder {
+        self.state().catalog.folder().clone()
+    }
+
+    /// Returns the result of loading a file, if it was loaded, and whether its build is offered.
+    pub fn inspect_file(&self, file: &HandlerFile) -> (Option<Result<Build, FileFault>>, bool) {
+        let stock = self.state();
+        let found = stock.catalog.load_result(&file.path).cloned();
+        let offered =
+            stock.catalog.offered(&file.name).filter(|offered| offered.file.path == file.path);
+        let is_offered = offered.is_some_and(|offered| {
+            found.as_ref().is_some_and(|found| found.as_ref() == Ok(&offered.build))
+        });
+        (found, is_offered)
+    }
+
+    /// Returns the build that is offered for a handler.
+    pub fn offered_build(&self, name: &str) -> Option<Build> {
+        self.state().catalog.offered(name).map(|offered| offered.build.clone())
+    }
+
+    /// Counts the unusable files by the handler that their names give.
+    pub fn unusable_file_counts(&self) -> BTreeMap<String, usize> {
+        let stock = self.state();
+        let refused = stock.catalog.unusable_file_counts();
+        refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    /// Returns a stream whose events no instance can execute. A stream whose events another instance can execute does
+    /// not count. Otherwise a rolling update would wait for this instance to become ready, and would never end the last
+    /// instance that has the version.
+    pub fn unavailable_stream(&self) -> Option<Arc<str>> {
+        let is_missing = |running: &StreamHandler| {
+            running
+                .activation
+                .borrow()
+                .as_ref()
+                .is_err_and(|missing| !missing.is_available_elsewhere)
+        };
+        let missing = self.streams.iter().find(|(_, running)| is_missing(running));
+        missing.map(|(stream, _)| Arc::clone(stream))
+    }
+
+    /// Returns the number of the rollout under which each stream's events are executed.
+    pub fn rollout_numbers(&self) -> Vec<(String, u64)> {
+        let of = |(stream, running): (&Arc<str>, &StreamHandler)| {
+            let rollout_number = running.activation.borrow().as_ref().ok()?.rollout.number;
+            Some((stream.to_string(), rollout_number))
+        };
+        self.streams.iter().filter_map(of).collect()
+    }
+
+    /// Returns the compiled handler of a build, if this process has it.
+    pub fn compiled(&self, build: &Build) -> Option<Arc<Handler>> {
+        self.state().compiled.iter().find(|handler| handler.build() == build).cloned()
+    }
+
+    /// Stores a handler that is offered now, and releases handlers that are no longer needed.
+    pub fn insert(&self, handler: Arc<Handler>) {
+        self.state().compiled.push(handler);
+        let active = self
+            .streams
+            .values()
+            .filter_map(|running| active_handler_id(&running.activation.borrow()));
+        self.evict(&active.collect::<Vec<u64>>());
+    }
+
+    /// Releases handlers that are neither offered nor active.
+    fn evict(&self, active: &[u64]) {
+        let mut stock = self.state();
+        let RegistryState { catalog, compiled, retired_times: former } = &mut *stock;
+        let (stay, go) = std::mem::take(compiled).into_iter().partition(|handler| {
+            let offered = catalog.offered(&handler.file().name);
+            active.contains(&handler.id())
+                || offered.is_some_and(|offered| offered.build == *handler.build())
+        });
+        *compiled = stay;
+        let go: Vec<Arc<Handler>> = go;
+        for handler in go {
+            former.push((
+                handler.file().name.clone(),
+                handler.version().to_string(),
+                handler.times(),
+            ));
+        }
+        let beyond = former.len().saturating_sub(RETIRED_VERSIONS_LIMIT);
+        former.drain(..beyond);
+    }
+
+    /// Returns the build that is offered for each stream.
+    pub fn offered_builds(&self) -> BTreeMap<String, Build> {
+        let stock = self.state();
+        let offers = self.streams.iter().filter_map(|(stream, running)| {
+            let offered = stock.catalog.offered(&running.handler)?;
+            Some((stream.to_string(), offered.build.clone()))
+        });
+        offers.collect()
+    }
+
+    /// Returns the histogram of seconds per event for each handler and version, including versions that no longer
+    /// execute events.
+    pub fn times(&self) -> Vec<(String, String, Histogram)> {
+        let stock = self.state();
+        let mut times = stock.retired_times.clone();
+        for handler in &stock.compiled {
+            let name = &handler.file().name;
+            let version = handler.version().to_string();
+            match times.iter_mut().find(|entry| (&entry.0, &entry.1) == (name, &version)) {
+                Some((.., sum)) => sum.merge(&handler.times()),
+                None => times.push((name.clone(), version, handler.times())),
+            }
+        }
+        times
+    }
+}
+
+/// Returns the id of the handler that executes events, if there is one.
+fn active_handler_id(chosen: &ActivationResult) -> Option<u64> {
+    chosen.as_ref().ok().map(|active| active.handler.id())
+}
