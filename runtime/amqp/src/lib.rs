@@ -1,15 +1,16 @@
 //! RabbitMQ: consumes events from queues and publishes messages to exchanges.
 //!
-//! Connections: `connect` opens them and classifies their errors, `reach` monitors whether the broker responds, and
-//! `topology` declares queues.
+//! Connections: `connect` opens them and classifies their errors, `broker_health` monitors whether the broker responds,
+//! and `topology` declares queues.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A
-//! `subscription` receives deliveries, limited by `window`, and acknowledges them; `watch` detects a queue that
-//! delivers nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries into
-//! dead letters.
+//! `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue
+//! that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries
+//! into dead letters.
 //!
-//! Publishing: `publish` sends the messages that `encode` builds over a `link`. `flight` tracks unconfirmed messages,
-//! `held` keeps refused messages, and `complaints` logs them. `produce` publishes a producer's events.
+//! Publishing: `publish` sends the messages that `encode` builds over an `exchange`. `confirm_tracker` tracks
+//! unconfirmed messages, `retry_queue` keeps refused messages, and `publish_warnings` logs them. `produce` publishes a
+//! producer's events.
 //!
 //! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged,
 //! and when.

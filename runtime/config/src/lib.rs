@@ -4,7 +4,7 @@
 //!
 //! Each table of the file is described once, in `process`, `stream`, `source` and `sink`, with meaning,
 //! form, bounds, default and reason; the macros in `section` derive the rest. `check` holds the checks
-//! that concern several settings, `later` the settings that this build does not support yet.
+//! that concern several settings, `unsupported` the settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 pub mod broker_url;

@@ -137,7 +137,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Records that the store has these parts, the first ones of [`PublishHistory::next_chunks`], with a number for
-    /// each message. The parts stay in memory if the store may lose them (`may_go_back`).
+    /// each message. The parts stay in memory if the store may lose them (`may_roll_back`).
     pub fn record_answer(
         &mut self,
         parts: &[P],
@@ -208,14 +208,14 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         Some(messages)
     }
 
-    /// Records that the store answered a call that began at `started`. `breaks` is the store's number of broken
+    /// Records that the store answered a call that began at `started`. `disconnects` is the store's number of broken
     /// connections at that time.
     pub fn record_check(&mut self, disconnects: u64, started: u64) {
         self.checked_disconnects = disconnects;
         self.checked_at = started;
     }
 
-    /// Returns whether the store may lack parts that were given before; `breaks` is its present number of broken
+    /// Returns whether the store may lack parts that were given before; `disconnects` is its present number of broken
     /// connections.
     /// Forgets all parts if the last one is old enough.
     pub fn is_in_doubt(&mut self, disconnects: u64, now: u64) -> bool {

@@ -9,7 +9,7 @@
 //! event. `dispatch` forms turns and accepts their results. `retry` handles failures, and `gap`
 //! handles missing events. `spill` moves events between memory and store. `commit` forms batches
 //! and handles the replies. `load` loads and evicts lanes, and `restart` restarts them. `due`
-//! brings idle keys back. All parts call `settle` after they have changed a lane. A lane (`lane`,
+//! brings idle keys back. All parts call `reschedule` after they have changed a lane. A lane (`lane`,
 //! with `held` and `chunk`) must never access another lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.

@@ -110,8 +110,8 @@ impl ReplaySources {
         }
     }
 
-    /// Requests missing sequences from a source. `within` is the maximum age, in ms, of a dead letter that counts as a
-    /// missing event.
+    /// Requests missing sequences from a source. `max_age_ms` is the maximum age, in ms, of a dead letter that counts
+    /// as a missing event.
     pub async fn request(
         &self,
         source: usize,

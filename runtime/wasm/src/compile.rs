@@ -78,7 +78,7 @@ pub(super) fn compile_in_child(
     Err(exit_failure(status, limits))
 }
 
-/// Waits until the child ends; kills it after `patience`.
+/// Waits until the child ends; kills it after `timeout`.
 fn wait_for_exit(child: &mut Child, timeout: Duration) -> io::Result<ExitStatus> {
     let until = Instant::now() + timeout;
     loop {

@@ -1,5 +1,5 @@
 //! The handlers of a process: the state of the folder, the compiled versions, and the version that executes each
-//! stream's events. `loading` fills it at the start; `versions` in the engine crate changes it later.
+//! stream's events. `setup` fills it at the start; `rollout` in the engine crate changes it later.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

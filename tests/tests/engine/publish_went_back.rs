@@ -100,7 +100,8 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     };
 
     let mut service = Service::start(&home, &["publish", "cases", "events.ndjson", "--json"])?;
-    let shard_events = EVENTS * all.keys().filter(|key| shard_of(key, SHARDS) == shard).count() as u64;
+    let shard_events =
+        EVENTS * all.keys().filter(|key| shard_of(key, SHARDS) == shard).count() as u64;
     wait_until("a part of the file", || Ok(waiting()? > shard_events / 10))?;
     cluster.let_replica_lag(number)?;
     wait_until("a larger part of the file", || Ok(waiting()? > shard_events / 3))?;

@@ -1,6 +1,6 @@
 //! Forms the writes of lanes and the batches of shards, and handles the replies. A shard has one
 //! batch in flight. The next batch closes when the reply arrives, so that batches grow with the
-//! load. If the store has lost commits, the sequencer first sends these again (`again`).
+//! load. If the store has lost commits, the sequencer first sends these again (`recovery`).
 
 mod applied;
 mod recovery;

@@ -150,7 +150,8 @@ struct SentBacklog {
 }
 
 impl OutboxPublisher {
-    /// Creates a publisher for the sinks. `room` is the approximate limit of left-over messages, in bytes.
+    /// Creates a publisher for the sinks. `backlog_bytes_limit` is the approximate limit of left-over messages, in
+    /// bytes.
     pub(crate) fn new(store: Arc<dyn Store>, mut sinks: Sinks, backlog_bytes_limit: usize) -> Self {
         // The channel needs no limit of its own: its messages come from the outbox, which has one.
         let (published_sender, published) = mpsc::unbounded_channel();

@@ -146,8 +146,8 @@ fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<D
     Ok(batch)
 }
 
-/// Takes a last line without a line end. With `unfinished`, another process may still be writing the line, so it is
-/// taken only if it is an event, and otherwise left for the next run.
+/// Takes a last line without a line end. With `may_be_unfinished`, another process may still be writing the line, so it
+/// is taken only if it is an event, and otherwise left for the next run.
 fn take_last_line(
     lines: &mut SourceSplitter,
     options: &FileOptions,

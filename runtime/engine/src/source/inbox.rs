@@ -44,8 +44,8 @@ pub struct Inbox {
 
 impl Inbox {
     /// Starts to publish the events of a partition's queue, and of the queue without a known partition. Offers at most
-    /// `offers` events of the partition's queue to the driver, because the sequencer must recognise their copies when
-    /// the broker delivers them. Never offers events of the queue without a known partition.
+    /// `offer_limit` events of the partition's queue to the driver, because the sequencer must recognise their copies
+    /// when the broker delivers them. Never offers events of the queue without a known partition.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,

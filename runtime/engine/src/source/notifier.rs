@@ -48,7 +48,7 @@ pub struct QueueNotifier {
 }
 
 impl QueueNotifier {
-    /// Notifies the reader of a write to the queue of a shard. `new` has the entries that the reader must expect.
+    /// Notifies the reader of a write to the queue of a shard. `added` has the entries that the reader must expect.
     pub fn record_write(&self, shard: u32, added: Option<QueueRun>) {
         // A reader that sees the count must find the shard.
         let mut new_runs = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);

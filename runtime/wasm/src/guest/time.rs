@@ -86,8 +86,8 @@ impl EventClock {
         })
     }
 
-    /// Polls a timer. The argument `asked` holds the number of clock moves at which this wait last registered its
-    /// due time.
+    /// Polls a timer. The argument `registered_at` holds the number of clock moves at which this wait last registered
+    /// its due time.
     ///
     /// A wait for several timers polls all of them before it polls one again. By then the earliest due time is known,
     /// and the clock advances to it unless that exceeds the time limit. A wait that can never end requests no other

@@ -69,8 +69,8 @@ pub(super) struct OutboxCursor {
 }
 
 impl OutboxCursor {
-    /// Creates a cursor without messages. `breaks` is the store's number of disconnects before the first call of the
-    /// cursor, and `started` the time of that number.
+    /// Creates a cursor without messages. `disconnects` is the store's number of disconnects before the first call of
+    /// the cursor, and `disconnects_at` the time of that number.
     pub(super) fn new(
         handle: Arc<PartitionHandle>,
         outbox_shard: u32,
@@ -98,8 +98,8 @@ impl OutboxCursor {
         }
     }
 
-    /// Adds a message. The messages of a commit are divided into chunks of a size that never changes. `from` has the
-    /// index of the message's batch, and the index in the batch.
+    /// Adds a message. The messages of a commit are divided into chunks of a size that never changes. `batch_index` has
+    /// the index of the message's batch, and the index in the batch.
     pub(super) fn push(&mut self, commit: u64, item: AssignItem, batch_index: (usize, usize)) {
         self.batch_indexes.push(batch_index);
         let chunk = match self.chunks.last_mut() {
