@@ -1,6 +1,8 @@
 //! Checks conflicts between several settings. This module must not check a single setting: the type of the
 //! setting does.
 
+mod shared;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
@@ -28,6 +30,7 @@ pub(super) fn check(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem>
     for (name, sink) in &config.sinks {
         checks.sink(name, sink);
     }
+    checks.shared_queues();
     checks.files();
     checks.problems
 }
@@ -155,7 +158,7 @@ impl ConfigChecker<'_> {
         if let Some(sink) = &stream.dead_letter {
             self.require_sink(&at("dead_letter"), sink);
             if self.has_dead_letter_loop(name) {
-                let message = "leads back to this stream: a dead letter that the stream cannot read would circulate forever";
+                let message = "leads back to this stream: a dead letter that the stream cannot process would circulate forever";
                 self.report(&at("dead_letter"), message);
             }
         }
@@ -268,19 +271,6 @@ impl ConfigChecker<'_> {
             );
             self.report(at, message);
         }
-    }
-
-    /// Returns whether dead letters of a stream come back to it, directly or through other streams.
-    fn has_dead_letter_loop(&self, stream: &ResourceName) -> bool {
-        let next = |name: &ResourceName| {
-            let sink = self.config.streams.get(name)?.dead_letter.as_ref()?;
-            match self.config.sinks.get(sink)? {
-                SinkConfig::Stream(sink) => Some(&sink.stream),
-                _ => None,
-            }
-        };
-        let letters = std::iter::successors(next(stream), |name| next(name));
-        letters.take(self.config.streams.len()).any(|name| name == stream)
     }
 
     /// Returns the sink that numbers the keys of a stream.

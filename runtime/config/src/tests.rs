@@ -460,6 +460,102 @@ fn streams_that_feed_each_other_fit_together() {
     );
 }
 
+const BROKER: &str = "[broker]\nurl = \"amqp://localhost\"\n";
+
+/// Returns a stream of the broker on five lines.
+fn amqp_stream(name: &str, source: &str, more: &str) -> String {
+    format!(
+        "[streams.{name}]\nhandler = \"h\"\n{more}\n[streams.{name}.source]\n\
+         kind = \"amqp\"\n{source}\n"
+    )
+}
+
+#[test]
+fn streams_share_no_queue_and_no_partitioned_exchange() {
+    let two = |a: &str, b: &str| {
+        BROKER.to_owned() + &amqp_stream("a", a, "") + &amqp_stream("b", b, "")
+    };
+    let exchange = |queue: &str, partitions: u32| {
+        format!("exchange = \"x\"\nqueue = \"{queue}\"\npartitions = {partitions}")
+    };
+    check(&two(&exchange("q", 1), &exchange("r", 1)), &[]);
+    check(
+        &two("queue = \"q\"", "queue = \"q\""),
+        &[(14, "streams.b.source.queue", "[streams.a] also has the queue \"q\"")],
+    );
+    // The queue of one stream is that of a partition of another, or collects what the broker drops from it.
+    check(
+        &two(&exchange("q", 4), "queue = \"q.3\""),
+        &[(16, "streams.b.source.queue", "[streams.a] also has the queue \"q.3\"")],
+    );
+    check(
+        &two("queue = \"q\"", "queue = \"q.dropped\""),
+        &[(14, "streams.b.source.queue", "[streams.a] also has the queue \"q.dropped\"")],
+    );
+    check(&two("queue = \"q\"\ndeclare = false", "queue = \"q.dropped\""), &[]);
+    for (first, second) in [(4, 4), (1, 2), (2, 1)] {
+        check(
+            &two(&exchange("q", first), &exchange("r", second)),
+            &[(15, "streams.b.source.exchange", "[streams.a] also reads this exchange")],
+        );
+    }
+    let bound = "exchange = \"y\"\nqueue = \"r\"\nbind = [{ exchange = \"x\" }]";
+    check(&two(&exchange("q", 1), bound), &[]);
+    check(
+        &two(&exchange("q", 2), bound),
+        &[(17, "streams.b.source.bind", "exchange \"x\" divides its messages")],
+    );
+}
+
+#[test]
+fn dead_letters_do_not_return_over_the_broker() {
+    let case = |source: &str, sink: &str, returns: bool| {
+        let text = BROKER.to_owned()
+            + &amqp_stream("a", source, "dead_letter = \"dead\"")
+            + &format!("[sinks.dead]\nkind = \"amqp\"\n{sink}\n");
+        let error = [(5, "streams.a.dead_letter", "leads back to this stream")];
+        check(&text, if returns { &error } else { &[] });
+    };
+    let own = "exchange = \"x\"\nqueue = \"q\"";
+    case(own, "exchange = \"x\"", true);
+    case(own, "exchange = \"graveyard\"", false);
+    for (bound, key, returns) in [
+        ("#", "{key}", true),
+        ("order.*", "{key}", true),
+        ("order.*", "order.{type}", true),
+        ("order.paid", "order.paid", true),
+        ("order.#", "order", true),
+        ("order.*", "dead.{key}", false),
+        ("order.*", "dead", false),
+        ("order.paid", "order.dead", false),
+        ("order.paid", "{key}", true),
+    ] {
+        let bind = format!("{own}\nbind = [{{ exchange = \"y\", routing_key = \"{bound}\" }}]");
+        case(&bind, &format!("exchange = \"y\"\nrouting_key = \"{key}\""), returns);
+    }
+    // Over two other streams: one whose exchange feeds that of another, whose dead letters come home.
+    let sink = |name: &str, exchange: &str| {
+        format!("[sinks.{name}]\nkind = \"amqp\"\nexchange = \"{exchange}\"\n")
+    };
+    let circle = BROKER.to_owned()
+        + &amqp_stream("a", own, "dead_letter = \"to_b\"")
+        + &amqp_stream("b", "exchange = \"y\"\nqueue = \"r\"", "")
+        + &amqp_stream(
+            "c",
+            "exchange = \"z\"\nqueue = \"s\"\nbind = [{ exchange = \"y\" }]",
+            "dead_letter = \"to_a\"",
+        )
+        + &sink("to_b", "y")
+        + &sink("to_a", "x");
+    check(
+        &circle,
+        &[
+            (5, "streams.a.dead_letter", "leads back to this stream"),
+            (19, "streams.c.dead_letter", "leads back to this stream"),
+        ],
+    );
+}
+
 #[test]
 fn streams_of_a_numbered_exchange_must_be_numbered_alike() {
     let stream = |name: &str, more: &str| {
