@@ -26,6 +26,9 @@ pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-cou
 /// A decoder of a stream's events.
 #[derive(Debug, Clone)]
 pub struct DeliveryDecoder {
+    /// The CloudEvents source of the stream's own dead letters, as [`source_of`](ordain_cloudevents::source_of) returns
+    /// it.
+    pub letter_source: String,
     /// The stream's ordering: on a `fifo` stream, sequences are ordinary headers.
     pub ordering: OrderingMode,
     /// Maximum size of an event's body and headers, in bytes.

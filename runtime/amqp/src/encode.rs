@@ -16,16 +16,15 @@ use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
-use super::header::{ATTRIBUTE_PREFIXES, END_HEADER, KEY_HEADER, SEQUENCE_HEADER, TIME_MS_HEADER};
+use super::header::{
+    ATTRIBUTE_PREFIXES, END_HEADER, KEY_HEADER, LONG_ID_HEADER, SEQUENCE_HEADER, SOURCE_HEADER,
+    TIME_MS_HEADER,
+};
 use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of};
 use ordain_config::{KeyLocation, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_util::text::truncated;
 
-/// The header with the stream that emitted the message.
-const SOURCE_HEADER: &str = "cloudEvents:source";
-/// The header for a message id that is too long for the property.
-const LONG_ID_HEADER: &str = "cloudEvents:id";
 /// Headers from which RabbitMQ reads additional routing keys, in an array. It closes the channel if they have another
 /// type.
 const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
@@ -65,7 +64,8 @@ impl AmqpMessage {
     }
 }
 
-fn id(properties: &BasicProperties) -> &[u8] {
+/// Returns the id of a message that Ordain published; empty if there is none.
+pub(super) fn id(properties: &BasicProperties) -> &[u8] {
     match properties.message_id() {
         Some(id) => id.as_str().as_bytes(),
         None => header(properties, LONG_ID_HEADER),
@@ -73,7 +73,7 @@ fn id(properties: &BasicProperties) -> &[u8] {
 }
 
 /// Returns a text header; empty if it is missing.
-fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
+pub(super) fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
     match properties.headers().as_ref().and_then(|headers| headers.inner().get(name)) {
         Some(AMQPValue::LongString(text)) => text.as_bytes(),
         _ => &[],

@@ -12,5 +12,9 @@ pub(super) const CE_SEQUENCE_HEADER: &str = "cloudEvents:sequence";
 pub(super) const CE_END_HEADER: &str = "cloudEvents:endofsequence";
 /// The header with the producer's time, in ms since the Unix epoch.
 pub(super) const TIME_MS_HEADER: &str = "timestamp_in_ms";
+/// The header with the CloudEvents source of a message.
+pub(super) const SOURCE_HEADER: &str = "cloudEvents:source";
+/// The header for an id that is too long for the property.
+pub(super) const LONG_ID_HEADER: &str = "cloudEvents:id";
 /// Prefixes of the names of CloudEvents attributes.
 pub(super) const ATTRIBUTE_PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];

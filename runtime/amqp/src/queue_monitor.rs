@@ -1,5 +1,5 @@
-//! Monitors a consumer's queue on another channel: the number of ready messages, and whether they are delivered.
-//! After a crash, a broker may accept a subscription and then deliver nothing.
+//! Monitors a consumer's queue on another channel: the number of ready messages, whether they are delivered, and whether
+//! the queue has another consumer. After a crash, a broker may accept a subscription and then deliver nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
+use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
 /// Interval between two checks. A quorum queue updates its message count every five seconds.
@@ -19,6 +20,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of consecutive checks without progress after which the queue counts as silent.
 const SILENT_CHECK_LIMIT: u32 = 3;
+/// Number of consecutive checks with another consumer after which the monitor reports it. The consumer of the previous
+/// owner of the partition may remain for as long as a lease.
+const SHARED_CHECK_LIMIT: u32 = 12;
+/// Time between two warnings that a queue has another consumer.
+const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 
 /// The consumer's progress, as the monitor needs it.
 #[derive(Debug, Default)]
@@ -54,9 +60,12 @@ pub(super) async fn monitor_queue(
     };
     let mut before = None;
     let mut silent_checks = 0;
+    let mut shared_checks = 0;
+    let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
     loop {
-        let ready = match timeout(shortened(CHECK_TIMEOUT), ready_messages(&channel, queue)).await {
-            Ok(Ok(ready)) => ready,
+        let counts = timeout(shortened(CHECK_TIMEOUT), queue_counts(&channel, queue)).await;
+        let QueueCounts { ready, consumers } = match counts {
+            Ok(Ok(counts)) => counts,
             Ok(Err(error)) => return broker.error(&error),
             Err(_) => {
                 return BrokerError::Unavailable(format!("the queue {queue:?} does not answer"));
@@ -68,18 +77,39 @@ pub(super) async fn monitor_queue(
         before = Some(taken);
         silent_checks = if is_stalled { silent_checks + 1 } else { 0 };
         if silent_checks == SILENT_CHECK_LIMIT {
+            let reason = if consumers > 1 {
+                "another consumer has the queue: stop it, or give it its own queue"
+            } else {
+                "subscribing again"
+            };
             return BrokerError::Unavailable(format!(
-                "the queue {queue:?} has {ready} messages and delivers none; subscribing again. If that \
-                 does not help, another consumer may have the queue"
+                "the queue {queue:?} has {ready} messages and delivers none to this process; {reason}"
             ));
+        }
+        shared_checks = if consumers > 1 { shared_checks + 1 } else { 0 };
+        if shared_checks >= SHARED_CHECK_LIMIT && shared_throttle.allow() {
+            tracing::warn!(
+                stream = &*options.stream,
+                queue,
+                consumers,
+                "queue has another consumer: RabbitMQ gives each message to only one of them, or delivers nothing to \
+                 this process; stop the other consumer, or give it its own queue"
+            );
         }
         sleep(shortened(CHECK_INTERVAL)).await;
     }
 }
 
-/// Returns the number of messages that wait in the queue for delivery.
-async fn ready_messages(channel: &Channel, queue: &str) -> lapin::Result<u32> {
+/// The counts of a queue.
+struct QueueCounts {
+    /// The number of messages that wait for delivery.
+    ready: u32,
+    /// The number of consumers, this process included.
+    consumers: u32,
+}
+
+async fn queue_counts(channel: &Channel, queue: &str) -> lapin::Result<QueueCounts> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
-    Ok(found.message_count())
+    Ok(QueueCounts { ready: found.message_count(), consumers: found.consumer_count() })
 }

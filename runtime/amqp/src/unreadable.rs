@@ -4,10 +4,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lapin::message::Delivery;
-use ordain_core::{DeadLetter, Event, LetterContent, LetterId, digest};
+use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use serde_json::{Value, json};
 
 use super::decode::{DeliveryDecoder, QUEUE_HEADERS};
+use super::encode::{header, id};
+use super::header::SOURCE_HEADER;
 use super::value::table;
 
 /// Decodes a delivery into an event, or into a dead letter whose origin is this queue.
@@ -16,24 +18,58 @@ pub(super) fn decode_or_letter(
     queue: &str,
     delivery: &Delivery,
 ) -> Result<Event, Box<DeadLetter>> {
-    decoder.decode(delivery).map_err(|error| {
-        // A body above the event limit is cut to its beginning, as a line of a file is.
-        let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
-        let raw: Bytes = message_json(delivery, body).into();
-        let tag = if rest.is_empty() { digest(&raw) } else { digest(&raw) ^ digest(rest) };
+    let letter = |id, cause, error, raw| {
         Box::new(DeadLetter {
-            id: LetterId {
-                key: error.key.unwrap_or_default().into(),
-                sequence: error.sequence.unwrap_or_default(),
-                tag,
-            },
-            cause: error.cause,
-            error: error.message,
+            id,
+            cause,
+            error,
             origin: Some(format!("queue {queue}")),
             version: None,
             content: LetterContent::Raw(raw),
         })
+    };
+    // A body above the event limit is cut to its beginning, as a line of a file is.
+    let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
+    let raw = || Bytes::from(message_json(delivery, body));
+    if let Some(tag) = returned_tag(delivery, &decoder.letter_source) {
+        let error = "a dead letter of this stream has returned to it: remove the binding that leads from the \
+                     exchange of `dead_letter` to the queue of this stream";
+        let id = LetterId { key: "".into(), sequence: 0, tag };
+        return Err(letter(id, Cause::Returned, error.to_owned(), raw()));
+    }
+    decoder.decode(delivery).map_err(|error| {
+        let raw = raw();
+        let tag = if rest.is_empty() { digest(&raw) } else { digest(&raw) ^ digest(rest) };
+        let key = error.key.unwrap_or_default().into();
+        let id = LetterId { key, sequence: error.sequence.unwrap_or_default(), tag };
+        letter(id, error.cause, error.message, raw)
     })
+}
+
+/// Returns the tag of a letter about a delivery that is a dead letter of the same stream, unless the delivery can be
+/// processed: the letter of an event that was no letter itself. Someone who has mended the handler may send such
+/// letters back to the stream.
+///
+/// All returns of one letter have the same tag. The store therefore forwards it once, and no letter circulates forever.
+fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
+    let properties = &delivery.properties;
+    if header(properties, SOURCE_HEADER) != letter_source.as_bytes() {
+        return None;
+    }
+    let cause = header(properties, "deadcause");
+    let event_source = header(properties, "deadsource");
+    let event_id = header(properties, "deadid");
+    let is_about_event = !event_id.is_empty() && event_source != letter_source.as_bytes();
+    if cause.is_empty() || is_about_event {
+        return None;
+    }
+    let id = id(properties);
+    let own_tag = || {
+        let (_, tag) = std::str::from_utf8(id).ok()?.rsplit_once('/')?;
+        u64::from_str_radix(tag, 16).ok()
+    };
+    let is_returned_again = cause == Cause::Returned.name().as_bytes();
+    is_returned_again.then(own_tag).flatten().or_else(|| Some(digest(id)))
 }
 
 /// Splits a body after at most `limit` bytes, at a character boundary if it is text.

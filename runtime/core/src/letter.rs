@@ -47,11 +47,13 @@ pub enum Cause {
     Error,
     /// The key's stored record or spilled events cannot be read.
     Corrupt,
+    /// The delivery is a dead letter of the same stream, which the stream cannot process either.
+    Returned,
 }
 
 impl Cause {
     /// All causes, in the order of the enum.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Unreadable,
         Self::NoKey,
         Self::NoSequence,
@@ -70,6 +72,7 @@ impl Cause {
         Self::Limit,
         Self::Error,
         Self::Corrupt,
+        Self::Returned,
     ];
 
     /// Returns the name in letters, metrics and listings.
@@ -93,6 +96,7 @@ impl Cause {
             Self::Limit => "limit",
             Self::Error => "error",
             Self::Corrupt => "corrupt",
+            Self::Returned => "returned",
         }
     }
 

@@ -137,9 +137,13 @@ pub fn delivery(bytes: &[u8]) {
     delivery.properties = header.properties;
     for ordering in ORDERINGS {
         for key in [KeyLocation::RoutingKey, KeyLocation::Header("key".to_owned())] {
-            match (ordain_amqp::DeliveryDecoder { ordering, event_size: EVENT_SIZE, key })
-                .decode(&delivery)
-            {
+            let decoder = ordain_amqp::DeliveryDecoder {
+                letter_source: "/ordain/orders".to_owned(),
+                ordering,
+                event_size: EVENT_SIZE,
+                key,
+            };
+            match decoder.decode(&delivery) {
                 Ok(event) => judge(&event),
                 Err(error) => judge_error(&error),
             }

@@ -167,6 +167,7 @@ impl PartitionFactory<'_> {
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
             decoder: ordain_amqp::DeliveryDecoder {
+                letter_source: ordain_cloudevents::source_of(name),
                 ordering: stream.ordering,
                 event_size: self.loaded.config.runtime.event_size.bytes(),
                 key: config.key.clone(),

@@ -159,7 +159,7 @@ impl Checker {
                     && self.tries.exhausted(key, event.content(), nature, settings)
             }
             Cause::Corrupt => self.corrupt.contains(key) || self.unread.contains(key),
-            Cause::Unreadable | Cause::Gap | Cause::Discarded => false,
+            Cause::Unreadable | Cause::Gap | Cause::Discarded | Cause::Returned => false,
         }
     }
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lapin::ExchangeKind;
+use lapin::{BasicProperties, ExchangeKind};
 use lapin::message::Delivery;
 use lapin::types::{FieldTable, ShortString};
 use ordain_tests::amqp::{from_line, header};
 use ordain_tests::log::line;
 use ordain_tests::rig::Rig;
-use ordain_tests::service::Service;
+use ordain_tests::service::{Service, wait_until};
 use serde_json::json;
 
 fn has(letter: &Delivery, headers: &[(&str, &str)]) -> Result<()> {
@@ -125,4 +125,36 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let letters = rig.home.read("dead.ndjson");
     ensure!(letters.lines().count() == 2, "{letters}");
     Ok(())
+}
+
+/// Somebody binds the queue of a stream to the exchange of its dead letters, which no configuration shows. A letter may
+/// be processed once more, as after a repair of the handler. It must not circulate.
+#[test]
+fn letters_that_return_do_not_circulate() -> Result<()> {
+    let rig = Rig::with("", "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;
+    rig.client.exchange("graves", ExchangeKind::Fanout)?;
+    let sink = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"graves\"\n";
+    let config = rig.home.read("ordain.toml").replace("\"tally\"", "\"faulty\"");
+    rig.home.write("ordain.toml", config + sink)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.client.bind("cases", "graves", "")?;
+
+    let rejected = from_line(&line("a", 1, &json!({ "do": "reject" })))?;
+    let mut nameless = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
+    nameless.properties = BasicProperties::default();
+    rig.client.publish("cases", &[rejected, nameless])?;
+    let causes = || -> Result<Vec<String>> {
+        let rows = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+        let mut causes: Vec<String> =
+            rows.iter().filter_map(|row| row["cause"].as_str()).map(str::to_owned).collect();
+        causes.sort();
+        Ok(causes)
+    };
+    // The event and its letter are rejected. The letter about the letter, and that of the unreadable message, return.
+    let expected = ["no-id", "rejected", "rejected", "returned", "returned"];
+    wait_until("the letters", || Ok(causes()? == expected))?;
+    std::thread::sleep(Duration::from_secs(2));
+    ensure!(causes()? == expected, "{:?}", causes()?);
+    service.end()
 }

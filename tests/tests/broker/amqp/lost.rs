@@ -104,9 +104,24 @@ fn queue_held_by_another_consumer_is_reported() -> Result<()> {
     let lines = in_turn(5, 20);
     rig.publish(&lines)?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    service.until_says("delivers none")?;
+    service.until_says("delivers none to this process; another consumer has the queue")?;
     rig.client.release(held)?;
     rig.check(&lines)?;
+    service.end()
+}
+
+/// Another program consumes the queue of a running stream.
+#[test]
+fn another_consumer_of_the_queue_is_reported() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let lines = in_turn(5, 20);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    let held = rig.client.hold("cases")?;
+    service.until_says("queue has another consumer")?;
+    rig.client.release(held)?;
     service.end()
 }
 

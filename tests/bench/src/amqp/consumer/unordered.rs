@@ -91,8 +91,12 @@ fn consumer(
     let SourceConfig::Amqp(source) = &stream.source else {
         unreachable!("`broker_of` accepts no other source")
     };
-    let decoder =
-        DeliveryDecoder { ordering: OrderingMode::Sequenced, event_size, key: source.key.clone() };
+    let decoder = DeliveryDecoder {
+        letter_source: String::new(),
+        ordering: OrderingMode::Sequenced,
+        event_size,
+        key: source.key.clone(),
+    };
     ConsumerOptions {
         ownership: Arc::new(Ownership::permanent()),
         broker,
