@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use lapin::message::Delivery;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
-    ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    ConfirmSelectOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions,
     QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
@@ -84,6 +84,12 @@ impl Client {
         let declared =
             self.channel.exchange_declare(name.into(), kind, options, FieldTable::default());
         Ok(self.runtime.block_on(declared)?)
+    }
+
+    /// Deletes an exchange and its bindings.
+    pub fn delete_exchange(&self, name: &str) -> Result<()> {
+        let deleted = self.channel.exchange_delete(name.into(), ExchangeDeleteOptions::default());
+        Ok(self.runtime.block_on(deleted)?)
     }
 
     /// Binds a queue to an exchange.

@@ -7,7 +7,10 @@ use std::time::Duration;
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionBuilder, ConnectionProperties, ErrorKind, runtime};
+use tokio::sync::OnceCell;
 use tokio::time::timeout;
+
+use super::topology::has_default_delivery_limit;
 
 use ordain_config::{ConfigError, LoadedConfig};
 use ordain_util::text::{escape_invisible, truncated};
@@ -40,6 +43,8 @@ pub enum BrokerError {
 #[derive(Clone)]
 pub struct BrokerEndpoint {
     uri: AMQPUri,
+    /// Whether queues have a delivery limit by default, once a declaration has found out.
+    has_default_delivery_limit: Arc<OnceCell<bool>>,
 }
 
 impl BrokerEndpoint {
@@ -48,7 +53,7 @@ impl BrokerEndpoint {
         let mut uri = ordain_config::broker_url::parse(url)?;
         let seconds = heartbeat.as_secs().max(1);
         uri.query.heartbeat = Some(u16::try_from(seconds).unwrap_or(u16::MAX));
-        Ok(Self { uri })
+        Ok(Self { uri, has_default_delivery_limit: Arc::default() })
     }
 
     /// Returns the broker of a configuration, if it has one.
@@ -60,6 +65,17 @@ impl BrokerEndpoint {
         let broker = Self::new(config.url.0.expose(), Duration::from_millis(heartbeat));
         let broker = broker.map_err(|words| loaded.setting_error("broker.url", words))?;
         Ok(Some(Arc::new(broker)))
+    }
+
+    /// Returns whether the broker sets a delivery limit on each queue that is not declared without a limit. Finds out
+    /// once: the queues of a running process keep the form in which it declared them. `queue` begins the name of an
+    /// exchange that the first call declares for a moment.
+    pub(super) async fn has_default_delivery_limit(
+        &self,
+        queue: &str,
+    ) -> Result<bool, BrokerError> {
+        let find_out = || has_default_delivery_limit(self, queue);
+        self.has_default_delivery_limit.get_or_try_init(find_out).await.copied()
     }
 
     /// Opens a connection with a name that identifies it in the broker's list of connections.

@@ -56,6 +56,7 @@ async fn run(
     let queue = options.topology.queue(options.partition);
     let mut subscription_epoch = 0;
     let mut lost = false;
+    let mut is_queue_lost = false;
     let mut backoff = RETRY_BACKOFF;
     let is_fifo = options.decoder.ordering == OrderingMode::Fifo;
     let memory = if is_fifo { usize::MAX } else { options.memory };
@@ -76,6 +77,12 @@ async fn run(
             let subscribed = subscribe(options, &queue, prefetch.current(), subscription_epoch > 1);
             let (connection, channel, consumer) =
                 with_subscribe_timeout(&queue, subscribed).await?;
+            if is_queue_lost {
+                return Err(BrokerError::Refused(format!(
+                    "the queue {queue:?} was removed and declared again while the stream ran, so its events are lost: \
+                     publish the events again that have not taken effect, and start again"
+                )));
+            }
             if std::mem::take(&mut lost) {
                 tracing::info!(stream = &*options.stream, queue, "queue consumed again");
             }
@@ -99,6 +106,13 @@ async fn run(
         let error = match session.await {
             Ok(SubscriptionEnd::Done) => return Ok(()),
             Ok(SubscriptionEnd::Resized | SubscriptionEnd::Suspended) => continue,
+            Ok(SubscriptionEnd::Cancelled) => {
+                // New events of a `fifo` stream would get the numbers of the lost ones.
+                is_queue_lost = is_fifo && options.topology.is_declared();
+                BrokerError::Unavailable(
+                    "the broker has ended the subscription: was the queue removed?".to_owned(),
+                )
+            }
             Err(error) => error,
         };
         if let BrokerError::Refused(_) = &error

@@ -1,6 +1,7 @@
 //! The settings of a consumer, in a module of their own because its parts use them too.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::connect::BrokerEndpoint;
 use super::decode::DeliveryDecoder;
@@ -34,4 +35,6 @@ pub struct ConsumerOptions {
     pub ownership: Arc<Ownership>,
     /// The gauge of the number of messages that wait in the queue.
     pub lag: Arc<BacklogGauge>,
+    /// The number of differences between the broker and the topology that were found while the stream ran.
+    pub topology_changes: Arc<AtomicU64>,
 }

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
+use super::topology::TopologyChange;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
@@ -25,6 +26,11 @@ const SILENT_CHECK_LIMIT: u32 = 3;
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
+
+/// Number of checks between two checks of the exchange, the form of the queue, and the bindings: about a minute.
+const TOPOLOGY_CHECK_PERIOD: u32 = 12;
+/// Time between two errors about a topology that cannot be restored.
+const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The consumer's progress, as the monitor needs it.
 #[derive(Debug, Default)]
@@ -61,8 +67,15 @@ pub(super) async fn monitor_queue(
     let mut before = None;
     let mut silent_checks = 0;
     let mut shared_checks = 0;
+    let mut topology_throttle = LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2);
     let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
-    loop {
+    for check in 0.. {
+        // The first check follows the subscription: the connection may have been lost because the broker was rebuilt.
+        if check % TOPOLOGY_CHECK_PERIOD == 0
+            && let Err(error) = restore_topology(options, connection, &mut topology_throttle).await
+        {
+            return error;
+        }
         let counts = timeout(shortened(CHECK_TIMEOUT), queue_counts(&channel, queue)).await;
         let QueueCounts { ready, consumers } = match counts {
             Ok(Ok(counts)) => counts,
@@ -98,6 +111,36 @@ pub(super) async fn monitor_queue(
         }
         sleep(shortened(CHECK_INTERVAL)).await;
     }
+    unreachable!("the loop has no end")
+}
+
+/// Restores the exchange and the bindings, and logs what differed.
+async fn restore_topology(
+    options: &ConsumerOptions,
+    connection: &Connection,
+    throttle: &mut LogThrottle,
+) -> Result<(), BrokerError> {
+    let ConsumerOptions { broker, topology, partition, stream, .. } = options;
+    let restored = topology.restore(broker, connection, *partition);
+    let changes = timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| {
+        Err(BrokerError::Unavailable("the broker does not answer declarations".to_owned()))
+    })?;
+    for change in changes {
+        options.topology_changes.fetch_add(1, Relaxed);
+        match change {
+            TopologyChange::ExchangeMissing(exchange) => tracing::warn!(
+                stream = &**stream, exchange,
+                "exchange missing: declared again with its bindings; events that were published meanwhile are lost, \
+                 so publish them again"
+            ),
+            TopologyChange::Refused(reason) if throttle.allow() => tracing::error!(
+                stream = &**stream,
+                "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
+            ),
+            TopologyChange::Refused(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// The counts of a queue.

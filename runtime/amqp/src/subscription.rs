@@ -29,6 +29,8 @@ pub(super) enum SubscriptionEnd {
     Resized,
     /// Another process may own the queue by now.
     Suspended,
+    /// The broker has ended the consumer, because the queue was removed.
+    Cancelled,
 }
 
 /// A channel on which a queue is consumed.
@@ -108,10 +110,11 @@ impl<'a> Subscription<'a> {
                 },
                 batch = batches.next() => {
                     let Some(batch) = batch else {
-                        return Err(BrokerError::Unavailable(
-                            "the broker has ended the subscription: was the queue removed?"
-                                .to_owned(),
-                        ));
+                        // On an open channel, only the broker can have ended the consumer.
+                        if self.channel.status().connected() {
+                            return Ok(SubscriptionEnd::Cancelled);
+                        }
+                        return Err(BrokerError::Unavailable("the channel was closed".to_owned()));
                     };
                     for delivery in batch {
                         self.buffer(&delivery.map_err(failed)?)?;

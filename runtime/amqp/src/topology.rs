@@ -20,6 +20,15 @@ const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 /// An exchange type that exists from RabbitMQ 4.0 on.
 const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 
+/// A difference between the broker and the topology of a stream, found while the stream runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum TopologyChange {
+    /// The exchange was missing. It has been declared again with its bindings.
+    ExchangeMissing(String),
+    /// The queue or the exchange cannot be declared: it exists in another form, or the user lacks a right.
+    Refused(String),
+}
+
 /// The exchange, queues and bindings that a stream needs.
 #[derive(Debug, Clone)]
 pub struct Topology {
@@ -40,6 +49,11 @@ impl Topology {
             bind: source.bind.clone(),
             declare: source.declare,
         }
+    }
+
+    /// Returns whether Ordain declares the queues.
+    pub(super) fn is_declared(&self) -> bool {
+        self.declare
     }
 
     /// Returns the name of a partition's queue.
@@ -67,7 +81,7 @@ impl Topology {
         if !self.declare {
             return self.check_exchange(broker, connection).await;
         }
-        let is_limited = has_default_delivery_limit(broker, &self.queue).await?;
+        let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
         let failed = |error| broker.error(&error);
         let channel = connection.create_channel().await.map_err(failed)?;
         self.declare_dropped(&channel).await.map_err(failed)?;
@@ -82,6 +96,40 @@ impl Topology {
                 .map_err(|error| with_advice(broker.error(&error), exchange, "exchange"))?;
         }
         channel.close(200, "done".into()).await.map_err(failed)
+    }
+
+    /// Declares again what has disappeared since the start of the stream, and checks the form of the rest: of the
+    /// partition's queue, of the exchange, and of the bindings. An exchange that another program has removed and
+    /// declared again has no bindings, and drops all messages; the broker does not report that.
+    pub(super) async fn restore(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+        partition: u32,
+    ) -> Result<Vec<TopologyChange>, BrokerError> {
+        let mut changes = Vec::new();
+        if !self.declare {
+            return Ok(changes);
+        }
+        let queue = self.queue(partition);
+        let channel = || async { connection.create_channel().await.map_err(|error| broker.error(&error)) };
+        let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
+        let declared = self.declare_queue(&channel().await?, partition, is_limited).await;
+        if let Err(error) = declared {
+            changes.push(refused(with_advice(broker.error(&error), &queue, "queue"))?);
+        }
+        let Some(exchange) = &self.exchange else { return Ok(changes) };
+        match self.check_exchange(broker, connection).await {
+            Err(BrokerError::Refused(words)) if words.contains("NOT_FOUND") => {
+                changes.push(TopologyChange::ExchangeMissing(exchange.clone()));
+            }
+            Err(error @ BrokerError::Unavailable(_)) => return Err(error),
+            Ok(()) | Err(BrokerError::Refused(_)) => {}
+        }
+        if let Err(error) = self.declare_exchange(&channel().await?, exchange).await {
+            changes.push(refused(with_advice(broker.error(&error), exchange, "exchange"))?);
+        }
+        Ok(changes)
     }
 
     /// Checks that a partition's queue exists. The error names the queue.
@@ -197,6 +245,14 @@ impl Topology {
     }
 }
 
+/// Returns a refusal as a change; an unavailable broker is an error.
+fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
+    match error {
+        BrokerError::Refused(words) => Ok(TopologyChange::Refused(words)),
+        away @ BrokerError::Unavailable(_) => Err(away),
+    }
+}
+
 fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
@@ -221,7 +277,7 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
 /// Returns whether the broker sets a delivery limit on each queue that is not declared without a limit. RabbitMQ does
 /// so from 4.0 on. Earlier versions lose the messages of a queue that is declared without a delivery limit. This client
 /// has no access to the broker's version, so the function declares an exchange of a type that only exists from 4.0 on.
-async fn has_default_delivery_limit(
+pub(super) async fn has_default_delivery_limit(
     broker: &BrokerEndpoint,
     queue: &str,
 ) -> Result<bool, BrokerError> {

@@ -11,3 +11,4 @@ mod messages;
 mod publish;
 mod refused;
 mod timeouts;
+mod topology;

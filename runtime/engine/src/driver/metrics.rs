@@ -31,6 +31,9 @@ pub struct PartitionMetrics {
     /// Number of events that this process put into the store for the partition and that the store lost before they
     /// were read.
     pub lost_events: Arc<AtomicU64>,
+    /// Number of differences between the broker and the stream's exchange, queue and bindings, found while the stream
+    /// ran.
+    pub topology_changes: Arc<AtomicU64>,
     source_ended: AtomicBool,
     is_idle: AtomicBool,
 }
@@ -82,6 +85,7 @@ impl PartitionMetrics {
             lag: Arc::default(),
             inbox: Default::default(),
             lost_events: Arc::default(),
+            topology_changes: Arc::default(),
             source_ended: AtomicBool::new(false),
             is_idle: AtomicBool::new(false),
         }

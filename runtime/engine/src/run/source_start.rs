@@ -174,6 +174,7 @@ impl PartitionFactory<'_> {
             },
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
+            topology_changes: Arc::clone(&metrics.topology_changes),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Result as Written;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordain_core::{Cause, FailureKind, LaneState, RecoveryTimes, ReplayCounts, Stats};
 use prometheus_client::collector::Collector;
@@ -58,16 +58,24 @@ impl MetricsEncoder<'_, '_> {
         let requests =
             requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
         self.counters("ingress_requests", "Requests to the ingress, by response status", requests)?;
-        let lost = self.snapshot.partitions.iter().map(|(number, shared, _)| {
-            let labels = vec![
-                ("stream", shared.partition().stream.to_string()),
-                ("partition", number.clone()),
-            ];
-            (labels, shared.lost_events.load(Ordering::Relaxed))
-        });
+        let of_partitions = |count: fn(&PartitionMetrics) -> &AtomicU64| -> Vec<_> {
+            let rows = self.snapshot.partitions.iter().map(|(number, shared, _)| {
+                let labels = vec![
+                    ("stream", shared.partition().stream.to_string()),
+                    ("partition", number.clone()),
+                ];
+                (labels, count(shared).load(Ordering::Relaxed))
+            });
+            rows.collect()
+        };
+        let lost = of_partitions(|shared| &shared.lost_events);
+        let changes = of_partitions(|shared| &shared.topology_changes);
         let help = "Events over HTTP that this process accepted and that the store lost before they were read, \
                     because it went back in time";
-        self.counters("events_lost", help, lost.collect::<Vec<_>>())?;
+        self.counters("events_lost", help, lost)?;
+        let help = "Times that an exchange or queue of the stream was missing in the broker, or had another form, \
+                    while the stream ran";
+        self.counters("topology_changes", help, changes)?;
         let help = "Commits that the store lost and that were repeated from memory";
         self.counters("commits_repeated", help, [(Vec::new(), all.recommitted)])?;
         let kinds = FailureKind::ALL.map(|kind| {

@@ -109,6 +109,7 @@ fn consumer(
         last_prefetch: LastPrefetch::default(),
         decoder,
         lag: Arc::default(),
+        topology_changes: Arc::default(),
     }
 }
 

@@ -1,0 +1,90 @@
+//! Tests of exchanges and queues that other programs remove or replace while a stream runs.
+
+use anyhow::{Result, ensure};
+use lapin::ExchangeKind;
+use lapin::types::FieldTable;
+use ordain_tests::http::{admin, get};
+use ordain_tests::log::in_turn;
+use ordain_tests::rig::Rig;
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
+
+/// Returns the number of differences that the host has found.
+fn changes(service: &mut Service) -> Result<u64> {
+    let metrics = get(admin(service)?, "/metrics")?.body;
+    let rows = metrics.lines().filter(|row| row.starts_with("ordain_topology_changes_total{"));
+    Ok(rows.filter_map(|row| row.rsplit(' ').next()?.parse::<u64>().ok()).sum())
+}
+
+const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+/// Producers often declare their exchange. A new exchange has no bindings, and the broker reports nothing.
+#[test]
+fn bindings_of_a_replaced_exchange_are_declared_again() -> Result<()> {
+    for stream in ["", "ordering = \"fifo\""] {
+        let rig = Rig::with("", stream, "")?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.until_declared()?;
+        let lines = in_turn(5, 20);
+        let (first, second) = lines.split_at(50);
+        rig.publish(first)?;
+        rig.until_empty()?;
+        rig.client.delete_exchange("cases")?;
+        rig.client.exchange("cases", ExchangeKind::Fanout)?;
+        rig.until_declared()?;
+        rig.publish(second)?;
+        rig.check(&lines)?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// Producers get an error while the exchange is missing.
+#[test]
+fn missing_exchange_is_declared_again_and_reported() -> Result<()> {
+    let rig = Rig::with(ADMIN, "", "partitions = 4")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    rig.client.delete_exchange("cases")?;
+    service.until_says("exchange missing: declared again")?;
+    rig.until_declared()?;
+    let lines = in_turn(20, 10);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    ensure!(changes(&mut service)? > 0);
+    service.end()
+}
+
+/// A queue in another form is consumed, because a `sequenced` stream notices lost events by itself.
+#[test]
+fn queue_in_another_form_is_reported() -> Result<()> {
+    let rig = Rig::with(ADMIN, "", "")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    rig.client.delete_queue("cases")?;
+    // The host may be faster than this client, and declares the queue in its own form.
+    let is_first = rig.client.queue_with("cases", FieldTable::default()).is_ok();
+    if is_first {
+        service.until_says("topology not as configured")?;
+        service.until_says("inequivalent arg")?;
+        wait_until("a count", || Ok(changes(&mut service)? > 0))?;
+    }
+    service.end()
+}
+
+/// The events of the removed queue are lost. New events must not get their numbers.
+#[test]
+fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
+    let rig = Rig::with("", "ordering = \"fifo\"", "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.publish(&in_turn(3, 10))?;
+    rig.client.take("out", 30)?;
+    rig.until_empty()?;
+    rig.client.delete_queue("cases")?;
+    rig.client.queue_with("cases", FieldTable::default())?;
+    let status = service.wait()?;
+    let log = service.stderr();
+    ensure!(status.code() == Some(1), "{status}: {log}");
+    ensure!(log.contains("was removed and declared again") || log.contains("no queue"), "{log}");
+    Ok(())
+}
