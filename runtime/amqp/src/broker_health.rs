@@ -19,38 +19,38 @@ pub fn watch_broker_health(
     broker: &Arc<BrokerEndpoint>,
     lease: Duration,
 ) -> watch::Receiver<BrokerHealth> {
-    let (tell, told) = watch::channel(BrokerHealth::Reached);
+    let (health_sender, health_receiver) = watch::channel(BrokerHealth::Up);
     let broker = Arc::clone(broker);
     tokio::spawn(async move {
-        let every = lease / 4;
-        let response_timeout = every.max(MIN_RESPONSE_TIMEOUT);
+        let check_interval = lease / 4;
+        let response_timeout = check_interval.max(MIN_RESPONSE_TIMEOUT);
         let mut connection = None;
         let mut reached_at = Instant::now();
-        let mut since = None;
-        while !tell.is_closed() {
+        let mut responding_since = None;
+        while !health_sender.is_closed() {
             let answers = timeout(response_timeout, responds(&broker, &mut connection)).await;
-            let reach = if answers == Ok(true) {
+            let health = if answers == Ok(true) {
                 reached_at = Instant::now();
                 // Wait until other processes can have reconnected: otherwise the first process that reconnects would
                 // take over all partitions.
-                let all_are_back =
-                    since.get_or_insert(reached_at).elapsed() > response_timeout + every;
-                let before = *tell.borrow();
-                if all_are_back { BrokerHealth::Reached } else { before }
+                let all_are_back = responding_since.get_or_insert(reached_at).elapsed()
+                    > response_timeout + check_interval;
+                let previous = *health_sender.borrow();
+                if all_are_back { BrokerHealth::Up } else { previous }
             } else {
                 connection = None;
-                since = None;
+                responding_since = None;
                 if reached_at.elapsed() > lease {
-                    BrokerHealth::Lost
+                    BrokerHealth::Down
                 } else {
-                    BrokerHealth::Doubted
+                    BrokerHealth::Suspect
                 }
             };
-            tell.send_if_modified(|now| std::mem::replace(now, reach) != reach);
-            sleep(every).await;
+            health_sender.send_if_modified(|now| std::mem::replace(now, health) != health);
+            sleep(check_interval).await;
         }
     });
-    told
+    health_receiver
 }
 
 /// Returns whether the broker responds, on the previous connection if there is one.

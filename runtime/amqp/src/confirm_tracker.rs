@@ -265,7 +265,7 @@ impl<'a> ConfirmTracker<'a> {
         let mut before = self.sent.iter().take(self.next_check_at);
         let is_known =
             is_all || !before.any(|sent| !sent.seen && sent.result == ConfirmResult::Returned);
-        let mut found = ResolvedConfirms::default();
+        let mut confirms = ResolvedConfirms::default();
         let sent = std::mem::take(&mut self.sent);
         for (at, mut sent) in sent.into_iter().enumerate() {
             let is_open = sent.confirm.is_some();
@@ -275,12 +275,12 @@ impl<'a> ConfirmTracker<'a> {
             let is_late = is_open && sent.overtaken_at.is_some_and(|at| at.elapsed() >= patience);
             if (sent.seen || is_all) && is_known {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
-                found.resolved.push((sent.item, sent.result));
+                confirms.resolved.push((sent.item, sent.result));
             // A returned message stays: its confirm may carry another message.
             } else if is_late && sent.result != ConfirmResult::Returned {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
                 self.late_confirms.extend(sent.confirm);
-                found.overdue.push(sent.item);
+                confirms.overdue.push(sent.item);
             } else {
                 sent.seen = !is_open;
                 self.sent.push_back(sent);
@@ -288,7 +288,7 @@ impl<'a> ConfirmTracker<'a> {
         }
         self.confirmed = self.sent.iter().take_while(|sent| sent.confirm.is_none()).count();
         self.next_check_at = self.sent.len();
-        Ok(found)
+        Ok(confirms)
     }
 
     /// Removes all messages, in order. Also returns the position of the first unconfirmed one.

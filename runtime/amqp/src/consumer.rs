@@ -37,15 +37,15 @@ pub fn start(options: ConsumerOptions) -> SourceHandle {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = latest::channel(AckProgress::default());
-    let ended = tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         if let Err(error) = run(&options, &deliver, acknowledged).await {
             // The receiver is gone when the process is ending; the error does not matter then.
             let _ = fail.send(io::Error::other(error));
         }
     });
     let acknowledge = Some(acknowledge);
-    let ended = Some(ended);
-    SourceHandle { deliveries, failure, acknowledge, task: ended, is_fed_locally: false }
+    let task = Some(task);
+    SourceHandle { deliveries, failure, acknowledge, task, is_fed_locally: false }
 }
 
 async fn run(
@@ -157,7 +157,7 @@ async fn subscribe(
     options: &ConsumerOptions,
     queue: &str,
     prefetch: u16,
-    again: bool,
+    is_resubscription: bool,
 ) -> Result<(Connection, Channel, Consumer), BrokerError> {
     let ConsumerOptions { broker, topology, stream, partition, decoder, .. } = options;
     let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
@@ -173,7 +173,9 @@ async fn subscribe(
         Ok((channel, consumer)) => Ok((connection, channel, consumer)),
         // An existing queue is used as it is. A queue that has disappeared is declared again with its bindings,
         // unless its events had no sequences of their own.
-        Err(BrokerError::Refused(_)) if again && decoder.ordering == OrderingMode::Sequenced => {
+        Err(BrokerError::Refused(_))
+            if is_resubscription && decoder.ordering == OrderingMode::Sequenced =>
+        {
             topology.prepare(broker, &connection, false).await?;
             let (channel, consumer) = open().await.map_err(|error| broker.error(&error))?;
             Ok((connection, channel, consumer))

@@ -51,15 +51,15 @@ impl Exchange {
         let channel = connection.create_channel().await.map_err(failed)?;
         let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
         let name = self.name.as_str().into();
-        let found =
+        let declared =
             channel.exchange_declare(name, ExchangeKind::Topic, options, FieldTable::default());
-        found.await.map_err(|error| match failed(error) {
+        declared.await.map_err(|error| match failed(error) {
             BrokerError::Refused(words) => BrokerError::Refused(format!(
                 "the exchange {:?} of the sink {} cannot be used: {words}. Declare it first, with \
                  the queues that its messages go to",
                 self.name, self.sink
             )),
-            away @ BrokerError::Unavailable(_) => away,
+            unavailable @ BrokerError::Unavailable(_) => unavailable,
         })?;
         let _ = channel.close(200, "done".into()).await;
         Ok(connection)
@@ -75,9 +75,9 @@ impl Exchange {
     /// Opens a channel, on the previous connection if that is still open.
     pub(super) async fn connect(
         &self,
-        before: Option<Connection>,
+        previous: Option<Connection>,
     ) -> Result<ConfirmChannel, BrokerError> {
-        let connection = match before {
+        let connection = match previous {
             Some(connection) if connection.status().connected() => connection,
             _ => self.connection().await?,
         };
@@ -108,30 +108,30 @@ impl Exchange {
         })
     }
 
-    /// Publishes a message on a connection of its own, and waits up to `patience` for the broker's answer.
+    /// Publishes a message on a connection of its own, and waits up to `answer_timeout` for the broker's answer.
     pub(super) async fn publish_isolated(
         self,
         item: PendingPublish,
-        patience: Duration,
+        answer_timeout: Duration,
     ) -> (PendingPublish, IsolatedAnswer) {
-        let away = |reason: String| IsolatedAnswer::Unavailable(reason);
+        let unavailable = |reason: String| IsolatedAnswer::Unavailable(reason);
         let link = async {
             let name = format!("ordain sink {}, one message", self.sink);
             self.channel(self.broker.connect(&name).await?).await
         };
-        let link = match timeout(patience, link).await {
+        let link = match timeout(answer_timeout, link).await {
             Ok(Ok(link)) => link,
-            Ok(Err(error)) => return (item, away(error.to_string())),
-            Err(_) => return (item, away(format!("{} does not answer", self.broker))),
+            Ok(Err(error)) => return (item, unavailable(error.to_string())),
+            Err(_) => return (item, unavailable(format!("{} does not answer", self.broker))),
         };
         if !item.ownership.is_active() {
             // Connecting may have taken longer than the lease.
             return (item, IsolatedAnswer::NotOwner);
         }
-        let confirmed = timeout(patience, self.publish(&link.channel, &item.outgoing)).await;
+        let confirmed = timeout(answer_timeout, self.publish(&link.channel, &item.outgoing)).await;
         let answer = match confirmed {
             Err(_) if link.connection.status().blocked() => {
-                away(format!("{} accepts no messages for now", self.broker))
+                unavailable(format!("{} accepts no messages for now", self.broker))
             }
             Err(_) => IsolatedAnswer::TimedOut,
             Ok(Err(error)) => {
@@ -139,16 +139,16 @@ impl Exchange {
                 if is_caused_by_message(&error) {
                     IsolatedAnswer::Refused(reason)
                 } else {
-                    away(reason)
+                    unavailable(reason)
                 }
             }
             Ok(Ok(confirmation)) => {
-                let fate = ConfirmResult::of(&confirmation);
-                let came_back = confirmation.take_message().is_some();
-                IsolatedAnswer::Confirm(if came_back { ConfirmResult::Returned } else { fate })
+                let result = ConfirmResult::of(&confirmation);
+                let is_returned = confirmation.take_message().is_some();
+                IsolatedAnswer::Confirm(if is_returned { ConfirmResult::Returned } else { result })
             }
         };
-        let _ = timeout(patience, link.connection.close(200, "done".into())).await;
+        let _ = timeout(answer_timeout, link.connection.close(200, "done".into())).await;
         (item, answer)
     }
 }

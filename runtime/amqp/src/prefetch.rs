@@ -44,17 +44,17 @@ pub(super) struct AdaptivePrefetch {
 impl AdaptivePrefetch {
     /// Creates a window of at most `most` deliveries with a total size of about `bytes`. It starts with the stream's
     /// last window; the first window of a stream assumes very large messages.
-    pub(super) fn new(most: u16, bytes: usize, last: LastPrefetch) -> Self {
+    pub(super) fn new(max: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
-        let now = match last.load(Relaxed) {
-            0 => messages_that_fit(most, bytes, LARGEST_MESSAGE_BYTES),
-            last => last.min(most),
+        let current = match last.load(Relaxed) {
+            0 => messages_that_fit(max, bytes, LARGEST_MESSAGE_BYTES),
+            last => last.min(max),
         };
         Self {
             last,
-            max: most,
+            max,
             bytes,
-            current: now,
+            current,
             has_new: false,
             sample: (0, 0),
             largest: 0,
@@ -75,8 +75,8 @@ impl AdaptivePrefetch {
     }
 
     /// Records the size of a delivery, and whether it is a redelivery.
-    pub(super) fn record(&mut self, bytes: usize, again: bool) {
-        self.has_new |= !again;
+    pub(super) fn record(&mut self, bytes: usize, redelivered: bool) {
+        self.has_new |= !redelivered;
         self.sample.0 += 1;
         self.sample.1 += bytes as u64;
         self.largest = self.largest.max(bytes as u64);
@@ -105,8 +105,8 @@ impl AdaptivePrefetch {
 
     /// Reduces the window if the deliveries that the receiver has not taken exceed the memory limit. Returns whether
     /// the window changed.
-    pub(super) fn shrink_if_over_limit(&mut self, held: usize) -> bool {
-        let overflows = held as u64 > self.bytes && self.current > 1;
+    pub(super) fn shrink_if_over_limit(&mut self, unsent_bytes: usize) -> bool {
+        let overflows = unsent_bytes as u64 > self.bytes && self.current > 1;
         if overflows {
             self.shrink();
         }
@@ -120,15 +120,15 @@ impl AdaptivePrefetch {
         self.shrunk_at = Some(Instant::now());
     }
 
-    fn set(&mut self, now: u16) {
-        self.current = now;
-        self.last.store(now, Relaxed);
+    fn set(&mut self, prefetch: u16) {
+        self.current = prefetch;
+        self.last.store(prefetch, Relaxed);
     }
 }
 
 /// Returns how many messages of a size fit into a number of bytes.
-fn messages_that_fit(most: u16, bytes: u64, size: u64) -> u16 {
-    u16::try_from(bytes / size.max(1)).unwrap_or(u16::MAX).clamp(1, most)
+fn messages_that_fit(max: u16, bytes: u64, size: u64) -> u16 {
+    u16::try_from(bytes / size.max(1)).unwrap_or(u16::MAX).clamp(1, max)
 }
 
 #[cfg(test)]

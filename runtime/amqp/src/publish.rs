@@ -87,7 +87,7 @@ impl ExchangeSink {
             name: config.exchange.0.clone(),
         };
         let connection = exchange.open().await?;
-        let outlet = ExchangePublisher {
+        let publisher = ExchangePublisher {
             warnings: PublishWarnings::new(exchange.clone()),
             exchange,
             unsent: VecDeque::new(),
@@ -99,13 +99,13 @@ impl ExchangeSink {
             was_last_refused: false,
             confirm_timeout: shortened(CONFIRM_TIMEOUT),
         };
-        let (input, taken) = mpsc::unbounded_channel();
+        let (input, receiver) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
         Ok(Self {
             routing_key,
             collected: Vec::new(),
             input,
-            unstarted: Some((outlet, connection, taken)),
+            unstarted: Some((publisher, connection, receiver)),
         })
     }
 
@@ -115,8 +115,8 @@ impl ExchangeSink {
         &mut self,
         published: UnboundedSender<PublishedCount>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let (outlet, connection, taken) = self.unstarted.take()?;
-        Some(outlet.run(connection, taken, published))
+        let (publisher, connection, receiver) = self.unstarted.take()?;
+        Some(publisher.run(connection, receiver, published))
     }
 
     /// Adds a message, with its sequence if it has one.
@@ -130,12 +130,12 @@ impl ExchangeSink {
     }
 
     /// Sends the added messages to the task, as the messages of a run.
-    pub fn send(&mut self, run: u64, tenure: &Arc<Ownership>) {
+    pub fn send(&mut self, run: u64, ownership: &Arc<Ownership>) {
         if !self.collected.is_empty() {
-            let tenure = Arc::clone(tenure);
+            let ownership = Arc::clone(ownership);
             let messages = std::mem::take(&mut self.collected);
             // The send fails only if the task has panicked, which the task's owner notices.
-            let _ = self.input.send(ExchangeBatch { run, ownership: tenure, messages });
+            let _ = self.input.send(ExchangeBatch { run, ownership, messages });
         }
     }
 }
@@ -212,7 +212,7 @@ impl ExchangePublisher {
             };
             let mut tracker = ConfirmTracker::new();
             let ended = self.publish(&link, &mut tracker, &mut input, &published).await;
-            let open = tracker.unconfirmed_count();
+            let unconfirmed_count = tracker.unconfirmed_count();
             let (first, items) = tracker.into_items();
             for item in items.rev() {
                 self.unsent.push_front(item);
@@ -223,7 +223,11 @@ impl ExchangePublisher {
                     let reason = self.exchange.broker.error(&error).to_string();
                     connection = Some(link.connection);
                     if is_caused_by_message(&error) {
-                        self.handle_closed_channel(first.filter(|_| open == 1), &reason).await;
+                        self.handle_closed_channel(
+                            first.filter(|_| unconfirmed_count == 1),
+                            &reason,
+                        )
+                        .await;
                     } else {
                         self.wait_before_reconnect(&reason).await;
                     }
@@ -246,20 +250,20 @@ impl ExchangePublisher {
     async fn publish<'a>(
         &mut self,
         link: &'a ConfirmChannel,
-        flight: &mut ConfirmTracker<'a>,
+        tracker: &mut ConfirmTracker<'a>,
         input: &mut UnboundedReceiver<ExchangeBatch>,
         published: &UnboundedSender<PublishedCount>,
     ) -> Result<(), ChannelEnd> {
         let mut check_timer = interval(CHECK_INTERVAL);
         check_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            if flight.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE {
-                self.send_unsent(&link.channel, flight, published);
+            if tracker.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE {
+                self.send_unsent(&link.channel, tracker, published);
             }
             tokio::select! {
-                confirmed = flight.confirmed(), if !flight.is_empty() => {
+                confirmed = tracker.confirmed(), if !tracker.is_empty() => {
                     confirmed?;
-                    self.apply_confirms(flight.take_resolved()?, published);
+                    self.apply_confirms(tracker.take_resolved()?, published);
                 }
                 batch = input.recv() => match batch {
                     Some(batch) => self.enqueue(batch),
@@ -269,9 +273,9 @@ impl ExchangePublisher {
                     Ok((item, answer)) => self.handle_isolated_answer(item, answer, published),
                     Err(panic) => resume_unwind(panic.into_panic()),
                 },
-                _ = check_timer.tick(), if !self.is_empty() || !flight.is_empty() => {
-                    self.check_overdue(link, flight, published)?;
-                    self.send_unsent(&link.channel, flight, published);
+                _ = check_timer.tick(), if !self.is_empty() || !tracker.is_empty() => {
+                    self.check_overdue(link, tracker, published)?;
+                    self.send_unsent(&link.channel, tracker, published);
                 }
             }
         }
@@ -281,35 +285,35 @@ impl ExchangePublisher {
     fn check_overdue(
         &mut self,
         link: &ConfirmChannel,
-        flight: &mut ConfirmTracker<'_>,
+        tracker: &mut ConfirmTracker<'_>,
         published: &UnboundedSender<PublishedCount>,
     ) -> Result<(), ChannelEnd> {
         let is_blocked = link.connection.status().blocked();
         if is_blocked {
-            flight.reset_timers();
+            tracker.reset_timers();
         }
-        let found = flight.resolve(shortened(CONFIRM_TIMEOUT))?;
-        self.apply_confirms(found.resolved, published);
+        let confirms = tracker.resolve(shortened(CONFIRM_TIMEOUT))?;
+        self.apply_confirms(confirms.resolved, published);
         // A queue without a leader neither accepts nor refuses messages.
-        self.hold_overdue(found.overdue);
-        if flight.timed_out(self.confirm_timeout) {
+        self.hold_overdue(confirms.overdue);
+        if tracker.timed_out(self.confirm_timeout) {
             return Err(ChannelEnd::TimedOut);
         }
-        if flight.has_too_many_late() {
+        if tracker.has_too_many_late() {
             return Err(ChannelEnd::TooManyLateConfirms);
         }
         self.start_due_retries(is_blocked);
         Ok(())
     }
 
-    fn enqueue(&mut self, ExchangeBatch { run, ownership: tenure, messages }: ExchangeBatch) {
+    fn enqueue(&mut self, ExchangeBatch { run, ownership, messages }: ExchangeBatch) {
         for outgoing in messages {
-            let tenure = Arc::clone(&tenure);
+            let ownership = Arc::clone(&ownership);
             self.unsent.push_back(PendingPublish {
                 run,
                 order: self.next_order,
                 outgoing,
-                ownership: tenure,
+                ownership,
             });
             self.next_order += 1;
         }
@@ -317,13 +321,13 @@ impl ExchangePublisher {
 
     /// Drops the messages that the partition's new owner publishes.
     fn drop_disowned(&mut self, published: &UnboundedSender<PublishedCount>) {
-        let mut over = self.retry_queue.remove_disowned();
+        let mut disowned = self.retry_queue.remove_disowned();
         let (gone, waiting): (Vec<PendingPublish>, _) =
             self.unsent.drain(..).partition(|item| item.ownership.is_lost());
         self.unsent = VecDeque::from_iter::<Vec<PendingPublish>>(waiting);
-        over.extend(gone);
+        disowned.extend(gone);
         self.apply_results(
-            over.into_iter().map(|item| (item, ConfirmResult::Acked)).collect(),
+            disowned.into_iter().map(|item| (item, ConfirmResult::Acked)).collect(),
             published,
         );
     }
@@ -336,16 +340,17 @@ impl ExchangePublisher {
     fn send_unsent<'a>(
         &mut self,
         channel: &'a Channel,
-        flight: &mut ConfirmTracker<'a>,
+        tracker: &mut ConfirmTracker<'a>,
         published: &UnboundedSender<PublishedCount>,
     ) {
-        let mut on = None;
-        while flight.len() < self.confirm_limit && flight.bytes() < CONFIRM_LIMIT_BYTES {
+        let mut active_ownership = None;
+        while tracker.len() < self.confirm_limit && tracker.bytes() < CONFIRM_LIMIT_BYTES {
             let Some(item) = self.unsent.pop_front() else { break };
-            if on.as_ref().is_some_and(|on| Arc::ptr_eq(on, &item.ownership)) {
+            if active_ownership.as_ref().is_some_and(|active| Arc::ptr_eq(active, &item.ownership))
+            {
                 // The same ownership was active a moment ago.
             } else if item.ownership.is_active() {
-                on = Some(Arc::clone(&item.ownership));
+                active_ownership = Some(Arc::clone(&item.ownership));
             } else {
                 if item.ownership.is_lost() {
                     // The partition's new owner publishes this message.
@@ -358,7 +363,7 @@ impl ExchangePublisher {
             }
             let Some(item) = self.retry_queue.admit(item) else { continue };
             let confirm = self.exchange.publish(channel, &item.outgoing);
-            flight.send(item, confirm);
+            tracker.send(item, confirm);
         }
     }
 
@@ -368,11 +373,12 @@ impl ExchangePublisher {
         settled: Vec<(PendingPublish, ConfirmResult)>,
         published: &UnboundedSender<PublishedCount>,
     ) {
-        let taken = settled.iter().filter(|(_, fate)| *fate == ConfirmResult::Acked).count();
-        if taken > 0 {
+        let accepted_count =
+            settled.iter().filter(|(_, result)| *result == ConfirmResult::Acked).count();
+        if accepted_count > 0 {
             self.was_last_refused = false;
             self.backoff.reset();
-            self.confirm_limit = (self.confirm_limit + taken).min(CONFIRM_LIMIT);
+            self.confirm_limit = (self.confirm_limit + accepted_count).min(CONFIRM_LIMIT);
         }
         if self.confirm_limit == CONFIRM_LIMIT {
             self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
@@ -386,34 +392,35 @@ impl ExchangePublisher {
         settled: Vec<(PendingPublish, ConfirmResult)>,
         published: &UnboundedSender<PublishedCount>,
     ) {
-        let mut done: Vec<PublishedCount> = Vec::new();
-        for (item, fate) in settled {
-            if fate != ConfirmResult::Acked {
-                self.warnings.not_accepted(&item.outgoing, fate, &self.retry_queue);
+        let mut published_counts: Vec<PublishedCount> = Vec::new();
+        for (item, result) in settled {
+            if result != ConfirmResult::Acked {
+                self.warnings.not_accepted(&item.outgoing, result, &self.retry_queue);
                 self.retry_queue.hold(item, RetryMode::Pipelined, Instant::now());
                 continue;
             }
             for next in self.retry_queue.release(&item).rev() {
                 self.unsent.push_front(next);
             }
-            match done.last_mut() {
+            match published_counts.last_mut() {
                 Some((run, count)) if *run == item.run => *count += 1,
-                _ => done.push((item.run, 1)),
+                _ => published_counts.push((item.run, 1)),
             }
         }
-        for done in done {
+        for published_count in published_counts {
             // The receiver may be gone when the process is ending; the report does not matter then.
-            let _ = published.send(done);
+            let _ = published.send(published_count);
         }
     }
 
     fn start_due_retries(&mut self, is_blocked: bool) {
-        let alone = if is_blocked { 0 } else { ISOLATED_RETRY_LIMIT - self.isolated_retries.len() };
-        let (due, due_alone) = self.retry_queue.due(alone, Instant::now());
+        let isolated_limit =
+            if is_blocked { 0 } else { ISOLATED_RETRY_LIMIT - self.isolated_retries.len() };
+        let (due, due_isolated) = self.retry_queue.due(isolated_limit, Instant::now());
         for item in due.into_iter().rev() {
             self.unsent.push_front(item);
         }
-        for item in due_alone {
+        for item in due_isolated {
             if item.ownership.is_lost() {
                 self.unsent.push_front(item);
                 continue;
@@ -435,13 +442,13 @@ impl ExchangePublisher {
         published: &UnboundedSender<PublishedCount>,
     ) {
         match answer {
-            IsolatedAnswer::Confirm(fate) => {
-                if fate == ConfirmResult::Acked {
+            IsolatedAnswer::Confirm(result) => {
+                if result == ConfirmResult::Acked {
                     self.retry_queue.retry_isolated_now(Instant::now());
                     // The broker was slow, or it has recovered.
                     self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
                 }
-                return self.apply_results(vec![(item, fate)], published);
+                return self.apply_results(vec![(item, result)], published);
             }
             IsolatedAnswer::Refused(reason) => {
                 self.warnings.retry_refused(&item.outgoing, &reason, &self.retry_queue);
@@ -455,8 +462,8 @@ impl ExchangePublisher {
         self.retry_queue.hold(item, RetryMode::Isolated, Instant::now());
     }
 
-    fn hold_overdue(&mut self, silent: Vec<PendingPublish>) {
-        for item in silent {
+    fn hold_overdue(&mut self, overdue: Vec<PendingPublish>) {
+        for item in overdue {
             self.warnings.no_confirm(&item.outgoing, &self.retry_queue);
             self.retry_queue.hold(item, RetryMode::Isolated, Instant::now());
         }
@@ -473,9 +480,9 @@ impl ExchangePublisher {
 
     /// Handles a channel that the broker closed because of one of the unconfirmed messages. If there was only one,
     /// that message is held and the others continue.
-    async fn handle_closed_channel(&mut self, only: Option<usize>, reason: &str) {
+    async fn handle_closed_channel(&mut self, suspect_index: Option<usize>, reason: &str) {
         self.confirm_limit = 1;
-        let Some(item) = only.and_then(|only| self.unsent.remove(only)) else { return };
+        let Some(item) = suspect_index.and_then(|index| self.unsent.remove(index)) else { return };
         self.warnings.refused(&item.outgoing, reason, &self.retry_queue);
         self.retry_queue.hold(item, RetryMode::Isolated, Instant::now());
         if std::mem::replace(&mut self.was_last_refused, true) {

@@ -49,7 +49,7 @@ impl PublishWarnings {
     pub(super) fn not_accepted(
         &mut self,
         outgoing: &AmqpMessage,
-        fate: ConfirmResult,
+        result: ConfirmResult,
         held: &KeyRetryQueue,
     ) {
         if !self.not_accepted.allow() {
@@ -57,7 +57,7 @@ impl PublishWarnings {
         }
         let exchange = &self.exchange.name;
         let key = outgoing.routing_key.as_str();
-        let reason = match fate {
+        let reason = match result {
             ConfirmResult::Returned => format!(
                 "no queue takes messages of the exchange {exchange:?} with the routing key {key:?}: bind \
                  a queue"

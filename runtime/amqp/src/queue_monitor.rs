@@ -129,7 +129,8 @@ async fn restore_topology(
         options.topology_changes.fetch_add(1, Relaxed);
         match change {
             TopologyChange::ExchangeMissing(exchange) => tracing::warn!(
-                stream = &**stream, exchange,
+                stream = &**stream,
+                exchange,
                 "exchange missing: declared again with its bindings; events that were published meanwhile are lost, \
                  so publish them again"
             ),

@@ -65,41 +65,41 @@ impl KeyRetryQueue {
     }
 
     /// Keeps a message that the broker did not accept, and schedules its retry.
-    pub(super) fn hold(&mut self, item: PendingPublish, again: RetryMode, now: Instant) {
-        let line = self.0.entry(item.outgoing.ordering_key()).or_insert_with(|| KeyBacklog {
+    pub(super) fn hold(&mut self, item: PendingPublish, mode: RetryMode, now: Instant) {
+        let backlog = self.0.entry(item.outgoing.ordering_key()).or_insert_with(|| KeyBacklog {
             items: BTreeMap::new(),
             retrying: Some(item.order),
-            mode: again,
+            mode,
             retry_at: now,
             backoff: RETRY_BACKOFF,
         });
         // The retry of another message may still be running; otherwise the first message is next.
-        let is_first = line.items.first_key_value().is_none_or(|(first, _)| item.order < *first);
-        if line.retrying.map_or(is_first, |tried| tried == item.order) {
-            line.retrying = None;
-            line.mode = again;
-            let delay = match again {
-                RetryMode::Pipelined => line.backoff.next_delay(),
+        let is_first = backlog.items.first_key_value().is_none_or(|(first, _)| item.order < *first);
+        if backlog.retrying.map_or(is_first, |tried| tried == item.order) {
+            backlog.retrying = None;
+            backlog.mode = mode;
+            let delay = match mode {
+                RetryMode::Pipelined => backlog.backoff.next_delay(),
                 RetryMode::Isolated => {
-                    line.backoff.advance_to_max();
+                    backlog.backoff.advance_to_max();
                     shortened(ISOLATED_RETRY_DELAY)
                 }
             };
-            line.retry_at = now + delay;
+            backlog.retry_at = now + delay;
         }
-        line.items.insert(item.order, item);
+        backlog.items.insert(item.order, item);
     }
 
     /// Releases the messages that waited behind an accepted one, in order.
     pub(super) fn release(
         &mut self,
-        taken: &PendingPublish,
+        accepted: &PendingPublish,
     ) -> impl DoubleEndedIterator<Item = PendingPublish> {
         let mut items = BTreeMap::new();
         if !self.0.is_empty() {
-            let of = taken.outgoing.ordering_key();
-            if self.0.get(&of).is_some_and(|line| line.retrying == Some(taken.order)) {
-                items = self.0.remove(&of).map(|line| line.items).unwrap_or_default();
+            let key = accepted.outgoing.ordering_key();
+            if self.0.get(&key).is_some_and(|line| line.retrying == Some(accepted.order)) {
+                items = self.0.remove(&key).map(|line| line.items).unwrap_or_default();
             }
         }
         items.into_values()
@@ -108,14 +108,14 @@ impl KeyRetryQueue {
     /// Removes the messages that another process publishes now. A message that is being retried is not held, so it is
     /// not removed.
     pub(super) fn remove_disowned(&mut self) -> Vec<PendingPublish> {
-        let mut over = Vec::new();
+        let mut disowned = Vec::new();
         self.0.retain(|_, line| {
-            over.extend(
+            disowned.extend(
                 line.items.extract_if(.., |_, item| item.ownership.is_lost()).map(|(_, item)| item),
             );
             line.retrying.is_some() || !line.items.is_empty()
         });
-        over
+        disowned
     }
 
     /// Makes all isolated retries due, because the cause of all their refusals may have ended.
@@ -129,26 +129,26 @@ impl KeyRetryQueue {
     /// retry in isolation, longest wait first.
     pub(super) fn due(
         &mut self,
-        alone: usize,
+        isolated_limit: usize,
         now: Instant,
     ) -> (Vec<PendingPublish>, Vec<PendingPublish>) {
         let is_due = |line: &&mut KeyBacklog| line.retrying.is_none() && line.retry_at <= now;
         let mut lines: Vec<&mut KeyBacklog> = self.0.values_mut().filter(is_due).collect();
         lines.sort_unstable_by_key(|line| line.retry_at);
         let mut due = Vec::new();
-        let mut due_alone = Vec::new();
-        for line in lines {
-            let to = match line.mode {
+        let mut due_isolated = Vec::new();
+        for backlog in lines {
+            let due_items = match backlog.mode {
                 RetryMode::Pipelined => &mut due,
-                RetryMode::Isolated if due_alone.len() < alone => &mut due_alone,
+                RetryMode::Isolated if due_isolated.len() < isolated_limit => &mut due_isolated,
                 RetryMode::Isolated => continue,
             };
-            if let Some((order, item)) = line.items.pop_first() {
-                line.retrying = Some(order);
-                to.push(item);
+            if let Some((order, item)) = backlog.items.pop_first() {
+                backlog.retrying = Some(order);
+                due_items.push(item);
             }
         }
-        (due, due_alone)
+        (due, due_isolated)
     }
 }
 

@@ -57,25 +57,25 @@ impl<'a> Subscription<'a> {
     pub(super) fn new(
         options: &'a ConsumerOptions,
         queue: &'a str,
-        generation: u64,
+        epoch: u64,
         channel: &'a Channel,
-        flow: &'a ConsumerProgress,
-        window: &'a mut AdaptivePrefetch,
+        progress: &'a ConsumerProgress,
+        prefetch: &'a mut AdaptivePrefetch,
     ) -> Self {
-        window.start_subscription();
-        let untold = Some(window.current().into());
+        prefetch.start_subscription();
+        let unreported_prefetch = Some(prefetch.current().into());
         Self {
             options,
             queue,
-            epoch: generation,
+            epoch,
             channel,
-            progress: flow,
-            prefetch: window,
+            progress,
+            prefetch,
             received: 0,
             acknowledged_count: 0,
             unsent: VecDeque::new(),
             unsent_bytes: 0,
-            unreported_prefetch: untold,
+            unreported_prefetch,
         }
     }
 
@@ -90,8 +90,8 @@ impl<'a> Subscription<'a> {
         let failed = |error| self.options.broker.error(&error);
         let mut batches = consumer.ready_chunks(BATCH_EVENTS);
         loop {
-            let may_come = self.received - self.acknowledged_count < self.prefetch.current().into();
-            self.progress.set(self.received, self.unsent.is_empty() && may_come);
+            let has_room = self.received - self.acknowledged_count < self.prefetch.current().into();
+            self.progress.set(self.received, self.unsent.is_empty() && has_room);
             tokio::select! {
                 biased;
                 changed = acknowledged.changed() => {
@@ -121,8 +121,8 @@ impl<'a> Subscription<'a> {
                     }
                     // Each subscription must acknowledge something before the window changes, however sizes
                     // alternate.
-                    let changes = self.acknowledged_count > 0 && self.prefetch.adjust();
-                    if changes || self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
+                    let needs_resize = self.acknowledged_count > 0 && self.prefetch.adjust();
+                    if needs_resize || self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
                         return Ok(SubscriptionEnd::Resized);
                     }
                 }
@@ -160,14 +160,14 @@ impl<'a> Subscription<'a> {
         DeliveryBatch {
             subscription_epoch: self.epoch,
             items,
-            window: self.unreported_prefetch.take(),
+            prefetch: self.unreported_prefetch.take(),
             ..DeliveryBatch::default()
         }
     }
 }
 
-fn acknowledged_through(acknowledged: &AckProgress, generation: u64) -> u64 {
-    if acknowledged.subscription_epoch == generation { acknowledged.through } else { 0 }
+fn acknowledged_through(acknowledged: &AckProgress, epoch: u64) -> u64 {
+    if acknowledged.subscription_epoch == epoch { acknowledged.through } else { 0 }
 }
 
 async fn acknowledge(channel: &Channel, through: u64) -> lapin::Result<()> {

@@ -112,7 +112,8 @@ impl Topology {
             return Ok(changes);
         }
         let queue = self.queue(partition);
-        let channel = || async { connection.create_channel().await.map_err(|error| broker.error(&error)) };
+        let channel =
+            || async { connection.create_channel().await.map_err(|error| broker.error(&error)) };
         let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
         let declared = self.declare_queue(&channel().await?, partition, is_limited).await;
         if let Err(error) = declared {

@@ -20,7 +20,7 @@ pub struct DeliveryBatch {
     /// Fingerprint of the file up to the last delivery; `None` for standard input.
     pub fingerprint: Option<ReadFingerprint>,
     /// The new limit of unacknowledged deliveries, if it has changed.
-    pub window: Option<usize>,
+    pub prefetch: Option<usize>,
     /// True if the source has ended.
     pub end: bool,
 }

@@ -472,9 +472,8 @@ fn amqp_stream(name: &str, source: &str, more: &str) -> String {
 
 #[test]
 fn streams_share_no_queue_and_no_partitioned_exchange() {
-    let two = |a: &str, b: &str| {
-        BROKER.to_owned() + &amqp_stream("a", a, "") + &amqp_stream("b", b, "")
-    };
+    let two =
+        |a: &str, b: &str| BROKER.to_owned() + &amqp_stream("a", a, "") + &amqp_stream("b", b, "");
     let exchange = |queue: &str, partitions: u32| {
         format!("exchange = \"x\"\nqueue = \"{queue}\"\npartitions = {partitions}")
     };

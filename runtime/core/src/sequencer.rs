@@ -173,8 +173,8 @@ impl Sequencer {
         if self.draining || self.stopped || self.is_nearly_full() {
             return 0;
         }
-        let window = self.prefetch.saturating_sub(self.window.len());
-        window.min(self.room())
+        let prefetch_room = self.prefetch.saturating_sub(self.window.len());
+        prefetch_room.min(self.room())
     }
 
     /// Returns whether no commit and no publication is in progress.
@@ -313,8 +313,8 @@ impl Sequencer {
         if self.stopped {
             return;
         }
-        while let Some((index, birth)) = self.timers.pop(self.now) {
-            if self.lanes.get(index).is_some_and(|lane| lane.serial == birth) {
+        while let Some((index, serial)) = self.timers.pop(self.now) {
+            if self.lanes.get(index).is_some_and(|lane| lane.serial == serial) {
                 self.lane_timeout(index);
             }
         }

@@ -159,7 +159,7 @@ impl Driver {
                 newest_known = newest;
             }
             let draining = phase == OwnershipPhase::Draining;
-            let is_idle = driver.rests(once, parked.has_ended());
+            let is_idle = driver.update_idle(once, parked.has_ended());
             if driver.is_finished(is_idle && *may_end.borrow_and_update(), draining) {
                 driver.begin_shutdown()?;
                 if driver.has_saved_all() {
@@ -205,14 +205,14 @@ impl Driver {
         }
     }
 
-    /// Passes the messages that an earlier owner left to the sequencer, before anything else. With `from_here`, this
+    /// Passes the messages that an earlier owner left to the sequencer, before anything else. With `is_fed_locally`, this
     /// process itself feeds the source: the driver then declares the end of the source, so that no gap waits.
-    fn begin(&mut self, left_over: Vec<Input>, from_here: bool) {
+    fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
-        for left in left_over {
-            self.input(left);
+        for input in left_over {
+            self.input(input);
         }
-        if from_here {
+        if is_fed_locally {
             self.end_of_source();
         }
     }
@@ -242,10 +242,10 @@ impl Driver {
     }
 
     /// Returns whether nothing is left to do for a run with `once`, and updates the metric.
-    fn rests(&mut self, once: bool, searched: bool) -> bool {
-        let rests = once && searched && self.is_idle();
-        self.metrics.set_idle(rests);
-        rests
+    fn update_idle(&mut self, once: bool, searched: bool) -> bool {
+        let is_idle = once && searched && self.is_idle();
+        self.metrics.set_idle(is_idle);
+        is_idle
     }
 
     /// Warns that a full key blocks the stream. Ends the run if no later event can resolve that: with `once` or after a
@@ -356,8 +356,8 @@ impl Driver {
             self.waiting_deliveries.clear();
             self.input(Input::SourceReset);
         }
-        if let Some(window) = deliveries.window {
-            self.input(Input::Prefetch(window));
+        if let Some(prefetch) = deliveries.prefetch {
+            self.input(Input::Prefetch(prefetch));
         }
         self.waiting_deliveries.extend(deliveries.items);
         self.delivery_tracker.record_fingerprint(deliveries.fingerprint);

@@ -84,7 +84,7 @@ async fn publish_lines(
     let mut counts = PublishCounts::default();
     for _ in 0..REWIND_ATTEMPTS {
         let ended = publish_once(publisher, decoder, &name, path, &mut counts, &mut progress);
-        if ended.await? == Ended::AtEnd {
+        if ended.await? == PublishEnd::AtEnd {
             return Ok(());
         }
         tracing::warn!(
@@ -98,11 +98,11 @@ async fn publish_lines(
 
 /// How the reading of a file ended.
 #[derive(PartialEq, Eq)]
-enum Ended {
+enum PublishEnd {
     /// All lines are published.
     AtEnd,
     /// The store went back in time. Memory does not have all of the lost events, but the file has them.
-    WentBack,
+    StoreRolledBack,
 }
 
 /// Publishes a file from its checkpoint on.
@@ -113,7 +113,7 @@ async fn publish_once(
     path: Option<&Path>,
     counts: &mut PublishCounts,
     progress: &mut dyn FnMut(PublishCounts, u64),
-) -> Result<Ended, PublishFileError> {
+) -> Result<PublishEnd, PublishFileError> {
     let read_error = |error| PublishFileError::Read { name: name.to_owned(), error };
     let mut position = FilePosition::default();
     let mut file = None;
@@ -133,7 +133,7 @@ async fn publish_once(
         // earlier run wrote behind the checkpoints.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
         if !of_file.put(publisher, position, print).await? {
-            return Ok(Ended::WentBack);
+            return Ok(PublishEnd::StoreRolledBack);
         }
         counts.skipped_lines = position.line;
         checkpoints = Some((of_file, opened.try_clone().map_err(read_error)?));
@@ -167,7 +167,7 @@ async fn publish_once(
         let (done, bad) = ended?;
         if let Some((of_file, opened)) = &mut checkpoints {
             if publisher.rewinds() != rewinds {
-                return Ok(Ended::WentBack);
+                return Ok(PublishEnd::StoreRolledBack);
             }
             if bad.is_some() {
                 // The user is about to change the bad line, so the checkpoint covers only the lines before it.
@@ -178,7 +178,7 @@ async fn publish_once(
                 && !of_file.put(publisher, position, print).await?
             {
                 publisher.restore().await?;
-                return Ok(Ended::WentBack);
+                return Ok(PublishEnd::StoreRolledBack);
             }
         }
         if let Some(line_error) = bad {
@@ -187,7 +187,7 @@ async fn publish_once(
     }
     publisher.restore().await?;
     let is_back = checkpoints.is_some() && publisher.rewinds() != rewinds;
-    Ok(if is_back { Ended::WentBack } else { Ended::AtEnd })
+    Ok(if is_back { PublishEnd::StoreRolledBack } else { PublishEnd::AtEnd })
 }
 
 /// The checkpoints of a file, one in each shard.

@@ -256,7 +256,7 @@ async fn receive_events(
             too_many_requests(&format!("the queue of the stream is full (`source.{bound}`)"))
         }
         AssignError::Store(error) => ProblemDetails::from(error).retry_after(RETRY_AFTER_SECONDS),
-        AssignError::WentBack => {
+        AssignError::RolledBack => {
             ProblemDetails::from(StoreError::RolledBack).retry_after(RETRY_AFTER_SECONDS)
         }
     })?;

@@ -19,7 +19,7 @@ use ordain_util::log_throttle::LogThrottle;
 /// Delay before a write to a full queue is retried.
 const FULL_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How often events are written again in one call if the store goes back in time repeatedly.
-pub(crate) const REWIND_ATTEMPTS: usize = 5;
+pub(crate) const ROLLBACK_RETRY_LIMIT: usize = 5;
 /// Time between two warnings that a queue is full.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -32,7 +32,7 @@ pub enum AssignError {
     /// The store failed.
     Store(StoreError),
     /// A shard lacks an event that it had before. The call wrote nothing behind that event to the shard.
-    WentBack,
+    RolledBack,
 }
 
 /// The result of putting events into the store.
@@ -90,28 +90,28 @@ impl EventAssigner {
     /// writes them once more, until it finds them all; events that the store still has do not change.
     pub async fn assign(&self, items: &[AssignItem]) -> AssignResult {
         let shards = self.store.shards();
-        let of_items: BTreeSet<u32> =
+        let item_shards: BTreeSet<u32> =
             items.iter().map(|item| shard_of(item.event.key(), shards)).collect();
-        let breaks = || {
-            of_items.iter().map(|shard| self.store.shard_disconnects(*shard)).collect::<Vec<_>>()
+        let disconnects = || {
+            item_shards.iter().map(|shard| self.store.shard_disconnects(*shard)).collect::<Vec<_>>()
         };
         let nothing = BTreeMap::new();
-        let mut before = breaks();
+        let mut before = disconnects();
         let mut result = self.assign_behind(items, &nothing).await;
         for attempt in 0.. {
             let may_lack = match result.error {
-                None => breaks() != before,
-                Some(AssignError::WentBack) => true,
+                None => disconnects() != before,
+                Some(AssignError::RolledBack) => true,
                 Some(_) => false,
             };
             if !may_lack {
                 break;
             }
-            if attempt == REWIND_ATTEMPTS {
-                result.error = Some(AssignError::WentBack);
+            if attempt == ROLLBACK_RETRY_LIMIT {
+                result.error = Some(AssignError::RolledBack);
                 break;
             }
-            before = breaks();
+            before = disconnects();
             result.error = None;
             result = self.reassign_lost(items, result, None, &nothing).await;
         }
@@ -140,19 +140,19 @@ impl EventAssigner {
             }
         }
         let shards = self.store.shards();
-        let place = |item: &AssignItem| (item.partition, shard_of(item.event.key(), shards));
+        let queue_of = |item: &AssignItem| (item.partition, shard_of(item.event.key(), shards));
         // The store recognises numbered events by their ids, so all of them are written once more.
         let is_numbered = self.policy.rules.numbering.is_some();
-        let places: Vec<usize> = (0..items.len())
+        let indexes: Vec<usize> = (0..items.len())
             .filter(|at| {
-                let place = place(&items[*at]);
+                let queue = queue_of(&items[*at]);
                 let is_open = first.assigned[*at] == AssignItemReply::AfterConflict || is_numbered;
-                lost.contains(&place) || (is_open && is_in(place.1))
+                lost.contains(&queue) || (is_open && is_in(queue.1))
             })
             .collect();
-        let some: Vec<AssignItem> = places.iter().map(|at| items[*at].clone()).collect();
-        let again = self.assign_behind(&some, witnesses).await;
-        for (at, assigned) in places.into_iter().zip(again.assigned) {
+        let selected: Vec<AssignItem> = indexes.iter().map(|at| items[*at].clone()).collect();
+        let second = self.assign_behind(&selected, witnesses).await;
+        for (at, assigned) in indexes.into_iter().zip(second.assigned) {
             first.rewritten += usize::from(matches!(assigned, AssignItemReply::New(_)));
             first.assigned[at] = match (first.assigned[at], assigned) {
                 (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
@@ -165,10 +165,10 @@ impl EventAssigner {
         }
         // Entries that the call did not write because it failed stay lost.
         let replaced: BTreeSet<(u32, u32)> =
-            again.entries.iter().map(|put| (put.partition, put.shard)).collect();
+            second.entries.iter().map(|put| (put.partition, put.shard)).collect();
         first.entries.retain(|put| !replaced.contains(&(put.partition, put.shard)));
-        first.entries.extend(again.entries);
-        first.error = again.error;
+        first.entries.extend(second.entries);
+        first.error = second.error;
         first
     }
 
@@ -198,10 +198,10 @@ impl EventAssigner {
         shard: u32,
         witness: Witness,
     ) -> Result<bool, StoreError> {
-        let NumberingPolicy { destination: to, rules, .. } = &self.policy;
+        let NumberingPolicy { destination, rules, .. } = &self.policy;
         let witness = Some(witness);
         let check = AssignRequest {
-            destination: to.clone(),
+            destination: destination.clone(),
             shard,
             rules: *rules,
             witness,
@@ -222,7 +222,7 @@ impl EventAssigner {
         if self.policy.rules.numbering.is_none() {
             let entry = |put: &QueuedEntries| Witness::Entry {
                 partition: put.partition,
-                place: put.run.end(),
+                position: put.run.end(),
             };
             return put.iter().map(|put| (put.shard, entry(put))).collect();
         }
@@ -274,14 +274,14 @@ impl EventAssigner {
     async fn assign_in_shard(
         &self,
         shard: u32,
-        places: Vec<usize>,
+        indexes: Vec<usize>,
         items: &[AssignItem],
         mut witness: Option<Witness>,
     ) -> ShardResult {
-        let mut done = Vec::with_capacity(places.len());
-        let mut put = Vec::new();
+        let mut results = Vec::with_capacity(indexes.len());
+        let mut entries = Vec::new();
         let mut in_conflict: HashSet<&str> = HashSet::new();
-        let mut rest = &places[..];
+        let mut rest = &indexes[..];
         while !rest.is_empty() {
             let mut bytes = 0;
             let fits = rest.iter().take(ASSIGN_LIMIT).take_while(|at| {
@@ -291,67 +291,68 @@ impl EventAssigner {
             let (now, later) = rest.split_at(fits.count().max(1));
             rest = later;
             // Each key has a group of its own, so that a conflict blocks only the later events of its key.
-            let mut lots: Vec<Vec<usize>> = Vec::new();
-            let mut of_key: HashMap<&str, usize> = HashMap::new();
+            let mut index_groups: Vec<Vec<usize>> = Vec::new();
+            let mut group_of_key: HashMap<&str, usize> = HashMap::new();
             for at in now {
                 let key = items[*at].event.key();
                 if !in_conflict.contains(key) {
-                    let lot = *of_key.entry(key).or_insert(lots.len());
-                    lots.resize(lots.len().max(lot + 1), Vec::new());
-                    lots[lot].push(*at);
+                    let group_index = *group_of_key.entry(key).or_insert(index_groups.len());
+                    index_groups.resize(index_groups.len().max(group_index + 1), Vec::new());
+                    index_groups[group_index].push(*at);
                 }
             }
             let (replies, runs) =
-                match self.retry_while_full(shard, &lots, items, witness.clone()).await {
+                match self.retry_while_full(shard, &index_groups, items, witness.clone()).await {
                     Ok(replies) => replies,
                     Err(error) => {
-                        return ShardResult { results: done, entries: put, error: Some(error) };
+                        return ShardResult { results, entries, error: Some(error) };
                     }
                 };
-            let done_before = done.len();
+            let done_before = results.len();
             let runs =
                 runs.into_iter().map(|(partition, run)| QueuedEntries { partition, shard, run });
             let runs: Vec<QueuedEntries> = runs.collect();
-            for (lot, reply) in lots.into_iter().zip(replies) {
+            for (group, reply) in index_groups.into_iter().zip(replies) {
                 let AssignGroupReply::Done(assigned) = reply else {
                     unreachable!("the store gives other replies only to groups of an outbox")
                 };
                 if assigned.iter().any(|result| matches!(result, AssignItemReply::Conflict(_))) {
-                    in_conflict.insert(items[lot[0]].event.key());
+                    in_conflict.insert(items[group[0]].event.key());
                 }
-                done.extend(lot.into_iter().zip(assigned));
+                results.extend(group.into_iter().zip(assigned));
             }
             // The next call names the events of this one.
-            let events = done[done_before..].iter().map(|(at, assigned)| (&items[*at], assigned));
+            let events =
+                results[done_before..].iter().map(|(at, assigned)| (&items[*at], assigned));
             witness = self.witnesses(events, &runs).remove(&shard).or(witness);
-            put.extend(runs);
+            entries.extend(runs);
         }
-        ShardResult { results: done, entries: put, error: None }
+        ShardResult { results, entries, error: None }
     }
 
     /// Sends groups to the store. While a queue is full, retries until [`Self::full_timeout`] ends.
     async fn retry_while_full(
         &self,
         shard: u32,
-        lots: &[Vec<usize>],
+        index_groups: &[Vec<usize>],
         items: &[AssignItem],
         witness: Option<Witness>,
     ) -> Result<(Vec<AssignGroupReply>, Vec<(u32, QueueRun)>), AssignError> {
-        let lot = |lot: &Vec<usize>| {
-            let items = lot.iter().map(|at| items[*at].clone()).collect();
+        let assign_group = |group: &Vec<usize>| {
+            let items = group.iter().map(|at| items[*at].clone()).collect();
             AssignGroup {
                 origin: None,
                 chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
             }
         };
         let NumberingPolicy { destination: to, rules, .. } = &self.policy;
-        let lots = lots.iter().map(lot).collect();
+        let groups = index_groups.iter().map(assign_group).collect();
         let assign = Arc::new(AssignRequest {
             destination: to.clone(),
             shard,
             rules: *rules,
             witness,
-            groups: lots,
+            groups,
         });
         let started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -360,7 +361,7 @@ impl EventAssigner {
             match reply {
                 Ok(AssignReply::Groups(replies, runs)) => return Ok((replies, runs)),
                 Ok(AssignReply::Full) => {}
-                Err(StoreError::RolledBack) => return Err(AssignError::WentBack),
+                Err(StoreError::RolledBack) => return Err(AssignError::RolledBack),
                 Err(error) => return Err(AssignError::Store(error)),
             }
             if started.elapsed() >= self.full_timeout {

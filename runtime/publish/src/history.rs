@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 use ordain_core::ProducerHistory;
 
-use crate::assign::{AssignError, AssignResult, EventAssigner, REWIND_ATTEMPTS};
+use crate::assign::{AssignError, AssignResult, EventAssigner, ROLLBACK_RETRY_LIMIT};
 use ordain_store::{AssignItem, Destination, Witness};
 
 /// Maximum size of the events in memory: a fast publisher writes as much in some seconds.
@@ -39,8 +39,9 @@ impl PublishedCalls {
         let numbers = assigner.policy.rules.numbering;
         let retained = numbers.map(|numbers| Duration::from_millis(numbers.retain / 2));
         let max_age = retained.map_or(HISTORY_AGE, |retained| retained.min(HISTORY_AGE));
-        let breaks = assigner.store.disconnects();
-        let history = ProducerHistory::new(HISTORY_BYTES, max_age.as_millis() as u64, breaks, 0);
+        let disconnects = assigner.store.disconnects();
+        let history =
+            ProducerHistory::new(HISTORY_BYTES, max_age.as_millis() as u64, disconnects, 0);
         Self { history, started: Instant::now(), rewinds: 0, repeated: 0, changed: 0 }
     }
 
@@ -75,11 +76,11 @@ impl PublishedCalls {
 
     /// Writes lost events again, if the store may have gone back in time since the last check.
     pub(crate) async fn restore(&mut self, assigner: &EventAssigner) -> Result<(), AssignError> {
-        let breaks = assigner.store.disconnects();
+        let disconnects = assigner.store.disconnects();
         self.history.forget_old(self.now());
-        if self.history.is_in_doubt(breaks, self.now()) {
+        if self.history.is_in_doubt(disconnects, self.now()) {
             self.put_lost_again(assigner).await?;
-            self.history.checked(breaks, self.now());
+            self.history.checked(disconnects, self.now());
         }
         Ok(())
     }
@@ -89,8 +90,8 @@ impl PublishedCalls {
         &mut self,
         assigner: &EventAssigner,
     ) -> Result<(), AssignError> {
-        for _ in 0..REWIND_ATTEMPTS {
-            let lacking = self.lacking(assigner).await?;
+        for _ in 0..ROLLBACK_RETRY_LIMIT {
+            let lacking = self.shards_lacking_events(assigner).await?;
             let has_all = lacking.is_empty();
             self.history.went_back(lacking);
             if has_all {
@@ -100,15 +101,18 @@ impl PublishedCalls {
             match self.put_calls_again(assigner).await {
                 Ok(()) => self.log_restored(&assigner.policy.destination),
                 // The store has gone back in time again.
-                Err(AssignError::WentBack) => {}
+                Err(AssignError::RolledBack) => {}
                 failed => return failed,
             }
         }
-        Err(AssignError::WentBack)
+        Err(AssignError::RolledBack)
     }
 
     /// Returns the shards that lack their newest event. A shard that has its newest event also has all earlier events.
-    async fn lacking(&self, assigner: &EventAssigner) -> Result<BTreeSet<u32>, AssignError> {
+    async fn shards_lacking_events(
+        &self,
+        assigner: &EventAssigner,
+    ) -> Result<BTreeSet<u32>, AssignError> {
         let checks = self.witnesses().into_iter().map(async |(shard, witness)| {
             let has = assigner.has_witness(shard, witness).await?;
             Ok((!has).then_some(shard))
@@ -126,15 +130,17 @@ impl PublishedCalls {
                 ..AssignResult::default()
             };
             let renewed = self.history.renewed();
-            let mut again = assigner.reassign_lost(&items, first, Some(shards), &renewed).await;
-            let pairs = result.assigned.iter().zip(&again.assigned);
+            let mut reassigned =
+                assigner.reassign_lost(&items, first, Some(shards), &renewed).await;
+            let pairs = result.assigned.iter().zip(&reassigned.assigned);
             let changed = pairs.filter(|(before, now)| before.sequence() != now.sequence());
             self.changed += changed.count();
-            self.repeated += again.rewritten;
-            let at = (again.rewritten > 0).then(|| self.now());
-            let failed = again.error.take();
-            let witnesses = assigner.witnesses(items.iter().zip(&again.assigned), &again.entries);
-            self.history.written_again(PublishCall { items, result: again }, witnesses, at);
+            self.repeated += reassigned.rewritten;
+            let at = (reassigned.rewritten > 0).then(|| self.now());
+            let failed = reassigned.error.take();
+            let witnesses =
+                assigner.witnesses(items.iter().zip(&reassigned.assigned), &reassigned.entries);
+            self.history.written_again(PublishCall { items, result: reassigned }, witnesses, at);
             if let Some(failed) = failed {
                 return Err(failed);
             }

@@ -26,7 +26,7 @@ use ordain_store::{
 };
 use ordain_util::wait::shortened;
 
-use assign::REWIND_ATTEMPTS;
+use assign::ROLLBACK_RETRY_LIMIT;
 pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
 
@@ -281,7 +281,7 @@ impl StreamPublisher {
     ) -> Result<bool, PublishError> {
         let mut behind = MarkConditions { before, ..MarkConditions::default() };
         if let Some((assigner, history)) = &self.assigner {
-            behind.to = Some(&assigner.policy.destination);
+            behind.destination = Some(&assigner.policy.destination);
             behind.witnesses = history.witnesses();
         }
         let is_put = self.store.put_mark_in_shards(mark, &behind).await?;
@@ -294,8 +294,8 @@ impl StreamPublisher {
     /// Writes the events again that the store has lost since they were published.
     pub async fn restore(&mut self) -> Result<(), PublishError> {
         if let Some((assigner, history)) = &mut self.assigner {
-            let again = history.put_lost_again(assigner).await;
-            again.map_err(|error| not_assigned(&self.stream, error))?;
+            let restored = history.put_lost_again(assigner).await;
+            restored.map_err(|error| not_assigned(&self.stream, error))?;
         }
         Ok(())
     }
@@ -314,7 +314,7 @@ impl StreamPublisher {
 fn not_assigned(stream: &str, error: AssignError) -> PublishError {
     match error {
         AssignError::Store(error) => error.into(),
-        AssignError::WentBack => StoreError::RolledBack.into(),
+        AssignError::RolledBack => StoreError::RolledBack.into(),
         AssignError::Full => PublishError::Full(format!(
             "the queue of stream {stream} is full (`source.queue`): let the stream consume events, then run this again"
         )),
@@ -333,13 +333,13 @@ async fn assign_events(
         return (numbers, Some(failed));
     }
     let is_numbered = assigner.policy.rules.numbering.is_some();
-    for _ in 0..REWIND_ATTEMPTS {
+    for _ in 0..ROLLBACK_RETRY_LIMIT {
         // The store recognises numbered events that it has. It would queue unnumbered events a second time.
         let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::AfterConflict;
-        let places: Vec<usize> = (0..events.len()).filter(is_open).collect();
-        let items: Vec<AssignItem> = places.iter().map(|at| assigner.item(&events[*at])).collect();
+        let indexes: Vec<usize> = (0..events.len()).filter(is_open).collect();
+        let items: Vec<AssignItem> = indexes.iter().map(|at| assigner.item(&events[*at])).collect();
         let mut result = assigner.assign_behind(&items, &history.witnesses()).await;
-        for (at, now) in places.iter().zip(&result.assigned) {
+        for (at, now) in indexes.iter().zip(&result.assigned) {
             numbers[*at] = match (numbers[*at], *now) {
                 (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
                     AssignItemReply::New(number)
@@ -351,21 +351,21 @@ async fn assign_events(
         let is_put = |now: &AssignItemReply| {
             matches!(now, AssignItemReply::New(_) | AssignItemReply::Known(_))
         };
-        let (kept, now) =
+        let (written, replies) =
             items.into_iter().zip(result.assigned).filter(|(_, now)| is_put(now)).unzip();
         history.add(
             assigner,
-            kept,
-            AssignResult { assigned: now, entries: result.entries, ..AssignResult::default() },
+            written,
+            AssignResult { assigned: replies, entries: result.entries, ..AssignResult::default() },
         );
-        if !matches!(failed, Some(AssignError::WentBack)) {
+        if !matches!(failed, Some(AssignError::RolledBack)) {
             return (numbers, failed);
         }
         if let Err(failed) = history.put_lost_again(assigner).await {
             return (numbers, Some(failed));
         }
     }
-    (numbers, Some(AssignError::WentBack))
+    (numbers, Some(AssignError::RolledBack))
 }
 
 /// Returns a random id that no other event has.

@@ -180,7 +180,7 @@ impl<'a> AssignChanges<'a> {
                 floors.insert(item.event.key(), sequence);
             }
             if !messages.is_empty() {
-                new.push(AssignedChunk { place: part.position, messages });
+                new.push(AssignedChunk { position: part.position, messages });
             }
             record.record_assigned(origin.epoch, part.position);
         }
@@ -188,7 +188,7 @@ impl<'a> AssignChanges<'a> {
         record.is_unordered &= record.first < record.next;
         if let Some(first) = new.first() {
             record.is_unordered |=
-                record.first < record.next && first.place.commit < highest.commit;
+                record.first < record.next && first.position.commit < highest.commit;
             // The new block may replace a lost block.
             self.log.insert(keys::assigned_block(place, record.next), Some(encode_assigned(&new)));
             record.next += 1;
@@ -212,7 +212,7 @@ impl<'a> AssignChanges<'a> {
         while low < high && !record.is_unordered {
             let middle = low.midpoint(high);
             let block = self.block(place, middle)?;
-            if block.last().is_some_and(|part| part.place.commit < from) {
+            if block.last().is_some_and(|part| part.position.commit < from) {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -221,10 +221,10 @@ impl<'a> AssignChanges<'a> {
         let mut given = HashMap::new();
         for number in low..record.next {
             let block = self.block(place, number)?;
-            if !record.is_unordered && block.first().is_some_and(|part| part.place.commit > to) {
+            if !record.is_unordered && block.first().is_some_and(|part| part.position.commit > to) {
                 break;
             }
-            for AssignedChunk { place, messages } in block {
+            for AssignedChunk { position: place, messages } in block {
                 given.extend(
                     messages.into_iter().map(|(id, sequence)| ((place.commit, id), sequence)),
                 );
@@ -256,7 +256,7 @@ impl<'a> AssignChanges<'a> {
         for number in (record.first..record.next).rev() {
             let mut block = self.block(place, number)?;
             let parts = block.len();
-            block.retain(|part| part.place.commit <= found);
+            block.retain(|part| part.position.commit <= found);
             if block.is_empty() && number + 1 == record.next {
                 self.log.insert(keys::assigned_block(place, number), None);
                 record.next = number;
@@ -281,7 +281,7 @@ impl<'a> AssignChanges<'a> {
             return Ok(());
         }
         for number in record.first..record.next.min(record.first + TRIM_BLOCKS_LIMIT) {
-            if self.block(place, number)?.iter().any(|part| part.place.commit > done) {
+            if self.block(place, number)?.iter().any(|part| part.position.commit > done) {
                 break;
             }
             self.log.insert(keys::assigned_block(place, number), None);

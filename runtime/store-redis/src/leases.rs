@@ -38,7 +38,7 @@ fn random_version() -> MembershipVersion {
 impl LeaseStore for RedisStore {
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
         let script = &self.scripts.beat;
-        let keys = [RedisKeyKind::Instances, RedisKeyKind::About]
+        let keys = [RedisKeyKind::Instances, RedisKeyKind::InstanceInfo]
             .map(|kind| self.names.in_common_shard(kind));
         let mut call = self.script_call(script, &keys);
         call.arg(beat.id.to_string()).arg(beat.info).arg(beat.report.unwrap_or_default());
@@ -55,7 +55,7 @@ impl LeaseStore for RedisStore {
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError> {
         let floor = newest_epoch(self, partition).await?;
         let script = &self.scripts.lease;
-        let kinds = [RedisKeyKind::Leases, RedisKeyKind::Instances, RedisKeyKind::About];
+        let kinds = [RedisKeyKind::Leases, RedisKeyKind::Instances, RedisKeyKind::InstanceInfo];
         let mut call =
             self.script_call(script, &kinds.map(|kind| self.names.in_common_shard(kind)));
         call.arg(lease_field(partition)).arg(to.to_string()).arg(floor).arg(random_version());
@@ -75,7 +75,7 @@ impl LeaseStore for RedisStore {
         epoch: u64,
     ) -> Result<(), StoreError> {
         let script = &self.scripts.release;
-        let keys = [RedisKeyKind::Leases, RedisKeyKind::About]
+        let keys = [RedisKeyKind::Leases, RedisKeyKind::InstanceInfo]
             .map(|kind| self.names.in_common_shard(kind));
         let mut call = self.script_call(script, &keys);
         call.arg(lease_field(partition)).arg(holder.to_string()).arg(epoch).arg(random_version());
@@ -96,7 +96,7 @@ impl LeaseStore for RedisStore {
         decided: &Rollout,
     ) -> Result<bool, StoreError> {
         let script = &self.scripts.decide;
-        let keys = [RedisKeyKind::Versions, RedisKeyKind::About]
+        let keys = [RedisKeyKind::Versions, RedisKeyKind::InstanceInfo]
             .map(|kind| self.names.in_common_shard(kind));
         let mut get = cmd("HGET");
         get.arg(&keys[0]).arg(stream);
@@ -146,8 +146,13 @@ impl LeaseStore for RedisStore {
 
 impl RedisStore {
     fn table_keys(&self) -> [String; 4] {
-        [RedisKeyKind::Instances, RedisKeyKind::About, RedisKeyKind::Leases, RedisKeyKind::Versions]
-            .map(|kind| self.names.in_common_shard(kind))
+        [
+            RedisKeyKind::Instances,
+            RedisKeyKind::InstanceInfo,
+            RedisKeyKind::Leases,
+            RedisKeyKind::Versions,
+        ]
+        .map(|kind| self.names.in_common_shard(kind))
     }
 }
 

@@ -48,7 +48,7 @@ impl MarkStore for RedisStore {
         let script = &self.scripts.mark;
         let puts = (0..).zip(conditions.before).map(async |(shard, before)| {
             let mut keys = vec![self.names.in_shard(shard, RedisKeyKind::Marks)];
-            keys.extend(conditions.to.map(|to| self.log_key(shard, to)));
+            keys.extend(conditions.destination.map(|to| self.log_key(shard, to)));
             let mut call = self.script_call(script, &keys);
             call.arg(&mark.name).arg(&mark.value[..]).arg(u8::from(before.is_some()));
             call.arg(before.as_deref().unwrap_or_default());

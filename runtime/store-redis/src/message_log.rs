@@ -281,7 +281,7 @@ pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
             .arg(&**key)
             .arg(&sequence.to_be_bytes()[..])
             .arg(&content.to_be_bytes()[..]),
-        Some(Witness::Entry { partition, place }) => {
+        Some(Witness::Entry { partition, position: place }) => {
             call.arg("n").arg(*partition).arg(place.number).arg(&place.history.to_le_bytes()[..])
         }
     };

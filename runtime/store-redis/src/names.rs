@@ -23,7 +23,7 @@ pub(super) enum RedisKeyKind {
     /// The time at which each instance expires without a further heartbeat.
     Instances,
     /// The information that each instance publishes about itself.
-    About,
+    InstanceInfo,
     /// The owner of each partition.
     Leases,
     /// The handler version that executes the events of each stream.
@@ -52,7 +52,7 @@ const KINDS: [(RedisKeyKind, &str, &str); 15] = [
     (RedisKeyKind::Partitions, "partitions", "set"),
     (RedisKeyKind::Marks, "marks", "hash"),
     (RedisKeyKind::Instances, "instances", "zset"),
-    (RedisKeyKind::About, "about", "hash"),
+    (RedisKeyKind::InstanceInfo, "about", "hash"),
     (RedisKeyKind::Leases, "leases", "hash"),
     (RedisKeyKind::Versions, "versions", "hash"),
     (RedisKeyKind::Data, "data", "hash"),

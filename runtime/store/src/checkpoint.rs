@@ -104,9 +104,9 @@ fn head_length(end: u64) -> usize {
 impl Checkpoint {
     /// Creates the checkpoint of a position in the file with this fingerprint. `commits` has the last commit of each
     /// shard on which the position depends, and is empty if the position depends on no commits.
-    pub fn new(position: FilePosition, print: ReadFingerprint, commits: Vec<u64>) -> Self {
+    pub fn new(position: FilePosition, fingerprint: ReadFingerprint, commits: Vec<u64>) -> Self {
         let FilePosition { offset, line } = position;
-        Self { format: FORMAT, offset, line, print, commits, run: None }
+        Self { format: FORMAT, offset, line, print: fingerprint, commits, run: None }
     }
 
     /// Sets the number of the run that writes the checkpoint. It distinguishes the checkpoint from one that another run
@@ -118,8 +118,8 @@ impl Checkpoint {
 
     /// Returns the shards whose last commit is older than the one that the checkpoint names.
     pub fn shards_that_lost_commits(&self, last_commits: &[u64]) -> Vec<usize> {
-        let of_shards = self.commits.iter().zip(last_commits).enumerate();
-        of_shards
+        let required_and_last = self.commits.iter().zip(last_commits).enumerate();
+        required_and_last
             .filter_map(|(shard, (required, last))| (last < required).then_some(shard))
             .collect()
     }

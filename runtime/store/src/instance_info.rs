@@ -47,15 +47,17 @@ pub struct InstanceInfo {
 
 /// The state of a process's connection to the broker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 pub enum BrokerHealth {
     /// The broker was reachable a moment ago.
     #[default]
-    Reached,
+    #[serde(rename = "reached")]
+    Up,
     /// The broker was not reachable at the last try, or has been unreachable for only a moment.
-    Doubted,
+    #[serde(rename = "doubted")]
+    Suspect,
     /// The broker has been unreachable for longer than a lease.
-    Lost,
+    #[serde(rename = "lost")]
+    Down,
 }
 
 /// The stored form of an offered build.
@@ -90,7 +92,7 @@ impl InstanceInfo {
             offers: BTreeMap::new(),
             alone,
             leaving: false,
-            broker: BrokerHealth::Reached,
+            broker: BrokerHealth::Up,
             process: ProcessIdentity::of_this_process(),
         }
     }
@@ -109,15 +111,15 @@ impl InstanceInfo {
     /// Decodes the information of an instance. Unreadable information becomes the default, in which the instance runs
     /// no stream.
     pub fn decode(text: &str) -> Self {
-        let about: Option<Self> = serde_json::from_str(text).ok();
-        let about = about.filter(|about| {
-            let all: u64 = about.streams.values().map(|count| u64::from(*count)).sum();
+        let info: Option<Self> = serde_json::from_str(text).ok();
+        let info = info.filter(|info| {
+            let all: u64 = info.streams.values().map(|count| u64::from(*count)).sum();
             all <= PARTITIONS_LIMIT
-                && about.streams.values().all(|count| STREAM_PARTITIONS_RANGE.contains(count))
+                && info.streams.values().all(|count| STREAM_PARTITIONS_RANGE.contains(count))
         });
-        let mut about = about.unwrap_or_default();
-        about.name = display_name(&about.name);
-        about
+        let mut info = info.unwrap_or_default();
+        info.name = display_name(&info.name);
+        info
     }
 }
 

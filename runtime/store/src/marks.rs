@@ -26,7 +26,7 @@ pub struct MarkConditions<'a> {
     /// The present mark of each shard, as [`MarkStore::mark_in_shards`] returned it.
     pub before: &'a [Option<Bytes>],
     /// The destination of the witnesses.
-    pub to: Option<&'a Destination>,
+    pub destination: Option<&'a Destination>,
     /// The newest event of the producer in each shard.
     pub witnesses: BTreeMap<u32, Witness>,
 }

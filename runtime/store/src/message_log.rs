@@ -172,7 +172,7 @@ pub enum Witness {
         /// The partition of the stream.
         partition: u32,
         /// The queue position of the entry.
-        place: QueuePosition,
+        position: QueuePosition,
     },
 }
 
@@ -201,7 +201,7 @@ impl NumberedChunk for OutboxChunk {
 impl AssignGroup {
     /// Returns all messages of the group, in order.
     pub fn items(&self) -> impl Iterator<Item = &AssignItem> {
-        self.chunks.iter().flat_map(|part| &part.items)
+        self.chunks.iter().flat_map(|chunk| &chunk.items)
     }
 }
 
@@ -381,9 +381,10 @@ pub trait MessageLog: Send + Sync {
 }
 
 /// Returns a retained message; logs an unreadable message and returns `None`.
-pub fn ok_or_log(key: &str, kept: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
-    kept.inspect_err(|error| {
-        tracing::error!(key, "retained message is unreadable: {error}; continuing without it");
-    })
-    .ok()
+pub fn ok_or_log(key: &str, result: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
+    result
+        .inspect_err(|error| {
+            tracing::error!(key, "retained message is unreadable: {error}; continuing without it");
+        })
+        .ok()
 }

@@ -47,9 +47,9 @@ struct LeaseGrant {
 
 impl Ownership {
     /// Creates the ownership of a partition; it lasts as long as the membership of the process.
-    pub fn new(until: watch::Receiver<MembershipExpiry>) -> Self {
+    pub fn new(valid_until: watch::Receiver<MembershipExpiry>) -> Self {
         Self {
-            valid_until: until,
+            valid_until,
             phase: watch::Sender::new(OwnershipPhase::Owned),
             lease: OnceLock::new(),
         }
@@ -74,7 +74,7 @@ impl Ownership {
     /// Ends the ownership if, according to a table requested at `asked`, this instance no longer owns the partition. If
     /// the store went back in time to before the lease, this process hands the partition over in order; the handover
     /// detects lost commits.
-    pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, asked: Instant) {
+    pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, requested_at: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;
         };
@@ -84,7 +84,7 @@ impl Ownership {
         });
         if is_lost {
             self.advance_to(OwnershipPhase::Lost);
-        } else if found.is_none_or(|lease| lease.epoch < *epoch) && asked > *at {
+        } else if found.is_none_or(|lease| lease.epoch < *epoch) && requested_at > *at {
             // A table that was requested before the store granted the lease does not count.
             self.advance_to(OwnershipPhase::Draining);
         }
@@ -106,11 +106,11 @@ impl Ownership {
     }
 
     /// Changes to a later phase; ignores an earlier one.
-    pub fn advance_to(&self, stage: OwnershipPhase) {
-        self.phase.send_if_modified(|now| {
-            let later = (*now as u8) < stage as u8;
+    pub fn advance_to(&self, phase: OwnershipPhase) {
+        self.phase.send_if_modified(|current| {
+            let later = (*current as u8) < phase as u8;
             if later {
-                *now = stage;
+                *current = phase;
             }
             later
         });
@@ -148,10 +148,10 @@ impl Ownership {
     }
 
     async fn wait_lost(&self) {
-        let mut stages = self.phases();
-        let mut stage = OwnershipPhase::Owned;
-        while stage != OwnershipPhase::Lost {
-            stage = stages.changed_from(stage).await;
+        let mut phases = self.phases();
+        let mut phase = OwnershipPhase::Owned;
+        while phase != OwnershipPhase::Lost {
+            phase = phases.changed_from(phase).await;
         }
     }
 }
@@ -162,9 +162,9 @@ pub struct PhaseReceiver(watch::Receiver<OwnershipPhase>);
 
 impl PhaseReceiver {
     /// Waits until the phase differs from `stage`, and returns the new phase.
-    pub async fn changed_from(&mut self, stage: OwnershipPhase) -> OwnershipPhase {
+    pub async fn changed_from(&mut self, phase: OwnershipPhase) -> OwnershipPhase {
         // After the ownership is dropped, the process may no longer act.
-        self.0.wait_for(|now| *now != stage).await.map_or(OwnershipPhase::Lost, |now| *now)
+        self.0.wait_for(|now| *now != phase).await.map_or(OwnershipPhase::Lost, |now| *now)
     }
 }
 
@@ -182,14 +182,14 @@ mod tests {
     #[tokio::test]
     async fn unrenewed_tenure_is_suspended_and_resumes() {
         let heard = watch::Sender::new(Some(Instant::now() + Duration::from_millis(50)));
-        let tenure = Ownership::new(heard.subscribe());
-        assert!(tenure.is_active());
-        timeout(TEST_TIMEOUT, tenure.wait_inactive()).await.expect("the ownership is suspended");
-        assert!(!tenure.is_active() && !tenure.is_lost());
+        let ownership = Ownership::new(heard.subscribe());
+        assert!(ownership.is_active());
+        timeout(TEST_TIMEOUT, ownership.wait_inactive()).await.expect("the ownership is suspended");
+        assert!(!ownership.is_active() && !ownership.is_lost());
         heard.send_replace(Some(Instant::now() + TEST_TIMEOUT));
-        timeout(TEST_TIMEOUT, tenure.wait_active()).await.expect("the ownership resumes");
+        timeout(TEST_TIMEOUT, ownership.wait_active()).await.expect("the ownership resumes");
         assert!(
-            timeout(Duration::from_millis(50), tenure.wait_inactive()).await.is_err(),
+            timeout(Duration::from_millis(50), ownership.wait_inactive()).await.is_err(),
             "the ownership ended too early"
         );
     }
@@ -201,14 +201,14 @@ mod tests {
         let partition = Partition { stream: "s".into(), number: 0 };
         let before = Instant::now();
         let stage = |row: Option<(u64, Option<InstanceId>)>, is_newer: bool| {
-            let tenure = Ownership::permanent();
-            tenure.record_lease(partition.clone(), 5);
+            let ownership = Ownership::permanent();
+            ownership.record_lease(partition.clone(), 5);
             let mut table = MembershipTable::default();
             let row = row.map(|(epoch, holder)| Lease { epoch, holder, since: 0 });
             table.leases.extend(row.map(|row| (partition.clone(), row)));
             let asked = if is_newer { Instant::now() + TEST_TIMEOUT } else { before };
-            tenure.evaluate(id, &table, asked);
-            tenure.phase()
+            ownership.evaluate(id, &table, asked);
+            ownership.phase()
         };
         for (is_newer, went_back) in
             [(false, OwnershipPhase::Owned), (true, OwnershipPhase::Draining)]
@@ -224,18 +224,20 @@ mod tests {
 
     #[tokio::test]
     async fn tenure_ends_once() {
-        let tenure = Ownership::permanent();
-        tenure.advance_to(OwnershipPhase::Draining);
-        let mut stages = tenure.phases();
+        let ownership = Ownership::permanent();
+        ownership.advance_to(OwnershipPhase::Draining);
+        let mut stages = ownership.phases();
         assert_eq!(
             timeout(TEST_TIMEOUT, stages.changed_from(OwnershipPhase::Owned)).await,
             Ok(OwnershipPhase::Draining)
         );
-        assert!(tenure.is_active());
-        tenure.advance_to(OwnershipPhase::Lost);
-        tenure.advance_to(OwnershipPhase::Owned);
-        timeout(TEST_TIMEOUT, tenure.wait_inactive()).await.expect("the ownership has ended");
-        assert_eq!(tenure.phase(), OwnershipPhase::Lost);
-        timeout(TEST_TIMEOUT, tenure.wait_active()).await.expect("ended ownership does not wait");
+        assert!(ownership.is_active());
+        ownership.advance_to(OwnershipPhase::Lost);
+        ownership.advance_to(OwnershipPhase::Owned);
+        timeout(TEST_TIMEOUT, ownership.wait_inactive()).await.expect("the ownership has ended");
+        assert_eq!(ownership.phase(), OwnershipPhase::Lost);
+        timeout(TEST_TIMEOUT, ownership.wait_active())
+            .await
+            .expect("ended ownership does not wait");
     }
 }

@@ -6,8 +6,8 @@
 use ordain_core::{Build, Rollout};
 
 /// Encodes a rollout for the store.
-pub fn encode(decided: &Rollout) -> String {
-    let Rollout { number: generation, build: Build { version, digest } } = decided;
+pub fn encode(rollout: &Rollout) -> String {
+    let Rollout { number: generation, build: Build { version, digest } } = rollout;
     format!("{generation} {digest} {version}")
 }
 
@@ -22,13 +22,12 @@ pub fn is_version(text: &str) -> bool {
 /// Decodes a rollout. Returns `None` for an unreadable rollout; the next rollout replaces it.
 pub fn decode(text: &str) -> Option<Rollout> {
     let mut words = text.splitn(3, ' ');
-    let generation = words.next()?;
+    let number = words.next()?;
     let digest = words.next()?;
     let version = words.next()?;
-    let generation =
-        generation.parse().ok().filter(|number| (1..Rollout::NUMBER_END).contains(number))?;
+    let number = number.parse().ok().filter(|number| (1..Rollout::NUMBER_END).contains(number))?;
     let build = Build { version: version.into(), digest: digest.parse().ok()? };
-    is_version(version).then_some(Rollout { number: generation, build })
+    is_version(version).then_some(Rollout { number, build })
 }
 
 #[cfg(test)]

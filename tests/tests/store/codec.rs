@@ -222,7 +222,7 @@ prop_compose! {
         place in place(),
         messages in vec(any::<(u64, u64)>(), 0..20),
     ) -> AssignedChunk {
-        AssignedChunk { place, messages }
+        AssignedChunk { position, messages }
     }
 }
 

@@ -153,7 +153,7 @@ async fn put(
 ) -> bool {
     let mark = Mark { name: "m".into(), value: Bytes::from_static(value) };
     let witnesses = BTreeMap::from([witness.clone()]);
-    let conditions = MarkConditions { before, to: Some(to), witnesses };
+    let conditions = MarkConditions { before, destination: Some(to), witnesses };
     own.store.put_mark_in_shards(&mark, &conditions).await.expect("an answer")
 }
 

@@ -220,8 +220,8 @@ impl Sequencer {
             return;
         }
         let content = ContentDigests::short(event.content());
-        let taken = AcceptedId { sequence, id, content };
-        self.lanes[index].ids.get_or_insert_default().insert(taken);
+        let accepted = AcceptedId { sequence, id, content };
+        self.lanes[index].ids.get_or_insert_default().insert(accepted);
         self.hold(index, sequence, delivery, event);
     }
 
@@ -263,7 +263,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         if lane.parked() {
             if sequence == lane.done
-                && lane.record.failure.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap)
+                && lane.record.failure.as_ref().is_some_and(|failure| failure.cause == Cause::Gap)
             {
                 // The missing event that stopped the key has arrived after all.
                 self.resume(index);

@@ -98,9 +98,9 @@ impl ColdState {
 
     /// Returns the memory of the cold state, in bytes.
     pub(super) fn memory(&self) -> usize {
-        let asked =
+        let requested_bytes =
             |parts: &ColdFields| parts.requested.capacity() * size_of::<RangeInclusive<u64>>();
-        self.0.as_deref().map_or(0, |parts| size_of::<ColdFields>() + asked(parts))
+        self.0.as_deref().map_or(0, |parts| size_of::<ColdFields>() + requested_bytes(parts))
     }
 
     /// Frees the cold state if it is empty.
@@ -166,9 +166,9 @@ mod tests {
 
     #[test]
     fn cold_state_is_kept_while_it_is_not_empty() {
-        let mut rare = ColdState::default();
-        rare.release();
-        assert!(!rare.is_some() && rare.memory() == 0);
+        let mut cold = ColdState::default();
+        cold.release();
+        assert!(!cold.is_some() && cold.memory() == 0);
         let job = KeyRecord { attempts: 1, status: KeyStatus::Retrying, ..KeyRecord::new(1, 0) };
         let known = StoredRevision::of(&job);
         let changes: [(ColdChange, ColdChange); 12] = [
@@ -186,16 +186,16 @@ mod tests {
             (|parts| parts.timer_at = Some(0), |parts| parts.timer_at = None),
         ];
         for (number, (set, clear)) in changes.into_iter().enumerate() {
-            set(rare.get_or_init());
-            rare.release();
-            assert!(rare.is_some(), "change {number} was lost");
-            clear(rare.get_or_init());
-            rare.release();
-            assert!(!rare.is_some(), "change {number} stays");
+            set(cold.get_or_init());
+            cold.release();
+            assert!(cold.is_some(), "change {number} was lost");
+            clear(cold.get_or_init());
+            cold.release();
+            assert!(!cold.is_some(), "change {number} stays");
         }
-        rare.get_or_init().revision = known;
-        rare.release();
-        assert_eq!(rare.revision, known);
+        cold.get_or_init().revision = known;
+        cold.release();
+        assert_eq!(cold.revision, known);
         // The shared empty state is never written to.
         assert_eq!(ColdState::default().revision, StoredRevision::NEW);
         assert!(ColdState::default().repeats.is_empty());

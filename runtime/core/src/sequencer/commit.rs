@@ -145,7 +145,7 @@ impl Sequencer {
                 let (write, in_write, cost) = self.form_write(index, room);
                 events += cost.events.max(1);
                 bytes += cost.bytes;
-                kept += cost.kept;
+                kept += cost.kept_bytes;
                 batch.writes.push(write);
                 lanes.push(in_write);
             }

@@ -13,7 +13,7 @@ pub(super) const NO_LANE: u32 = u32::MAX;
 #[derive(Debug)]
 struct DeliverySlot {
     lane: u32,
-    done: bool,
+    is_finished: bool,
     at: u64,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct DeliveryWindow {
     base: DeliveryNumber,
     slots: VecDeque<DeliverySlot>,
     /// The number of finished deliveries behind an unfinished delivery.
-    done: usize,
+    finished_behind: usize,
     /// The last acknowledged delivery.
     acknowledged: DeliveryNumber,
 }
@@ -39,7 +39,7 @@ pub(super) struct OldestDelivery {
 
 impl DeliveryWindow {
     pub(super) fn new() -> Self {
-        Self { base: 1, slots: VecDeque::new(), done: 0, acknowledged: 0 }
+        Self { base: 1, slots: VecDeque::new(), finished_behind: 0, acknowledged: 0 }
     }
 
     /// Adds the next delivery. Deliveries must be numbered without holes.
@@ -49,7 +49,7 @@ impl DeliveryWindow {
             self.base + self.slots.len() as u64,
             "deliveries must be numbered without holes"
         );
-        self.slots.push_back(DeliverySlot { lane, done: false, at: now });
+        self.slots.push_back(DeliverySlot { lane, is_finished: false, at: now });
     }
 
     /// Assigns the delivery to a lane.
@@ -64,15 +64,15 @@ impl DeliveryWindow {
     pub(super) fn finish(&mut self, delivery: DeliveryNumber) {
         let Some(index) = delivery.checked_sub(self.base) else { return };
         let slot = &mut self.slots[index as usize];
-        if slot.done {
+        if slot.is_finished {
             return;
         }
-        slot.done = true;
-        self.done += 1;
-        while self.slots.front().is_some_and(|slot| slot.done) {
+        slot.is_finished = true;
+        self.finished_behind += 1;
+        while self.slots.front().is_some_and(|slot| slot.is_finished) {
             self.slots.pop_front();
             self.base += 1;
-            self.done -= 1;
+            self.finished_behind -= 1;
         }
     }
 
@@ -80,7 +80,7 @@ impl DeliveryWindow {
     pub(super) fn reset(&mut self) {
         self.base += self.slots.len() as u64;
         self.slots.clear();
-        self.done = 0;
+        self.finished_behind = 0;
         self.acknowledged = self.base - 1;
     }
 
@@ -99,6 +99,6 @@ impl DeliveryWindow {
 
     pub(super) fn oldest(&self) -> Option<OldestDelivery> {
         let slot = self.slots.front()?;
-        Some(OldestDelivery { lane: slot.lane, at: slot.at, behind: self.done })
+        Some(OldestDelivery { lane: slot.lane, at: slot.at, behind: self.finished_behind })
     }
 }

@@ -84,12 +84,12 @@ impl Sequencer {
         }));
     }
 
-    pub(super) fn turn_done(&mut self, done: TurnResult) {
+    pub(super) fn turn_done(&mut self, result: TurnResult) {
         let careless = fault!(self, ForgetTheTokenCheck);
-        let index = done.token.lane;
-        self.over_budget_turn.take_if(|(token, _)| *token == done.token);
+        let index = result.token.lane;
+        self.over_budget_turn.take_if(|(token, _)| *token == result.token);
         let turn = self.lanes.get(index).and_then(|lane| lane.turn);
-        let Some(turn) = turn.filter(|turn| turn.serial == done.token.serial) else {
+        let Some(turn) = turn.filter(|turn| turn.serial == result.token.serial) else {
             self.stats.stale += 1;
             return;
         };
@@ -99,19 +99,19 @@ impl Sequencer {
         if turn.stale && !careless {
             self.stats.stale += 1;
         } else {
-            self.apply_result(index, turn, done);
+            self.apply_result(index, turn, result);
         }
         self.reschedule(index);
     }
 
-    fn apply_result(&mut self, index: u32, turn: RunningTurn, done: TurnResult) {
-        let TurnResult { rollout: version, outcomes: verdicts, state, failure, .. } = done;
+    fn apply_result(&mut self, index: u32, turn: RunningTurn, result: TurnResult) {
+        let TurnResult { rollout: version, outcomes, state, failure, .. } = result;
         assert!(
-            verdicts.len() <= turn.events as usize,
+            outcomes.len() <= turn.events as usize,
             "a worker must not settle more events than its turn has"
         );
-        if !verdicts.is_empty() {
-            self.apply_outcomes(index, &version, verdicts, state);
+        if !outcomes.is_empty() {
+            self.apply_outcomes(index, &version, outcomes, state);
         }
         if let Some(failure) = failure
             && !self.lanes[index].ended
@@ -124,7 +124,7 @@ impl Sequencer {
         &mut self,
         index: u32,
         version: &Arc<Rollout>,
-        verdicts: Vec<HandlerOutcome>,
+        outcomes: Vec<HandlerOutcome>,
         state: StateUpdate,
     ) {
         let ignore_end = fault!(self, ForgetTheEnd);
@@ -137,9 +137,9 @@ impl Sequencer {
         lane.chunk(Some(Arc::clone(version)), &self.settings);
         let mut chunk = lane.pending.pop().expect("the line above creates a chunk");
         let before = chunk.bytes;
-        for (verdict, held) in verdicts.into_iter().zip(lane.held.waiting()) {
+        for (outcome, held) in outcomes.into_iter().zip(lane.held.waiting()) {
             ended = held.event.end();
-            match verdict {
+            match outcome {
                 HandlerOutcome::Effect { messages, complete } => {
                     ended |= complete;
                     chunk.effects += 1;

@@ -91,9 +91,9 @@ impl Sequencer {
             };
             if lane.cold.gap.as_ref().is_some_and(over) {
                 self.count_recovery(index);
-                let rare = self.lanes[index].cold.get_or_init();
-                rare.forget_gap();
-                rare.replay = None;
+                let cold = self.lanes[index].cold.get_or_init();
+                cold.forget_gap();
+                cold.replay = None;
             }
             return;
         }
@@ -113,8 +113,8 @@ impl Sequencer {
             let later = lane.held.iter().filter(|held| held.sequence > front);
             let since = later.map(|held| held.at).min().unwrap_or(now);
             let timeout = if ended { 0 } else { self.settings.gap.timeout };
-            let asked = lane.cold.requested.iter().any(|range| range.contains(&front));
-            let before = lane.cold.gap.filter(|gap| !gap.tail && asked);
+            let was_requested = lane.cold.requested.iter().any(|range| range.contains(&front));
+            let before = lane.cold.gap.filter(|gap| !gap.tail && was_requested);
             let (round, wait) = match before {
                 // A source that returned a part of the gap may have more of it.
                 Some(before) if lane.is_replayed(before.at) => (before.round, 0),
@@ -126,8 +126,8 @@ impl Sequencer {
                 None if front == lane.done => (lane.record.rounds, 0),
                 None => (0, 0),
             };
-            let rare = lane.cold.get_or_init();
-            let until = match rare.gap_due.take() {
+            let cold = lane.cold.get_or_init();
+            let until = match cold.gap_due.take() {
                 // The source delivers the previous owner's unacknowledged events again, within this
                 // time.
                 Some(due) if !ended => due.max(self.claimed_at.saturating_add(timeout)),
@@ -136,20 +136,20 @@ impl Sequencer {
             };
             let wait = if ended { 0 } else { wait };
             let until = until.max(now.saturating_add(wait));
-            let stage = GapState::Clock(until);
-            rare.replay = None;
+            let state = GapState::Clock(until);
+            cold.replay = None;
             if before.is_none() {
-                rare.requested.clear();
+                cold.requested.clear();
             }
-            let again = false;
-            let unasked = false;
+            let may_find_more = false;
+            let source_unreachable = false;
             let tail = false;
-            rare.gap = Some(LaneGap {
+            cold.gap = Some(LaneGap {
                 at: front,
-                state: stage,
+                state,
                 round,
-                may_find_more: again,
-                source_unreachable: unasked,
+                may_find_more,
+                source_unreachable,
                 tail,
                 since,
             });
@@ -167,9 +167,9 @@ impl Sequencer {
     fn count_recovery(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         // A skipped event has not arrived.
-        let came =
+        let has_arrived =
             |gap: &LaneGap| !gap.tail && gap.at < lane.front && gap.state != GapState::Exhausted;
-        if let Some(gap) = lane.cold.gap.filter(came) {
+        if let Some(gap) = lane.cold.gap.filter(has_arrived) {
             self.stats.recovery_times.add(self.now.saturating_sub(gap.since));
         }
     }
@@ -183,28 +183,20 @@ impl Sequencer {
     /// Requests the next event once, because the key has been silent for `gap.tail`.
     pub(super) fn request_tail(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        if let Some(rare) = lane.cold.get_mut() {
-            rare.tail_at = None;
+        if let Some(cold) = lane.cold.get_mut() {
+            cold.tail_at = None;
         }
         let busy = lane.turn.is_some() || lane.cold.gap.is_some() || lane.held.to_run() > 0;
         if busy || lane.ended || lane.parked() || !lane.live() || lane.cold.stored_only.count > 0 {
             return;
         }
         let at = lane.done;
-        let stage = GapState::Querying(0);
+        let state = GapState::Querying(0);
         let since = self.now;
-        let again = false;
-        let unasked = false;
+        let may_find_more = false;
+        let source_unreachable = false;
         let tail = true;
-        let gap = LaneGap {
-            at,
-            state: stage,
-            round: 0,
-            may_find_more: again,
-            source_unreachable: unasked,
-            tail,
-            since,
-        };
+        let gap = LaneGap { at, state, round: 0, may_find_more, source_unreachable, tail, since };
         lane.cold.get_or_init().gap = Some(gap);
         self.query_source(index, 0);
     }

@@ -12,15 +12,15 @@ impl Lane {
         let Some(gap) = self.cold.gap.filter(|gap| !gap.tail) else { return };
         let at = gap.at;
         let missing = self.last_missing(gap.at);
-        let known = self.record.gaps.withdraw_from(at);
+        let withdrawn = self.record.gaps.withdraw_from(at);
         // A part of the recorded gap behind this sequence may have arrived.
-        let last = known.as_ref().map_or(missing, |entry| entry.last.max(missing));
-        let first = known.as_ref().map_or(at, |entry| entry.first.min(at));
-        let known = known.unwrap_or_else(|| {
+        let last = withdrawn.as_ref().map_or(missing, |entry| entry.last.max(missing));
+        let first = withdrawn.as_ref().map_or(at, |entry| entry.first.min(at));
+        let entry = withdrawn.unwrap_or_else(|| {
             let new = GapEntry::new(at, missing, now.saturating_sub(gap.since));
             GapEntry { rounds: gap.round, known_since: gap.since, ..new }
         });
-        self.record.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..known });
+        self.record.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..entry });
     }
 
     /// Records that replay found a lost last event, which was requested since `since`.

@@ -30,9 +30,9 @@ const ID_SLACK_LIMIT: usize = 256;
 const OLD_IDS_LIMIT: usize = 1_000;
 
 impl IdWindow {
-    pub(super) fn from_taken(taken: &[AcceptedId]) -> Self {
+    pub(super) fn from_accepted(accepted: &[AcceptedId]) -> Self {
         let mut ids = Self::default();
-        for id in taken {
+        for id in accepted {
             ids.insert(*id);
         }
         ids
@@ -43,9 +43,9 @@ impl IdWindow {
         self.by_id.get(&id).copied()
     }
 
-    pub(super) fn insert(&mut self, taken: AcceptedId) {
-        self.by_id.insert(taken.id, (taken.sequence, taken.content));
-        self.order.push_back((taken.sequence, taken.id));
+    pub(super) fn insert(&mut self, accepted: AcceptedId) {
+        self.by_id.insert(accepted.id, (accepted.sequence, accepted.content));
+        self.order.push_back((accepted.sequence, accepted.id));
     }
 
     /// Returns the sequence of the oldest of the newest `count` ids; 0 if there are no older ids.
@@ -105,11 +105,11 @@ impl Sequencer {
     /// Removes surplus and old ids of a lane. The next write removes them from the store.
     pub(super) fn trim_ids(&mut self, index: u32) {
         let known_from = self.known_ids_from(&self.lanes[index]);
-        let window = self.settings.id_window;
+        let id_window = self.settings.id_window;
         let lane = &mut self.lanes[index];
         let Some(ids) = &mut lane.ids else { return };
-        if ids.order.len() > window + ID_SLACK_LIMIT {
-            lane.record.ids_from = ids.trim(window, lane.record.next);
+        if ids.order.len() > id_window + ID_SLACK_LIMIT {
+            lane.record.ids_from = ids.trim(id_window, lane.record.next);
         }
         if known_from > lane.record.ids_from {
             let limit = ids.order.len().saturating_sub(OLD_IDS_LIMIT);

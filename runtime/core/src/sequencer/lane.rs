@@ -120,9 +120,9 @@ impl StoredRevision {
         spilled: SpillExtent { count: 0, first: 0, last: 0 },
     };
 
-    pub(super) fn of(job: &KeyRecord) -> Self {
-        let KeyRecord { park_count: generation, attempts, rounds, spilled, .. } = *job;
-        Self { park_count: generation, attempts, rounds, spilled }
+    pub(super) fn of(record: &KeyRecord) -> Self {
+        let KeyRecord { park_count, attempts, rounds, spilled, .. } = *record;
+        Self { park_count, attempts, rounds, spilled }
     }
 }
 
@@ -155,22 +155,22 @@ pub(super) struct RunningTurn {
 }
 
 impl Lane {
-    pub(super) fn new(key: Key, shard: u32, birth: u64, settings: &SequencerSettings) -> Self {
-        let mut job = KeyRecord::new(settings.first, settings.partition);
+    pub(super) fn new(key: Key, shard: u32, serial: u64, settings: &SequencerSettings) -> Self {
+        let mut record = KeyRecord::new(settings.first, settings.partition);
         if settings.ordering == OrderingMode::Fifo {
-            job.ids_from = settings.first;
+            record.ids_from = settings.first;
         }
         Self {
             key,
             shard,
-            serial: birth,
+            serial,
             mode: LaneMode::Loading,
             absent: false,
             absence_assumed: false,
             state: None,
-            done: job.next,
-            front: job.next,
-            record: job,
+            done: record.next,
+            front: record.next,
+            record,
             held: HeldQueue::default(),
             deferred: Vec::new(),
             pending: SmallVec::new(),
@@ -241,8 +241,8 @@ impl Lane {
 
     /// Removes and returns the deliveries of an event's repeats, which end with the event.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<DeliveryNumber> {
-        let Some(rare) = self.cold.get_mut() else { return Vec::new() };
-        let same = rare.repeats.extract_if(.., |repeat| repeat.0 == sequence);
+        let Some(cold) = self.cold.get_mut() else { return Vec::new() };
+        let same = cold.repeats.extract_if(.., |repeat| repeat.0 == sequence);
         same.map(|(_, delivery)| delivery).collect()
     }
 
@@ -297,10 +297,11 @@ impl Lane {
 
     /// Records whether the key was executed under a rollout that this instance does not know yet.
     pub(super) fn compare_versions(&mut self, settings: &SequencerSettings) {
-        let generation = self.record.rollout_number();
-        let known = settings.rollout.as_ref().map_or(0, |decided| decided.number);
-        if generation > known || self.cold.newer_rollout.is_some() {
-            self.cold.get_or_init().newer_rollout = (generation > known).then_some(generation);
+        let rollout_number = self.record.rollout_number();
+        let known_rollout = settings.rollout.as_ref().map_or(0, |decided| decided.number);
+        if rollout_number > known_rollout || self.cold.newer_rollout.is_some() {
+            self.cold.get_or_init().newer_rollout =
+                (rollout_number > known_rollout).then_some(rollout_number);
         }
     }
 

@@ -23,8 +23,8 @@ impl Sequencer {
         {
             self.evict(oldest);
         }
-        let birth = self.next_serial();
-        let lane = Lane::new(key, shard, birth, &self.settings);
+        let serial = self.next_serial();
+        let lane = Lane::new(key, shard, serial, &self.settings);
         self.stats.lanes_by_state[lane.counted_state as usize] += 1;
         let index = self.lanes.insert(lane);
         self.stats.lanes_peak = self.stats.lanes_peak.max(self.lanes.len());
@@ -130,7 +130,7 @@ impl Sequencer {
         }
         lane.mode = LaneMode::Live;
         lane.absent = false;
-        let known = StoredRevision::of(&loaded.record);
+        let revision = StoredRevision::of(&loaded.record);
         lane.record = KeyRecord { partition: settings.partition, ..loaded.record };
         if !fault_keeps_state(lane) {
             lane.state = loaded.state;
@@ -151,13 +151,13 @@ impl Sequencer {
                 // The stream was `sequenced` before.
                 lane.record.ids_from = lane.record.next;
             }
-            lane.ids = Some(Box::new(super::ids::IdWindow::from_taken(&loaded.ids)));
+            lane.ids = Some(Box::new(super::ids::IdWindow::from_accepted(&loaded.ids)));
         }
         let wait = loaded.due_in.unwrap_or(0);
-        if known != StoredRevision::NEW {
-            let rare = lane.cold.get_or_init();
-            rare.revision = known;
-            rare.stored_only = lane.record.spilled;
+        if revision != StoredRevision::NEW {
+            let cold = lane.cold.get_or_init();
+            cold.revision = revision;
+            cold.stored_only = lane.record.spilled;
         }
         if lane.cold.stored_only.count > 0 {
             lane.cold.get_or_init().gap_due = Some(now + wait.min(settings.gap.timeout));

@@ -60,8 +60,8 @@ impl Sequencer {
     pub(super) fn lane_timeout(&mut self, index: u32) {
         let now = self.now;
         let lane = &mut self.lanes[index];
-        if let Some(rare) = lane.cold.get_mut() {
-            rare.timer_at = None;
+        if let Some(cold) = lane.cold.get_mut() {
+            cold.timer_at = None;
         }
         if lane.cold.retry_at.is_some_and(|at| at <= now) {
             self.retry_now(index);
@@ -70,7 +70,7 @@ impl Sequencer {
             self.start_gap_round(index);
         }
         let lane = &mut self.lanes[index];
-        let reload = lane.cold.get_mut().and_then(|rare| rare.reload_at.take_if(|at| *at <= now));
+        let reload = lane.cold.get_mut().and_then(|cold| cold.reload_at.take_if(|at| *at <= now));
         if reload.is_some() && !lane.writing {
             self.restart_lane(index);
         }

@@ -85,8 +85,8 @@ impl Sequencer {
         lane.dirty = old.dirty;
         lane.ready = old.ready;
         if old.cold.trapped.is_some() || old.cold.timer_at.is_some() {
-            let rare = lane.cold.get_or_init();
-            (rare.trapped, rare.timer_at) = (old.cold.trapped, old.cold.timer_at);
+            let cold = lane.cold.get_or_init();
+            (cold.trapped, cold.timer_at) = (old.cold.trapped, old.cold.timer_at);
         }
         lane.counted_state = old.counted_state;
         lane.will_change = old.will_change;

@@ -31,12 +31,12 @@ impl Sequencer {
                 return;
             }
             let delay = match failure.after_ms {
-                Some(wish) => wish.min(settings.backoff.max),
+                Some(requested_delay) => requested_delay.min(settings.backoff.max),
                 None => self.jitter.delay(settings.backoff, lane.record.attempts - 1),
             };
-            let rare = lane.cold.get_or_init();
-            rare.trapped = None;
-            rare.retry_at = Some(self.now.saturating_add(delay));
+            let cold = lane.cold.get_or_init();
+            cold.trapped = None;
+            cold.retry_at = Some(self.now.saturating_add(delay));
             lane.record.failure = Some(Box::new(handler_failure(failure, version)));
             lane.must_write = true;
         } else if lane.has_trapped() && !never_enough {
@@ -93,14 +93,14 @@ impl Sequencer {
     }
 
     /// Stops the key at the event at `done`. The lane then spills the held events.
-    pub(super) fn park(&mut self, index: u32, trouble: FailureInfo) {
+    pub(super) fn park(&mut self, index: u32, failure: FailureInfo) {
         let lane = &mut self.lanes[index];
         lane.record.status = KeyStatus::Parked;
         lane.record.park_count = lane.record.park_count.wrapping_add(1);
-        lane.record.failure = Some(Box::new(trouble));
-        if let Some(rare) = lane.cold.get_mut() {
-            (rare.trapped, rare.retry_at) = (None, None);
-            rare.forget_gap();
+        lane.record.failure = Some(Box::new(failure));
+        if let Some(cold) = lane.cold.get_mut() {
+            (cold.trapped, cold.retry_at) = (None, None);
+            cold.forget_gap();
         }
         lane.spill_all = true;
         lane.must_write = true;
@@ -111,9 +111,9 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         lane.record.status = KeyStatus::Active;
         lane.must_write = true;
-        if let Some(rare) = lane.cold.get_mut() {
+        if let Some(cold) = lane.cold.get_mut() {
             // The reload was scheduled because the key was full.
-            rare.reload_at = None;
+            cold.reload_at = None;
         }
         self.clear_failure(index);
     }
@@ -121,8 +121,8 @@ impl Sequencer {
     /// Clears the failure history of the event at `done`.
     fn clear_failure(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        if let Some(rare) = lane.cold.get_mut() {
-            (rare.trapped, rare.retry_at) = (None, None);
+        if let Some(cold) = lane.cold.get_mut() {
+            (cold.trapped, cold.retry_at) = (None, None);
         }
         lane.record.attempts = 0;
         lane.record.rounds = 0;
@@ -159,9 +159,9 @@ impl Sequencer {
         if !self.settings.retry.on_new_version || !lane.live() || !lane.parked() {
             return;
         }
-        let Some(trouble) = &lane.record.failure else { return };
+        let Some(failure) = &lane.record.failure else { return };
         if let Some(active) = &self.settings.rollout
-            && trouble.version.as_ref().is_some_and(|failed| *failed != active.build.version)
+            && failure.version.as_ref().is_some_and(|failed| *failed != active.build.version)
         {
             self.resume(index);
         }

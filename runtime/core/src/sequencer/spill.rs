@@ -19,8 +19,8 @@ impl Sequencer {
     /// leaves spilled events to dead-letter.
     pub(super) fn request_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        let asked = lane.cold.page.is_some() || lane.cold.unreadable.is_some();
-        if asked || lane.cold.stored_only.count == 0 || lane.writing {
+        let is_requested = lane.cold.page.is_some() || lane.cold.unreadable.is_some();
+        if is_requested || lane.cold.stored_only.count == 0 || lane.writing {
             return;
         }
         if lane.turn.is_some() {
@@ -77,12 +77,12 @@ impl Sequencer {
         };
         // Events that are also in memory were spilled meanwhile; `stored_only` does not count them.
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
-        let left = lane.cold.stored_only.count.saturating_sub(read as u64);
+        let remaining = lane.cold.stored_only.count.saturating_sub(read as u64);
         match events.last() {
-            Some(&(read, _)) if !end && left > 0 && read < lane.cold.stored_only.last => {
+            Some(&(read, _)) if !end && remaining > 0 && read < lane.cold.stored_only.last => {
                 let first = read + 1;
                 let last = lane.cold.stored_only.last;
-                lane.cold.get_or_init().stored_only = SpillExtent { count: left, first, last };
+                lane.cold.get_or_init().stored_only = SpillExtent { count: remaining, first, last };
             }
             _ => lane.cold.get_or_init().stored_only = SpillExtent::default(),
         }
@@ -224,19 +224,19 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let done = lane.done;
         let beyond = |held: &HeldEvent| held.sequence > done && held.copy == SpillCopy::None;
-        let over = lane.held.extract(0, beyond).into_iter();
-        let mut over: Vec<_> =
-            over.map(|held| (held.sequence, held.delivery, held.event)).collect();
+        let extracted = lane.held.extract(0, beyond).into_iter();
+        let mut overflowing: Vec<_> =
+            extracted.map(|held| (held.sequence, held.delivery, held.event)).collect();
         if lane.cold.page.is_none() && !lane.cold.stored_only.contiguous() {
             let checks = lane.cold.take_checks().into_iter();
-            over.extend(checks.map(|check| (check.sequence, check.delivery, check.event)));
+            overflowing.extend(checks.map(|check| (check.sequence, check.delivery, check.event)));
         }
-        if over.is_empty() {
+        if overflowing.is_empty() {
             return;
         }
         lane.spill_all = false;
         lane.front = lane.done;
-        for (sequence, delivery, event) in over {
+        for (sequence, delivery, event) in overflowing {
             self.memory -= event.memory();
             if delivery == 0 && self.settings.ordering == OrderingMode::Sequenced {
                 // The event was offered or found by replay: it will arrive again, or replay can
@@ -291,10 +291,10 @@ impl Sequencer {
     pub(super) fn dead_letter_held(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         lane.spill_all = false;
-        if let Some(rare) = lane.cold.get_mut() {
-            rare.forget_gap();
+        if let Some(cold) = lane.cold.get_mut() {
+            cold.forget_gap();
             // A read in progress does not cover the events that are added to `rest` below.
-            rare.page = None;
+            cold.page = None;
         }
         if let Some(ids) = &mut lane.ids {
             // These events end without a number, so a repeat of one must not count as settled.

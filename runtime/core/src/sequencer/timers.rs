@@ -11,8 +11,8 @@ pub(super) struct LaneTimers {
 
 impl LaneTimers {
     /// Sets a timer for the lane, identified by index and birth.
-    pub(super) fn set(&mut self, at: u64, lane: u32, birth: u64) {
-        self.heap.push(Reverse((at, lane, birth)));
+    pub(super) fn set(&mut self, at: u64, lane: u32, serial: u64) {
+        self.heap.push(Reverse((at, lane, serial)));
     }
 
     pub(super) fn next(&self) -> Option<u64> {
@@ -24,6 +24,6 @@ impl LaneTimers {
         if self.next()? > now {
             return None;
         }
-        self.heap.pop().map(|Reverse((_, lane, birth))| (lane, birth))
+        self.heap.pop().map(|Reverse((_, lane, serial))| (lane, serial))
     }
 }

@@ -41,8 +41,8 @@ pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
             continue;
         }
         write.letters.iter().for_each(|letter| log_dead_letter(stream, letter));
-        if let Some(trouble) = newly_parked(&write.record) {
-            log_parked_key(stream, write, trouble);
+        if let Some(failure) = newly_parked(&write.record) {
+            log_parked_key(stream, write, failure);
         }
         if let Some(gap) = newly_waiting(&write.record) {
             log_missing_event(stream, write, gap);
@@ -50,18 +50,18 @@ pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
     }
     // A letter that the store already has comes from a repeated delivery.
     let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
-    let free = batch.letters.iter().enumerate().filter(|(at, _)| !known(*at));
-    free.for_each(|(_, letter)| log_dead_letter(stream, letter));
+    let orphan_letters = batch.letters.iter().enumerate().filter(|(at, _)| !known(*at));
+    orphan_letters.for_each(|(_, letter)| log_dead_letter(stream, letter));
 }
 
 /// Returns the reason if a write parks its key. A write that only repeats an earlier reason contains the time of that
 /// reason; the function then returns `None`.
-fn newly_parked(job: &KeyRecord) -> Option<&FailureInfo> {
-    let parks = job.status == KeyStatus::Parked;
-    job.failure.as_deref().filter(|trouble| parks && trouble.since == 0)
+fn newly_parked(record: &KeyRecord) -> Option<&FailureInfo> {
+    let parks = record.status == KeyStatus::Parked;
+    record.failure.as_deref().filter(|failure| parks && failure.since == 0)
 }
 
-fn log_parked_key(stream: &str, write: &KeyWrite, trouble: &FailureInfo) {
+fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
     if !allow_line() {
         return;
     }
@@ -69,8 +69,8 @@ fn log_parked_key(stream: &str, write: &KeyWrite, trouble: &FailureInfo) {
         stream,
         key = %escape_invisible(&write.key),
         event = write.record.next,
-        cause = trouble.cause.name(),
-        error = %shortened(trouble.words()),
+        cause = failure.cause.name(),
+        error = %shortened(failure.words()),
         "key parked: see `ordain keys why {stream} {}`",
         shell_quoted(&write.key)
     );
@@ -78,8 +78,8 @@ fn log_parked_key(stream: &str, write: &KeyWrite, trouble: &FailureInfo) {
 
 /// Returns the gap if a write ends the requests for its events. A write that only repeats an earlier gap contains the
 /// time of that gap; the function then returns `None`.
-fn newly_waiting(job: &KeyRecord) -> Option<&GapEntry> {
-    job.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
+fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
+    record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
 
 fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {

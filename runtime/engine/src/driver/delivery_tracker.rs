@@ -72,12 +72,12 @@ impl DeliveryTracker {
         self.fingerprints.extend(fingerprint);
     }
 
-    /// Switches to another subscription if `generation`, its epoch, is new. Returns whether it is. Unacknowledged
+    /// Switches to another subscription if `epoch` is new. Returns whether it is. Unacknowledged
     /// deliveries of the previous subscription arrive again.
-    pub(super) fn switch_subscription(&mut self, generation: u64) -> bool {
-        let is_new = generation != self.subscription_epoch;
+    pub(super) fn switch_subscription(&mut self, epoch: u64) -> bool {
+        let is_new = epoch != self.subscription_epoch;
         if is_new {
-            self.subscription_epoch = generation;
+            self.subscription_epoch = epoch;
             self.earlier_deliveries = self.delivered;
             self.through = self.delivered;
             self.positions.clear();
@@ -98,9 +98,9 @@ impl DeliveryTracker {
     pub(super) fn acknowledge(&mut self, through: DeliveryNumber) {
         self.through = through;
         if let Some(acknowledgements) = &self.acknowledgements {
-            let generation = self.subscription_epoch;
+            let subscription_epoch = self.subscription_epoch;
             let through = through - self.earlier_deliveries;
-            acknowledgements.send_replace(AckProgress { subscription_epoch: generation, through });
+            acknowledgements.send_replace(AckProgress { subscription_epoch, through });
         }
         while let Some((_, position)) =
             self.positions.pop_front_if(|(delivery, _)| *delivery <= through)
@@ -154,7 +154,11 @@ impl DeliveryTracker {
         let unsaved = std::mem::take(&mut self.unsaved);
         let name = self.checkpoint_name.as_ref()?;
         let position = self.acknowledged?;
-        while self.fingerprints.pop_front_if(|print| print.end() < position.offset).is_some() {}
+        while self
+            .fingerprints
+            .pop_front_if(|fingerprint| fingerprint.end() < position.offset)
+            .is_some()
+        {}
         let checkpoint = Checkpoint::new(position, *self.fingerprints.front()?, commits());
         self.saving = Some(unsaved);
         self.is_checkpoint_lost = false;

@@ -154,8 +154,8 @@ impl PartitionMetrics {
         self.is_idle.load(Ordering::SeqCst)
     }
 
-    pub(super) fn set_idle(&self, rests: bool) {
-        self.is_idle.store(rests, Ordering::SeqCst);
+    pub(super) fn set_idle(&self, is_idle: bool) {
+        self.is_idle.store(is_idle, Ordering::SeqCst);
     }
 
     /// Returns whether the sequencer knows that the source has ended.

@@ -168,9 +168,9 @@ impl ParkedSearchTask {
     }
 
     /// Returns whether a failure of another version has parked this key of our partition.
-    fn is_parked_by_other_version(&self, job: &KeyRecord) -> bool {
-        let version = job.failure.as_ref().and_then(|trouble| trouble.version.as_ref());
-        job.partition == self.partition.number
+    fn is_parked_by_other_version(&self, record: &KeyRecord) -> bool {
+        let version = record.failure.as_ref().and_then(|failure| failure.version.as_ref());
+        record.partition == self.partition.number
             && version.is_some_and(|version| *version != self.rollout.build.version)
     }
 }

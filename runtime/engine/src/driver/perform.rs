@@ -91,16 +91,16 @@ impl Driver {
         let recommitted_total = self.sequencer.stats().recommitted;
         let recommitted = recommitted_total
             - std::mem::replace(&mut self.rollback_tracker.logged, recommitted_total);
-        for waiting in self.rollback_tracker.waiting_checks.drain(..) {
+        for check in self.rollback_tracker.waiting_checks.drain(..) {
             // The receiver is gone if its outbox cursor was abandoned.
-            let _ = waiting.send(());
+            let _ = check.send(());
         }
-        let lost = std::mem::take(&mut self.rollback_tracker.lost_commits);
+        let lost_commits = std::mem::take(&mut self.rollback_tracker.lost_commits);
         if recommitted > 0 {
-            for shard in lost.keys() {
+            for shard in lost_commits.keys() {
                 self.repeat_outbox_mark(*shard);
             }
-            let shards: Vec<LostCommits> = lost
+            let shards: Vec<LostCommits> = lost_commits
                 .into_iter()
                 .map(|(shard, (first, last))| LostCommits { shard, first, last })
                 .collect();

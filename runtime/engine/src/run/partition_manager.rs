@@ -159,14 +159,14 @@ impl<'a> PartitionManager<'a> {
     /// Returns whether all partitions rest and no event is on its way between them. The function checks the partitions
     /// one after the other. If no event was added to a queue meanwhile, each partition has rested until the last check.
     fn all_idle(&self, all: &BTreeSet<Partition>) -> bool {
-        let feeds = &self.factory.notifiers;
-        let (before, was_empty) = feeds.writes();
+        let notifiers = &self.factory.notifiers;
+        let (before, was_empty) = notifiers.writes();
         let is_idle = |partition: &Partition| {
             self.owned.get(partition).is_some_and(|owned| owned.is_driven)
                 && self.status.partition(partition).is_idle()
         };
         let all_idle = all.iter().all(is_idle);
-        let (after, is_empty) = feeds.writes();
+        let (after, is_empty) = notifiers.writes();
         all_idle && was_empty && is_empty && before == after
     }
 
@@ -179,13 +179,13 @@ impl<'a> PartitionManager<'a> {
             Some(broker) if loaded.config.streams.values().any(uses_broker) => {
                 watch_broker_health(broker, lease)
             }
-            _ => watch::Sender::new(BrokerHealth::Reached).subscribe(),
+            _ => watch::Sender::new(BrokerHealth::Up).subscribe(),
         }
     }
 
     fn set_broker_health(&self, health: BrokerHealth) {
         self.heartbeat.set_broker_health(health);
-        if health == BrokerHealth::Lost {
+        if health == BrokerHealth::Down {
             tracing::warn!(
                 "broker unreachable for longer than the lease: instances that reach the broker take over the \
                  partitions of this instance"
@@ -270,7 +270,7 @@ impl<'a> PartitionManager<'a> {
         let Partition { stream, number } = partition;
         let lease = Duration::from_millis(self.factory.loaded.config.runtime.lease.0);
         let timeout =
-            member.valid_for.map_or(lease, |lasts| lease.max(lasts)) + HOLDER_GRACE_PERIOD;
+            member.valid_for.map_or(lease, |valid_for| lease.max(valid_for)) + HOLDER_GRACE_PERIOD;
         // If two instances need all partitions, only the instance with the higher id gives up.
         let gives_up = !alone || holder < self.heartbeat.id();
         if gives_up && self.started.elapsed() > timeout {
@@ -322,7 +322,7 @@ impl<'a> PartitionManager<'a> {
                 // Another instance owns the partition, or is about to.
                 _ = phases.changed_from(OwnershipPhase::Owned) => Ok(None),
             };
-            (partition, config.map(|parts| parts.map(Box::new)))
+            (partition, config.map(|started| started.map(Box::new)))
         }));
     }
 

@@ -48,10 +48,10 @@ impl HeldTotals {
             let mut filter = KeyFilter { limit: KEY_PAGE_LIMIT, ..KeyFilter::default() };
             loop {
                 let page = store.keys(&stream, &filter).await?;
-                for job in page.rows.into_iter().filter_map(|row| row.record.ok()) {
-                    held.events += job.spilled.count;
+                for record in page.rows.into_iter().filter_map(|row| row.record.ok()) {
+                    held.events += record.spilled.count;
                     if let Some(status_index) =
-                        BLOCKED_STATUSES.iter().position(|(status, ..)| *status == job.status)
+                        BLOCKED_STATUSES.iter().position(|(status, ..)| *status == record.status)
                     {
                         *held.keys.entry((status_index, Arc::clone(&stream))).or_default() += 1;
                     }

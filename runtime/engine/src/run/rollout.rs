@@ -215,9 +215,9 @@ impl<'a> RolloutController<'a> {
             let path = refused.path.display().to_string();
             tracing::error!(path = %escape_invisible(&path), reason = %escape_invisible(&refused.reason), "file ignored: not a handler");
         }
-        for offered in removed {
+        for file in removed {
             tracing::warn!(
-                handler = &*offered.build.version,
+                handler = &*file.build.version,
                 "last file of a handler removed; the running version continues, but a start would find no file"
             );
         }
@@ -326,7 +326,7 @@ impl<'a> RolloutController<'a> {
             state.newest_number =
                 state.newest_number.max(rollout.as_ref().map_or(0, |rollout| rollout.number));
             // A temporary fault of this machine at the start is no reason to return to a lower version.
-            let may_come = || {
+            let may_become_usable = || {
                 let version = rollout.as_ref().map(|rollout| &rollout.build.version);
                 version.is_some_and(|version| {
                     handlers.with_catalog(|catalog| catalog.may_become_usable(version))
@@ -336,7 +336,7 @@ impl<'a> RolloutController<'a> {
                 current: rollout.as_deref(),
                 own_build: own_offer,
                 other_builds: &other_offers,
-                may_roll_back: state.revertible == rollout && !may_come(),
+                may_roll_back: state.revertible == rollout && !may_become_usable(),
                 newest_number: state.newest_number,
             };
             if state.newest_number + 1 >= Rollout::NUMBER_END && self.decision_throttle.allow() {
@@ -384,7 +384,7 @@ impl<'a> RolloutController<'a> {
         rollout: &Arc<Rollout>,
         is_elsewhere: bool,
     ) {
-        let chosen: ActivationResult = match self.handlers.compiled(&rollout.build) {
+        let activation: ActivationResult = match self.handlers.compiled(&rollout.build) {
             Some(handler) => Ok(Arc::new(ActiveVersion { handler, rollout: Arc::clone(rollout) })),
             None => Err(VersionUnavailable {
                 reason: self.missing_reason(name, rollout),
@@ -392,13 +392,14 @@ impl<'a> RolloutController<'a> {
                 is_available_elsewhere: is_elsewhere,
             }),
         };
-        let missing = chosen.as_ref().err().map(|missing| missing.reason.clone());
-        if !self.handlers.activate(stream, chosen) {
+        let missing_reason =
+            activation.as_ref().err().map(|unavailable| unavailable.reason.clone());
+        if !self.handlers.activate(stream, activation) {
             return;
         }
         let version = &*rollout.build.version;
         let generation = rollout.number;
-        match missing {
+        match missing_reason {
             None => tracing::info!(
                 stream = &**stream,
                 version,
@@ -461,7 +462,7 @@ async fn load_finished(
     loading: &mut Option<(HandlerFile, FileStamp, PendingLoad)>,
 ) -> Option<Result<Arc<Handler>, LoadError>> {
     match loading {
-        Some((.., done)) => done.await.ok(),
+        Some((.., pending)) => pending.await.ok(),
         None => std::future::pending().await,
     }
 }

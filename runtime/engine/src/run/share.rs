@@ -12,12 +12,12 @@ use ordain_store::{InstanceId, MembershipTable, Partition};
 
 /// Returns all partitions of the configured streams.
 pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
-    let of = |(name, stream): (&ResourceName, &StreamConfig)| {
+    let partitions_of = |(name, stream): (&ResourceName, &StreamConfig)| {
         let name = name.shared();
         let partitions = stream.source.partitions();
         (0..partitions).map(move |number| Partition { stream: Arc::clone(&name), number })
     };
-    loaded.config.streams.iter().flat_map(of).collect()
+    loaded.config.streams.iter().flat_map(partitions_of).collect()
 }
 
 /// Returns the partitions that an instance must own, according to the table. The other instances compute their shares
@@ -29,9 +29,9 @@ pub(super) fn share(
 ) -> BTreeSet<Partition> {
     let members =
         table.members.iter().map(|(id, member)| (*id, InstanceInfo::decode(&member.info)));
-    let (alone, members): (Vec<_>, Vec<_>) = members.partition(|(_, about)| about.alone);
+    let (alone, members): (Vec<_>, Vec<_>) = members.partition(|(_, info)| info.alone);
     let members: Vec<(InstanceId, InstanceInfo)> =
-        members.into_iter().filter(|(_, about)| !about.leaving).collect();
+        members.into_iter().filter(|(_, info)| !info.leaving).collect();
     // An instance that runs alone keeps its partitions to its end.
     let is_kept = |partition: &Partition| {
         table.holder(partition).is_some_and(|holder| alone.iter().any(|(id, _)| *id == holder))
@@ -51,11 +51,11 @@ pub(super) fn share(
 fn candidates(members: &[(InstanceId, InstanceInfo)]) -> Vec<OwnerCandidate<'_>> {
     let streams_with_broker: BTreeSet<&str> = members
         .iter()
-        .filter(|(_, about)| about.broker == BrokerHealth::Reached)
-        .flat_map(|(_, about)| about.streams.keys().map(String::as_str))
+        .filter(|(_, info)| info.broker == BrokerHealth::Up)
+        .flat_map(|(_, info)| info.streams.keys().map(String::as_str))
         .collect();
-    let is_cut_off = |about: &InstanceInfo, stream: &str| {
-        about.broker == BrokerHealth::Lost && streams_with_broker.contains(stream)
+    let is_cut_off = |info: &InstanceInfo, stream: &str| {
+        info.broker == BrokerHealth::Down && streams_with_broker.contains(stream)
     };
     let mut candidates = Vec::new();
     for (id, info) in members {
@@ -89,13 +89,13 @@ mod tests {
 
     #[test]
     fn instance_without_the_broker_owns_nothing_that_others_can_own() {
-        let here = BrokerHealth::Reached;
-        let lost = BrokerHealth::Lost;
+        let here = BrokerHealth::Up;
+        let lost = BrokerHealth::Down;
         let found = streams_of(&[about(&["a", "b"], lost), about(&["a"], here)]);
         assert_eq!(found, [vec!["b"], vec!["a"]], "no other instance runs b");
         let found = streams_of(&[about(&["a"], lost), about(&["a"], lost), about(&["f"], here)]);
         assert_eq!(found, [["a"], ["a"], ["f"]], "no instance with a reaches the broker");
-        let found = streams_of(&[about(&["a"], BrokerHealth::Doubted), about(&["a"], here)]);
+        let found = streams_of(&[about(&["a"], BrokerHealth::Suspect), about(&["a"], here)]);
         assert_eq!(found, [["a"], ["a"]]);
     }
 }

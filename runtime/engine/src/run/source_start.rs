@@ -60,7 +60,7 @@ impl PartitionFactory<'_> {
             | SourceConfig::Http(HttpSourceConfig { queue, .. }) => {
                 let options = self.queue_options(&handle.partition, handle.claim, *queue, metrics);
                 let source = source::read_queue(QueueOptions {
-                    is_fed_from_here: matches!(stream.source, SourceConfig::Stream(_)),
+                    is_fed_locally: matches!(stream.source, SourceConfig::Stream(_)),
                     backlog_gauge: Some(Arc::clone(&metrics.lag)),
                     handle: Some(Arc::clone(handle)),
                     ..options
@@ -88,7 +88,7 @@ impl PartitionFactory<'_> {
             claim,
             notifier: self.notifiers.of(partition),
             limit,
-            is_fed_from_here: false,
+            is_fed_locally: false,
             has_other_writers: matches!(self.loaded.config.store, StoreConfig::Redis(_)),
             backlog_gauge: None,
             counts_delivered: false,
@@ -252,10 +252,10 @@ impl PartitionFactory<'_> {
                 handle.claimed_commits.to_vec(),
             );
             let value = beginning.encode().into();
-            let beginning = Mark { name: mark_name.clone(), value };
+            let mark = Mark { name: mark_name.clone(), value };
             let put = async || {
-                let breaks = self.store.disconnects();
-                self.store.put_checkpoint(&handle.partition, handle.claim, breaks, &beginning).await
+                let disconnects = self.store.disconnects();
+                self.store.put_checkpoint(&handle.partition, handle.claim, disconnects, &mark).await
             };
             // If another owner has claimed the partition, the checkpoint is not needed.
             while !put().await? && !handle.ownership.is_lost() {

@@ -92,13 +92,13 @@ impl PendingRuns {
                 continue;
             };
             let queue_ids: Vec<RunQueueId> = run.queue_ids().collect();
-            if queue_ids.iter().any(|line| self.queues[line].front() != Some(&number)) {
+            if queue_ids.iter().any(|queue_id| self.queues[queue_id].front() != Some(&number)) {
                 continue;
             }
             for queue_id in queue_ids {
-                let others = self.queues.get_mut(&queue_id).map(|line| {
-                    line.pop_front();
-                    line.front().copied()
+                let others = self.queues.get_mut(&queue_id).map(|queue| {
+                    queue.pop_front();
+                    queue.front().copied()
                 });
                 match others.flatten() {
                     Some(next) => self.candidates.push(next),

@@ -62,8 +62,8 @@ impl PartitionHandle {
     /// is given up.
     pub(super) async fn has_all_commits(&self) -> bool {
         let (answer, answered) = oneshot::channel();
-        let asked = self.completions.send(Completion::StoreCheck(answer)).await;
-        asked.is_ok() && answered.await.is_ok()
+        let sent = self.completions.send(Completion::StoreCheck(answer)).await;
+        sent.is_ok() && answered.await.is_ok()
     }
 
     /// Makes the driver check that the store has all commits of the partition, because the store may have gone back
@@ -283,14 +283,14 @@ impl OutboxPublisher {
             }
             self.sinks.number_announced().await?;
         }
-        let mut committed = committed.drain(..).peekable();
-        while let Some(current) = committed.next() {
+        let mut batches = committed.drain(..).peekable();
+        while let Some(current) = batches.next() {
             for content in current.contents() {
                 self.sinks.put(&current.handle, current.batch.number, content)?;
             }
             let CommittedBatch { handle, batch, .. } = current;
             handle.watermarks[batch.shard as usize].record_commit(batch.number);
-            let is_same_shard = committed.peek().is_some_and(|next| {
+            let is_same_shard = batches.peek().is_some_and(|next| {
                 Arc::ptr_eq(&next.handle, &handle) && next.batch.shard == batch.shard
             });
             if !is_same_shard || self.sinks.buffered_bytes() >= WRITE_BYTES {
@@ -339,16 +339,16 @@ impl OutboxPublisher {
     /// Marks only the last of the other runs of each shard, and all shards concurrently, because each mark may need a
     /// round trip to a server.
     async fn mark_runs(&self, finished: &[PublishRun]) {
-        let mut last = BTreeMap::new();
+        let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {
             if run.marks.is_empty() {
                 let Partition { stream, number } = &run.handle.partition;
-                last.insert((stream, number, run.shard), run);
+                last_runs.insert((stream, number, run.shard), run);
             } else {
                 self.mark_run(run).await;
             }
         }
-        join_all(last.into_values().map(|run| self.mark_run(run))).await;
+        join_all(last_runs.into_values().map(|run| self.mark_run(run))).await;
     }
 
     async fn mark_run(&self, run: &PublishRun) {

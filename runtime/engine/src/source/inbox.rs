@@ -52,8 +52,8 @@ impl Inbox {
         offer_limit: usize,
         producer: impl Fn() -> ExchangeProducer,
     ) -> Self {
-        let (offer, offered) = mpsc::channel(OFFER_LIMIT);
-        let is_away = Arc::<AtomicBool>::default();
+        let (offer, offered_events) = mpsc::channel(OFFER_LIMIT);
+        let is_broker_unavailable = Arc::<AtomicBool>::default();
         let relay = |queue, offer_limit| {
             let relay = IngressRelay {
                 queue,
@@ -61,14 +61,14 @@ impl Inbox {
                 offer: offer.clone(),
                 offer_limit,
                 offers_left: offer_limit,
-                is_broker_unavailable: Arc::clone(&is_away),
+                is_broker_unavailable: Arc::clone(&is_broker_unavailable),
                 throttle: LogThrottle::new(WARN_INTERVAL),
             };
             tokio::spawn(relay.run())
         };
         let relays = unrouted.map(|queue| relay(queue, 0)).into_iter();
         let relays = relays.chain([relay(routed, offer_limit)]).collect();
-        Self { offered_events: offered, is_broker_unavailable: is_away, relays }
+        Self { offered_events, is_broker_unavailable, relays }
     }
 
     /// Returns the next event that the broker does not accept now. The broker delivers the same event later.
@@ -124,10 +124,10 @@ impl IngressRelay {
         }
     }
 
-    fn set_broker_unavailable(&self, away: bool) {
+    fn set_broker_unavailable(&self, is_unavailable: bool) {
         // No driver waits for the events of the queue without a known partition.
         if self.offer_limit > 0 {
-            self.is_broker_unavailable.store(away, Ordering::Relaxed);
+            self.is_broker_unavailable.store(is_unavailable, Ordering::Relaxed);
         }
     }
 
@@ -152,9 +152,9 @@ impl IngressRelay {
                     }
                     () = sleep_until(retry_at), if unconfirmed.has_refused() => true,
                 };
-                let (places, events) = unconfirmed.to_publish(retries);
+                let (indexes, events) = unconfirmed.to_publish(retries);
                 let (accepted, error) = self.producer.try_publish(&events).await;
-                let through = unconfirmed.confirm(&places, &accepted);
+                let through = unconfirmed.confirm(&indexes, &accepted);
                 if unconfirmed.is_empty() {
                     self.offers_left = self.offer_limit;
                 }
@@ -187,7 +187,7 @@ impl IngressRelay {
                 }
             }
         };
-        let is_over = tokio::select! {
+        let is_stopped = tokio::select! {
             () = publish_all => false,
             () = self.offer.closed() => true,
         };
@@ -196,7 +196,7 @@ impl IngressRelay {
             // The reader removes the published events. A panic is already logged.
             let _ = ended.await;
         }
-        if failed.is_none() && !is_over {
+        if failed.is_none() && !is_stopped {
             failed = failure.await.ok().map(|error| error.to_string());
         }
         (unconfirmed.through(), failed)

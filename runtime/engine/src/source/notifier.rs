@@ -81,8 +81,8 @@ impl QueueNotifier {
     /// Puts back the entries of a shard that a reader expected and did not read, in front of newer entries, so that the
     /// next reader expects them.
     pub(super) fn put_back(&self, shard: u32, unread: impl Iterator<Item = (QueueRun, u64)>) {
-        let mut fresh = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let runs = fresh.entry(shard).or_default();
+        let mut new_runs = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = new_runs.entry(shard).or_default();
         let newer = std::mem::take(runs);
         runs.extend(unread.chain(newer));
         let excess = runs.len().saturating_sub(RUNS_LIMIT);
@@ -119,20 +119,20 @@ mod tests {
 
     #[test]
     fn unread_entries_are_in_front_of_newer_ones() {
-        let feed = QueueNotifier::default();
-        feed.record_write(3, Some(run(8, 9)));
-        feed.put_back(3, [(run(2, 5), 10), (run(6, 7), 20)].into_iter());
-        let fresh = feed.take_new_runs().remove(&3).expect("the shard");
+        let notifier = QueueNotifier::default();
+        notifier.record_write(3, Some(run(8, 9)));
+        notifier.put_back(3, [(run(2, 5), 10), (run(6, 7), 20)].into_iter());
+        let fresh = notifier.take_new_runs().remove(&3).expect("the shard");
         let runs: Vec<QueueRun> = fresh.into_iter().map(|(run, _)| run).collect();
         assert_eq!(runs, [run(2, 5), run(6, 7), run(8, 9)]);
     }
 
     #[test]
     fn oldest_entries_are_dropped_beyond_the_limit() {
-        let feed = QueueNotifier::default();
-        feed.record_write(0, Some(run(9_999, 9_999)));
-        feed.put_back(0, (0..RUNS_LIMIT as u64).map(|number| (run(number, number), 0)));
-        let fresh = feed.take_new_runs().remove(&0).expect("the shard");
+        let notifier = QueueNotifier::default();
+        notifier.record_write(0, Some(run(9_999, 9_999)));
+        notifier.put_back(0, (0..RUNS_LIMIT as u64).map(|number| (run(number, number), 0)));
+        let fresh = notifier.take_new_runs().remove(&0).expect("the shard");
         assert_eq!(fresh.len(), RUNS_LIMIT);
         assert_eq!(fresh.front().map(|(run, _)| run.first), Some(1));
         assert_eq!(fresh.back().map(|(run, _)| run.first), Some(9_999));

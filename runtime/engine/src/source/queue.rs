@@ -65,7 +65,7 @@ pub struct QueueOptions {
     /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
     /// True if only streams of this store and numbering producers write to the queue, each in order.
-    pub is_fed_from_here: bool,
+    pub is_fed_locally: bool,
     /// True if other processes may write to the queue.
     pub has_other_writers: bool,
     /// The gauge of waiting events; `None` if the reader does not report them.
@@ -83,9 +83,9 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = watch::channel(AckProgress::default());
-    let is_fed_from_here = options.is_fed_from_here;
+    let is_fed_locally = options.is_fed_locally;
     let reader = QueueReader::new(options, acknowledged);
-    let ended = tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         if let Err(error) = reader.run(deliver).await {
             // The receiver is gone when the process ends; the failure does not matter then.
             let _ = fail.send(io::Error::other(error));
@@ -95,8 +95,8 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
         deliveries,
         failure,
         acknowledge: Some(acknowledge),
-        task: Some(ended),
-        is_fed_locally: is_fed_from_here,
+        task: Some(task),
+        is_fed_locally,
     }
 }
 
@@ -301,7 +301,7 @@ impl QueueReader {
         });
         let pages = join_all(reads).await;
         let mut unavailable_reason = None;
-        let of_shards = self.cursors.len() as u32;
+        let shard_count = self.cursors.len() as u32;
         for (shard, page) in shards.into_iter().zip(pages) {
             let page = match page {
                 Ok(page) => page,
@@ -321,16 +321,16 @@ impl QueueReader {
                 cursor.record_end(page.first);
                 self.unread_shards.remove(&shard);
             }
-            for (place, queued) in page.entries {
-                if !cursor.accept(place) {
+            for (position, queued) in page.entries {
+                if !cursor.accept(position) {
                     // If the entry is already acknowledged, the reader must remove it once more.
                     self.removable_count += 1;
                     is_known = true;
                     continue;
                 }
-                self.unacknowledged.push_back((shard, place));
+                self.unacknowledged.push_back((shard, position));
                 let delivered = queued.map_err(|(bytes, reason)| {
-                    letter(&self.options.partition, of_shards, shard, place, bytes, &reason)
+                    letter(&self.options.partition, shard_count, shard, position, bytes, &reason)
                 });
                 batch.items.push((delivered, FilePosition::default()));
             }
@@ -388,11 +388,15 @@ impl QueueReader {
 
     /// Delivers a batch, and processes acknowledgements while it waits for room. Returns false if the receiver is
     /// closed.
-    async fn deliver(&mut self, to: &mpsc::Sender<DeliveryBatch>, batch: DeliveryBatch) -> bool {
+    async fn deliver(
+        &mut self,
+        sender: &mpsc::Sender<DeliveryBatch>,
+        batch: DeliveryBatch,
+    ) -> bool {
         let notifier = Arc::clone(&self.options.notifier);
         loop {
             tokio::select! {
-                permit = to.reserve() => {
+                permit = sender.reserve() => {
                     let Ok(permit) = permit else { return false };
                     permit.send(batch);
                     self.acknowledge();
@@ -413,14 +417,14 @@ impl QueueReader {
     fn acknowledge(&mut self) {
         let AckProgress { through, .. } = *self.acknowledged.borrow_and_update();
         while self.through < through
-            && let Some((shard, place)) = self.unacknowledged.pop_front()
+            && let Some((shard, position)) = self.unacknowledged.pop_front()
         {
             if self.removable_count == 0 {
                 self.removable_since = Instant::now();
             }
             self.through += 1;
             self.removable_count += 1;
-            self.cursors[shard as usize].finish(place);
+            self.cursors[shard as usize].finish(position);
         }
     }
 
@@ -487,12 +491,12 @@ fn letter(
     partition: &Partition,
     shards: u32,
     shard: u32,
-    place: QueuePosition,
+    position: QueuePosition,
     bytes: Bytes,
     reason: &str,
 ) -> Box<DeadLetter> {
     let Partition { stream, number: of } = partition;
-    let QueuePosition { number, history } = place;
+    let QueuePosition { number, history } = position;
     let tag = digest(format!("{stream} {of} {shard} {number} {history}").as_bytes());
     let shards = u64::from(shards);
     // The tag is never 0, because 0 stands for no tag.

@@ -80,7 +80,7 @@ impl UnconfirmedEvents {
     pub(super) fn to_publish(&self, retry: bool) -> (Vec<usize>, Vec<SequencedEvent>) {
         let mut refused = HashSet::new();
         let pending = self.events.iter().enumerate();
-        let pending = pending.filter_map(|(place, event)| Some((place, event.as_ref()?)));
+        let pending = pending.filter_map(|(index, event)| Some((index, event.as_ref()?)));
         let to_publish = pending.filter(|(_, pending)| {
             retry || {
                 if pending.is_refused {
@@ -90,15 +90,15 @@ impl UnconfirmedEvents {
             }
         });
         to_publish
-            .map(|(place, pending)| (place, (Arc::clone(&pending.event), pending.event.sequence())))
+            .map(|(index, pending)| (index, (Arc::clone(&pending.event), pending.event.sequence())))
             .unzip()
     }
 
     /// Records which of the published events the broker accepted. Returns the number of events, from the first, that
     /// are confirmed now.
-    pub(super) fn confirm(&mut self, places: &[usize], accepted: &[bool]) -> u64 {
-        for (place, accepted) in places.iter().zip(accepted) {
-            let slot = &mut self.events[*place];
+    pub(super) fn confirm(&mut self, indexes: &[usize], accepted: &[bool]) -> u64 {
+        for (index, accepted) in indexes.iter().zip(accepted) {
+            let slot = &mut self.events[*index];
             if *accepted {
                 if let Some(pending) = slot.take() {
                     self.count -= 1;

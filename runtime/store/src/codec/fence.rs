@@ -61,19 +61,20 @@ impl FenceVerdict {
 impl FenceRecord {
     /// Decides whether a commit under a claim may be applied.
     pub fn evaluate(&self, claim: Claim, number: u64) -> FenceVerdict {
-        let rewound = |found| FenceVerdict::Answer(CommitReply::RolledBack { found, last: None });
+        let rolled_back =
+            |found| FenceVerdict::Answer(CommitReply::RolledBack { found, last: None });
         let ours = claim.epoch;
         let theirs = self.claim.epoch;
         if theirs > ours {
             return FenceVerdict::Answer(CommitReply::Fenced);
         }
         if theirs < ours {
-            return rewound(format!(
+            return rolled_back(format!(
                 "the claim has epoch {theirs}, but the commit has epoch {ours}"
             ));
         }
         if self.claim.random != claim.random {
-            return rewound(format!("another claim has epoch {ours}"));
+            return rolled_back(format!("another claim has epoch {ours}"));
         }
         if number == self.number && number > 0 {
             return FenceVerdict::Answer(CommitReply::Applied(self.applied.clone()));

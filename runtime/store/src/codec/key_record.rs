@@ -157,9 +157,9 @@ impl<'a> KeyRecordView<'a> {
             park_count: self.park_count,
             spilled: self.spilled,
             rollout: self.version.map(|(version, digest)| {
-                let generation = self.rollout_number;
+                let number = self.rollout_number;
                 let build = Build { version: version.into(), digest: FileDigest(digest) };
-                Arc::new(Rollout { number: generation, build })
+                Arc::new(Rollout { number, build })
             }),
             failure: self.failure.map(|(cause, error, version)| {
                 let error = error.to_owned();
@@ -178,46 +178,48 @@ impl<'a> KeyRecordView<'a> {
 }
 
 /// Appends the key record, with `now` instead of zero times.
-pub fn encode_key_record(job: &KeyRecord, now: u64, out: &mut Vec<u8>) {
+pub fn encode_key_record(record: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let mut fixed = [0; VARINTS_AT];
     fixed[0] = KEY_RECORD_FORMAT;
-    fixed[1] = job.status as u8;
-    fixed[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&job.partition.to_le_bytes());
-    fixed[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&job.takeovers.to_le_bytes());
-    fixed[NEXT_AT..INCARNATION_AT].copy_from_slice(&job.next.to_le_bytes());
-    fixed[INCARNATION_AT..FAILURE_TIME_AT].copy_from_slice(&or_now(job.incarnation).to_le_bytes());
-    let since = job.failure.as_ref().map_or(0, |trouble| or_now(trouble.since));
+    fixed[1] = record.status as u8;
+    fixed[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&record.partition.to_le_bytes());
+    fixed[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&record.takeovers.to_le_bytes());
+    fixed[NEXT_AT..INCARNATION_AT].copy_from_slice(&record.next.to_le_bytes());
+    fixed[INCARNATION_AT..FAILURE_TIME_AT]
+        .copy_from_slice(&or_now(record.incarnation).to_le_bytes());
+    let since = record.failure.as_ref().map_or(0, |failure| or_now(failure.since));
     fixed[FAILURE_TIME_AT..ROLLOUT_AT].copy_from_slice(&since.to_le_bytes());
-    fixed[ROLLOUT_AT..NEW_TIME_AT].copy_from_slice(&job.rollout_number().to_le_bytes());
-    let new_times = if job.lacks_times() { now } else { 0 };
+    fixed[ROLLOUT_AT..NEW_TIME_AT].copy_from_slice(&record.rollout_number().to_le_bytes());
+    let new_times = if record.lacks_times() { now } else { 0 };
     fixed[NEW_TIME_AT..].copy_from_slice(&new_times.to_le_bytes());
     out.extend_from_slice(&fixed);
-    for number in [job.attempts, job.rounds, job.park_count] {
+    for number in [record.attempts, record.rounds, record.park_count] {
         put_varint(u64::from(number), out);
     }
-    for number in [job.spilled.count, job.spilled.first, job.spilled.last, job.ids_from] {
+    for number in [record.spilled.count, record.spilled.first, record.spilled.last, record.ids_from]
+    {
         put_varint(number, out);
     }
-    encode_id_times(&job.id_times, out);
-    if let Some(decided) = job.rollout.as_ref().filter(|decided| decided.number > 0) {
-        put_bytes(decided.build.version.as_bytes(), out);
-        out.extend_from_slice(&decided.build.digest.0);
+    encode_id_times(&record.id_times, out);
+    if let Some(rollout) = record.rollout.as_ref().filter(|decided| decided.number > 0) {
+        put_bytes(rollout.build.version.as_bytes(), out);
+        out.extend_from_slice(&rollout.build.digest.0);
     }
-    match &job.failure {
+    match &record.failure {
         None => out.push(0),
-        Some(trouble) => {
-            out.push(cause_number(trouble.cause));
-            put_bytes(trouble.error.as_bytes(), out);
-            put_option(trouble.version.as_deref(), out);
+        Some(failure) => {
+            out.push(cause_number(failure.cause));
+            put_bytes(failure.error.as_bytes(), out);
+            put_option(failure.version.as_deref(), out);
         }
     }
-    put_varint(job.digests.iter().len() as u64, out);
-    for digest in job.digests.iter() {
+    put_varint(record.digests.iter().len() as u64, out);
+    for digest in record.digests.iter() {
         out.extend_from_slice(&digest.to_le_bytes());
     }
-    encode_gaps(&job.gaps, out);
-    for &(first, last) in job.skipped.ranges() {
+    encode_gaps(&record.gaps, out);
+    for &(first, last) in record.skipped.ranges() {
         put_varint(first, out);
         put_varint(last.saturating_sub(first), out);
     }

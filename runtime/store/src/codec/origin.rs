@@ -41,13 +41,13 @@ impl Default for OriginRecord {
 
 impl OriginRecord {
     /// Records that an owner with this epoch has assigned the messages at an outbox position.
-    pub fn record_assigned(&mut self, epoch: u64, place: OutboxPosition) {
+    pub fn record_assigned(&mut self, epoch: u64, position: OutboxPosition) {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.last = OutboxPosition::default();
         }
-        self.last = self.last.max(place);
-        self.highest = self.highest.max(place);
+        self.last = self.last.max(position);
+        self.highest = self.highest.max(position);
     }
 
     /// Returns the record.
@@ -87,18 +87,18 @@ impl OriginRecord {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignedChunk {
     /// The outbox position.
-    pub place: OutboxPosition,
+    pub position: OutboxPosition,
     /// Digests of the ids, and the numbers; a number is 0 if the message has none.
     pub messages: Vec<(u64, u64)>,
 }
 
 /// Encodes a block: the new messages of one call.
-pub fn encode_assigned(parts: &[AssignedChunk]) -> Vec<u8> {
+pub fn encode_assigned(chunks: &[AssignedChunk]) -> Vec<u8> {
     let mut out = Vec::new();
-    for part in parts {
-        put_position(part.place, &mut out);
-        out.extend_from_slice(&(part.messages.len() as u32).to_le_bytes());
-        for (id, sequence) in &part.messages {
+    for chunk in chunks {
+        put_position(chunk.position, &mut out);
+        out.extend_from_slice(&(chunk.messages.len() as u32).to_le_bytes());
+        for (id, sequence) in &chunk.messages {
             out.extend_from_slice(&id.to_le_bytes());
             out.extend_from_slice(&sequence.to_le_bytes());
         }
@@ -109,23 +109,23 @@ pub fn encode_assigned(parts: &[AssignedChunk]) -> Vec<u8> {
 /// Decodes a block.
 pub fn decode_assigned(bytes: &[u8]) -> Result<Vec<AssignedChunk>, RecordDecodeError> {
     let mut reader = RecordReader::without_format("block of an origin", bytes);
-    let mut parts = Vec::new();
+    let mut chunks = Vec::new();
     while !reader.is_empty() {
-        let place = read_position(&mut reader)?;
+        let position = read_position(&mut reader)?;
         let count = reader.u32("number of messages")? as usize;
         let messages = reader.take(count.saturating_mul(16), "messages")?;
         let (numbers, _) = messages.as_chunks::<8>();
         let numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
         let messages = numbers.clone().step_by(2).zip(numbers.skip(1).step_by(2)).collect();
-        parts.push(AssignedChunk { place, messages });
+        chunks.push(AssignedChunk { position, messages });
     }
-    Ok(parts)
+    Ok(chunks)
 }
 
 /// Appends an outbox position.
-fn put_position(place: OutboxPosition, out: &mut Vec<u8>) {
-    out.extend_from_slice(&place.commit.to_le_bytes());
-    out.extend_from_slice(&place.chunk.to_le_bytes());
+fn put_position(position: OutboxPosition, out: &mut Vec<u8>) {
+    out.extend_from_slice(&position.commit.to_le_bytes());
+    out.extend_from_slice(&position.chunk.to_le_bytes());
 }
 
 fn read_position(reader: &mut RecordReader<'_>) -> Result<OutboxPosition, RecordDecodeError> {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lapin::{BasicProperties, ExchangeKind};
 use lapin::message::Delivery;
 use lapin::types::{FieldTable, ShortString};
+use lapin::{BasicProperties, ExchangeKind};
 use ordain_tests::amqp::{from_line, header};
 use ordain_tests::log::line;
 use ordain_tests::rig::Rig;

@@ -8,9 +8,9 @@ use crate::key_record::{AppliedCommit, KeyWrite, WriteCondition, WriteRefusal};
 use crate::settings::OrderingMode;
 
 impl Sequencer {
-    pub(super) fn apply_reply(&mut self, flight: InFlightBatch, applied: AppliedCommit) {
+    pub(super) fn apply_reply(&mut self, in_flight: InFlightBatch, applied: AppliedCommit) {
         self.settled_times.clear();
-        let InFlightBatch { batch, lanes, letters, bytes, .. } = flight;
+        let InFlightBatch { batch, lanes, letters, bytes, .. } = in_flight;
         self.shards[batch.shard as usize].store_clock_offset = applied.time.wrapping_sub(self.now);
         self.retain_commit(&batch, &applied);
         self.stats.commits += 1;

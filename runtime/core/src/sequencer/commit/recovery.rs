@@ -133,9 +133,9 @@ impl Sequencer {
             return;
         }
         let bytes = batch_memory(batch);
-        let kept = &mut self.shards[batch.shard as usize].history;
-        kept.bytes += bytes;
-        kept.commits.push_back(KeptCommit {
+        let history = &mut self.shards[batch.shard as usize].history;
+        history.bytes += bytes;
+        history.commits.push_back(KeptCommit {
             batch: Arc::clone(batch),
             applied: applied.clone(),
             bytes,
@@ -195,8 +195,8 @@ impl Sequencer {
         }
         let missing = state.history.commits.iter().filter(|commit| commit.batch.number >= first);
         state.sending = missing.map(|commit| Arc::new(commit.as_applied())).collect();
-        if let Some(flight) = &state.in_flight {
-            state.sending.push_back(Arc::new(void_batch(&flight.batch)));
+        if let Some(in_flight) = &state.in_flight {
+            state.sending.push_back(Arc::new(void_batch(&in_flight.batch)));
         }
         state.tries = 0;
         state.rolled_back = true;
@@ -233,10 +233,10 @@ impl Sequencer {
         }
         for index in self.lanes.indices() {
             let lane = &self.lanes[index];
-            let ours = lane.shard == shard;
-            if ours && lane.durable() {
+            let is_in_shard = lane.shard == shard;
+            if is_in_shard && lane.durable() {
                 self.evict(index);
-            } else if ours {
+            } else if is_in_shard {
                 self.restart_lane(index);
             }
         }

@@ -64,11 +64,11 @@ impl Sequencer {
         let expire_in = ttl.filter(|_| quiet);
         lane.expires_at = expire_in.map_or(u64::MAX, |wait| self.now.saturating_add(wait));
         lane.record.gaps.set_waited(self.now);
-        let job = record_to_write(lane, more);
+        let record = record_to_write(lane, more);
         lane.absent = false;
-        let known = StoredRevision::of(&job);
-        if lane.cold.revision != known {
-            lane.cold.get_or_init().revision = known;
+        let revision = StoredRevision::of(&record);
+        if lane.cold.revision != revision {
+            lane.cold.get_or_init().revision = revision;
         }
         lane.must_write = false;
         lane.writing = true;
@@ -78,12 +78,12 @@ impl Sequencer {
             // The store writes a value for each of these.
             events: chunk.events + spill.len() + chunk.letters.len() + chunk.removed_letters.len(),
             bytes: chunk.bytes + spilled_bytes,
-            kept: chunk.bytes,
+            kept_bytes: chunk.bytes,
         };
         let write = KeyWrite {
             key: lane.key.clone(),
             condition: expect,
-            record: job,
+            record,
             state: chunk.state,
             messages: chunk.messages,
             letters: chunk.letters,
@@ -109,7 +109,7 @@ impl Sequencer {
 pub(super) struct WriteCost {
     pub(super) events: usize,
     pub(super) bytes: usize,
-    pub(super) kept: usize,
+    pub(super) kept_bytes: usize,
 }
 
 /// Advances the key record over the events of a chunk.
@@ -237,21 +237,21 @@ pub(super) fn spill_extent(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
 /// Returns the record to write. Leaves out the fields of the event at `done` while earlier results
 /// are still to be written.
 fn record_to_write(lane: &Lane, more: bool) -> KeyRecord {
-    let mut job = lane.record.clone();
+    let mut record = lane.record.clone();
     if more {
-        job.attempts = 0;
-        job.rounds = 0;
-        job.failure = None;
-        job.status = KeyStatus::Active;
-    } else if job.status == KeyStatus::Active {
+        record.attempts = 0;
+        record.rounds = 0;
+        record.failure = None;
+        record.status = KeyStatus::Active;
+    } else if record.status == KeyStatus::Active {
         if lane.cold.retry_at.is_some() {
-            job.status = KeyStatus::Retrying;
-        } else if lane.cold.gap.as_ref().is_some_and(|gap| gap.at == job.next) {
-            job.status = KeyStatus::Waiting;
+            record.status = KeyStatus::Retrying;
+        } else if lane.cold.gap.as_ref().is_some_and(|gap| gap.at == record.next) {
+            record.status = KeyStatus::Waiting;
         }
     }
-    if job.status != KeyStatus::Completed {
-        job.gaps.reopen_from(job.next);
+    if record.status != KeyStatus::Completed {
+        record.gaps.reopen_from(record.next);
     }
-    job
+    record
 }

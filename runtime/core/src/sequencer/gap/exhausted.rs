@@ -38,8 +38,9 @@ impl Sequencer {
             return;
         }
         if self.now < self.gaps_held_until {
-            let look = self.now.saturating_add(SOURCE_CHECK_INTERVAL_MS).min(self.gaps_held_until);
-            lane.cold.get_or_init().gap = Some(LaneGap { state: GapState::Clock(look), ..gap });
+            let check_at =
+                self.now.saturating_add(SOURCE_CHECK_INTERVAL_MS).min(self.gaps_held_until);
+            lane.cold.get_or_init().gap = Some(LaneGap { state: GapState::Clock(check_at), ..gap });
             return;
         }
         let first = gap.at;
@@ -48,13 +49,13 @@ impl Sequencer {
         let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
         // Only the sequences that all rounds requested count; later sequences get their own
         // rounds. If another owner made the rounds, only the first sequence is known.
-        let asked = if self.settings.gap.attempts > 0 {
-            let asked = lane.cold.requested.iter().find(|range| range.contains(&first));
-            asked.map_or(first, |range| *range.end())
+        let requested_end = if self.settings.gap.attempts > 0 {
+            let requested_range = lane.cold.requested.iter().find(|range| range.contains(&first));
+            requested_range.map_or(first, |range| *range.end())
         } else {
             u64::MAX
         };
-        let next = next.min(asked.saturating_add(1));
+        let next = next.min(requested_end.saturating_add(1));
         let error = describe_missing(&lane.record.gaps, first, next - 1, rounds);
         match self.settings.gap.on_exhausted {
             ExhaustedPolicy::Wait => {
@@ -82,7 +83,7 @@ impl Sequencer {
                 self.skip_unseen(index, last, &format!("{error}; skipped"));
                 let lane = &mut self.lanes[index];
                 lane.advance_front();
-                if last == asked && lane.front == at {
+                if last == requested_end && lane.front == at {
                     lane.cold.get_or_init().forget_gap();
                 }
                 self.update_gap(index);

@@ -90,9 +90,9 @@ impl Sequencer {
         let missing = self.missing_ranges(index);
         let lane = &mut self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return };
-        let certain = lane.misses(gap.at);
+        let is_missing = lane.misses(gap.at);
         let Some(gap) = lane.cold.gap_mut() else { return };
-        if !certain || missing.is_empty() {
+        if !is_missing || missing.is_empty() {
             // Either the sequence may be among the spilled events whose sequences memory does not
             // know, and the round follows when they are known. Or no later event is held any more,
             // and the gap is gone.
@@ -101,23 +101,17 @@ impl Sequencer {
         }
         gap.state = GapState::Querying(source);
         let round = gap.round;
-        let rare = lane.cold.get_or_init();
+        let cold = lane.cold.get_or_init();
         match (round, source) {
-            (0, 0) => rare.requested.clone_from(&missing),
-            _ => rare.requested = intersection(&rare.requested, &missing),
+            (0, 0) => cold.requested.clone_from(&missing),
+            _ => cold.requested = intersection(&cold.requested, &missing),
         }
-        rare.replay = Some(serial);
+        cold.replay = Some(serial);
         self.outstanding_replays.insert(AttemptToken { lane: index, serial });
         let token = AttemptToken { lane: index, serial };
         let key = lane.key.clone();
-        let within = self.settings.complete_ttl;
-        self.effects.push_back(Effect::Replay {
-            token,
-            key,
-            source,
-            missing,
-            max_letter_age: within,
-        });
+        let max_letter_age = self.settings.complete_ttl;
+        self.effects.push_back(Effect::Replay { token, key, source, missing, max_letter_age });
     }
 
     /// Returns the missing ranges below the highest known sequence, as far as memory knows them.
@@ -177,8 +171,8 @@ impl Sequencer {
         let Some(gap) = lane.cold.gap_mut() else { return };
         gap.may_find_more |= failed.is_some();
         gap.source_unreachable |= until <= gap.at;
-        let LaneGap { at, state: stage, tail, since, .. } = *gap;
-        let GapState::Querying(source) = stage else { return };
+        let LaneGap { at, state, tail, since, .. } = *gap;
+        let GapState::Querying(source) = state else { return };
         let more = source + 1 < self.settings.gap.sources.len();
         let sequenced = self.settings.ordering == OrderingMode::Sequenced;
         let fits = |(sequence, event): &(u64, Arc<Event>)| {
@@ -194,15 +188,15 @@ impl Sequencer {
             lane.record_answer(name, &found, failed);
         }
         if tail && (!found.is_empty() || !more) {
-            let is_unasked =
+            let is_unreachable =
                 found.is_empty() && lane.cold.gap.is_some_and(|gap| gap.source_unreachable);
-            let again = self.settings.gap.tail.filter(|_| is_unasked);
-            let rare = lane.cold.get_or_init();
-            rare.forget_gap();
-            rare.tail_at = again.map(|tail| self.now.saturating_add(tail)).or(rare.tail_at);
+            let retry_tail = self.settings.gap.tail.filter(|_| is_unreachable);
+            let cold = lane.cold.get_or_init();
+            cold.forget_gap();
+            cold.tail_at = retry_tail.map(|tail| self.now.saturating_add(tail)).or(cold.tail_at);
         } else if (at + 1..u64::MAX).contains(&until) {
-            let rare = lane.cold.get_or_init();
-            rare.requested = intersection(&rare.requested, &[0..=until - 1]);
+            let cold = lane.cold.get_or_init();
+            cold.requested = intersection(&cold.requested, &[0..=until - 1]);
         }
         for (_, event) in found {
             if self.lanes[index].live() {

@@ -252,9 +252,11 @@ impl SequenceAssigner {
                     started = Instant::now();
                     self.notify_readers(&assign);
                     let mut has_progress = false;
-                    for ((at, lot), reply) in cursor_indexes.iter().zip(&assign.groups).zip(replies)
+                    for ((cursor_index, group), reply) in
+                        cursor_indexes.iter().zip(&assign.groups).zip(replies)
                     {
-                        has_progress |= self.record_reply(&mut cursors[*at], lot, reply).await?;
+                        has_progress |=
+                            self.record_reply(&mut cursors[*cursor_index], group, reply).await?;
                     }
                     if !has_progress {
                         tokio::time::sleep(FULL_QUEUE_RETRY_DELAY).await;
@@ -285,23 +287,23 @@ impl SequenceAssigner {
 
     /// Builds the next call. Also returns the index of each group's outbox cursor.
     fn next_call(&self, cursors: &[OutboxCursor]) -> (Arc<AssignRequest>, Vec<usize>) {
-        let mut lots = Vec::new();
+        let mut groups = Vec::new();
         let mut cursor_indexes = Vec::new();
         let mut budget = CallBudget::default();
         // Fenced cursors come last, because they would use up the room of the others.
         let (fenced, others): (Vec<_>, Vec<_>) =
-            cursors.iter().enumerate().partition(|(_, strand)| strand.is_fenced());
+            cursors.iter().enumerate().partition(|(_, cursor)| cursor.is_fenced());
         for (cursor_index, cursor) in others.into_iter().chain(fenced) {
             if let Some(group) = cursor.next_group(&mut budget) {
-                lots.push(group);
+                groups.push(group);
                 cursor_indexes.push(cursor_index);
             }
         }
         let destination = self.policy.destination.clone();
         let rules = self.policy.rules;
-        let shard = cursors.first().map_or(0, |strand| strand.destination_shard);
+        let shard = cursors.first().map_or(0, |cursor| cursor.destination_shard);
         (
-            Arc::new(AssignRequest { destination, shard, rules, witness: None, groups: lots }),
+            Arc::new(AssignRequest { destination, shard, rules, witness: None, groups }),
             cursor_indexes,
         )
     }
@@ -375,7 +377,8 @@ impl SequenceAssigner {
             .into_iter()
             .map(|number| self.notifiers.of(&Partition { stream: Arc::clone(stream), number }))
             .collect();
-        let has_room = select_all(notifiers.iter().map(|feed| Box::pin(feed.wait_for_room())));
+        let has_room =
+            select_all(notifiers.iter().map(|notifier| Box::pin(notifier.wait_for_room())));
         let _ = timeout(FULL_QUEUE_RETRY_DELAY, has_room).await;
     }
 
@@ -398,18 +401,18 @@ impl SequenceAssigner {
         numbers: &MessageNumbers,
         published: &UnboundedSender<PublishedCount>,
     ) {
-        let DestinationBatch { run, handle: target, messages: passing, .. } = batch;
-        let mut unconfirmed = passing.len();
+        let DestinationBatch { run, handle, messages, .. } = batch;
+        let mut unconfirmed = messages.len();
         if !self.exchanges.is_empty() {
-            let stream = &target.partition.stream;
-            for (OutboundMessage { content, exchange_index: via, .. }, number) in
-                passing.iter().zip(numbers)
+            let stream = &handle.partition.stream;
+            for (OutboundMessage { content, exchange_index, .. }, number) in
+                messages.iter().zip(numbers)
             {
                 let Some(number) = *number else { continue };
                 unconfirmed -= 1;
-                content.put(&mut self.exchanges[*via], stream, Some(number));
+                content.put(&mut self.exchanges[*exchange_index], stream, Some(number));
             }
-            self.exchanges.iter_mut().for_each(|exchange| exchange.send(run, &target.ownership));
+            self.exchanges.iter_mut().for_each(|exchange| exchange.send(run, &handle.ownership));
         }
         if unconfirmed > 0 {
             // The receiver may have ended; the report does not matter then.

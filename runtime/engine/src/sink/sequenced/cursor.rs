@@ -80,7 +80,7 @@ impl OutboxCursor {
         disconnects_at: u64,
     ) -> Self {
         // Outbox positions of an earlier claim are not valid under this claim.
-        let history = history.filter(|given| given.handle.claim.epoch == handle.claim.epoch);
+        let history = history.filter(|previous| previous.handle.claim.epoch == handle.claim.epoch);
         Self {
             handle,
             outbox_shard,
@@ -89,7 +89,7 @@ impl OutboxCursor {
             batch_indexes: Vec::new(),
             done_chunks: 0,
             assigned: Vec::new(),
-            history: history.map(|given| given.history).unwrap_or_default(),
+            history: history.map(|previous| previous.history).unwrap_or_default(),
             verifies: false,
             is_abandoned: false,
             disconnects,
@@ -121,49 +121,43 @@ impl OutboxCursor {
 
     /// Returns the next chunks that fit into the call, or `None` if there is nothing to pass on or to check.
     pub(super) fn next_group(&self, budget: &mut CallBudget) -> Option<AssignGroup> {
-        let PartitionHandle {
-            partition,
-            claim,
-            ownership: tenure,
-            claimed_commits: found,
-            watermarks: done,
-            ..
-        } = &*self.handle;
+        let PartitionHandle { partition, claim, ownership, claimed_commits, watermarks, .. } =
+            &*self.handle;
         // `done` is read before the ownership, because the messages of another owner may also be marked as done here.
-        let done = done[self.outbox_shard as usize].through();
-        if tenure.is_lost() || self.is_abandoned {
+        let watermark = watermarks[self.outbox_shard as usize].through();
+        if ownership.is_lost() || self.is_abandoned {
             return None;
         }
         let next = self.history.next_chunks(&self.chunks[self.done_chunks..]);
         let chunks: Vec<OutboxChunk> =
-            next.take_while(|part| budget.reserve(part)).cloned().collect();
+            next.take_while(|chunk| budget.reserve(chunk)).cloned().collect();
         if chunks.is_empty() && !self.verifies {
             return None;
         }
-        let (before, done) = self.history.next_call(done);
+        let (last_confirmed, published_commit) = self.history.next_call(watermark);
         let origin = Some(OriginOutbox {
             partition: partition.clone(),
             shard: self.outbox_shard,
             epoch: claim.epoch,
-            claimed_commit: found[self.outbox_shard as usize],
-            last_confirmed: before,
-            published_commit: done,
+            claimed_commit: claimed_commits[self.outbox_shard as usize],
+            last_confirmed,
+            published_commit,
         });
         Some(AssignGroup { origin, chunks })
     }
 
-    /// Records that a group is done. Its chunks stay in memory if the store may lose them (`may_go_back`).
+    /// Records that a group is done. Its chunks stay in memory if the store may lose them (`may_roll_back`).
     pub(super) fn record_done(
         &mut self,
         group: &AssignGroup,
         assigned: &[AssignItemReply],
-        may_go_back: bool,
+        may_roll_back: bool,
         now: u64,
     ) {
         self.fenced_since = None;
         self.verifies = false;
         let numbers: Vec<u64> = assigned.iter().map(|result| result.sequence()).collect();
-        let progress = self.history.record_answer(&group.chunks, &numbers, may_go_back, now);
+        let progress = self.history.record_answer(&group.chunks, &numbers, may_roll_back, now);
         if progress.new_chunks > 0 {
             self.assigned.extend(assigned);
             self.done_chunks += progress.new_chunks;
