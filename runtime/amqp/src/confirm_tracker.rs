@@ -247,10 +247,10 @@ impl<'a> ConfirmTracker<'a> {
     /// Removes and returns the messages whose result is known, and gives up the messages that later ones overtook
     /// more than `patience` ago.
     ///
-    /// The results of the messages that were confirmed at the last check are known if no unconfirmed message of that
-    /// check has been returned since. Each confirm carries at most one returned message. If the library has not yet
-    /// reported that a confirmed message was returned, it has reported another returned message in its place, whose
-    /// own confirm arrives later.
+    /// The result of a message that was confirmed at the last check is known, unless the broker has since returned a
+    /// message that was unconfirmed at that check. Each confirm carries at most one returned message. If the library
+    /// has not yet reported that a confirmed message was returned, it has reported another returned message in its
+    /// place, whose own confirm arrives later.
     ///
     /// Fails if the broker returned a message that was not sent. All results are then unreliable, and the method
     /// removes no message.

@@ -17,8 +17,8 @@ use ordain_util::text::{escape_invisible, truncated};
 
 /// Time limit for a connection with its TLS handshake and login: longer than the delay of a few lost packets.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Heartbeats in a lease. The broker notices a hung process after two to three heartbeats. That must happen before
-/// the lease expires, or the successor would wait longer than for the lease.
+/// Heartbeats in a lease. The broker notices a hung process after two to three heartbeats. That must happen before the
+/// lease expires. Otherwise the next owner would wait for the broker after the lease has expired.
 const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
 const ERROR_TEXT_LIMIT: usize = 400;

@@ -367,7 +367,7 @@ impl ExchangePublisher {
         }
     }
 
-    /// Settles sent messages. Each accepted message raises the number that may be unconfirmed.
+    /// Settles sent messages. Each accepted message raises the limit of unconfirmed messages.
     fn apply_confirms(
         &mut self,
         settled: Vec<(PendingPublish, ConfirmResult)>,
@@ -478,8 +478,8 @@ impl ExchangePublisher {
         self.hold_overdue(first.into_iter().collect());
     }
 
-    /// Handles a channel that the broker closed because of one of the unconfirmed messages. If there was only one,
-    /// that message is held and the others continue.
+    /// Handles a channel that the broker closed because of one of the unconfirmed messages. `suspect_index` is
+    /// the index of the unconfirmed message if there was exactly one: that message is held for an isolated retry, and the other messages continue.
     async fn handle_closed_channel(&mut self, suspect_index: Option<usize>, reason: &str) {
         self.confirm_limit = 1;
         let Some(item) = suspect_index.and_then(|index| self.unsent.remove(index)) else { return };

@@ -146,7 +146,7 @@ pub(crate) async fn open_stream(
     )))
 }
 
-/// The kind of failure of a command, as a shell or a service manager distinguishes them.
+/// The failure of a command. Each variant has its own exit code, which a shell or a service manager can check.
 #[derive(Debug)]
 pub(crate) enum CommandError {
     /// The command failed while running.

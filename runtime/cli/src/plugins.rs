@@ -20,7 +20,7 @@ pub(crate) enum PluginsCommand {
     /// With `--admin` the list also shows which handlers the process runs, and in which streams (`-`: none).
     /// Without `--admin` this is unknown (`?`).
     List(PluginsListArgs),
-    /// Check files as a process checks its folder, before you copy them there.
+    /// Check files as a process checks its folder of handlers, before you copy them into the folder.
     ///
     /// Compiles and starts each handler under the limits of the configuration. Exits with 78 if one of them
     /// cannot be used.

@@ -15,10 +15,10 @@ use ordain_store::{RedisAddress, RedisOptions};
 section! {
     /// `[runtime]`: limits of the process, shared by all streams.
     pub struct RuntimeConfig {
-        /// Threads that execute handlers. Default: one per processor.
+        /// Number of threads that execute handlers. Default: one per processor.
         workers: Option<usize> [1 to 1_024],
             because "a handler only computes, so threads beyond the number of processors do not add throughput";
-        /// Keys in memory, over all streams and partitions.
+        /// Number of keys in memory, over all streams and partitions.
         max_active_keys: usize [1 to 10_000_000] = 100_000,
             because "a lane with its key and state takes about 1 KiB, so this is about 100 MiB";
         /// Memory for events, states, outcomes and unpublished messages. At three quarters of it,
@@ -26,13 +26,13 @@ section! {
         /// executes nothing until data has been written. The store and the handlers use additional memory.
         memory_budget: ByteSize ["16MiB" to "1024GiB"] = "512MiB",
             because "this is enough for the prefetch windows of many partitions, and half of a small machine";
-        /// Events of a partition that are dispatched or executed and not yet committed.
+        /// Number of events of a partition that are dispatched or executed and not yet committed.
         run_ahead: usize [1 to 1_000_000] = 4_096,
             because "eight full batches keep the handlers busy while a batch commits, and a crash repeats little";
-        /// Events in a commit.
+        /// Number of events in a commit.
         batch: usize [1 to 65_536] = 512,
             because "larger batches no longer lower the cost of an event, and delay the next batch";
-        /// Bytes in a commit. A commit closes once it reaches this size, so the outcome of a turn always fits.
+        /// Size of a commit. A commit closes once it reaches this size, so the outcome of a turn always fits.
         batch_size: ByteSize ["64KiB" to "256MiB"] = "4MiB",
             because "a disk writes this in a few ms, which is how long the next commits wait";
         /// Size of the largest event, with its attributes and headers.

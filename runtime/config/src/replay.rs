@@ -29,7 +29,7 @@ section! {
         /// Time limit for one response.
         timeout: Millis ["10ms" to "5m"] = "5s",
             because "a slower server counts as unavailable, and the next round retries";
-        /// Concurrent requests to the host, over all streams; if they differ, the lowest value applies.
+        /// Number of concurrent requests to the host, over all streams; if they differ, the lowest value applies.
         concurrency: usize [1 to 256] = 16,
             because "many keys may miss events at once, and the server has other clients";
     }

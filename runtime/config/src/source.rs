@@ -64,7 +64,7 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one queue needs no plugin in the broker";
-        /// Unacknowledged deliveries of a partition.
+        /// Number of unacknowledged deliveries of a partition.
         prefetch: usize [1 to 65_535] = 4_000,
             because "a full queue delivers this in about 50 ms, which is longer than a commit takes";
         /// Approximate number of events of a partition that came over HTTP and wait in the store. Beyond it,
@@ -90,7 +90,7 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Events of a partition that are read and neither settled nor held.
+        /// Number of events of a partition that are read and neither settled nor held.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
         /// Approximate number of events of a partition that wait in the store. Beyond it, Ordain rejects
@@ -109,7 +109,7 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Events of a partition that are read and neither settled nor held.
+        /// Number of events of a partition that are read and neither settled nor held.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
     }
@@ -122,7 +122,7 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Events of a partition that are read and neither settled nor held.
+        /// Number of events of a partition that are read and neither settled nor held.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
         /// Approximate number of events of a partition that wait in the store. Beyond it, the streams and

@@ -36,22 +36,22 @@ section! {
         /// How long after its last write a key is forgotten, complete or not.
         key_ttl: OffOrMillis ["1m" to "3650d"] = "off",
             because "a forgotten key that receives another event would start again";
-        /// Events of a blocked key in memory. Further events move to the store.
+        /// Number of events of a blocked key that stay in memory. Further events move to the store.
         lane_buffer: usize [1 to 100_000] = 256,
             because "a blocked key then holds a small part of the prefetch window";
         /// How long an event may wait in memory before the events of its key move to the store.
         spill_after: Millis ["1ms" to "10m"] = "5s",
             because "most gaps close earlier, and the delivery timeout of a broker is much longer";
-        /// Events of one key waiting in the store.
+        /// Number of events of one key that may wait in the store.
         spill_limit: u64 [1 to 1_000_000_000] = 1_000_000,
             because "events of 1 KiB take about 1 GiB, and one key should not fill a disk unnoticed";
         /// How the stream treats an event beyond `spill_limit`: reading pauses, or the event is dead-lettered.
         overflow: OverflowPolicy = "pause",
             because "an event should not be dead-lettered unless the configuration requests it";
-        /// Events of a key in one turn, before other keys have theirs.
+        /// Number of events of a key in one turn, before other keys get a turn.
         quantum: usize [1 to 4_096] = 64,
             because "it spreads the cost of a turn, and other keys wait for at most a millisecond";
-        /// Ids of a key that a `fifo` stream remembers. The default grows with the prefetch.
+        /// Number of ids that a `fifo` stream remembers for each key. The default grows with the prefetch.
         id_window: usize [1 to 1_000_000] = 4_000,
             because "a crash can repeat the events of the prefetch window";
         /// How long a key remembers an id after its event has settled, or up to a quarter longer; a later repeat
@@ -59,8 +59,8 @@ section! {
         /// beside a broker, no id within `id_window` expires.
         id_ttl: Millis ["1m" to "365d"] = "24h",
             because "a producer that repeats an event does so within a day";
-        /// Content digests of a key that are remembered, to distinguish a repeat from a different event with
-        /// the same sequence.
+        /// Number of content digests that the store keeps for each key, to distinguish a repeat from a different event
+        /// with the same sequence.
         digests: usize [0 to 4_096] = 64,
             because "a digest takes four bytes, and repeats arrive soon";
         /// How long events that Ordain itself numbered or accepted are kept for replay, and how long a repeated
@@ -69,15 +69,15 @@ section! {
         /// which a key that has ended may begin again.
         retain: Millis ["1s" to "365d"] = "24h",
             because "a consumer that lost an event requests it within a day";
-        /// Events of a key that are kept for replay.
+        /// Number of events of a key that the store keeps for replay.
         retain_events: u64 [1 to 10_000_000] = 10_000,
             because "it is the widest gap that a key waits for";
         /// Sink that also receives every dead letter, with the reason in extension attributes.
         dead_letter: Option<ResourceName>;
-        /// Concurrent turns of this stream at the workers. Default: 256 for each worker.
+        /// Number of concurrent turns of this stream at the workers. Default: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
             because "workers receive turns in batches, and no worker should wait for the next batch";
-        /// Events waiting in the broker for each instance. An autoscaler adds and removes instances by this
+        /// Number of events waiting in the broker for each instance. An autoscaler adds and removes instances by this
         /// value.
         lag_per_instance: u64 [1 to 1_000_000_000] = 10_000,
             because "most handlers process these in a second, and fewer events need no further process";
@@ -94,7 +94,7 @@ section! {
         /// Time from the arrival of the first later event to the first round of requests.
         timeout: Millis ["1ms" to "7d"] = "2s",
             because "an event that was only overtaken arrives by then";
-        /// Rounds of requests.
+        /// Number of rounds of requests.
         attempts: u32 [1 to 1_000] = 5,
             because "with the backoff, they take one to three seconds, within which a late response arrives";
         /// Delay between rounds: a random value between the lower bound and a ceiling that doubles with each
@@ -120,7 +120,8 @@ section! {
 section! {
     /// Settings for failing handlers.
     pub struct RetryConfig {
-        /// Attempts of one event whose handler requests a retry or exceeds its time limit, the first included.
+        /// Number of attempts of one event whose handler requests a retry or exceeds its time limit, the first
+        /// included.
         attempts: u32 [1 to 1_000_000] = 5,
             because "with the backoff, they take about a second, within which a short disturbance passes";
         /// Delay between attempts: a random value between the lower bound and a ceiling that doubles with each

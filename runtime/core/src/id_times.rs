@@ -1,7 +1,7 @@
 //! The ages of the ids of a `fifo` key. The sequencer forgets ids by age.
 //!
-//! A timestamp beside each id would make each id a third larger. Instead a record has about four
-//! timestamps per time to live; each applies to a stretch of consecutive ids.
+//! A timestamp beside each id would make each id a third larger. Instead, a record has about four timestamps per
+//! `id_ttl`; each applies to a stretch of consecutive ids.
 
 use std::sync::Arc;
 
@@ -10,8 +10,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 
-/// A run of consecutive ids, up to the next stretch, whose events settled within a quarter of the
-/// time to live.
+/// A run of consecutive ids, up to the next stretch, whose events settled within a quarter of `id_ttl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdStretch {
     /// The first sequence.

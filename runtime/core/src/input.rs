@@ -98,9 +98,9 @@ pub enum Input {
     /// sequencer sends a commit to each shard, even an empty one, so that a loss is detected even if
     /// no events arrive.
     StoreMayHaveRolledBack,
-    /// The previous owner committed messages and forwarded letters that are not published yet. This
-    /// input arrives in the order of the shard's commits and before any other input of the shard.
-    /// [`Input::Published`] answers it, as it answers this owner's commits.
+    /// The previous owner committed messages, or dead letters to be forwarded, and has not yet published them. This
+    /// input arrives in the order of the shard's commits and before any other input of the shard. [`Input::Published`]
+    /// answers it, as it answers this owner's commits.
     OutboxBacklog {
         /// The shard.
         shard: u32,

@@ -65,9 +65,9 @@ struct ExpectedRun {
     at: u64,
 }
 
-/// The maximum number of delivered runs that a cursor remembers after their removal, and of runs
-/// that it expects. Each call of a producer makes one run, so the limit covers some seconds of a
-/// fast stream, in about 100 kB each.
+/// The maximum number of delivered runs that a cursor remembers after their removal, and of runs that it expects. Each
+/// call of a producer makes one run, so the limit covers some seconds of a fast stream. The two lists take about 100 kB
+/// each.
 const RUNS_LIMIT: usize = 4_096;
 
 /// The position of a reader in one queue, the entries that it has delivered, and the entries that

@@ -40,7 +40,7 @@ pub struct SequencerSettings {
     pub quantum: usize,
     /// The maximum number of concurrent loads.
     pub max_loads: usize,
-    /// The maximum number of messages and forwarded dead letters committed but not published.
+    /// The maximum number of messages, and dead letters to be forwarded, that are committed but not yet published.
     pub max_outbox: usize,
     /// `true` if dead letters are also published.
     pub forward_letters: bool,

@@ -79,7 +79,7 @@ pub struct Driver {
     /// The reason why the source ended early.
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
-    /// During the end: the number of unpublished messages, and the time since which it has not changed.
+    /// While the driver ends: the number of unpublished messages, and the time when this number last changed.
     unpublished: Option<(usize, Instant)>,
     /// The number of the store's disconnects that the sequencer knows of.
     disconnects: u64,

@@ -217,7 +217,7 @@ impl Checkpoints {
                     file = %path.display(),
                     line = position.line + 1,
                     "the last run ended early, or the store has lost events of the last run: continuing at this line; \
-                     for the time of `retain`, the store recognises events that it has by their ids"
+                     for the time of `retain`, the store recognises by their ids the events that it already has"
                 );
                 position
             }
@@ -225,7 +225,7 @@ impl Checkpoints {
                 tracing::warn!(
                     file = %path.display(),
                     "the file changed, or is not the file of the last run: publishing from its beginning; for the time \
-                     of `retain`, the store recognises events that it has by their ids"
+                     of `retain`, the store recognises by their ids the events that it already has"
                 );
                 FilePosition::default()
             }

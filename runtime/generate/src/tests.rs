@@ -373,7 +373,7 @@ fn conflicting_options_are_rejected() {
                 payload: Some(PayloadSize(1..=1 << 20)),
                 ..LoadOptions::default()
             },
-            "--reorder times --payload",
+            "--reorder multiplied by --payload",
         ),
         (
             LoadOptions { events: 1 << 40, rate: 1.0, ..LoadOptions::default() },

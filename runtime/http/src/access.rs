@@ -51,8 +51,8 @@ pub(crate) async fn check_access(
         None if is_from_web_page(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
-                "without a token no web page is served, and a browser sent this request for one (`Origin` or \
-                 `Sec-Fetch-Site`): open the address itself, or configure `token` of [{section}]"
+                "a browser sent this request for a web page (`Origin` or `Sec-Fetch-Site`); without a token, \
+                 such requests are refused: open the address itself, or configure `token` of [{section}]"
             ),
         )),
         None => None,

@@ -238,8 +238,8 @@ impl StreamPublisher {
         let Some(sequence) = event.sequence() else {
             return self.expiring_stream.as_ref().map(|stream| {
                 format!(
-                    "the event has no sequence, and streams.{stream}.key_ttl removes keys whose numbers continue \
-                     here: set key_ttl to \"off\", or let the producer number its events"
+                    "the event has no sequence, and streams.{stream}.key_ttl can remove its key while the store \
+                     continues the numbers of the key: set key_ttl to \"off\", or let the producer number its events"
                 )
             });
         };

@@ -126,11 +126,11 @@ fn exit_failure(
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return match Signal::from_named_raw(signal) {
             Some(Signal::XCPU) => format!(
-                "cannot be compiled in {timeout:?} of processor time, which `plugins.compile_timeout` allows"
+                "cannot be compiled in {timeout:?} of processor time (`plugins.compile_timeout`)"
             )
             .into(),
             Some(Signal::ABORT) => format!(
-                "cannot be compiled with {} MiB of memory, which `plugins.compile_memory` allows",
+                "cannot be compiled with {} MiB of memory (`plugins.compile_memory`)",
                 memory >> 20
             )
             .into(),

@@ -48,13 +48,12 @@ pub(super) struct TimeoutExceeded(String);
 
 impl TimeoutExceeded {
     pub(super) fn running(timeout: Duration) -> Self {
-        Self(format!("the handler ran longer than {timeout:?}, which `plugins.timeout` allows"))
+        Self(format!("the handler ran longer than {timeout:?} (`plugins.timeout`)"))
     }
 
     pub(super) fn waiting(timeout: Duration) -> Self {
         Self(format!(
-            "the handler waits longer than {timeout:?}, which `plugins.timeout` allows, or for \
-             an event that can never occur"
+            "the handler waits longer than {timeout:?} (`plugins.timeout`), or for an event that can never occur"
         ))
     }
 }

@@ -70,7 +70,7 @@ fn accept_messages(
 ) -> Result<Vec<Message>, FailedAttempt> {
     if replies.len() > limits.messages {
         let words = format!(
-            "the handler emitted {} messages; `plugins.messages` allows {} an event",
+            "the handler emitted {} messages; `plugins.messages` allows {} for one event",
             replies.len(),
             limits.messages,
         );
@@ -104,7 +104,7 @@ fn accept_messages(
     }
     if size > limits.messages_size {
         let words = format!(
-            "the messages have {} together; `plugins.messages_size` allows {} an event",
+            "the messages have {} together; `plugins.messages_size` allows {} for one event",
             DisplaySize(size),
             DisplaySize(limits.messages_size),
         );

@@ -1,7 +1,7 @@
 //! Numbered messages between two shards of a store that goes back in time: an outbox, its owner, and a shard of the
 //! destination that numbers the messages. A checker walks through all runs of small scopes, and the simulator plays
-//! long runs by seeds. The owner's memory of its messages and the choice of messages to give again are the product's
-//! own ([`PublishHistory`](ordain_core::PublishHistory)); the rest is written from the protocol alone.
+//! long random runs. The owner's memory of its messages and the choice of messages to give again are the product's own
+//! ([`PublishHistory`](ordain_core::PublishHistory)); the rest is written from the protocol alone.
 
 mod destination;
 mod outcome;

@@ -1,6 +1,6 @@
 //! The checkpoint of a file source in a store that goes back in time: the shards with the effects of events, the
 //! checkpoint in one of them, and the owner that reads the file. A checker walks through all runs of small scopes, and
-//! the simulator plays long runs by seeds. The model is written from the protocol alone.
+//! the simulator plays long random runs. The model is written from the protocol alone.
 
 mod world;
 

@@ -1,7 +1,7 @@
 //! A producer that publishes a file through a store that goes back in time: the shards that number the events, the
 //! checkpoint in each shard, another producer, and runs of the producer that end early. A checker walks through all
-//! runs of small scopes, and the simulator plays long runs by seeds. The producer's memory of its calls is the
-//! product's own ([`ProducerHistory`](ordain_core::ProducerHistory)); the rest is written from the protocol alone.
+//! runs of small scopes, and the simulator plays long random runs. The producer's memory of its calls is the product's
+//! own ([`ProducerHistory`](ordain_core::ProducerHistory)); the rest is written from the protocol alone.
 
 mod world;
 

@@ -1,7 +1,6 @@
-//! A queue in a store that goes back in time, with its reader, its writers and the owner whose commits settle the
-//! read entries. A checker walks through all runs of the model, and the simulator plays long runs by seeds. The
-//! reader's logic is the product's own ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the
-//! protocol alone.
+//! A queue in a store that goes back in time, with its reader, its writers and the owner whose commits settle the read
+//! entries. A checker walks through all runs of the model, and the simulator plays long random runs. The reader's logic
+//! is the product's own ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the protocol alone.
 
 mod world;
 

@@ -1,4 +1,4 @@
-//! Numbered messages in a store that goes back in time, played by seeds: long runs of the model's world
+//! Numbered messages in a store that goes back in time, in long random runs of the model's world
 //! ([`ordain_model::ChainWorld`]).
 
 use ordain_model::{ChainFault, ChainPlaces, ChainSeen, ChainStep, ChainWorld};

@@ -1,4 +1,4 @@
-//! A producer over a store that goes back in time, played by seeds: long runs of the model's world
+//! A producer over a store that goes back in time, in long random runs of the model's world
 //! ([`ordain_model::ProducerWorld`]).
 
 use ordain_model::{ProducerFault, ProducerSeen, ProducerStep, ProducerWorld};

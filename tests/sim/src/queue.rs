@@ -1,4 +1,4 @@
-//! Queues in a store that goes back in time, played by seeds: long runs of the model's world
+//! Queues in a store that goes back in time, in long random runs of the model's world
 //! ([`ordain_model::QueueWorld`]).
 
 use ordain_model::{QueueFault, QueueSeen, QueueStep, QueueWorld};

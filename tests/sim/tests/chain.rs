@@ -1,4 +1,4 @@
-//! Numbered messages in a store that goes back in time, by seeds.
+//! Random runs of numbered messages in a store that goes back in time.
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays N seeds.
 

@@ -1,4 +1,4 @@
-//! A file source over a store that goes back in time, by seeds.
+//! Random runs of a file source over a store that goes back in time.
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays N seeds.
 

@@ -1,4 +1,4 @@
-//! A producer over a store that goes back in time, by seeds.
+//! Random runs of a producer over a store that goes back in time.
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays N seeds.
 

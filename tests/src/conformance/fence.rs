@@ -73,7 +73,7 @@ pub async fn numbers_have_no_holes(fixture: &mut impl Fixture) {
         assert!(matches!(reply, CommitReply::RolledBack { .. }), "{number}: {reply:?}");
     }
     let CommitReply::Applied(applied) = owner.send(store, &good).await else {
-        panic!("the right number applies")
+        panic!("the commit with the right number is not applied")
     };
     assert_eq!(applied.refused, []);
 }

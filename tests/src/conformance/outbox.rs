@@ -216,7 +216,9 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     refused.letters = vec![letter(&keys[1], 4, 0)];
     let free = [letter("", 0, 1), letter(&keys[2], 7, 1), letter("", 0, 1)];
     let batch = forwarding(&mut owner, vec![first, refused], free.to_vec());
-    let CommitReply::Applied(applied) = owner.send(store, &batch).await else { panic!("applied") };
+    let CommitReply::Applied(applied) = owner.send(store, &batch).await else {
+        panic!("the commit is not applied")
+    };
     assert_eq!(applied.refused, [(1, WriteRefusal::Next(None))]);
     assert_eq!(applied.existing_letters, [2]);
     let expected =
@@ -228,7 +230,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let again = forwarding(&mut owner, vec![absent(&keys[2])], again.to_vec());
     for _ in 0..2 {
         let reply = owner.send(store, &again).await;
-        let CommitReply::Applied(applied) = reply else { panic!("applied") };
+        let CommitReply::Applied(applied) = reply else { panic!("the commit is not applied") };
         assert_eq!(applied.existing_letters, [0]);
     }
     // No new letter: nothing to publish.

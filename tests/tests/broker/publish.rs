@@ -176,7 +176,7 @@ fn bad_line_stops_command_until_corrected() -> Result<()> {
 
 /// A `fifo` stream assigns its own numbers. Its events need only ids, and keys keep their order.
 #[test]
-fn fifo_stream_needs_only_ids() -> Result<()> {
+fn fifo_events_need_ids_but_no_sequences() -> Result<()> {
     let (_redis, rig) = rig("ordering = \"fifo\"")?;
     let lines = in_turn(20, 50);
     rig.home.write("events.ndjson", text(&unnumbered(&lines)?))?;

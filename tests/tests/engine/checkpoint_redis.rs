@@ -196,7 +196,7 @@ fn orderly_end_commits_again_what_the_server_lost() -> Result<()> {
     ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
     ensure!(rig.mark()?.contains(&all), "{}", rig.mark()?);
     let told = rig.home.read("err-first");
-    ensure!(told.contains("all of them were made again from memory"), "{told}");
+    ensure!(told.contains("all of them were repeated from memory"), "{told}");
     rig.nothing_is_done_again(&["first"])
 }
 

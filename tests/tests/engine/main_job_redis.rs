@@ -213,7 +213,7 @@ fn idle_run_commits_again_what_the_server_lost() -> Result<()> {
     wait_until("what was lost", || {
         let log = job.home.read("err-1");
         ensure!(run.try_wait()?.is_none(), "the run ended: {log}");
-        Ok(log.contains("made again from memory") && job.check().is_ok())
+        Ok(log.contains("repeated from memory") && job.check().is_ok())
     })?;
     ensure!(count(&job) == all, "messages were printed again");
     run.kill()?;

@@ -183,7 +183,7 @@ fn rig_with_a_spilled_event(still: bool) -> Rig {
 }
 
 #[test]
-fn records_read_before_the_loss_was_noticed_do_not_count() {
+fn records_read_before_the_loss_was_noticed_are_discarded() {
     let mut rig = rig_with_a_spilled_event(false);
     rig.stored.truncate(1);
     // A replay round for the gap loads the record again, which has no spilled events now.

@@ -33,7 +33,7 @@ async fn damaged_spilled_events_and_ids_are_reported() {
     }
     let field = r"'a\0\0\0\0\0\0\0\0'";
     let right = own.bytes(&format!("redis.call('HGET', name, {field})"), &ids);
-    assert_eq!(right.len(), 24, "two places, of which the first is empty");
+    assert_eq!(right.len(), 24, "the block has two places of 12 bytes; only the second has an id");
     for bytes in garbage(&right) {
         own.lua(&format!("redis.call('HSET', name, {field}, bytes)"), &ids, &bytes);
         let loaded = store.load(&owner.partition, &["a".into()], usize::MAX).await.expect("a load");

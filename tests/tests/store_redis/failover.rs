@@ -117,7 +117,7 @@ async fn lost_tail_is_detected() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_master_is_left() {
     let group = Sentinel::behind_proxies(&ordain_servers::Options::new()).expect("a group");
-    let [first, second] = group.proxies() else { panic!("there are two") };
+    let [first, second] = group.proxies() else { panic!("the group does not have two proxies") };
     let store = open(&group, 0).await;
     let mut owner = Owner::claim(&*store, "s", 0).await;
     owner.write(&*store, step("a", 1)).await;

@@ -46,7 +46,7 @@ fn before(keys: &[Key]) -> Vec<KeyWrite> {
     vec![full, expired, plain]
 }
 
-/// Returns the last commit, of which only a beginning is kept: it changes all of these keys.
+/// Returns the last commit, which changes all of these keys. The server keeps only its beginning.
 fn last(keys: &[Key]) -> (Vec<KeyWrite>, Vec<DeadLetter>) {
     let [mut full, mut again, mut plain] =
         [step(&keys[0], 2), step(&keys[1], 1), step(&keys[2], 2)];

@@ -110,7 +110,10 @@ async fn replaced_master_is_left_although_it_replies() {
     let started = Instant::now();
     let has = |server: &Server| server.command(&["HGET", &marks, "m"]).expect("an answer");
     while has(new).text() != Some("after") {
-        assert!(started.elapsed() < Duration::from_secs(30), "the store never follows");
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "the store never connects to the new master"
+        );
         put(&store, "after").await;
         sleep(Duration::from_millis(200)).await;
     }

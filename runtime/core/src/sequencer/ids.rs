@@ -48,7 +48,7 @@ impl IdWindow {
         self.order.push_back((accepted.sequence, accepted.id));
     }
 
-    /// Returns the sequence of the oldest of the newest `count` ids; 0 if there are no older ids.
+    /// Returns the first sequence of the newest `count` ids; 0 if no older ids exist.
     fn newest_from(&self, count: usize) -> u64 {
         let first = self.order.len().checked_sub(count.max(1));
         first.filter(|first| *first > 0).map_or(0, |first| self.order[first].0)

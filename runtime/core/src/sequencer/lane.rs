@@ -94,11 +94,11 @@ pub(super) struct Lane {
     /// The time when the store removes the key if no write follows.
     pub(super) expires_at: u64,
     pub(super) ids: Option<Box<IdWindow>>,
-    /// The state as counted in the statistics.
+    /// The state under which the statistics count the lane.
     pub(super) counted_state: LaneState,
-    /// `true` if the lane is counted as one that will change without a new input.
+    /// `true` if the sequencer's `changing_lanes` counts the lane.
     pub(super) will_change: bool,
-    /// The counted memory without the events, in bytes.
+    /// The bytes that the sequencer's `memory` counts for the lane, without its events.
     pub(super) counted_memory: usize,
 }
 

@@ -85,10 +85,9 @@ impl Sequencer {
         }
     }
 
-    /// Evicts the state of a lane that waits for its turn or for a read of spilled events. Does so
-    /// only if memory is full, and if one state of this size for each event of the window would
-    /// fill the memory. The lane is loaded again. Only a lane that has just committed is evicted,
-    /// so that each eviction follows progress.
+    /// Evicts the state of a lane that waits for its turn or for a read of spilled events. Evicts it only if memory is
+    /// full and the state is larger than `memory_budget` divided by the prefetch. The lane is loaded again. Only a lane
+    /// that has just committed is evicted, so that each eviction follows progress.
     pub(super) fn evict_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.prefetch.max(1);

@@ -153,7 +153,7 @@ impl Sequencer {
         self.due.schedule(self.now);
     }
 
-    /// Resumes a key that a failure of one version parked, under another version.
+    /// Resumes a parked key under the active version, if a failure of another version parked the key.
     pub(super) fn retry_under_new_version(&mut self, index: u32) {
         let lane = &self.lanes[index];
         if !self.settings.retry.on_new_version || !lane.live() || !lane.parked() {

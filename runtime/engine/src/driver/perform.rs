@@ -112,7 +112,7 @@ impl Driver {
                 commits = recommitted,
                 shards = ranges,
                 cloudevent = incident::record(&self.partition, &incident),
-                "the store went back in time and had lost commits of this partition: all of them were made again \
+                "the store went back in time and had lost commits of this partition: all of them were repeated \
                  from memory"
             );
         }

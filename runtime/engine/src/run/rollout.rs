@@ -133,8 +133,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Returns the error for a stream whose version has been missing for longer than other instances may take to
-    /// leave.
+    /// Returns the error for a stream whose version has been missing for longer than a lease. An instance that died has
+    /// left the membership by then.
     fn check_missing(&mut self) -> Option<RunError> {
         let timeout = Duration::from_millis(self.loaded.config.runtime.lease.0);
         for (stream, _) in self.handlers.streams() {
@@ -272,7 +272,7 @@ impl<'a> RolloutController<'a> {
                 let instead = self.handlers.offered_build(&file.name);
                 let instead = instead.map_or_else(
                     || "no stream names it".to_owned(),
-                    |build| format!("version {} is offered, and it is not lower", build.version),
+                    |build| format!("the offered version {} is not lower", build.version),
                 );
                 let handler = &**handler.version();
                 tracing::info!(handler, "handler version usable but not offered: {instead}");

@@ -4,8 +4,7 @@
 //! before the store recorded them has written the lines beyond that length. The next start truncates these lines and
 //! publishes them again from the outbox. If the outbox lacks the message of such a line, the store is at an earlier
 //! time than the file, and Ordain truncates nothing: consumers may have read these lines, and the store could never
-//! publish them again.
-//! Another file in its place is never truncated either.
+//! publish them again. If another file takes the place of the sink file, Ordain never truncates that file.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -331,7 +330,7 @@ mod tests {
         fs::write(&path, "a longer one of another program\n").expect("written");
         assert_eq!(after(&path, &known.value, "2\n"), "a longer one of another program\n2\n");
 
-        // A file in the place of an empty sink file is not truncated either.
+        // A file that takes the place of an empty sink file is not truncated.
         fs::remove_file(&path).expect("removed");
         let sink = open(&path, None);
         // `sink` keeps the old file open, so that its inode is not used again.

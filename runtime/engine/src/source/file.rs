@@ -215,7 +215,7 @@ fn check_unchanged(
     let read = seen.end();
     let length = file.metadata()?.len();
     let what = if length < read {
-        format!("was truncated to {length} bytes while it was read, and {read} had been read")
+        format!("was truncated to {length} bytes after {read} bytes had been read")
     } else if !TailFingerprint::new(head.len() as u64, head).is_in(file)? || !seen.is_in(file)? {
         format!("was changed within the first {read} bytes after they had been read")
     } else {

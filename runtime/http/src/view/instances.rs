@@ -60,7 +60,7 @@ pub struct PartitionRow {
     pub stream: RowText,
 }
 
-/// The information and reports of a store's instances.
+/// The decoded [`InstanceInfo`] and [`InstanceReport`] of every instance in a membership table.
 pub struct InstanceOverview<'a> {
     loaded: &'a LoadedConfig,
     table: &'a MembershipTable,

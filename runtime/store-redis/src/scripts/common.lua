@@ -5,9 +5,9 @@
 -- host replaces it by the number before it sends a script, so that the constant needs no local and
 -- no lookup.
 --
--- Sequences are bytes, never numbers: Lua's numbers are exact only up to 2^53. No script compares
--- texts with `<` either, because Lua does that by the server's locale. Commits, and events of a
--- `fifo` stream, start at 1, and Lua's numbers are exact enough for both.
+-- Sequences are bytes, never numbers: Lua's numbers are exact only up to 2^53. No script compares texts with `<`,
+-- because Lua compares texts by the server's locale. Commits, and events of a `fifo` stream, start at 1, and Lua's
+-- numbers are exact enough for both.
 --
 -- Every script has these locals, used or not. `cargo xtask lua` measures the distance of each
 -- script from Lua's limits of 200 locals and 60 upvalues.

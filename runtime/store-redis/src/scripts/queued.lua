@@ -21,7 +21,7 @@ while at <= queue.last and count < limit and read < bytes do
     local number, value = at + i - 1, values[i]
     answer[#answer + 1] = text(number)
     answer[#answer + 1] = history_at(queue, number, value)
-    -- An entry that another program has removed is not an event either.
+    -- The answer has an empty text for an entry that another program has removed.
     answer[#answer + 1] = value and sub(value, 9) or ''
     read = read + #answer[#answer]
   end

@@ -92,7 +92,7 @@ impl EventLog {
     /// Returns the error for an event whose output exceeded the limit.
     pub(super) fn limit_error(&self) -> LimitExceeded {
         let words = format!(
-            "the handler wrote more to the log than {}, which `plugins.log` allows an event",
+            "the handler wrote more to the log than {} for one event (`plugins.log`)",
             DisplaySize(self.limit)
         );
         LimitExceeded { limit: Some(HandlerLimit::Log), message: words }

@@ -10,7 +10,7 @@ pub struct ChainSeen {
     pub refused: u64,
     /// Messages that were given again.
     pub again: u64,
-    /// Messages that the destination knew already.
+    /// Messages that the destination recognised as repeats.
     pub known: u64,
     /// Messages that got another number because their own was taken.
     pub changed: u64,

@@ -26,7 +26,7 @@ pub struct ProducerSeen {
     pub refused: u64,
     /// Events that were written again.
     pub again: u64,
-    /// Events that the store knew already.
+    /// Events that the store recognised as repeats.
     pub known: u64,
     /// Events that got another number.
     pub changed: u64,

@@ -1,4 +1,4 @@
-//! Random calls, by seed.
+//! Random calls, which a seed repeats.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

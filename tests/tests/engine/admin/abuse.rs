@@ -75,7 +75,7 @@ fn open_connections_block_nothing() -> Result<()> {
 }
 
 #[test]
-fn idle_callers_keep_no_place() -> Result<()> {
+fn idle_callers_lose_their_place() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;

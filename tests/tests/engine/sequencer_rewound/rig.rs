@@ -59,7 +59,10 @@ pub(crate) fn settings(keep_bytes: usize) -> SequencerSettings {
         seed: 1,
     };
     let settings = loaded.config.sequencer_settings(stream, &share);
-    assert!(settings.commit_history_bytes > 1 << 20, "a shared store may go back");
+    assert!(
+        settings.commit_history_bytes > 1 << 20,
+        "a shared store may lose commits, so memory must keep them"
+    );
     SequencerSettings { commit_history_bytes: keep_bytes, ..settings }
 }
 

@@ -123,7 +123,7 @@ async fn lost_commits_are_detected() {
     fs::rename(empty.path().join("data"), &data).expect("renamed");
     for _ in 0..2 {
         let Err(StoreError::Unusable(words)) = EmbeddedStore::open(rig.options()) else {
-            panic!("opened an empty database")
+            panic!("the store opened an empty database")
         };
         // The claim and the commits.
         assert!(words.contains("had answered 4 groups of requests and contains 0"), "{words}");
@@ -225,7 +225,7 @@ async fn missing_database_stops_store() {
         assert_misses_folder(&store).await;
         drop(store);
         let Err(StoreError::Unusable(words)) = open_released(folder.path()).await else {
-            panic!("opened without the database")
+            panic!("the store opened although its database is missing")
         };
         assert!(words.contains("from a complete backup"), "{words}");
         assert_eq!(data.exists(), puts_another, "the store made another database");

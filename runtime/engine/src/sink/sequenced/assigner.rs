@@ -276,7 +276,7 @@ impl SequenceAssigner {
                     if throttle.allow() {
                         tracing::error!(
                             stream = &*stream, to = %destination, %error,
-                            "the store cannot number the messages of the stream for `to`: they wait; retrying"
+                            "messages not numbered; they wait in the outbox until the store numbers them"
                         );
                     }
                     tokio::time::sleep(STORE_RETRY_DELAY).await;
@@ -340,8 +340,8 @@ impl SequenceAssigner {
                             stream,
                             to,
                             shard,
-                            "the store went back in time and lost messages from the stream to `to`: they are written \
-                             again when the store has all commits of the partition; waiting"
+                            "the store went back in time and lost messages that the stream sent to `to`: waiting until \
+                             the store has all commits of the partition; then they are written again"
                         );
                         return Ok(false);
                     }
@@ -361,8 +361,8 @@ impl SequenceAssigner {
                     to,
                     shard,
                     messages,
-                    "the store went back in time and lost messages from the stream to `to`: writing them again from \
-                     memory"
+                    "the store went back in time and lost messages that the stream sent to `to`: writing them again \
+                     from memory"
                 );
                 Ok(true)
             }

@@ -157,7 +157,8 @@ impl MetricsEncoder<'_, '_> {
             .map(|(cause, state)| (vec![("cause", cause.into())], stats.lanes_in(state)))
             .to_vec()
         })?;
-        let help = "Messages and forwarded dead letters that are committed and not yet published";
+        let help =
+            "Messages, and dead letters to be forwarded, that are committed but not yet published";
         self.gauges("outbox_pending", help, |_, stats| vec![(Vec::new(), stats.outbox)])?;
         let help = "Events that wait for delivery in the broker or in the store";
         self.gauges("partition_lag_events", help, |shared, _| {
