@@ -113,10 +113,10 @@ impl ExchangeSink {
     /// Returns `None` on a second call.
     pub fn start(
         &mut self,
-        published: UnboundedSender<PublishedCount>,
+        reports: UnboundedSender<PublishedCount>,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let (publisher, connection, receiver) = self.unstarted.take()?;
-        Some(publisher.run(connection, receiver, published))
+        Some(publisher.run(connection, receiver, reports))
     }
 
     /// Adds a message, with its sequence if it has one.
@@ -479,7 +479,8 @@ impl ExchangePublisher {
     }
 
     /// Handles a channel that the broker closed because of one of the unconfirmed messages. `suspect_index` is
-    /// the index of the unconfirmed message if there was exactly one: that message is held for an isolated retry, and the other messages continue.
+    /// the index of the unconfirmed message if there was exactly one: that message is held for an isolated retry, and
+    /// the other messages continue.
     async fn handle_closed_channel(&mut self, suspect_index: Option<usize>, reason: &str) {
         self.confirm_limit = 1;
         let Some(item) = suspect_index.and_then(|index| self.unsent.remove(index)) else { return };

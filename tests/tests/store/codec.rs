@@ -203,14 +203,14 @@ fn decode_all(bytes: &[u8]) {
     let _ = (decode_retained(&bytes), decode_queued(bytes));
 }
 
-fn place() -> impl Strategy<Value = OutboxPosition> {
+fn position() -> impl Strategy<Value = OutboxPosition> {
     any::<(u64, u32)>().prop_map(|(commit, part)| OutboxPosition { commit, chunk: part })
 }
 
 prop_compose! {
     fn origin()(
         epoch in any::<u64>(),
-        (last, highest) in (place(), place()),
+        (last, highest) in (position(), position()),
         (a, b, is_unordered) in any::<(u64, u64, bool)>(),
     ) -> OriginRecord {
         OriginRecord { epoch, last, highest, first: a.min(b), next: a.max(b), is_unordered }
@@ -219,7 +219,7 @@ prop_compose! {
 
 prop_compose! {
     fn given()(
-        place in place(),
+        position in position(),
         messages in vec(any::<(u64, u64)>(), 0..20),
     ) -> AssignedChunk {
         AssignedChunk { position, messages }
