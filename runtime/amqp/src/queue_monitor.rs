@@ -1,5 +1,6 @@
-//! Monitors a consumer's queue on another channel: the number of ready messages, whether they are delivered, and whether
-//! the queue has another consumer. After a crash, a broker may accept a subscription and then deliver nothing.
+//! Monitors a consumer's queue on another channel: the number of ready messages, whether they are delivered, whether the
+//! queue has another consumer, and whether the topology is still there. After a crash, a broker may accept a subscription
+//! and then deliver nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -22,7 +23,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of consecutive checks without progress after which the queue counts as silent.
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports it. The consumer of the previous
-/// owner of the partition may remain for as long as a lease.
+/// owner of the partition may remain for as long as a lease. RabbitMQ counts only active consumers, so a queue that Ordain
+/// declares never has more than one.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
@@ -90,13 +92,9 @@ pub(super) async fn monitor_queue(
         before = Some(taken);
         silent_checks = if is_stalled { silent_checks + 1 } else { 0 };
         if silent_checks == SILENT_CHECK_LIMIT {
-            let reason = if consumers > 1 {
-                "another consumer has the queue: stop it, or give it its own queue"
-            } else {
-                "subscribing again"
-            };
             return BrokerError::Unavailable(format!(
-                "the queue {queue:?} has {ready} messages and delivers none to this process; {reason}"
+                "the queue {queue:?} has {ready} messages and delivers none to this process; subscribing again. \
+                 If this repeats, another consumer has the queue: stop it, or give it its own queue"
             ));
         }
         shared_checks = if consumers > 1 { shared_checks + 1 } else { 0 };
@@ -105,8 +103,8 @@ pub(super) async fn monitor_queue(
                 stream = &*options.stream,
                 queue,
                 consumers,
-                "queue has another consumer: RabbitMQ gives each message to only one of them, or delivers nothing to \
-                 this process; stop the other consumer, or give it its own queue"
+                "queue has another consumer: RabbitMQ gives each message to only one of them; stop the other consumer, \
+                 or give it its own queue"
             );
         }
         sleep(shortened(CHECK_INTERVAL)).await;

@@ -495,14 +495,14 @@ fn streams_share_no_queue_and_no_partitioned_exchange() {
     for (first, second) in [(4, 4), (1, 2), (2, 1)] {
         check(
             &two(&exchange("q", first), &exchange("r", second)),
-            &[(15, "streams.b.source.exchange", "[streams.a] also reads this exchange")],
+            &[(16, "streams.b.source.exchange", "[streams.a] also reads this exchange")],
         );
     }
     let bound = "exchange = \"y\"\nqueue = \"r\"\nbind = [{ exchange = \"x\" }]";
     check(&two(&exchange("q", 1), bound), &[]);
     check(
         &two(&exchange("q", 2), bound),
-        &[(17, "streams.b.source.bind", "exchange \"x\" divides its messages")],
+        &[(18, "streams.b.source.bind", "exchange \"x\" divides its messages")],
     );
 }
 

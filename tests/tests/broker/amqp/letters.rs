@@ -7,6 +7,7 @@ use lapin::message::Delivery;
 use lapin::types::{FieldTable, ShortString};
 use lapin::{BasicProperties, ExchangeKind};
 use ordain_tests::amqp::{from_line, header};
+use ordain_tests::http::admin;
 use ordain_tests::log::line;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::{Service, wait_until};
@@ -131,7 +132,8 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
 /// be processed once more, as after a repair of the handler. It must not circulate.
 #[test]
 fn letters_that_return_do_not_circulate() -> Result<()> {
-    let rig = Rig::with("", "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;
+    let admin_section = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let rig = Rig::with(admin_section, "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;
     rig.client.exchange("graves", ExchangeKind::Fanout)?;
     let sink = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"graves\"\n";
     let config = rig.home.read("ordain.toml").replace("\"tally\"", "\"faulty\"");
@@ -139,13 +141,14 @@ fn letters_that_return_do_not_circulate() -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     rig.client.bind("cases", "graves", "")?;
+    let url = format!("http://{}", admin(&mut service)?);
 
     let rejected = from_line(&line("a", 1, &json!({ "do": "reject" })))?;
     let mut nameless = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
     nameless.properties = BasicProperties::default();
     rig.client.publish("cases", &[rejected, nameless])?;
     let causes = || -> Result<Vec<String>> {
-        let rows = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+        let rows = rig.home.rows(&["dead", "list", "cases", "--json", "--admin", &url])?;
         let mut causes: Vec<String> =
             rows.iter().filter_map(|row| row["cause"].as_str()).map(str::to_owned).collect();
         causes.sort();
