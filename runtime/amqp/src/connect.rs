@@ -43,7 +43,7 @@ pub enum BrokerError {
 #[derive(Clone)]
 pub struct BrokerEndpoint {
     uri: AMQPUri,
-    /// Whether queues have a delivery limit by default, once a declaration has found out.
+    /// True if queues have a delivery limit by default, once a declaration has found out.
     has_default_delivery_limit: Arc<OnceCell<bool>>,
 }
 

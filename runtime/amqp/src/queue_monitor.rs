@@ -1,6 +1,6 @@
-//! Monitors a consumer's queue on another channel: the number of ready messages, whether they are delivered, whether the
-//! queue has another consumer, and whether the topology is still there. After a crash, a broker may accept a subscription
-//! and then deliver nothing.
+//! Monitors a consumer's queue on another channel: the number of ready messages, whether they are delivered, whether
+//! the queue has another consumer, and whether the topology is unchanged. After a crash, a broker may accept a
+//! subscription and then deliver nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -23,8 +23,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of consecutive checks without progress after which the queue counts as silent.
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports it. The consumer of the previous
-/// owner of the partition may remain for as long as a lease. RabbitMQ counts only active consumers, so a queue that Ordain
-/// declares never has more than one.
+/// owner of the partition may remain for as long as a lease. RabbitMQ counts only active consumers, so a queue that
+/// Ordain declares never has more than one.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);

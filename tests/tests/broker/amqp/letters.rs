@@ -128,7 +128,7 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     Ok(())
 }
 
-/// Somebody binds the queue of a stream to the exchange of its dead letters, which no configuration shows. A letter may
+/// An operator binds the queue of a stream to the exchange of its dead letters, which no configuration shows. A letter may
 /// be processed once more, as after a repair of the handler. It must not circulate.
 #[test]
 fn letters_that_return_do_not_circulate() -> Result<()> {
