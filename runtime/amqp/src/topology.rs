@@ -3,13 +3,12 @@
 //! All queues of a stream are quorum queues with a single active consumer. If the broker drops messages from these
 //! queues (because of a policy that limits their length, for example), the messages go to a queue of their own.
 
-use lapin::options::{
-    ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
-};
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 
+use super::bindings::DeclaredBinding;
 use super::connect::{BrokerEndpoint, BrokerError};
 use ordain_config::{AmqpSourceConfig, ExchangeBinding};
 
@@ -52,7 +51,7 @@ impl Topology {
     }
 
     /// Returns whether Ordain declares the queues.
-    pub(super) fn is_declared(&self) -> bool {
+    pub fn is_declared(&self) -> bool {
         self.declare
     }
 
@@ -225,22 +224,34 @@ impl Topology {
         channel.queue_declare(queue.as_str().into(), durable, arguments).await.map(drop)
     }
 
+    /// Returns the bindings that Ordain declares: first to the queues, so that an exchange that feeds this one finds
+    /// them. There are none with `declare = false`.
+    pub fn bindings(&self) -> Vec<DeclaredBinding> {
+        let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
+            return Vec::new();
+        };
+        let to_queues = (0..self.partitions).map(|partition| DeclaredBinding {
+            source: exchange.clone(),
+            destination: self.queue(partition),
+            to_queue: true,
+            routing_key: String::new(),
+        });
+        let to_exchange = self.bind.iter().map(|bind| DeclaredBinding {
+            source: bind.exchange.0.clone(),
+            destination: exchange.clone(),
+            to_queue: false,
+            routing_key: bind.routing_key.0.clone(),
+        });
+        to_queues.chain(to_exchange).collect()
+    }
+
     /// Declares the exchange, and binds its queues before anything routes messages to the exchange.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
         channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, nothing()).await?;
-        for partition in 0..self.partitions {
-            let queue = self.queue(partition);
-            let options = QueueBindOptions::default();
-            let queue = queue.as_str().into();
-            channel.queue_bind(queue, exchange.into(), "".into(), options, nothing()).await?;
-        }
-        for ExchangeBinding { exchange: from, routing_key } in &self.bind {
-            let from = from.0.as_str().into();
-            let key = routing_key.0.as_str().into();
-            let options = ExchangeBindOptions::default();
-            channel.exchange_bind(exchange.into(), from, key, options, nothing()).await?;
+        for binding in self.bindings() {
+            binding.declare(channel).await?;
         }
         Ok(())
     }

@@ -80,3 +80,45 @@ fn bound_exchanges_feed_one_queue() -> Result<()> {
 fn bound_exchanges_feed_four_queues() -> Result<()> {
     fed(4)
 }
+
+/// Bindings of an earlier configuration are removed, and a queue that is not read any more is named.
+#[test]
+fn bindings_of_an_earlier_configuration_are_removed() -> Result<()> {
+    let rabbit = Rabbit::shared()?;
+    let client = Client::connect(&rabbit.url())?;
+    client.exchange("feed", ExchangeKind::Topic)?;
+    let bind = |key: &str| format!("bind = [{{ exchange = \"feed\", routing_key = \"{key}\" }}]");
+    let rig = Rig::on(rabbit, "", "", &bind("order.*"))?;
+    let run_until = |words: &str| -> Result<()> {
+        let mut service = Service::start(&rig.home, &["run"])?;
+        service.until_says(words)?;
+        service.end()
+    };
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_bound("feed", &["cases"])?;
+    // The binding of another program stays.
+    client.queue("audit")?;
+    client.bind("audit", "cases", "")?;
+    let lines = in_turn(1, 1);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    service.end()?;
+
+    let config = rig.home.read("ordain.toml").replace("order.*", "order.paid");
+    rig.home.write("ordain.toml", &config)?;
+    run_until("with routing key \"order.*\" removed")?;
+    ensure!(rig.rabbit.bound("feed")? == ["cases"], "{:?}", rig.rabbit.bound("feed")?);
+
+    // The exchange has another name, so that both of its bindings move.
+    let config = config.replace("exchange = \"cases\"", "exchange = \"cases2\"");
+    rig.home.write("ordain.toml", &config)?;
+    run_until("to queue \"cases\" removed")?;
+    ensure!(rig.rabbit.bound("feed")? == ["cases2"], "{:?}", rig.rabbit.bound("feed")?);
+    ensure!(rig.rabbit.bound("cases")? == ["audit"], "{:?}", rig.rabbit.bound("cases")?);
+    ensure!(rig.rabbit.bound("cases2")? == ["cases"], "{:?}", rig.rabbit.bound("cases2")?);
+
+    let config =
+        config.replace("[streams.cases]", "[streams.others]").replace("\"cases", "\"others");
+    rig.home.write("ordain.toml", config)?;
+    run_until("queue not read by any stream of this configuration")
+}
