@@ -122,8 +122,8 @@ pub enum Input {
     },
     /// The stored state of a key may have changed from outside: reload the key, even if it is idle.
     Reload(Key),
-    /// Another handler version executes events from now on. `None` if the version of the rollout is
-    /// not available here. Running turns finish under the previous version.
+    /// From now on, this handler version executes events. With `None`, the version of the rollout is not available
+    /// here, and events wait. Running turns finish under the previous version.
     VersionChanged(Option<Arc<Rollout>>),
     /// Start no more turns; finish and commit the running turns.
     Drain,

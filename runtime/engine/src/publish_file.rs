@@ -217,15 +217,15 @@ impl Checkpoints {
                     file = %path.display(),
                     line = position.line + 1,
                     "the last run ended early, or the store has lost events of the last run: continuing at this line; \
-                     for the time of `retain`, the store recognises by their ids the events that it already has"
+                     the store recognises the events that it already has by their ids, but only within `retain`"
                 );
                 position
             }
             ResumePoint::OtherFile => {
                 tracing::warn!(
                     file = %path.display(),
-                    "the file changed, or is not the file of the last run: publishing from its beginning; for the time \
-                     of `retain`, the store recognises by their ids the events that it already has"
+                    "the file changed, or is another file than in the last run: publishing from its beginning; the \
+                     store recognises the events that it already has by their ids, but only within `retain`"
                 );
                 FilePosition::default()
             }

@@ -315,7 +315,10 @@ pub(crate) async fn release_leases_of_dead_processes(store: &dyn Store) -> Resul
     for (id, member) in store.table().await?.members {
         let info = InstanceInfo::decode(&member.info);
         if info.process.as_ref().is_some_and(ordain_store::ProcessIdentity::has_ended) {
-            tracing::info!(instance = info.name, "taking over from a process that has ended");
+            tracing::info!(
+                instance = info.name,
+                "releasing the leases of a process on this machine that has ended"
+            );
             store.remove_instance(id).await?;
         }
     }

@@ -100,7 +100,7 @@ fn kept_letter(shared: &SharedStore, place: &[u8], value: Bytes, now: u64) -> Op
     }
 }
 
-/// Writes a cursor that points behind a letter.
+/// Writes the cursor of the page that starts after a letter.
 pub fn write_cursor(id: &LetterId) -> String {
     format!("{CURSOR_PREFIX}{}:{}:{}", id.sequence, id.tag, id.key)
 }

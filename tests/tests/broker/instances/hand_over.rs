@@ -105,7 +105,7 @@ fn restarted_process_waits_for_no_lease() -> Result<()> {
             std::thread::sleep(Duration::from_millis(100));
             host.service.kill()?;
             host = fleet.start()?;
-            host.service.until_says("taking over from a process that has ended")?;
+            host.service.until_says("releasing the leases of a process on this machine")?;
             fleet.until_shared(&[&host])?;
         }
         Ok(())
