@@ -22,11 +22,15 @@ use super::queue_monitor::{ConsumerProgress, monitor_queue};
 use super::subscription::{Subscription, SubscriptionEnd};
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
+use ordain_util::log_throttle::LogThrottle;
+use ordain_util::wait::shortened;
 
 /// Longest delay before the next subscription. A subscription that lasts longer counts as successful.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
+/// Time between two warnings that a queue is not consumed.
+const WARN_INTERVAL: Duration = Duration::from_secs(30);
 /// Time limit for all steps of a subscription.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the last acknowledgement and the end of the channel.
@@ -57,6 +61,7 @@ async fn run(
     let mut subscription_epoch = 0;
     let mut lost = false;
     let mut is_queue_lost = false;
+    let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     let mut backoff = RETRY_BACKOFF;
     let is_fifo = options.decoder.ordering == OrderingMode::Fifo;
     let memory = if is_fifo { usize::MAX } else { options.memory };
@@ -120,9 +125,8 @@ async fn run(
         {
             return Err(error);
         }
-        if std::mem::replace(&mut lost, true) {
-            tracing::debug!(queue, %error, "queue still not consumed");
-        } else {
+        let is_first = !std::mem::replace(&mut lost, true);
+        if throttle.allow() || is_first {
             tracing::warn!(
                 stream = &*options.stream, queue, %error,
                 "queue not consumed; retrying"

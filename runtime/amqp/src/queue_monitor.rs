@@ -54,8 +54,8 @@ impl ConsumerProgress {
     }
 }
 
-/// Monitors the queue until it disappears, does not respond, or has messages and delivers none although the consumer has
-/// room. Returns the reason.
+/// Monitors the queue until it disappears, does not respond, or has messages and delivers none although the consumer
+/// has room. Returns the reason.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,

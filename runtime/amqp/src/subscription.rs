@@ -6,6 +6,7 @@ use futures_util::StreamExt;
 use lapin::message::Delivery;
 use lapin::options::BasicAckOptions;
 use lapin::{Channel, Consumer};
+use ordain_core::OrderingMode;
 use tokio::sync::mpsc;
 use tokio::sync::watch as latest;
 
@@ -50,6 +51,8 @@ pub(super) struct Subscription<'a> {
     unsent_bytes: usize,
     /// The window, until the receiver has been notified of it.
     unreported_prefetch: Option<usize>,
+    /// True from the first message with a priority on.
+    is_priority_reported: bool,
 }
 
 impl<'a> Subscription<'a> {
@@ -76,6 +79,7 @@ impl<'a> Subscription<'a> {
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             unreported_prefetch,
+            is_priority_reported: false,
         }
     }
 
@@ -138,6 +142,7 @@ impl<'a> Subscription<'a> {
             let words = format!("the broker numbered delivery {number} as {tag}");
             return Err(BrokerError::Unavailable(words));
         }
+        self.report_priority(delivery);
         let headers = delivery.properties.headers().as_ref().map_or(0, weight);
         let bytes = delivery.data.len() + headers;
         self.prefetch.record(bytes, delivery.redelivered);
@@ -145,6 +150,20 @@ impl<'a> Subscription<'a> {
             .push_back((decode_or_letter(&self.options.decoder, self.queue, delivery), bytes));
         self.unsent_bytes += bytes;
         Ok(())
+    }
+
+    /// Logs the first message with a priority of a `fifo` stream.
+    fn report_priority(&mut self, delivery: &Delivery) {
+        let is_fifo = self.options.decoder.ordering == OrderingMode::Fifo;
+        let has_priority = delivery.properties.priority().is_some_and(|priority| priority > 0);
+        if is_fifo && has_priority && !std::mem::replace(&mut self.is_priority_reported, true) {
+            tracing::warn!(
+                stream = &*self.options.stream,
+                queue = self.queue,
+                "message with a priority: RabbitMQ 4 delivers it before earlier ones, and a fifo stream executes \
+                 events in the order of delivery; publish without a priority"
+            );
+        }
     }
 
     /// Removes the next batch from the deliveries that wait for the receiver.

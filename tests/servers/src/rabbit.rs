@@ -174,6 +174,18 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Changes the password of a user. Open connections remain.
+    pub fn change_password(&self, name: &str, password: &str) -> Result<()> {
+        let changed = self.server.evaluate(&format!(
+            "ok = rabbit_auth_backend_internal:change_password({}, {}, {}), ok.",
+            binary(name),
+            binary(password),
+            binary(USER),
+        ))?;
+        ensure!(changed == "ok", "the password of {name}: {changed}");
+        Ok(())
+    }
+
     /// Waits until the broker has written declarations to its disk. The broker writes them up to two seconds late:
     /// after a kill, a queue that was not written has lost all messages that it had confirmed.
     pub fn sync(&self) -> Result<()> {

@@ -3,10 +3,12 @@
 use anyhow::{Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::FieldTable;
+use ordain_tests::amqp::from_line;
 use ordain_tests::http::{admin, get};
-use ordain_tests::log::in_turn;
-use ordain_tests::rig::Rig;
+use ordain_tests::log::{in_turn, line};
+use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
+use serde_json::json;
 
 /// Returns the number of differences that the host has found.
 fn changes(service: &mut Service) -> Result<u64> {
@@ -87,4 +89,41 @@ fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     ensure!(status.code() == Some(1), "{status}: {log}");
     ensure!(log.contains("was removed and declared again") || log.contains("no queue"), "{log}");
     Ok(())
+}
+
+/// A refusal lasts until an operator acts. One line would be lost among others.
+#[test]
+fn refused_subscription_is_reported_repeatedly() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_user("other", "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", "other:guest");
+    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    rig.rabbit.change_password("other", "rotated")?;
+    rig.rabbit.close_connections()?;
+    let path = service.stderr_path();
+    service.until("two warnings of the refusal", || {
+        let log = std::fs::read_to_string(&path).unwrap_or_default();
+        let is_refusal =
+            |line: &&str| line.contains("queue not consumed") && line.contains("ACCESS_REFUSED");
+        log.lines().filter(is_refusal).count() >= 2
+    })?;
+    rig.rabbit.change_password("other", "guest")?;
+    service.until_says("queue consumed again")?;
+    service.end()
+}
+
+/// RabbitMQ 4 delivers messages by priority, so that a `fifo` stream would take them in another order.
+#[test]
+fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
+    let rig = Rig::with("", "ordering = \"fifo\"", "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let mut message = from_line(&line("a", 1, &json!({ "n": 1 })))?;
+    message.properties = message.properties.with_priority(9);
+    rig.client.publish("cases", &[message])?;
+    service.until_says("message with a priority")?;
+    rig.client.take("out", 1)?;
+    service.end()
 }
