@@ -18,8 +18,9 @@ use tokio::sync::{mpsc, oneshot};
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
 use super::prefetch::AdaptivePrefetch;
-use super::queue_monitor::{ConsumerProgress, monitor_queue};
+use super::queue_monitor::{ConsumerProgress, monitor_queue, record_change};
 use super::subscription::{Subscription, SubscriptionEnd};
+use super::topology::TopologyChange;
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
@@ -82,6 +83,7 @@ async fn run(
             let subscribed = subscribe(options, &queue, prefetch.current(), subscription_epoch > 1);
             let (connection, channel, consumer) =
                 with_subscribe_timeout(&queue, subscribed).await?;
+            // New events of a `fifo` stream would get the numbers of the lost ones.
             if is_queue_lost {
                 return Err(BrokerError::Refused(format!(
                     "the queue {queue:?} was removed and declared again while the stream ran, so its events are lost: \
@@ -112,8 +114,20 @@ async fn run(
             Ok(SubscriptionEnd::Done) => return Ok(()),
             Ok(SubscriptionEnd::Resized | SubscriptionEnd::Suspended) => continue,
             Ok(SubscriptionEnd::Cancelled) => {
-                // New events of a `fifo` stream would get the numbers of the lost ones.
-                is_queue_lost = is_fifo && options.topology.is_declared();
+                is_queue_lost = is_fifo && options.topology.is_declared() && {
+                    // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
+                    let queue = &options.topology.queue(options.partition);
+                    !options.broker.has_default_delivery_limit(queue).await.unwrap_or(true)
+                };
+                if is_fifo && !is_queue_lost {
+                    tracing::error!(
+                        stream = &*options.stream,
+                        queue,
+                        "subscription ended by the broker: if another program has removed the queue and declared it \
+                         again, its events are lost, and new events get their numbers; publish the events again that \
+                         have not taken effect"
+                    );
+                }
                 BrokerError::Unavailable(
                     "the broker has ended the subscription: was the queue removed?".to_owned(),
                 )
@@ -181,6 +195,8 @@ async fn subscribe(
             if is_resubscription && decoder.ordering == OrderingMode::Sequenced =>
         {
             topology.prepare(broker, &connection, false).await?;
+            let change = TopologyChange::QueueMissing(queue.to_owned());
+            record_change(options, &change, &mut LogThrottle::new(WARN_INTERVAL));
             let (channel, consumer) = open().await.map_err(|error| broker.error(&error))?;
             Ok((connection, channel, consumer))
         }

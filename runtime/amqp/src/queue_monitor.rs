@@ -8,6 +8,7 @@ use std::time::Duration;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection};
+use ordain_core::OrderingMode;
 use tokio::time::{sleep, timeout};
 
 use super::connect::BrokerError;
@@ -119,28 +120,52 @@ async fn restore_topology(
     connection: &Connection,
     throttle: &mut LogThrottle,
 ) -> Result<(), BrokerError> {
-    let ConsumerOptions { broker, topology, partition, stream, .. } = options;
-    let restored = topology.restore(broker, connection, *partition);
+    let ConsumerOptions { broker, topology, partition, stream, decoder, .. } = options;
+    let restored = async {
+        let may_declare = decoder.ordering == OrderingMode::Sequenced;
+        let queue = topology.restore_queue(broker, connection, *partition, may_declare).await?;
+        // The owner of the first partition restores what belongs to all.
+        let exchange = match partition {
+            0 => topology.restore_exchange(broker, stream).await?,
+            _ => Vec::new(),
+        };
+        Ok(queue.into_iter().chain(exchange).collect::<Vec<_>>())
+    };
     let changes = timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| {
         Err(BrokerError::Unavailable("the broker does not answer declarations".to_owned()))
     })?;
     for change in changes {
-        options.topology_changes.fetch_add(1, Relaxed);
-        match change {
-            TopologyChange::ExchangeMissing(exchange) => tracing::warn!(
-                stream = &**stream,
-                exchange,
-                "exchange missing: declared again with its bindings; events that were published meanwhile are lost, \
-                 so publish them again"
-            ),
-            TopologyChange::Refused(reason) if throttle.allow() => tracing::error!(
-                stream = &**stream,
-                "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
-            ),
-            TopologyChange::Refused(_) => {}
-        }
+        record_change(options, &change, throttle);
     }
     Ok(())
+}
+
+/// Logs and counts a difference between the broker and the topology.
+pub(super) fn record_change(
+    options: &ConsumerOptions,
+    change: &TopologyChange,
+    throttle: &mut LogThrottle,
+) {
+    let stream = &*options.stream;
+    match change {
+        TopologyChange::QueueMissing(queue) => tracing::warn!(
+            stream,
+            queue,
+            "queue missing: declared again with its bindings; the events that it had are lost, so publish them again"
+        ),
+        TopologyChange::ExchangeMissing(exchange) => tracing::warn!(
+            stream,
+            exchange,
+            "exchange missing: declared again with its bindings; events that were published meanwhile are lost, so \
+             publish them again"
+        ),
+        TopologyChange::Refused(reason) if throttle.allow() => tracing::error!(
+            stream,
+            "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
+        ),
+        TopologyChange::Refused(_) => return,
+    }
+    options.topology_changes.fetch_add(1, Relaxed);
 }
 
 /// The counts of a queue.

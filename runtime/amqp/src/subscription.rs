@@ -30,7 +30,8 @@ pub(super) enum SubscriptionEnd {
     Resized,
     /// Another process may own the queue by now.
     Suspended,
-    /// The broker has ended the consumer, because the queue was removed.
+    /// The broker has ended the consumer: the queue was removed, or, from RabbitMQ 4.3 on, a delivery was not
+    /// acknowledged in time.
     Cancelled,
 }
 

@@ -3,6 +3,7 @@
 //! All queues of a stream are quorum queues with a single active consumer. If the broker drops messages from these
 //! queues (because of a policy that limits their length, for example), the messages go to a queue of their own.
 
+use futures_util::future::try_join_all;
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::types::{AMQPValue, FieldTable};
@@ -22,6 +23,8 @@ const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 /// A difference between the broker and the topology of a stream, found while the stream runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TopologyChange {
+    /// The queue was missing. It has been declared again with its bindings.
+    QueueMissing(String),
     /// The exchange was missing. It has been declared again with its bindings.
     ExchangeMissing(String),
     /// The queue or the exchange cannot be declared: it exists in another form, or the user lacks a right.
@@ -97,38 +100,62 @@ impl Topology {
         channel.close(200, "done".into()).await.map_err(failed)
     }
 
-    /// Declares again what has disappeared since the start of the stream, and checks the form of the rest: of the
-    /// partition's queue, of the exchange, and of the bindings. An exchange that another program has removed and
-    /// declared again has no bindings, and drops all messages; the broker does not report that.
-    pub(super) async fn restore(
+    /// Checks the form of a partition's queue. With `may_declare`, declares a missing queue again; otherwise a missing
+    /// queue is an error.
+    pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         partition: u32,
+        may_declare: bool,
+    ) -> Result<Option<TopologyChange>, BrokerError> {
+        if !self.declare {
+            return Ok(None);
+        }
+        if !may_declare {
+            self.check_queue(broker, connection, partition).await?;
+        }
+        let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
+        let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
+        match self.declare_queue(&channel, partition, is_limited).await {
+            Ok(()) => Ok(None),
+            Err(error) => {
+                refused(with_advice(broker.error(&error), &self.queue(partition), "queue"))
+                    .map(Some)
+            }
+        }
+    }
+
+    /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. An exchange
+    /// that another program has removed and declared again has no bindings, and drops all messages; the broker does not
+    /// report that. Uses a connection of its own, because a refused exchange type closes the connection.
+    pub(super) async fn restore_exchange(
+        &self,
+        broker: &BrokerEndpoint,
+        stream: &str,
     ) -> Result<Vec<TopologyChange>, BrokerError> {
         let mut changes = Vec::new();
-        if !self.declare {
+        let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
             return Ok(changes);
-        }
-        let queue = self.queue(partition);
-        let channel =
-            || async { connection.create_channel().await.map_err(|error| broker.error(&error)) };
-        let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
-        let declared = self.declare_queue(&channel().await?, partition, is_limited).await;
-        if let Err(error) = declared {
-            changes.push(refused(with_advice(broker.error(&error), &queue, "queue"))?);
-        }
-        let Some(exchange) = &self.exchange else { return Ok(changes) };
-        match self.check_exchange(broker, connection).await {
+        };
+        let connection = broker.connect(&format!("ordain {stream} topology")).await?;
+        match self.check_exchange(broker, &connection).await {
             Err(BrokerError::Refused(words)) if words.contains("NOT_FOUND") => {
                 changes.push(TopologyChange::ExchangeMissing(exchange.clone()));
             }
             Err(error @ BrokerError::Unavailable(_)) => return Err(error),
             Ok(()) | Err(BrokerError::Refused(_)) => {}
         }
-        if let Err(error) = self.declare_exchange(&channel().await?, exchange).await {
+        let declared = async {
+            let channel = connection.create_channel().await?;
+            self.declare_dropped(&channel).await?;
+            self.declare_exchange(&channel, exchange).await
+        };
+        if let Err(error) = declared.await {
             changes.push(refused(with_advice(broker.error(&error), exchange, "exchange"))?);
         }
+        // The declarations are done, so an error of the connection does not matter.
+        let _ = connection.close(200, "done".into()).await;
         Ok(changes)
     }
 
@@ -250,8 +277,12 @@ impl Topology {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
         channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, nothing()).await?;
-        for binding in self.bindings() {
-            binding.declare(channel).await?;
+        let (to_queues, to_exchange): (Vec<_>, Vec<_>) =
+            self.bindings().into_iter().partition(|binding| binding.to_queue);
+        for bindings in [to_queues, to_exchange] {
+            // The bindings follow each other at once: an exchange that divides its messages must not do so for long
+            // among a part of the queues.
+            try_join_all(bindings.iter().map(|binding| binding.declare(channel))).await?;
         }
         Ok(())
     }
@@ -272,7 +303,9 @@ fn long_string(text: &str) -> AMQPValue {
 /// Adds advice to a refusal: for a queue or exchange that exists in another form, and for a missing plugin.
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     let BrokerError::Refused(words) = error else { return error };
-    let advice = if words.contains("inequivalent") && words.contains(DELIVERY_LIMIT_ARGUMENT) {
+    let advice = if words.contains("NOT_FOUND") {
+        "declare what is missing, or remove it from the configuration"
+    } else if words.contains("inequivalent") && words.contains(DELIVERY_LIMIT_ARGUMENT) {
         "it was declared before RabbitMQ 4.0, and has a delivery limit since: consume its messages, \
          remove it, and start again"
     } else if words.contains("inequivalent") {

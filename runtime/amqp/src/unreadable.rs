@@ -32,8 +32,9 @@ pub(super) fn decode_or_letter(
     let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
     let raw = || Bytes::from(message_json(delivery, body));
     if let Some(tag) = returned_tag(delivery, &decoder.letter_source) {
-        let error = "a dead letter of this stream has returned to it: remove the binding that leads from the \
-                     exchange of `dead_letter` to the queue of this stream";
+        let error = "a dead letter of this stream has returned to it and is not processed again: remove the binding \
+                     that leads from the exchange of `dead_letter` to the queue of this stream, or send the event \
+                     itself again";
         let id = LetterId { key: "".into(), sequence: 0, tag };
         return Err(letter(id, Cause::Returned, error.to_owned(), raw()));
     }
@@ -47,29 +48,40 @@ pub(super) fn decode_or_letter(
 }
 
 /// Returns the tag of a letter about a delivery that is a dead letter of the same stream, unless the delivery can be
-/// processed: the letter of an event that was no letter itself. Someone who has mended the handler may send such
+/// processed: the letter of an event that was no dead letter itself. Someone who has mended the handler may send such
 /// letters back to the stream.
 ///
 /// All returns of one letter have the same tag. The store therefore forwards it once, and no letter circulates forever.
 fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     let properties = &delivery.properties;
-    if header(properties, SOURCE_HEADER) != letter_source.as_bytes() {
+    let cause = header(properties, "deadcause");
+    if cause.is_empty() {
         return None;
     }
-    let cause = header(properties, "deadcause");
-    let event_source = header(properties, "deadsource");
     let event_id = header(properties, "deadid");
-    let is_about_event = !event_id.is_empty() && event_source != letter_source.as_bytes();
-    if cause.is_empty() || is_about_event {
+    let wrapped_tag = letter_tag(event_id);
+    let own_prefix = letter_source.trim_start_matches("/ordain/");
+    let is_own = |id: &[u8]| {
+        id.strip_prefix(own_prefix.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
+    };
+    // Another stream has processed a letter of this one, and sends its own letter about it.
+    if wrapped_tag.is_some() && is_own(event_id) {
+        return wrapped_tag;
+    }
+    let is_about_event = !event_id.is_empty() && wrapped_tag.is_none();
+    if header(properties, SOURCE_HEADER) != letter_source.as_bytes() || is_about_event {
         return None;
     }
     let id = id(properties);
-    let own_tag = || {
-        let (_, tag) = std::str::from_utf8(id).ok()?.rsplit_once('/')?;
-        u64::from_str_radix(tag, 16).ok()
-    };
     let is_returned_again = cause == Cause::Returned.name().as_bytes();
-    is_returned_again.then(own_tag).flatten().or_else(|| Some(digest(id)))
+    is_returned_again.then(|| letter_tag(id)).flatten().or_else(|| Some(digest(id)))
+}
+
+/// Returns the tag in the id of a dead letter of any stream: `stream/key/dead/sequence/tag`. No part contains a `/`.
+fn letter_tag(id: &[u8]) -> Option<u64> {
+    let parts: Vec<&str> = std::str::from_utf8(id).ok()?.split('/').collect();
+    let [_stream, _key, "dead", _sequence, tag] = parts[..] else { return None };
+    u64::from_str_radix(tag, 16).ok()
 }
 
 /// Splits a body after at most `limit` bytes, at a character boundary if it is text.

@@ -492,6 +492,7 @@ fn streams_share_no_queue_and_no_partitioned_exchange() {
         &[(14, "streams.b.source.queue", "[streams.a] also has the queue \"q.dropped\"")],
     );
     check(&two("queue = \"q\"\ndeclare = false", "queue = \"q.dropped\""), &[]);
+    check(&two("queue = \"q\"", "queue = \"q.dropped\"\ndeclare = false"), &[]);
     for (first, second) in [(4, 4), (1, 2), (2, 1)] {
         check(
             &two(&exchange("q", first), &exchange("r", second)),
@@ -518,6 +519,8 @@ fn dead_letters_do_not_return_over_the_broker() {
     let own = "exchange = \"x\"\nqueue = \"q\"";
     case(own, "exchange = \"x\"", true);
     case(own, "exchange = \"graveyard\"", false);
+    // The operator may have bound the queue with any key.
+    case(&format!("{own}\ndeclare = false"), "exchange = \"x\"", false);
     for (bound, key, returns) in [
         ("#", "{key}", true),
         ("order.*", "{key}", true),
@@ -528,6 +531,9 @@ fn dead_letters_do_not_return_over_the_broker() {
         ("order.*", "dead", false),
         ("order.paid", "order.dead", false),
         ("order.paid", "{key}", true),
+        ("order.#", "order-dead.{key}", false),
+        ("order.*", "orders", false),
+        ("*.created", "dead-letters", false),
     ] {
         let bind = format!("{own}\nbind = [{{ exchange = \"y\", routing_key = \"{bound}\" }}]");
         case(&bind, &format!("exchange = \"y\"\nrouting_key = \"{key}\""), returns);

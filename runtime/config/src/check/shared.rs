@@ -25,6 +25,7 @@ impl ConfigChecker<'_> {
                 }
                 if source.exchange.is_some()
                     && source.exchange == earlier.exchange
+                    && (source.declare || earlier.declare)
                     && source.partitions.max(earlier.partitions) > 1
                 {
                     let message = format!(
@@ -83,7 +84,8 @@ impl ConfigChecker<'_> {
         while let Some(from) = open.pop() {
             for (name, source) in amqp_sources(self.config) {
                 let Some(own) = &source.exchange else { continue };
-                if own.0 == from {
+                // The bindings of a queue that Ordain does not declare are unknown.
+                if own.0 == from && source.declare {
                     readers.push(name);
                 }
                 let feeds = |bind: &ExchangeBinding| {
@@ -105,34 +107,78 @@ fn amqp_sources(config: &Config) -> impl Iterator<Item = (&ResourceName, &AmqpSo
     })
 }
 
-/// Returns the names of the queues of a source: of its partitions, and of the messages that the broker drops.
+/// Returns the names of the queues of a source's partitions.
 fn queues(source: &AmqpSourceConfig) -> impl Iterator<Item = String> {
     let queue = &source.queue.0;
     let is_single = source.partitions == 1;
-    let of_partitions = (0..source.partitions).map(move |partition| {
+    (0..source.partitions).map(move |partition| {
         if is_single { queue.clone() } else { format!("{queue}.{partition}") }
-    });
-    of_partitions.chain(source.declare.then(|| format!("{queue}.dropped")))
+    })
 }
 
-/// Returns the first queue that two sources have in common.
+/// Returns the first queue that two sources have in common. A queue for dropped messages that only one of them declares
+/// may be the source of the other.
 fn shared_queue(source: &AmqpSourceConfig, other: &AmqpSourceConfig) -> Option<String> {
-    let others: HashSet<String> = queues(other).collect();
-    queues(source).find(|queue| others.contains(queue))
+    let both_declare = source.declare && other.declare;
+    let dropped = |source: &AmqpSourceConfig| {
+        both_declare.then(|| format!("{}.dropped", source.queue.0)).into_iter()
+    };
+    let others: HashSet<String> = queues(other).chain(dropped(other)).collect();
+    queues(source).chain(dropped(source)).find(|queue| others.contains(queue))
 }
 
-/// Returns whether a binding can match a routing key of the template, judged by the fixed text at the beginning of both.
+/// Returns whether a binding of a topic exchange can match a routing key of the template. A template with placeholders
+/// is judged by the fixed text at the beginning of both.
 fn can_match(template: &RoutingKeyTemplate, binding: &str) -> bool {
-    let fixed = template.0.split('{').next().unwrap_or_default();
-    let is_whole = fixed.len() == template.0.len();
-    let wanted = binding.split(['*', '#']).next().unwrap_or_default();
-    let is_exact = wanted.len() == binding.len();
-    // `a.#` also matches `a`.
-    let wanted = if is_exact { wanted } else { wanted.trim_end_matches('.') };
-    match (is_whole, is_exact) {
-        (true, true) => fixed == wanted,
-        (true, false) => fixed.starts_with(wanted),
-        (false, true) => wanted.starts_with(fixed),
-        (false, false) => fixed.starts_with(wanted) || wanted.starts_with(fixed),
+    let Some((fixed, _)) = template.0.split_once('{') else {
+        return topic_matches(binding, &template.0);
+    };
+    let (wanted, is_exact) = match binding.find(['*', '#']) {
+        Some(end) => (&binding[..end], false),
+        None => (binding, true),
+    };
+    wanted.starts_with(fixed) || (!is_exact && fixed.starts_with(wanted))
+}
+
+/// Returns whether a binding matches a routing key: `*` stands for one word, `#` for any number of words.
+fn topic_matches(binding: &str, routing_key: &str) -> bool {
+    let words: Vec<&str> = routing_key.split('.').collect();
+    // `reached[n]`: the part of the binding so far matches the first n words.
+    let mut reached = vec![false; words.len() + 1];
+    reached[0] = true;
+    for pattern in binding.split('.') {
+        if pattern == "#" {
+            let first = reached.iter().position(|is_reached| *is_reached).unwrap_or(reached.len());
+            reached[first..].fill(true);
+            continue;
+        }
+        for index in (0..words.len()).rev() {
+            reached[index + 1] = reached[index] && (pattern == "*" || pattern == words[index]);
+        }
+        reached[0] = false;
+    }
+    reached[words.len()]
+}
+
+#[test]
+fn bindings_match_as_in_the_broker() {
+    for (binding, routing_key, is_match) in [
+        ("#", "", true),
+        ("#", "a.b", true),
+        ("a.#", "a", true),
+        ("a.#", "a.b.c", true),
+        ("a.#", "ab", false),
+        ("a.*", "a", false),
+        ("a.*", "a.b", true),
+        ("a.*", "a.b.c", false),
+        ("*.b", "a.b", true),
+        ("*.b", "a-b", false),
+        ("#.b.#", "a.b", true),
+        ("#.b.#.c", "b.a.b.d.c", true),
+        ("#.b.#.c", "b.a.b.d", false),
+        ("a", "a", true),
+        ("a", "b", false),
+    ] {
+        assert_eq!(topic_matches(binding, routing_key), is_match, "{binding} {routing_key}");
     }
 }
