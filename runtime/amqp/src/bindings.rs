@@ -16,7 +16,7 @@ use super::connect::{BrokerEndpoint, BrokerError};
 pub struct DeclaredBinding {
     /// The exchange from which messages come.
     pub source: String,
-    /// The queue to which they go, or else the exchange.
+    /// The queue or the exchange to which messages go.
     pub destination: String,
     /// True if the destination is a queue.
     pub to_queue: bool,
@@ -84,7 +84,7 @@ impl DeclaredBinding {
     }
 }
 
-/// Removes bindings. Returns those that the broker refuses to remove, each with the broker's reason.
+/// Removes bindings. Returns the bindings that the broker refuses to remove, each with the broker's reason.
 pub async fn remove_bindings<'a>(
     bindings: &'a [DeclaredBinding],
     broker: &BrokerEndpoint,

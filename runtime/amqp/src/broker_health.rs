@@ -1,5 +1,5 @@
-//! Monitors whether this process reaches the broker. If only other processes reach the broker, this process must
-//! release its partitions, because it cannot consume their queues.
+//! Monitors whether this process can reach the broker. If other processes reach the broker and this process does not,
+//! this process must release its partitions, because it cannot consume their queues.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use tokio::time::{sleep, timeout};
 
 use super::connect::BrokerEndpoint;
 
-/// Shortest time limit for a response: a first connection takes several round trips.
+/// Shortest time limit for a response. A first connection takes several round trips.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Starts a task that checks the broker four times per lease, until the receiver is dropped.
+/// Starts a task that checks the broker four times in each period of `lease`, until the returned receiver is dropped.
 pub fn watch_broker_health(
     broker: &Arc<BrokerEndpoint>,
     lease: Duration,
@@ -53,7 +53,7 @@ pub fn watch_broker_health(
     health_receiver
 }
 
-/// Returns whether the broker responds, on the previous connection if there is one.
+/// Returns whether the broker responds. Uses the previous connection if there is one.
 async fn responds(broker: &BrokerEndpoint, connection: &mut Option<Connection>) -> bool {
     if connection.is_none() {
         *connection = broker.connect("ordain watch").await.ok();

@@ -1,9 +1,9 @@
-//! Tracks messages that were sent to the broker, in order, until the result of each is known.
+//! Tracks messages that were sent to the broker, in order, until the result of each message is known.
 //!
-//! The client library attaches a returned message to the next confirm that it receives, not to the message's own
-//! confirm. The library never holds more returned messages than there are messages that are returned and unconfirmed,
-//! and each confirm carries one of the held messages. The result of a message is therefore known when the broker has
-//! confirmed every message that was sent before this process saw the message's own confirm.
+//! The client library attaches a returned message to the next confirm that it receives, which may be the confirm of
+//! another message. The library never holds more returned messages than there are messages that are returned and
+//! unconfirmed, and each confirm carries one of the held messages. The result of a message is therefore known when the
+//! broker has confirmed every message that was sent before this process saw the message's own confirm.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,9 +20,9 @@ use ordain_store::Ownership;
 /// A message with its position in the order of its sink.
 #[derive(Debug)]
 pub(super) struct PendingPublish {
-    /// The run to which the message belongs.
+    /// The run (messages that are marked as published together) to which the message belongs.
     pub(super) run: u64,
-    /// The position.
+    /// The position of the message in the order of its sink.
     pub(super) order: u64,
     /// The message.
     pub(super) outgoing: AmqpMessage,
@@ -42,7 +42,8 @@ pub(super) enum ConfirmResult {
 }
 
 impl ConfirmResult {
-    /// Returns the result that the confirm alone shows. The library reports a returned message separately.
+    /// Returns the result that a confirm shows for its own message. The library may report a returned message with the
+    /// confirm of another message.
     pub(super) fn of(confirmation: &Confirmation) -> Self {
         if confirmation.is_ack() { Self::Acked } else { Self::Nacked }
     }
@@ -56,12 +57,12 @@ pub(super) type ConfirmFuture<'a> =
 #[derive(Debug)]
 pub(super) struct UnmatchedReturn;
 
-/// The result of a check.
+/// The messages that a check removed from the tracker.
 #[derive(Debug, Default)]
 pub(super) struct ResolvedConfirms {
     /// Messages whose result is known, in order.
     pub(super) resolved: Vec<(PendingPublish, ConfirmResult)>,
-    /// Messages that are given up, in order.
+    /// Messages for whose confirm the tracker no longer waits, in order.
     pub(super) overdue: Vec<PendingPublish>,
 }
 
@@ -70,9 +71,9 @@ struct UnconfirmedPublish<'a> {
     /// The future confirm; `None` after it has arrived.
     confirm: Option<ConfirmFuture<'a>>,
     result: ConfirmResult,
-    /// The confirm had arrived at the last check.
+    /// True if the confirm had arrived at the last check.
     seen: bool,
-    /// The time when a later message was first seen confirmed before this one.
+    /// The time at which the tracker first saw a later message confirmed while this message was unconfirmed.
     overtaken_at: Option<Instant>,
 }
 
@@ -83,18 +84,21 @@ pub(super) struct ConfirmTracker<'a> {
     bytes: usize,
     /// Number of confirmed messages at the front.
     confirmed: usize,
-    /// Number of messages at the last check; the next check is due when as many are confirmed.
+    /// Number of messages that must be confirmed before the next check is due: the number of tracked messages at the
+    /// last check.
     next_check_at: usize,
-    /// The time of the last confirm, or of the last message that was sent while no other was unconfirmed.
+    /// The time of the last confirm. If no message was unconfirmed when the last message was sent, the time of that
+    /// send.
     last_confirm_at: Instant,
-    /// Confirms of messages that were given up. Such a confirm may still arrive and carry another message.
+    /// Confirms of messages that the tracker has given up. Such a confirm may still arrive and carry another, returned
+    /// message.
     late_confirms: Vec<ConfirmFuture<'a>>,
-    /// The broker returned a message that was not sent.
+    /// True if the broker returned a message that was not sent on this channel.
     has_unmatched_return: bool,
 }
 
-/// Maximum number of messages that are given up before the channel is replaced: every check polls all of their
-/// confirms.
+/// Maximum number of given-up messages before the channel is replaced. Every check polls the confirms of all given-up
+/// messages.
 const LATE_CONFIRM_LIMIT: usize = 1_024;
 
 impl<'a> ConfirmTracker<'a> {
@@ -122,7 +126,7 @@ impl<'a> ConfirmTracker<'a> {
         self.bytes
     }
 
-    /// Returns the number of messages whose confirm has not been seen, including those that were given up.
+    /// Returns the number of messages whose confirm has not been seen, including messages that were given up.
     pub(super) fn unconfirmed_count(&self) -> usize {
         self.sent.iter().filter(|sent| sent.confirm.is_some()).count() + self.late_confirms.len()
     }
@@ -137,14 +141,14 @@ impl<'a> ConfirmTracker<'a> {
         self.late_confirms.len() > LATE_CONFIRM_LIMIT
     }
 
-    /// Resets the timers, because a cause other than a message delays the confirms.
+    /// Resets the timers. The caller knows that the confirms are delayed, and that no message causes the delay.
     pub(super) fn reset_timers(&mut self) {
         self.last_confirm_at = Instant::now();
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
     }
 
-    /// Sends a message behind the messages sent before. This method passes the message to the library at once but does
-    /// not await the result, so that many messages go into one write.
+    /// Sends a message after the messages sent before. This method passes the message to the library at once but does
+    /// not await the result, so that one write can contain many messages.
     pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
@@ -163,8 +167,8 @@ impl<'a> ConfirmTracker<'a> {
         });
     }
 
-    /// Waits for a confirm. If the channel has failed, returns the error that it reports for the first unconfirmed
-    /// message.
+    /// Waits for a confirm. If the channel has failed, returns the error that the channel reports for the first
+    /// unconfirmed message.
     pub(super) async fn confirmed(&mut self) -> lapin::Result<()> {
         std::future::poll_fn(|cx| self.poll_confirmed(cx)).await
     }
@@ -244,13 +248,13 @@ impl<'a> ConfirmTracker<'a> {
         Ok(self.resolve(Duration::MAX)?.resolved)
     }
 
-    /// Removes and returns the messages whose result is known, and gives up the messages that later ones overtook
-    /// more than `patience` ago.
+    /// Removes and returns the messages whose result is known. Also gives up each message that is still unconfirmed
+    /// although a later message was confirmed at least `patience` ago.
     ///
     /// The result of a message that was confirmed at the last check is known, unless the broker has since returned a
     /// message that was unconfirmed at that check. Each confirm carries at most one returned message. If the library
-    /// has not yet reported that a confirmed message was returned, it has reported another returned message in its
-    /// place, whose own confirm arrives later.
+    /// has not yet reported that a confirmed message was returned, it has reported another returned message instead.
+    /// The confirm of that other message arrives later.
     ///
     /// Fails if the broker returned a message that was not sent. All results are then unreliable, and the method
     /// removes no message.
@@ -291,7 +295,7 @@ impl<'a> ConfirmTracker<'a> {
         Ok(confirms)
     }
 
-    /// Removes all messages, in order. Also returns the position of the first unconfirmed one.
+    /// Removes and returns all messages, in order. Also returns the position of the first unconfirmed message.
     pub(super) fn into_items(
         self,
     ) -> (Option<usize>, impl DoubleEndedIterator<Item = PendingPublish>) {
@@ -348,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Returns the confirm of a message. Polling it may first confirm other messages.
+    /// Returns the confirm of a message. Polling the confirm may first confirm other messages.
     fn confirm(wire: &Arc<Mutex<SimulatedBroker>>, order: u64) -> ConfirmFuture<'static> {
         let wire = Arc::clone(wire);
         Box::pin(std::future::poll_fn(move |_| {
@@ -362,8 +366,8 @@ mod tests {
         }))
     }
 
-    /// Every reported result is the true one, and the messages of a key are reported in order. The broker confirms in
-    /// any order and some messages much later, and the library attaches a returned message to the next confirm.
+    /// Every reported result is true, and the messages of a key are reported in order. The broker confirms messages in
+    /// any order, and some messages much later. The library attaches a returned message to the next confirm.
     #[test]
     fn every_reported_result_is_true() {
         let mut all_given_up = 0;
@@ -444,8 +448,8 @@ mod tests {
         assert!(all_given_up > 1_000, "{all_given_up}");
     }
 
-    /// A message without an answer does not delay the results of messages before or behind it. It is given up when
-    /// later messages were confirmed long ago, even if these are already removed.
+    /// A message without an answer does not delay the results of messages before or after it. The tracker gives the
+    /// message up when later messages were confirmed long ago, even if the later messages are already removed.
     #[test]
     fn message_without_answer_is_given_up_and_delays_no_other() {
         let mut flight = ConfirmTracker::new();

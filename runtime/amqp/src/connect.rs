@@ -15,16 +15,17 @@ use super::topology::has_default_delivery_limit;
 use ordain_config::{ConfigError, LoadedConfig};
 use ordain_util::text::{escape_invisible, truncated};
 
-/// Time limit for a connection with its TLS handshake and login: longer than the delay of a few lost packets.
+/// Time limit for opening a connection, including TLS handshake and login: longer than the delay of a few lost packets.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Heartbeats in a lease. The broker notices a hung process after two to three heartbeats. That must happen before the
-/// lease expires. Otherwise the next owner would wait for the broker after the lease has expired.
+/// Number of AMQP heartbeat intervals in a lease (the time for which a process may own a partition without renewal).
+/// The broker notices a hung process after two to three heartbeat intervals. The broker must notice it before the lease
+/// expires. Otherwise the next owner would have to wait for the broker after the lease has expired.
 const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
 const ERROR_TEXT_LIMIT: usize = 400;
 
-/// Texts in refusals that may be temporary: a queue that the broker knows but has not started yet, and a delivery
-/// that was not acknowledged within the broker's `consumer_timeout`.
+/// Texts by which this module recognises a refusal that may be temporary. The broker has not started a known queue yet,
+/// or a delivery was not acknowledged within the broker's `consumer_timeout`.
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
@@ -34,7 +35,7 @@ pub enum BrokerError {
     /// The broker refused the request; a retry will not help.
     #[error("{0}")]
     Refused(String),
-    /// The broker is unreachable or not able to respond; a retry may help.
+    /// The broker is unreachable or cannot respond; a retry may help.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -43,12 +44,12 @@ pub enum BrokerError {
 #[derive(Clone)]
 pub struct BrokerEndpoint {
     uri: AMQPUri,
-    /// True if queues have a delivery limit by default, once a declaration has found out.
+    /// True if the broker sets a delivery limit on queues by default. Empty until a declaration has tested this.
     has_default_delivery_limit: Arc<OnceCell<bool>>,
 }
 
 impl BrokerEndpoint {
-    /// Creates a broker from its URL. The error does not contain the password.
+    /// Creates the address of a broker from a URL. The error does not contain the password.
     pub fn new(url: &str, heartbeat: Duration) -> Result<Self, String> {
         let mut uri = ordain_config::broker_url::parse(url)?;
         let seconds = heartbeat.as_secs().max(1);
@@ -56,7 +57,7 @@ impl BrokerEndpoint {
         Ok(Self { uri, has_default_delivery_limit: Arc::default() })
     }
 
-    /// Returns the broker of a configuration, if it has one.
+    /// Returns the broker of a configuration; `None` if the configuration has no broker.
     pub fn of(loaded: &LoadedConfig) -> Result<Option<Arc<Self>>, ConfigError> {
         let Some(config) = &loaded.config.broker else { return Ok(None) };
         let heartbeat = config
@@ -67,9 +68,9 @@ impl BrokerEndpoint {
         Ok(Some(Arc::new(broker)))
     }
 
-    /// Returns whether the broker sets a delivery limit on each queue that is not declared without a limit. Finds out
-    /// once: the queues of a running process keep the form in which it declared them. `queue` begins the name of an
-    /// exchange that the first call declares for a moment.
+    /// Returns whether the broker sets a default delivery limit on each queue whose declaration does not exclude a
+    /// limit. Only the first call tests this, because the queues of a running process keep the form in which the
+    /// process declared them. The test declares an exchange for a moment; the name of the exchange begins with `queue`.
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
@@ -127,8 +128,8 @@ impl BrokerEndpoint {
     }
 }
 
-/// Returns whether the broker may have closed a channel or connection because of a message: `false` if the exchange
-/// does not exist or an operator closed the connection.
+/// Returns whether the broker may have closed a channel or connection because of a message. Returns `false` if, for
+/// example, the exchange does not exist or an operator closed the connection.
 pub(super) fn is_caused_by_message(error: &lapin::Error) -> bool {
     use AMQPHardError::{FRAMEERROR, INTERNALERROR, NOTIMPLEMENTED, SYNTAXERROR};
     use AMQPSoftError::{ACCESSREFUSED, CONTENTTOOLARGE, PRECONDITIONFAILED};

@@ -1,8 +1,8 @@
 //! The consumer of one partition's queue: receives deliveries in batches and acknowledges them cumulatively.
 //!
-//! The broker numbers the deliveries of a channel from 1. When a channel is lost, the next channel delivers
-//! everything that was not acknowledged again. Each channel therefore has a subscription epoch, which distinguishes its
-//! deliveries from earlier ones. The consumer ignores an acknowledgement of an earlier epoch.
+//! The broker numbers the deliveries of a channel from 1. When a channel is lost, the next channel delivers all
+//! unacknowledged messages again. Each channel therefore has a subscription epoch (a number), which distinguishes its
+//! deliveries from the deliveries of earlier channels. The consumer ignores an acknowledgement of an earlier epoch.
 
 use std::io;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// Longest delay before the next subscription. A subscription that lasts longer counts as successful.
+/// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
@@ -37,7 +37,7 @@ const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the last acknowledgement and the end of the channel.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Starts a consumer. It reconnects after every failure, until the receiver of its deliveries is dropped.
+/// Starts a consumer. The consumer reconnects after every failure, until the receiver of its deliveries is dropped.
 pub fn start(options: ConsumerOptions) -> SourceHandle {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
@@ -87,7 +87,7 @@ async fn run(
             if is_queue_lost {
                 return Err(BrokerError::Refused(format!(
                     "the queue {queue:?} was removed and declared again while the stream ran, so its events are lost: \
-                     publish the events again that have not taken effect, and start again"
+                     publish again the events that have not taken effect, and start again"
                 )));
             }
             if std::mem::take(&mut lost) {
@@ -124,8 +124,8 @@ async fn run(
                         stream = &*options.stream,
                         queue,
                         "subscription ended by the broker: if another program has removed the queue and declared it \
-                         again, its events are lost, and new events get their numbers; publish the events again that \
-                         have not taken effect"
+                         again, its events are lost, and new events get the numbers of the lost events; publish \
+                         again the events that have not taken effect"
                     );
                 }
                 BrokerError::Unavailable(
@@ -157,8 +157,8 @@ async fn run(
     }
 }
 
-/// Limits the time of a subscription's steps: a queue without a leader, as after a crash of the broker, never
-/// responds.
+/// Limits the time of a subscription's steps. A queue without a leader never responds, for example after a crash of the
+/// broker.
 async fn with_subscribe_timeout<T>(
     queue: &str,
     work: impl Future<Output = Result<T, BrokerError>>,
@@ -204,7 +204,7 @@ async fn subscribe(
     }
 }
 
-/// Closes the channel and the connection, which returns unacknowledged deliveries to the queue.
+/// Closes the channel and the connection. The broker then returns unacknowledged deliveries to the queue.
 async fn close(connection: &Connection, channel: &Channel) {
     let ended = tokio::time::timeout(CLOSE_TIMEOUT, async {
         channel.close(200, "done".into()).await?;

@@ -1,4 +1,4 @@
-//! The settings of a consumer, in a module of their own because its parts use them too.
+//! The settings of a consumer. They have a module of their own because the parts of a consumer also use them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -27,14 +27,17 @@ pub struct ConsumerOptions {
     /// and always uses `prefetch`: with a smaller window, the messages that an earlier process returned would arrive in
     /// another order, and that order determines the sequences of the stream's events.
     pub memory: usize,
-    /// The window to which a consumer of the stream in this process changed last.
+    /// The last window (maximum number of unacknowledged deliveries) to which a consumer of the stream in this process
+    /// changed.
     pub last_prefetch: LastPrefetch,
     /// The decoder from deliveries to events.
     pub decoder: DeliveryDecoder,
-    /// The ownership under which the queue is consumed. While it is suspended, the consumer releases the queue.
+    /// The ownership: the time in which this process may consume the queue. While the ownership is suspended, the
+    /// consumer releases the queue.
     pub ownership: Arc<Ownership>,
     /// The gauge of the number of messages that wait in the queue.
     pub lag: Arc<BacklogGauge>,
-    /// The number of differences between the broker and the topology that were found while the stream ran.
+    /// The number of times that an exchange, queue or binding was missing or different in the broker while the stream
+    /// ran.
     pub topology_changes: Arc<AtomicU64>,
 }

@@ -19,8 +19,8 @@ use ordain_cloudevents::{ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SI
 use ordain_config::KeyLocation;
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// Headers that a queue adds to redelivered messages. They are not part of the event, which is the same at each
-/// delivery.
+/// Headers that a queue adds to redelivered messages. They are not part of the event, because an event is the same at
+/// each delivery.
 pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 /// A decoder of a stream's events.
@@ -29,11 +29,12 @@ pub struct DeliveryDecoder {
     /// The CloudEvents source of the stream's own dead letters, as [`source_of`](ordain_cloudevents::source_of) returns
     /// it.
     pub letter_source: String,
-    /// The stream's ordering: on a `fifo` stream, sequences are ordinary headers.
+    /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
+    /// ordinary header.
     pub ordering: OrderingMode,
     /// Maximum size of an event's body and headers, in bytes.
     pub event_size: usize,
-    /// Where a message has its key.
+    /// The part of a message that contains the key.
     pub key: KeyLocation,
 }
 
@@ -46,7 +47,7 @@ fn reject<T>(cause: Cause, message: impl Into<String>) -> DeliveryResult<T> {
     Err(DeliveryRejection(cause, message.into()))
 }
 
-/// The values of the headers by their meaning.
+/// The values of the headers that have a meaning for Ordain.
 #[derive(Default)]
 struct EventHeaders<'a> {
     sequence: Option<&'a AMQPValue>,
@@ -103,8 +104,8 @@ impl<'a> EventHeaders<'a> {
 }
 
 impl DeliveryDecoder {
-    /// Decodes one delivery. The sequence of a `sequenced` stream's event may be missing: the sequencer decides how
-    /// to handle such an event.
+    /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its
+    /// sequence; the sequencer decides how to handle such an event.
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
         let headers = EventHeaders::of(delivery, self);
         self.event(delivery, &headers).map_err(|DeliveryRejection(cause, message)| DecodeError {
@@ -206,7 +207,7 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Returns all other headers. A value that is not a text becomes JSON.
+    /// Returns all headers without a meaning for Ordain. A value that is not a text becomes JSON.
     fn other_headers<'a>(
         &self,
         delivery: &Delivery,
@@ -254,7 +255,7 @@ fn excerpt(value: &AMQPValue) -> String {
     json(value, 60)
 }
 
-/// Returns the first of two headers that is present, with its name.
+/// Returns the first header of two if it is present, or else the second header. The result contains the header's name.
 fn first_present<'a>(
     own: &'static str,
     value: Option<&'a AMQPValue>,
@@ -264,7 +265,7 @@ fn first_present<'a>(
     value.map(|value| (own, value)).or(other.map(|value| (of_cloudevents, value)))
 }
 
-/// Returns a CloudEvents attribute, or else an AMQP property; an empty one counts as missing.
+/// Returns a CloudEvents attribute, or else an AMQP property. An empty value counts as missing.
 fn attribute<'a>(
     name: &str,
     header: Option<&'a AMQPValue>,
@@ -292,7 +293,8 @@ fn attribute<'a>(
     Ok((!text.is_empty()).then_some(utf8(name, text)?))
 }
 
-/// Returns a text that is UTF-8. Other texts are rejected, because their replacement does not identify them.
+/// Returns a text that is UTF-8. Rejects other texts, because a text with replacement characters does not identify the
+/// original.
 fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     match not_utf8(&text) {
         None => Ok(text),
@@ -302,7 +304,7 @@ fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     }
 }
 
-/// Returns the time of the event, in ms since the Unix epoch. AMQP's own timestamp has whole seconds only.
+/// Returns the time of the event, in ms since the Unix epoch. AMQP's own timestamp has a resolution of one second.
 fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Option<u64>> {
     if let Some(value) = headers.time {
         let time: Option<jiff::Timestamp> = as_text(value).and_then(|text| text.parse().ok());

@@ -25,14 +25,14 @@ use ordain_config::{KeyLocation, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_util::text::truncated;
 
-/// Headers from which RabbitMQ reads additional routing keys, in an array. It closes the channel if they have another
-/// type.
+/// Headers from which RabbitMQ reads an array of additional routing keys. RabbitMQ closes the channel if such a header
+/// has another type.
 const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 /// Prefix of a header whose name is reserved.
 const RENAMED_PREFIX: &str = "x-original-";
 /// Maximum size of a header's name, in bytes: a short string of AMQP.
 const NAME_LIMIT: usize = 255;
-/// Maximum size of a dead letter's reason, in bytes: a header is not split into several frames.
+/// Maximum size of a dead letter's reason, in bytes. A header cannot be split into several frames.
 const REASON_LIMIT: usize = 16 << 10;
 /// Delivery mode of messages that durable queues write to disk.
 const PERSISTENT_DELIVERY_MODE: u8 = 2;
@@ -46,8 +46,8 @@ pub(super) struct AmqpMessage {
 }
 
 impl AmqpMessage {
-    /// Returns whether the broker returned this message, which the routing key and the id identify. The broker may
-    /// have changed the other properties, as RabbitMQ's timestamp plugin does.
+    /// Returns whether `returned` is this message. Compares the routing key and the id. The broker may have changed
+    /// other properties, as RabbitMQ's timestamp plugin does.
     pub(super) fn matches_return(&self, returned: &Delivery) -> bool {
         self.routing_key == returned.routing_key && self.id() == id(&returned.properties)
     }
@@ -57,14 +57,14 @@ impl AmqpMessage {
         id(&self.properties)
     }
 
-    /// Returns the stream and key, within which messages are ordered.
+    /// Returns the stream and the key. Messages of the same stream and key must keep their order.
     pub(super) fn ordering_key(&self) -> (Vec<u8>, Vec<u8>) {
         let header = |name| header(&self.properties, name).to_vec();
         (header(SOURCE_HEADER), header(KEY_HEADER))
     }
 }
 
-/// Returns the id of a message that Ordain published; empty if there is none.
+/// Returns the id of a message that Ordain published; empty if the message has no id.
 pub(super) fn id(properties: &BasicProperties) -> &[u8] {
     match properties.message_id() {
         Some(id) => id.as_str().as_bytes(),
@@ -72,7 +72,7 @@ pub(super) fn id(properties: &BasicProperties) -> &[u8] {
     }
 }
 
-/// Returns a text header; empty if it is missing.
+/// Returns a text header; empty if the header is missing.
 pub(super) fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
     match properties.headers().as_ref().and_then(|headers| headers.inner().get(name)) {
         Some(AMQPValue::LongString(text)) => text.as_bytes(),
@@ -126,8 +126,8 @@ pub(super) fn message(
     }
 }
 
-/// Encodes a dead letter of `stream`: the event as it was received, with the reason in headers. Its sequence is the
-/// number that the letter got as a message, or else the event's own.
+/// Encodes a dead letter of `stream`: the event as it was received, with the reason in headers. The sequence of the
+/// encoded message is `sequence`, or else the event's own sequence.
 pub(super) fn letter(
     stream: &str,
     letter: &DeadLetter,
@@ -168,7 +168,7 @@ pub(super) fn letter(
     }
 }
 
-/// Encodes a producer's event, with its sequence if it has one, in the form that the stream reads.
+/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one.
 pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation) -> AmqpMessage {
     let mut envelope = PropertiesBuilder::new(event.source(), event.key(), event.headers(), &[]);
     envelope.attribute("id", event.id(), BasicProperties::with_message_id);
@@ -196,9 +196,9 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
     }
 }
 
-/// Returns the routing key, cut to AMQP's limit. The routing key of a handler's message is never too long. The routing
-/// key of a dead letter, or of a message from before a change of the template, may be too long. The event's key is in a
-/// header as well.
+/// Returns the routing key, cut to AMQP's limit. The routing key of a handler's message is never too long, because
+/// Ordain checks its length before the commit. The routing key of a dead letter, or of a message committed before a
+/// change of the template, may be too long. A header also contains the event's key.
 fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &str) -> ShortString {
     let mut filled = template.fill(stream, key, kind);
     filled.truncate(filled.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
@@ -212,7 +212,7 @@ struct PropertiesBuilder {
 }
 
 impl PropertiesBuilder {
-    /// Creates an envelope with foreign headers. Those that are reserved or in `taken` are renamed.
+    /// Creates properties with foreign headers. Renames the headers that are reserved or in `taken`.
     fn new<'a>(
         source: &str,
         key: &str,

@@ -39,7 +39,7 @@ pub(super) enum IsolatedAnswer {
     TimedOut,
     /// The broker could not be reached, for this reason.
     Unavailable(String),
-    /// The message was not published: this process may not act for the partition now, or no longer owns it.
+    /// The message was not published. This process may not act for the partition now, or no longer owns it.
     NotOwner,
 }
 
@@ -72,7 +72,7 @@ impl Exchange {
         Ok(connection)
     }
 
-    /// Opens a channel, on the previous connection if that is still open.
+    /// Opens a channel. Uses the previous connection if it is still open.
     pub(super) async fn connect(
         &self,
         previous: Option<Connection>,
@@ -108,7 +108,7 @@ impl Exchange {
         })
     }
 
-    /// Publishes a message on a connection of its own, and waits up to `answer_timeout` for the broker's answer.
+    /// Publishes a message on a connection of its own. Waits up to `answer_timeout` for the broker's answer.
     pub(super) async fn publish_isolated(
         self,
         item: PendingPublish,

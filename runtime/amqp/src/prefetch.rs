@@ -1,10 +1,11 @@
-//! The number of unacknowledged deliveries: the configured number, as long as they fit into their memory limit.
+//! The window: the maximum number of unacknowledged deliveries. It is the configured number, or fewer if that many
+//! deliveries do not fit into the memory limit.
 //!
-//! The broker counts messages, not bytes, so the window follows from the sizes of recent deliveries. A consumer keeps
-//! the window with which it started: another window needs another subscription, which delivers everything that is
-//! unacknowledged again. A queue redelivers these messages in order, but behind the messages that an earlier
-//! subscription already returned to it. The window therefore changes only when all redelivered messages have arrived,
-//! and it grows rarely. Deliveries that nevertheless exceed the memory limit end the subscription at once.
+//! The broker counts messages, not bytes, so the window follows from the sizes of recent deliveries. A subscription
+//! keeps the window with which it started. Another window needs another subscription, to which the broker delivers all
+//! unacknowledged messages again. A queue redelivers these messages in order, but after the messages that an earlier
+//! subscription already returned to the queue. The window therefore changes only when all redelivered messages have
+//! arrived, and it grows rarely. If the deliveries exceed the memory limit nevertheless, the subscription ends at once.
 //!
 //! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's window
 //! allowed. A consumer with a small window would have to receive all of them before the window may grow. Only the first
@@ -15,14 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Deliveries in a sample.
+/// Number of deliveries in a sample.
 const SAMPLE_DELIVERIES: u64 = 128;
 /// Size of the largest message that a broker accepts by default, from RabbitMQ 4.0 on, in bytes.
 const LARGEST_MESSAGE_BYTES: u64 = 16 << 20;
 /// Delay before a window that was reduced may grow.
 const GROWTH_DELAY: Duration = Duration::from_mins(1);
 
-/// The window to which a consumer of the stream in this process changed last; 0 before the first change.
+/// The last window to which a consumer of the stream in this process changed; 0 before the first change.
 pub type LastPrefetch = Arc<AtomicU16>;
 
 /// The window of one consumer.
@@ -32,7 +33,7 @@ pub(super) struct AdaptivePrefetch {
     max: u16,
     bytes: u64,
     current: u16,
-    /// A message has arrived that was not redelivered.
+    /// True if a message has arrived that was not redelivered.
     has_new: bool,
     /// The number of deliveries in this sample, and their size in bytes.
     sample: (u64, u64),
@@ -42,8 +43,8 @@ pub(super) struct AdaptivePrefetch {
 }
 
 impl AdaptivePrefetch {
-    /// Creates a window of at most `most` deliveries with a total size of about `bytes`. It starts with the stream's
-    /// last window; the first window of a stream assumes very large messages.
+    /// Creates a window of at most `max` deliveries with a total size of about `bytes`. The window starts at the
+    /// stream's last window. The first window of a stream assumes very large messages.
     pub(super) fn new(max: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let current = match last.load(Relaxed) {
@@ -82,8 +83,8 @@ impl AdaptivePrefetch {
         self.largest = self.largest.max(bytes as u64);
     }
 
-    /// Changes the window if recent sizes call for at least twice or at most half of it. Returns whether the window
-    /// changed.
+    /// Changes the window if, for the recent sizes, the right window is at least twice or at most half of the current
+    /// window. Returns whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
         // A window smaller than the sample decides when it is full.
         if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {
@@ -113,8 +114,9 @@ impl AdaptivePrefetch {
         overflows
     }
 
-    /// Sets the window as if every message were as large as the largest of this subscription. A window that is still
-    /// too large would have to change again before all redeliveries have arrived, which would disturb their order.
+    /// Sets the window as if every message were as large as the largest message of this subscription. A window that is
+    /// still too large would have to change again before all redeliveries have arrived, and that change would disturb
+    /// their order.
     fn shrink(&mut self) {
         self.set(messages_that_fit(self.max, self.bytes, self.largest).min(self.current / 2));
         self.shrunk_at = Some(Instant::now());
@@ -126,7 +128,7 @@ impl AdaptivePrefetch {
     }
 }
 
-/// Returns how many messages of a size fit into a number of bytes.
+/// Returns the number of messages of `size` bytes that fit into `bytes` bytes, at most `max`.
 fn messages_that_fit(max: u16, bytes: u64, size: u64) -> u16 {
     u16::try_from(bytes / size.max(1)).unwrap_or(u16::MAX).clamp(1, max)
 }

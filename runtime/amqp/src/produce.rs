@@ -1,5 +1,5 @@
-//! Publishes a producer's events to an exchange: in order, pipelined, and with every event confirmed before the call
-//! returns.
+//! Publishes a producer's events to an exchange, in order and pipelined. The broker has confirmed every event before
+//! the call returns successfully.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,16 +29,17 @@ pub struct ExchangeProducer {
     broker: Arc<BrokerEndpoint>,
     exchange: String,
     key: KeyLocation,
-    /// `true` if the events of a key must not overtake each other: the broker may refuse one event and accept the
-    /// next.
+    /// `true` if the events of a key must keep their order. Without this setting, the broker may refuse one event and
+    /// accept the next event of the key.
     keeps_key_order: bool,
-    /// How long the producer retries while the broker is unavailable or accepts nothing.
+    /// The time for which the producer retries while the broker is unavailable or accepts no event.
     retry_timeout: Duration,
     link: Option<(Connection, Channel)>,
 }
 
 impl ExchangeProducer {
-    /// Creates a producer for an exchange. The key is put where the stream reads it.
+    /// Creates a producer for an exchange. The producer writes the key to the part of the message from which the stream
+    /// reads it.
     pub fn new(
         broker: &Arc<BrokerEndpoint>,
         exchange: &str,
@@ -64,8 +65,8 @@ impl ExchangeProducer {
         self.key == KeyLocation::RoutingKey
     }
 
-    /// Publishes events with their sequences until the broker has confirmed all of them. Events that the broker does
-    /// not accept are published again, until no event has been accepted for `patience`.
+    /// Publishes events with their sequences until the broker has confirmed all of them. Publishes events that the
+    /// broker does not accept again. Returns an error when the broker has accepted no event for `retry_timeout`.
     pub async fn publish(&mut self, events: &[SequencedEvent]) -> Result<(), BrokerError> {
         let mut remaining = events.to_vec();
         let mut until = Instant::now() + self.retry_timeout;
@@ -96,9 +97,9 @@ impl ExchangeProducer {
         }
     }
 
-    /// Publishes events once. Returns whether the broker accepted each event, and the error if there was one: the
-    /// broker is unavailable, or no queue takes an event. Where order matters and the broker did not accept an event,
-    /// this method does not publish the later events of the key.
+    /// Publishes events once. Returns, for each event, whether the broker accepted it. Also returns the error if the
+    /// broker is unavailable or no queue takes an event. If events of a key must keep their order, and the broker did
+    /// not accept an event, this method does not publish the later events of the key.
     pub async fn try_publish(
         &mut self,
         events: &[SequencedEvent],
@@ -126,7 +127,7 @@ impl ExchangeProducer {
         (taken, failed)
     }
 
-    /// Returns the reason for a number of messages that the broker refused.
+    /// Returns the text of the reason why the broker refused `messages` messages.
     pub fn refusal_reason(&self, messages: usize) -> String {
         format!("{} has refused {messages} messages", self.broker)
     }
@@ -219,8 +220,8 @@ impl ExchangeProducer {
 /// An event and its sequence, if it has one.
 pub type SequencedEvent = (Arc<Event>, Option<u64>);
 
-/// Returns the positions of the events that may be sent together: all at once, or in several waves that each have at
-/// most one event of a key.
+/// Returns the positions of the events that may be sent together. Without `in_order`, these are all events at once.
+/// With `in_order`, these are several waves, and each wave has at most one event of a key.
 fn waves(events: &[SequencedEvent], in_order: bool) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<_>> = vec![Vec::new()];
     let mut seen = HashMap::new();

@@ -1,10 +1,10 @@
-//! The sink of an exchange: publishes messages in order and pipelined, and counts a message as published only after
-//! the broker's confirm. A message that the broker does not accept is kept and published again until it is accepted.
-//! Meanwhile, later messages of its key wait; other keys continue.
+//! The sink of an exchange: publishes messages in order and pipelined, and counts a message as published only after the
+//! broker's confirm. The sink keeps a message that the broker does not accept, and publishes it again until the broker
+//! accepts it. Meanwhile, later messages of the same key wait; other keys continue.
 //!
-//! Each exchange has a task and a connection of its own, so that a blocked exchange delays no other. A message that
-//! made the broker close the channel, or that the broker neither confirmed nor refused, is retried in isolation on
-//! another connection.
+//! Each exchange has a task and a connection of its own, so that a blocked exchange delays no other exchange. If a
+//! message made the broker close the channel, or if the broker neither confirmed nor refused a message, the sink
+//! retries the message in isolation on another connection.
 
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
@@ -31,17 +31,18 @@ use ordain_util::wait::shortened;
 
 /// Delays after connections that fail.
 const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// Time limit for the next confirm: longer than a broker with a slow disk needs. If later messages are confirmed after
-/// this time, the task holds only the overdue message. Otherwise, the task closes the connection and holds the oldest
-/// unconfirmed message.
+/// Time limit for the next confirm: longer than a broker with a slow disk needs. After this time, the task holds a
+/// message back for a retry. If later messages were confirmed, the task holds only the overdue message. Otherwise, the
+/// task closes the connection and holds the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for the next confirm after such a silence, until `confirm_limit` has its full size again. A queue without
-/// a leader blocks its channel for a minute. Each further key with messages for that queue causes one more silence.
+/// Time limit for the next confirm after no confirm arrived within [`CONFIRM_TIMEOUT`]. This shorter limit applies
+/// until `confirm_limit` has its full size again. A queue without a leader blocks its channel for a minute. Each
+/// further key with messages for that queue causes one more such wait.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker
 /// writes earlier messages to disk.
 const CONFIRM_LIMIT: usize = 1_024;
-/// Approximate limit for the size of unconfirmed messages, in bytes; they are copied.
+/// Approximate limit for the size of unconfirmed messages, in bytes. The task keeps copies of these messages.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 /// Number of waiting messages that the task sends together while earlier messages are unconfirmed, because each write
 /// and each confirm costs work on both sides. The task sends fewer messages when all earlier messages are confirmed, or
@@ -52,7 +53,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
 const ISOLATED_RETRY_LIMIT: usize = 8;
 
-/// The id of a run, and the number of its messages that are published.
+/// The id of a run (messages that are marked as published together), and the number of its messages that are published.
 pub type PublishedCount = (u64, usize);
 
 /// Messages of a run, with the ownership under which they may be published.
@@ -63,13 +64,14 @@ struct ExchangeBatch {
     messages: Vec<AmqpMessage>,
 }
 
-/// The entrance of an exchange's sink.
+/// The input side of an exchange's sink. The task of the exchange publishes the messages.
 #[derive(Debug)]
 pub struct ExchangeSink {
     routing_key: RoutingKeyTemplate,
     /// Messages of the run that is being collected.
     collected: Vec<AmqpMessage>,
-    /// The channel to the task. It needs no limit of its own: its messages come from the outbox, which has one.
+    /// The channel to the task. The channel needs no limit of its own: its messages come from the outbox (committed
+    /// messages that are not published yet), which has a limit.
     input: UnboundedSender<ExchangeBatch>,
     unstarted: Option<(ExchangePublisher, Connection, UnboundedReceiver<ExchangeBatch>)>,
 }
@@ -109,7 +111,7 @@ impl ExchangeSink {
         })
     }
 
-    /// Returns the task that publishes the sent messages and reports published ones, until this sink is dropped.
+    /// Returns the task that publishes the sent messages and reports published messages, until this sink is dropped.
     /// Returns `None` on a second call.
     pub fn start(
         &mut self,
@@ -129,7 +131,7 @@ impl ExchangeSink {
         self.collected.push(encode::letter(stream, letter, sequence, &self.routing_key));
     }
 
-    /// Sends the added messages to the task, as the messages of a run.
+    /// Sends the added messages to the task as the messages of run `run`.
     pub fn send(&mut self, run: u64, ownership: &Arc<Ownership>) {
         if !self.collected.is_empty() {
             let ownership = Arc::clone(ownership);
@@ -150,14 +152,15 @@ struct ExchangePublisher {
     retry_queue: KeyRetryQueue,
     /// The isolated retries that are running.
     isolated_retries: JoinSet<(PendingPublish, IsolatedAnswer)>,
-    /// The order of the next message.
+    /// The position of the next message in the order of the sink.
     next_order: u64,
-    /// Maximum number of unconfirmed messages now. When the broker has closed the channel because of one of several
-    /// messages, the limit becomes 1, which identifies the message. Each accepted message raises the limit by one.
+    /// Current maximum number of unconfirmed messages. When the broker has closed the channel because of one of several
+    /// messages, the limit becomes 1, so that the next failure identifies the message. Each accepted message raises the
+    /// limit by one.
     confirm_limit: usize,
     /// The delay before the next connection.
     backoff: Backoff,
-    /// The last message that was sent alone was refused.
+    /// True if the broker refused the last message that was sent alone.
     was_last_refused: bool,
     /// Time limit for the next confirm.
     confirm_timeout: Duration,
@@ -167,7 +170,7 @@ struct ExchangePublisher {
 enum ChannelEnd {
     /// The broker or the library reported an error.
     Failed(lapin::Error),
-    /// The broker sends no confirms.
+    /// The broker sent no confirm within the time limit.
     TimedOut,
     /// The broker returned a message that was not published on this channel.
     UnmatchedReturn,
@@ -319,7 +322,7 @@ impl ExchangePublisher {
         }
     }
 
-    /// Drops the messages that the partition's new owner publishes.
+    /// Drops the messages of partitions that this process no longer owns. The new owner publishes these messages.
     fn drop_disowned(&mut self, published: &UnboundedSender<PublishedCount>) {
         let mut disowned = self.retry_queue.remove_disowned();
         let (gone, waiting): (Vec<PendingPublish>, _) =
@@ -469,8 +472,8 @@ impl ExchangePublisher {
         }
     }
 
-    /// Handles a channel without confirms. The first unconfirmed message may be the cause: a queue without a leader,
-    /// when it gets its first message, blocks the channel for everything behind that message.
+    /// Handles a channel on which no confirm arrived in time. The first unconfirmed message may be the cause. A queue
+    /// without a leader blocks the channel when it gets its first message, so that later messages wait.
     fn handle_confirm_timeout(&mut self, first: Option<usize>) {
         self.confirm_limit = 1;
         self.confirm_timeout = SUSPECT_CONFIRM_TIMEOUT;
@@ -478,9 +481,9 @@ impl ExchangePublisher {
         self.hold_overdue(first.into_iter().collect());
     }
 
-    /// Handles a channel that the broker closed because of one of the unconfirmed messages. `suspect_index` is
-    /// the index of the unconfirmed message if there was exactly one: that message is held for an isolated retry, and
-    /// the other messages continue.
+    /// Handles a channel that the broker closed because of one of the unconfirmed messages. `suspect_index` is the
+    /// index of the unconfirmed message if there was exactly one. The task then holds that message for an isolated
+    /// retry, and the other messages continue.
     async fn handle_closed_channel(&mut self, suspect_index: Option<usize>, reason: &str) {
         self.confirm_limit = 1;
         let Some(item) = suspect_index.and_then(|index| self.unsent.remove(index)) else { return };

@@ -34,7 +34,7 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns that nothing is published for now.
+    /// Warns that the sink cannot publish any message at present.
     pub(super) fn unavailable(&mut self, messages: usize, reason: &str) {
         if self.unavailable.allow() {
             tracing::error!(
@@ -64,7 +64,7 @@ impl PublishWarnings {
             ),
             _ => format!(
                 "the broker refuses messages of the exchange {exchange:?} with the routing key {key:?} for \
-                 now: is a queue full, or without a leader?"
+                 now, because a queue may be full or without a leader"
             ),
         };
         tracing::error!(
@@ -86,7 +86,8 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns the same for a new message. This warning has no limit: each costs a channel, so there are few.
+    /// Warns that the broker closed the channel because of a new message. This warning has no limit. Each warning costs
+    /// a channel, so there are few warnings.
     pub(super) fn refused(&mut self, outgoing: &AmqpMessage, reason: &str, held: &KeyRetryQueue) {
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
         tracing::error!(
@@ -98,7 +99,7 @@ impl PublishWarnings {
         );
     }
 
-    /// Warns that the broker neither confirms nor refuses a message, although it confirms later ones.
+    /// Warns that the broker neither confirms nor refuses a message, although it confirms later messages.
     pub(super) fn no_confirm(&mut self, outgoing: &AmqpMessage, held: &KeyRetryQueue) {
         if self.no_confirm.allow() {
             tracing::error!(

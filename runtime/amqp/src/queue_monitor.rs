@@ -23,19 +23,20 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of consecutive checks without progress after which the queue counts as silent.
 const SILENT_CHECK_LIMIT: u32 = 3;
-/// Number of consecutive checks with another consumer after which the monitor reports it. The consumer of the previous
-/// owner of the partition may remain for as long as a lease. RabbitMQ counts only active consumers, so a queue that
-/// Ordain declares never has more than one.
+/// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
+/// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so a
+/// queue that Ordain declares (with a single active consumer) never has more than one.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 
-/// Number of checks between two checks of the exchange, the form of the queue, and the bindings: about a minute.
+/// Number of queue checks from one check of the topology (exchange, form of the queue, and bindings) to the next: about
+/// a minute.
 const TOPOLOGY_CHECK_PERIOD: u32 = 12;
 /// Time between two errors about a topology that cannot be restored.
 const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The consumer's progress, as the monitor needs it.
+/// The part of the consumer's progress that the monitor needs.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerProgress {
     received: AtomicU64,
@@ -43,20 +44,20 @@ pub(super) struct ConsumerProgress {
 }
 
 impl ConsumerProgress {
-    /// Records how many deliveries have arrived, and whether the broker may send more.
+    /// Records the number of deliveries that have arrived, and whether the broker may send more.
     pub(super) fn set(&self, taken: u64, has_room: bool) {
         self.received.store(taken, Relaxed);
         self.has_room.store(has_room, Relaxed);
     }
 
-    /// Returns how many deliveries have arrived.
+    /// Returns the number of deliveries that have arrived.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Relaxed)
     }
 }
 
-/// Monitors the queue until it disappears, does not respond, or has messages and delivers none although the consumer
-/// has room. Returns the reason.
+/// Monitors the queue until it finds a fault, and returns the fault. A fault is a missing queue, a queue that does not
+/// respond, or a queue that has messages and delivers none although the consumer has room.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -114,7 +115,7 @@ pub(super) async fn monitor_queue(
     unreachable!("the loop has no end")
 }
 
-/// Restores the exchange and the bindings, and logs what differed.
+/// Restores the queue, the exchange and the bindings, and logs each difference.
 async fn restore_topology(
     options: &ConsumerOptions,
     connection: &Connection,

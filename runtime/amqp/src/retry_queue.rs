@@ -1,5 +1,5 @@
-//! Messages that the broker did not accept, by stream and key. The first message of a key is retried. Later messages of
-//! the key wait behind it, so that the key's order is kept. Other keys continue.
+//! Messages that the broker did not accept, by stream and key. The sink retries the first message of a key. Later
+//! messages of the key wait for it, so that the key keeps its order. Other keys continue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use super::confirm_tracker::PendingPublish;
 use ordain_util::backoff::Backoff;
 use ordain_util::wait::shortened;
 
-/// Delays between attempts to publish a message among the others.
+/// Delays between attempts to publish a message on the same channel as other messages.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 /// Delay between attempts to publish a message on its own connection.
 const ISOLATED_RETRY_DELAY: Duration = Duration::from_secs(30);
@@ -19,7 +19,7 @@ type OrderingKey = (Vec<u8>, Vec<u8>);
 /// The way in which a message is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryMode {
-    /// Pipelined with the other messages.
+    /// On the same channel as other messages, without waiting for earlier confirms.
     Pipelined,
     /// On a connection of its own, where a failure affects no other message.
     Isolated,
@@ -31,9 +31,9 @@ pub(super) struct KeyRetryQueue(HashMap<OrderingKey, KeyBacklog>);
 /// The held messages of a key.
 #[derive(Debug)]
 struct KeyBacklog {
-    /// The messages by their order in the sink.
+    /// The messages by their position in the order of the sink.
     items: BTreeMap<u64, PendingPublish>,
-    /// The order of the message that is being retried.
+    /// The position of the message that is being retried.
     retrying: Option<u64>,
     mode: RetryMode,
     retry_at: Instant,
@@ -50,7 +50,8 @@ impl KeyRetryQueue {
         self.0.is_empty()
     }
 
-    /// Returns a message that may be published now; keeps a message that must wait behind another.
+    /// Returns the message if it may be published now. Otherwise keeps the message, which must wait for an earlier
+    /// message of its key, and returns `None`.
     pub(super) fn admit(&mut self, item: PendingPublish) -> Option<PendingPublish> {
         if self.0.is_empty() {
             return Some(item);
@@ -90,7 +91,7 @@ impl KeyRetryQueue {
         backlog.items.insert(item.order, item);
     }
 
-    /// Releases the messages that waited behind an accepted one, in order.
+    /// Returns, in order, the messages that waited for an accepted message.
     pub(super) fn release(
         &mut self,
         accepted: &PendingPublish,
@@ -105,8 +106,8 @@ impl KeyRetryQueue {
         items.into_values()
     }
 
-    /// Removes the messages that another process publishes now. A message that is being retried is not held, so it is
-    /// not removed.
+    /// Removes and returns the messages that another process publishes now. A message that is being retried is not in
+    /// this queue, so this method does not remove it.
     pub(super) fn remove_disowned(&mut self) -> Vec<PendingPublish> {
         let mut disowned = Vec::new();
         self.0.retain(|_, line| {
@@ -118,15 +119,15 @@ impl KeyRetryQueue {
         disowned
     }
 
-    /// Makes all isolated retries due, because the cause of all their refusals may have ended.
+    /// Makes all isolated retries due now, because a common cause of their refusals may have ended.
     pub(super) fn retry_isolated_now(&mut self, now: Instant) {
         for line in self.0.values_mut().filter(|line| line.mode == RetryMode::Isolated) {
             line.retry_at = now;
         }
     }
 
-    /// Removes the messages that are due: all messages to retry in pipelined mode, and at most `alone` messages to
-    /// retry in isolation, longest wait first.
+    /// Removes and returns the messages that are due. Returns all messages to retry in pipelined mode, and at most
+    /// `isolated_limit` messages to retry in isolation, longest wait first.
     pub(super) fn due(
         &mut self,
         isolated_limit: usize,
@@ -180,8 +181,8 @@ mod tests {
         }
     }
 
-    /// All messages are accepted in the end, and each key keeps its order. This holds for every sequence of refusals,
-    /// returns and missing answers, and for every way of retrying.
+    /// The broker accepts all messages in the end, and each key keeps its order. This holds for every sequence of
+    /// refusals, returns and missing answers, and for both retry modes.
     #[test]
     fn every_message_is_accepted_in_the_order_of_its_key() {
         for seed in 0..500 {

@@ -24,9 +24,10 @@ use ordain_cloudevents::{
 pub(super) enum SubscriptionEnd {
     /// The receiver of the deliveries is gone.
     Done,
-    /// The window has changed. A consumer keeps the window with which it started. A new consumer on the same channel
-    /// would receive newer messages before the messages that are on their way to the old consumer. A new channel
-    /// therefore receives everything unacknowledged again, in order.
+    /// The window (maximum number of unacknowledged deliveries) has changed. A consumer keeps the window with which it
+    /// started. A new consumer on the same channel would receive newer messages before the messages that are on their
+    /// way to the old consumer. Ordain therefore opens a new channel, which receives all unacknowledged messages again,
+    /// in order.
     Resized,
     /// Another process may own the queue by now.
     Suspended,
@@ -50,9 +51,9 @@ pub(super) struct Subscription<'a> {
     /// Deliveries that the receiver has not taken, and the size of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
-    /// The window, until the receiver has been notified of it.
+    /// The window if the receiver has not been notified of it yet.
     unreported_prefetch: Option<usize>,
-    /// True from the first message with a priority on.
+    /// True after the first message with a priority has been logged.
     is_priority_reported: bool,
 }
 
@@ -84,8 +85,9 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Passes deliveries on until the receiver is dropped, the window changes or the channel is lost. Accepts
-    /// deliveries from the broker even while the receiver takes none, to know how much memory they need.
+    /// Passes deliveries on until the receiver is dropped, the window changes, another process may own the queue, or
+    /// the channel is lost. Accepts deliveries from the broker even while the receiver takes none, to measure the
+    /// memory that they need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,
@@ -153,7 +155,7 @@ impl<'a> Subscription<'a> {
         Ok(())
     }
 
-    /// Logs the first message with a priority of a `fifo` stream.
+    /// Logs the first message of a `fifo` stream (ordered by arrival) that has a priority.
     fn report_priority(&mut self, delivery: &Delivery) {
         let is_fifo = self.options.decoder.ordering == OrderingMode::Fifo;
         let has_priority = delivery.properties.priority().is_some_and(|priority| priority > 0);

@@ -1,7 +1,8 @@
-//! The exchange, queues and bindings of a stream: declared where they are missing, or checked for existence.
+//! The exchange, queues and bindings of a stream. This module declares them if they are missing, or, with `declare =
+//! false`, only checks that they exist.
 //!
-//! All queues of a stream are quorum queues with a single active consumer. If the broker drops messages from these
-//! queues (because of a policy that limits their length, for example), the messages go to a queue of their own.
+//! All declared queues of a stream are quorum queues with a single active consumer. If the broker drops messages from
+//! these queues, for example because of a policy that limits their length, it moves the messages to a separate queue.
 
 use futures_util::future::try_join_all;
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
@@ -13,7 +14,8 @@ use super::bindings::DeclaredBinding;
 use super::connect::{BrokerEndpoint, BrokerError};
 use ordain_config::{AmqpSourceConfig, ExchangeBinding};
 
-/// The exchange type that distributes routing keys over queues by a fixed hash (plugin `rabbitmq_sharding`).
+/// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
+/// `rabbitmq_sharding` provides it.
 const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
 /// The argument that limits how often a queue delivers a message before it drops the message.
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
@@ -67,8 +69,8 @@ impl Topology {
         }
     }
 
-    /// Declares what is missing, or checks that it exists. With `known`, all queues must exist: a missing queue means
-    /// that its messages are lost.
+    /// Declares the missing exchange, queues and bindings, or checks that they exist. With `known`, all queues must
+    /// already exist, because a missing queue means that its messages are lost.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -100,8 +102,8 @@ impl Topology {
         channel.close(200, "done".into()).await.map_err(failed)
     }
 
-    /// Checks the form of a partition's queue. With `may_declare`, declares a missing queue again; otherwise a missing
-    /// queue is an error.
+    /// Checks the form of a partition's queue. If the queue is missing, declares it again with `may_declare`, and
+    /// returns an error without `may_declare`.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -216,7 +218,7 @@ impl Topology {
         format!("{}.dropped", self.queue)
     }
 
-    /// Declares the exchange and queue for messages that the broker drops.
+    /// Declares the exchange and the queue that receive the messages that the broker drops from other queues.
     async fn declare_dropped(&self, channel: &Channel) -> lapin::Result<()> {
         let name = self.dropped_name();
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
@@ -251,8 +253,8 @@ impl Topology {
         channel.queue_declare(queue.as_str().into(), durable, arguments).await.map(drop)
     }
 
-    /// Returns the bindings that Ordain declares: first to the queues, so that an exchange that feeds this one finds
-    /// them. There are none with `declare = false`.
+    /// Returns the bindings that Ordain declares; with `declare = false`, there are none. The bindings to the queues
+    /// come first. They must exist before another exchange routes messages to the exchange of the stream.
     pub fn bindings(&self) -> Vec<DeclaredBinding> {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
             return Vec::new();
@@ -288,7 +290,7 @@ impl Topology {
     }
 }
 
-/// Returns a refusal as a change; an unavailable broker is an error.
+/// Returns a refusal as a topology change, and any other error as an error.
 fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     match error {
         BrokerError::Refused(words) => Ok(TopologyChange::Refused(words)),
@@ -306,8 +308,8 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     let advice = if words.contains("NOT_FOUND") {
         "declare what is missing, or remove it from the configuration"
     } else if words.contains("inequivalent") && words.contains(DELIVERY_LIMIT_ARGUMENT) {
-        "it was declared before RabbitMQ 4.0, and has a delivery limit since: consume its messages, \
-         remove it, and start again"
+        "it was declared under a version before RabbitMQ 4.0, and later versions set a delivery limit on \
+         it: consume its messages, remove it, and start again"
     } else if words.contains("inequivalent") {
         "remove it, use another name, or use it as it is with declare = false"
     } else if words.contains(SHARDING_EXCHANGE_TYPE) {
@@ -319,9 +321,10 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     BrokerError::Refused(format!("the {what} {name:?} cannot be declared: {words}; {advice}"))
 }
 
-/// Returns whether the broker sets a delivery limit on each queue that is not declared without a limit. RabbitMQ does
-/// so from 4.0 on. Earlier versions lose the messages of a queue that is declared without a delivery limit. This client
-/// has no access to the broker's version, so the function declares an exchange of a type that only exists from 4.0 on.
+/// Returns whether the broker sets a default delivery limit on each queue whose declaration does not exclude a limit.
+/// RabbitMQ does so from 4.0 on. Earlier versions lose the messages of a queue whose declaration excludes a limit. This
+/// client has no access to the broker's version, so the function declares an exchange of a type that only exists from
+/// 4.0 on.
 pub(super) async fn has_default_delivery_limit(
     broker: &BrokerEndpoint,
     queue: &str,

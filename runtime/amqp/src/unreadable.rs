@@ -47,11 +47,13 @@ pub(super) fn decode_or_letter(
     })
 }
 
-/// Returns the tag of a letter about a delivery that is a dead letter of the same stream, unless the delivery can be
-/// processed: the letter of an event that was no dead letter itself. Someone who has mended the handler may send such
-/// letters back to the stream.
+/// Returns the tag for a letter about a delivery that is itself a dead letter: a letter of this stream, or a letter of
+/// another stream about such a letter. Returns `None` for any other delivery, and for a letter of this stream about an
+/// event that was no dead letter, because the stream can process that event. An operator who has corrected the handler
+/// may send such letters back to the stream.
 ///
-/// All returns of one letter have the same tag. The store therefore forwards it once, and no letter circulates forever.
+/// All returns of one letter have the same tag. The store therefore forwards the letter once, and no letter circulates
+/// forever.
 fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     let properties = &delivery.properties;
     let cause = header(properties, "deadcause");

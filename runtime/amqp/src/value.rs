@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use ordain_util::text::truncated;
 
-/// First character of a short text that was not UTF-8; its bytes follow in hexadecimal digits.
+/// First character of a short text that was not UTF-8. The bytes of the text follow in hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
 
 /// Returns the bytes, in hexadecimal digits, of a short text that was not UTF-8.
@@ -38,7 +38,7 @@ pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Returns a Boolean that is given as such or as a text.
+/// Returns a Boolean that is given as a Boolean or as a text.
 pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     match value {
         AMQPValue::Boolean(value) => Some(*value),

@@ -19,8 +19,8 @@ const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a response; longer than the listener's own limit.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Size limit of a response, in MiB. A page of dead letters has up to 8, a single event or state up to 64, and
-/// escapes of JSON and base64 are added.
+/// Size limit of a response, in MiB. A page of dead letters has up to 8 MiB, and a single event or state up to 64 MiB.
+/// Escapes of JSON and base64 add to these sizes.
 const RESPONSE_LIMIT_MIB: u64 = 128;
 
 /// Size limit of an error text from the process, in bytes.
@@ -66,8 +66,8 @@ impl AdminClient {
         &self.url
     }
 
-    /// Sends a request for a path, given as its segments, with a query. `part` names the most important member
-    /// of the response, for the error if the response has another form.
+    /// Sends a request for a path, given as its segments, with a query. `part` names the most important member of the
+    /// response. The error names this member if the response has another form.
     pub(crate) fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -132,7 +132,8 @@ impl AdminClient {
         }
     }
 
-    /// Returns a text from the server for printing: on one line, limited in length, and without the token.
+    /// Returns a text from the server in a form that is safe to print: on one line, limited in length, and without the
+    /// token.
     fn printable(&self, words: &str) -> String {
         let words = match &self.token {
             Some(token) => words.replace(&**token, "…"),

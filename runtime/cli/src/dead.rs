@@ -11,7 +11,7 @@ use ordain_core::LetterId;
 use ordain_http::view::{self, LetterRow};
 use ordain_util::text::print_lossy;
 
-/// Rows that are read in one request.
+/// Maximum number of rows that the command reads in one request.
 const PAGE_ROWS: usize = 200;
 
 #[derive(Debug, Subcommand)]
@@ -83,7 +83,7 @@ async fn list(args: DeadListArgs) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the rows up to the limit. Returns whether there are more.
+/// Prints the rows up to the limit. Returns whether more rows exist.
 async fn print_rows<F: RowForm<LetterRow>>(
     args: &DeadListArgs,
     look: &InspectTarget,

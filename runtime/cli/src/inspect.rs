@@ -37,7 +37,7 @@ pub(crate) enum InspectTarget {
 }
 
 impl InspectArgs {
-    /// Returns the process to read from, if the command line names one.
+    /// Returns the process to read from; `None` if the command line names no process.
     pub(crate) fn process(&self) -> Option<AdminClient> {
         self.admin.as_deref().map(AdminClient::new)
     }
@@ -153,7 +153,7 @@ impl InspectTarget {
         }
     }
 
-    /// Returns whether another handler version resumes the keys that a failure has parked.
+    /// Returns whether another handler version retries the keys that are parked (stopped) because of a failure.
     pub(crate) fn retries_on_new_version(&self, stream: &str) -> Result<bool, CommandError> {
         match self {
             Self::Store { loaded, .. } => {
@@ -167,8 +167,8 @@ impl InspectTarget {
         }
     }
 
-    /// Returns why the handler version of a stream is unavailable in the process; `None` if it is available, or if the
-    /// command reads the store, which does not contain this reason.
+    /// Returns the reason why the handler version of a stream is unavailable in the process. Returns `None` if the
+    /// version is available, or if the command reads the store, which does not contain this reason.
     pub(crate) fn missing(&self, stream: &str) -> Result<Option<RowText>, CommandError> {
         match self {
             Self::Store { .. } => Ok(None),

@@ -14,7 +14,7 @@ use crate::show::{self, JsonRow};
 use ordain_http::view::{self, KeyRow};
 use ordain_store::KeyFilter;
 
-/// Rows that are read in one request.
+/// Maximum number of rows that the command reads in one request.
 const PAGE_ROWS: usize = 500;
 
 #[derive(Debug, Subcommand)]
@@ -105,7 +105,7 @@ async fn list(args: KeysListArgs) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the rows up to the limit. Returns whether there are more.
+/// Prints the rows up to the limit. Returns whether more rows exist.
 async fn print_rows<F: RowForm<KeyRow>>(
     args: &KeysListArgs,
     look: &InspectTarget,

@@ -25,9 +25,9 @@ pub(crate) fn set_status_line(line: ProgressBar) {
     let _ = STATUS_LINE.set(line);
 }
 
-/// Filters for dependencies. The engines of the store and the handlers log megabytes at each start, for their
-/// developers only. The callers of the Redis and RabbitMQ clients log all client errors with their meaning. The
-/// log of the HTTP client contains tokens.
+/// Filters for the log lines of dependencies. The engines of the store and the handlers log megabytes at each start,
+/// for their developers only. The log of the Redis and RabbitMQ clients is off, because Ordain logs all errors of these
+/// clients itself, with their meaning. The log of the HTTP client contains tokens.
 const DEPENDENCY_FILTERS: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
                      lapin=off,ureq=off,ureq_proto=off";
 
@@ -67,8 +67,7 @@ fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Standard error as the output of the log. Lines that cannot be written are dropped, and the caller
-/// continues.
+/// Standard error as the output of the log. The writer drops lines that it cannot write, and the caller continues.
 struct LogWriter {
     /// True if lines are JSON, which escapes fewer invisible characters than the text format.
     json: bool,

@@ -81,7 +81,8 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Runs until the run ends by itself or by a signal; returns `None` if the grace period elapsed.
+    /// Runs until the run ends by itself or by a signal, and returns the report. Returns `None` if the grace period
+    /// elapsed.
     async fn run_to_end(&self, loaded: &LoadedConfig) -> Result<Option<RunReport>, CommandError> {
         let figures = Arc::<RunStatus>::default();
         let (stop, shutdown) = watch::channel(false);

@@ -18,14 +18,14 @@ pub(crate) fn text(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Prints JSON, on one line or over several.
+/// Prints JSON, on one line or over several lines.
 pub(crate) fn json(value: &Value, one_line: bool) -> io::Result<()> {
     let json = if one_line { value.to_string() } else { format!("{value:#}") };
     text(&format!("{json}\n"))
 }
 
-/// A row as JSON: serialized from a row of this version, or exactly as a process sent it, so that members of
-/// another version are neither lost nor invented.
+/// A row as JSON. This program serialized the row, or a process sent it. The command prints a received row unchanged,
+/// with all members that the process sent and no others.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct JsonRow(Box<RawValue>);
@@ -45,7 +45,7 @@ impl JsonRow {
         format!("{}\n", escape_invisible(&json))
     }
 
-    /// Prints the row on one line or over several. A row that is nested too deeply is always one line.
+    /// Prints the row on one line or over several lines. A row that is nested too deeply is always one line.
     pub(crate) fn print(&self, one_line: bool) -> io::Result<()> {
         let tree = if one_line { None } else { serde_json::from_str(self.0.get()).ok() };
         match tree {

@@ -9,8 +9,8 @@ use ordain_store::{Store, StoreError};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_store_redis::RedisStore;
 
-/// Opens the store of a configuration. The store retries requests for `patience` while its server is unavailable; if
-/// `patience` is `None`, without limit.
+/// Opens the store of a configuration. While the server of the store is unavailable, the store retries requests for
+/// `patience`. If `patience` is `None`, the store retries without a time limit.
 pub(crate) async fn open_store(
     loaded: &LoadedConfig,
     patience: Option<Duration>,

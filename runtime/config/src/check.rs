@@ -166,8 +166,8 @@ impl ConfigChecker<'_> {
             && let Some(sink) = self.numbering_sink(name)
         {
             let message = format!(
-                "must be \"off\": sink \"{sink}\" numbers the keys of this stream and keeps its count, so a \
-                 forgotten key would wait for sequences that it already had"
+                "must be \"off\": sink \"{sink}\" numbers the events of this stream, and continues the numbers of \
+                 a key that `key_ttl` has removed, so the key would wait for its earlier sequences"
             );
             self.report(&at("key_ttl"), message);
         }

@@ -1,11 +1,11 @@
 //! The assignment of partitions to instances. All instances compute the assignment from the same
 //! table and get the same result.
 //!
-//! Shares are even: for each stream, the numbers of partitions of two instances differ by at most
-//! one. An owner keeps its partition unless its share is full, so that few partitions move.
-//! Rendezvous hashing decides where there is a choice (Thaler and Ravishankar, "Using name-based
-//! mappings to increase hit rates", 1998). Rendezvous hashing alone would spread ten partitions per
-//! instance so unevenly that some instance would have twice as many.
+//! Shares are even: for each stream, the numbers of partitions of two instances differ by at most one. An owner keeps
+//! its partition unless its share is full, so that few partitions move. If several instances may own a partition,
+//! rendezvous hashing chooses one of them (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
+//! 1998). Rendezvous hashing alone would be uneven: with an average of ten partitions per instance, some instance would
+//! have twice as many.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,13 +20,12 @@ pub type PartitionId<'a> = (&'a str, u32);
 pub struct OwnerCandidate<'a> {
     /// The id of the instance.
     pub id: u64,
-    /// The streams that the instance runs, with their numbers of partitions.
+    /// The number of partitions of each stream that the instance runs.
     pub streams: BTreeMap<&'a str, u32>,
 }
 
-/// Returns the owner of each partition of all streams that any candidate runs. `held` contains the
-/// current owners; a partition whose owner is not a candidate counts as free. Each candidate must
-/// occur once.
+/// Returns the owner of each partition of all streams that any candidate runs. `held` contains the current owners. A
+/// partition whose owner is not a candidate counts as free. Each candidate must occur once.
 pub fn owners<'a>(
     candidates: &[OwnerCandidate<'a>],
     held: &BTreeMap<PartitionId<'a>, u64>,
@@ -111,7 +110,7 @@ impl<'a> PartitionShares<'a> {
         self.owned.entry(id).or_default().insert(part);
     }
 
-    /// Returns the number of partitions of all streams that an instance has.
+    /// Returns the number of partitions that an instance owns, over all streams.
     fn load(&self, id: u64) -> usize {
         self.owned.get(&id).map_or(0, BTreeSet::len)
     }
@@ -121,9 +120,8 @@ impl<'a> PartitionShares<'a> {
         self.owned.get(&id).map_or(0, |has| has.range(of_stream).count())
     }
 
-    /// Returns a partition to move, its present and its future owner. The present owner has at
-    /// least two partitions of all streams more than the future owner, and the shares of the stream
-    /// stay even.
+    /// Returns a partition to move, its present owner and its future owner. Counted over all streams, the present owner
+    /// has at least two partitions more than the future owner. The shares of the stream stay even.
     fn next_move(&self) -> Option<(PartitionId<'a>, u64, u64)> {
         let mut by_load: Vec<u64> = self.owned.keys().copied().collect();
         by_load.sort_by_key(|id| Reverse(self.load(*id)));

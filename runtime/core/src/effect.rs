@@ -11,7 +11,7 @@ use crate::turn::{AttemptToken, Turn};
 /// [`Input`](crate::Input) that answers them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Load a key record and take ownership of it for this partition, as soon as
+    /// Load a key record (the durable record of one key) and take it over for this partition, as soon as
     /// [`may_read`](crate::Sequencer::may_read) permits. `Loaded` answers this effect.
     Load {
         /// The token to return with the answer.
@@ -19,28 +19,29 @@ pub enum Effect {
         /// The key.
         key: Key,
     },
-    /// Execute a turn, as soon as [`may_run`](crate::Sequencer::may_run) permits. `TurnDone`
-    /// answers this effect.
+    /// Execute a turn (consecutive events of one key), as soon as [`may_run`](crate::Sequencer::may_run) permits.
+    /// `TurnDone` answers this effect.
     Run(Turn),
-    /// Commit a batch under the owner's claim. `Committed` answers this effect. Until then the
-    /// sequencer requests no other batch of the same shard, but may request the same batch again.
+    /// Commit a batch under the claim, which identifies this owner to the store. `Committed` answers this effect. Until
+    /// then the sequencer requests no other batch of the same shard (a slice of the store), but may request the same
+    /// batch again.
     Commit(Arc<Batch>),
-    /// Acknowledge every delivery up to this one: they are all durably settled or held.
+    /// Acknowledge all deliveries up to `through`. The store has settled their events durably, or holds them.
     Ack {
         /// The last delivery to acknowledge.
         through: DeliveryNumber,
     },
-    /// Publish the messages of a committed batch, then [`Batch::forwarded`], after those of all
-    /// earlier batches of its shard. The sequencer requests this only for a batch that contains
-    /// some. `Published` answers this effect.
+    /// Publish the messages of a committed batch, then its dead letters ([`Batch::forwarded`]). The messages and dead
+    /// letters of all earlier batches of the shard go first. The sequencer requests this effect only for a batch with
+    /// messages or such dead letters. `Published` answers this effect.
     Publish {
         /// The batch.
         batch: Arc<Batch>,
-        /// The writes of the batch that applied, and their time.
+        /// The result of the commit: its time, and the writes that the store refused.
         applied: AppliedCommit,
     },
-    /// Read spilled events, as soon as [`may_read`](crate::Sequencer::may_read) permits.
-    /// `SpillRead` answers this effect.
+    /// Read spilled events (events that the store holds until they can run), as soon as
+    /// [`may_read`](crate::Sequencer::may_read) permits. `SpillRead` answers this effect.
     ReadSpill {
         /// The token to return with the answer.
         token: AttemptToken,
@@ -50,7 +51,7 @@ pub enum Effect {
         from: u64,
         /// The maximum number of events to read.
         limit: usize,
-        /// The maximum number of bytes to read; the first event is always read.
+        /// The maximum number of bytes to read. The first event is read even if it is larger.
         bytes: usize,
     },
     /// Search a replay source for missing events. `Replayed` answers this effect.
@@ -63,18 +64,19 @@ pub enum Effect {
         source: usize,
         /// The missing sequences, ascending.
         missing: Vec<RangeInclusive<u64>>,
-        /// The maximum age of a dead letter that serves as a source, in ms. An older letter may be
-        /// from the key's life before it ended.
+        /// The maximum age of a dead letter that serves as a source, in ms. An older letter may belong to an earlier
+        /// key of the same name, which has ended.
         max_letter_age: u64,
     },
-    /// Read the due index of this partition. `DueRead` answers this effect.
+    /// Read the due index of this partition: the keys with the times at which their owner must process them. `DueRead`
+    /// answers this effect.
     ReadDue {
         /// The entry after which to start; `None` to start at the beginning.
         after: Option<(u64, Key)>,
         /// The maximum number of entries to read.
         limit: usize,
-        /// `true` to read entries that are not due yet as well: no more events can arrive, so
-        /// waiting is pointless.
+        /// `true` to read also the entries that are not due yet. The sequencer sets it after the source has ended,
+        /// because no more events can arrive.
         all: bool,
     },
     /// Stop: this owner has lost the partition. Close everything without another write.
@@ -90,7 +92,7 @@ pub enum StopReason {
     RolledBack {
         /// The shard.
         shard: u32,
-        /// The expected and the found state, as text.
+        /// The state that the sequencer expected and the state that the store has, as text.
         detail: String,
     },
 }

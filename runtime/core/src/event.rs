@@ -1,4 +1,4 @@
-//! Events in and messages out. Every stage shares them by reference and must never copy them.
+//! Events from a source and messages to a sink. All parts share them by reference and must never copy them.
 
 use std::sync::Arc;
 
@@ -14,19 +14,18 @@ pub type Key = Arc<str>;
 /// holes. A repeated delivery of the same event has its own position.
 pub type DeliveryNumber = u64;
 
-/// The first sequence that no key can have, because `next` must be able to be one past the last
-/// sequence.
+/// The exclusive upper bound of sequences. The next sequence of a key is the last sequence plus one, and must fit in a
+/// `u64`.
 pub const SEQUENCE_END: u64 = u64::MAX;
 
-/// Returns the number of the shard that holds `key`.
+/// Returns the number of the shard that holds `key`. A shard is a slice of the store.
 ///
-/// The function is part of the storage format: after a change, the store would look for every key
-/// record in the wrong shard.
+/// The function is part of the storage format. If it changed, the store would look for key records in the wrong shard.
 pub fn shard_of(key: &str, shards: u32) -> u32 {
     (xxh3_64(key.as_bytes()) % u64::from(shards.max(1))) as u32
 }
 
-/// Returns a 64-bit digest of any bytes, the same on every machine and in every version.
+/// Returns a 64-bit digest of any bytes. The digest is the same on every machine and in every version.
 pub fn digest(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
@@ -50,7 +49,7 @@ pub struct EventParts<'a> {
 /// One event, immutable.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Event {
-    /// key, id, type, source, content type, headers, data
+    /// The parts: key, id, type, source, content type, headers, data.
     parts: PackedStrings<7>,
     sequence: Option<u64>,
     time_ms: Option<u64>,
@@ -107,8 +106,8 @@ impl Event {
         self.parts.text(0)
     }
 
-    /// Returns the producer's number of the event within its key; `None` if the stream numbers its
-    /// events.
+    /// Returns the number that the producer gave the event within its key. Returns `None` if the event has no such
+    /// number.
     pub fn sequence(&self) -> Option<u64> {
         self.sequence
     }
@@ -118,7 +117,8 @@ impl Event {
         self.parts.text(1)
     }
 
-    /// Returns a digest of the id. A `fifo` stream remembers accepted events by this digest.
+    /// Returns a digest of the id. A `fifo` stream (Ordain numbers its events in the order of delivery) recognizes
+    /// repeated events by this digest.
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))
     }
@@ -158,8 +158,8 @@ impl Event {
         self.end
     }
 
-    /// Returns a digest of type and data. Two events with the same sequence are equal if their
-    /// digests are.
+    /// Returns a digest of type and data. The sequencer treats two events with the same sequence as the same event if
+    /// their digests are equal.
     pub fn content(&self) -> u64 {
         self.content
     }
@@ -239,7 +239,7 @@ pub struct MessageParts<'a> {
 /// A message of a handler to a sink, published after the commit that contains it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// sink, key, type, content type, headers, data
+    /// The parts: sink, key, type, content type, headers, data.
     parts: PackedStrings<6>,
     delay_ms: Option<u64>,
     has_key: bool,
@@ -270,7 +270,8 @@ impl Message {
         self.parts.text(0)
     }
 
-    /// Returns the key in the sink; `None` means the key of the event that caused the message.
+    /// Returns the key that the message has in the sink. Returns `None` if the message has the key of the event that
+    /// caused it.
     pub fn key(&self) -> Option<&str> {
         self.has_key.then(|| self.parts.text(1))
     }
@@ -295,12 +296,13 @@ impl Message {
         self.parts.bytes(5)
     }
 
-    /// Returns the minimum delay between the commit and the publication, in ms.
+    /// Returns the minimum delay between the commit and the publication, in ms; `None` if the message has no delay.
     pub fn delay_ms(&self) -> Option<u64> {
         self.delay_ms
     }
 
-    /// Returns whether this message is the last message of its key in a sequenced sink.
+    /// Returns whether this message is the last message of its key in a sequenced sink (a sink that numbers the
+    /// messages of each key).
     pub fn end(&self) -> bool {
         self.end
     }

@@ -1,5 +1,5 @@
-//! Deliberate faults in the sequencer's decisions. They prove that the simulator's checker finds
-//! such faults. This module exists only with the feature `faults`.
+//! Deliberate faults in the sequencer's decisions. Tests activate them to prove that the checker of the simulator finds
+//! such faults. This module exists only with the feature `faults`, which is off by default.
 //!
 //! Faults that change only an input, an effect or a setting are outside the sequencer, in
 //! `tests/sim/src/boundary.rs`.
@@ -9,22 +9,23 @@
 pub enum SequencerFault {
     /// The sequencer skips a single missing sequence.
     SkipAGap,
-    /// The sequencer accepts a completion for the lane's current attempt without checking its
-    /// token.
+    /// The sequencer accepts a completion for the current attempt of a lane (the in-memory queue of a key) without
+    /// checking its token.
     ForgetTheTokenCheck,
     /// The sequencer executes a repeat of the last settled event again.
     TakeADuplicateForNew,
-    /// The sequencer never exhausts a failure's attempts.
+    /// The sequencer retries a failed event without limit.
     RetryForEver,
-    /// The sequencer never spills events because a key is blocked or slow.
+    /// The sequencer does not move the events of a blocked or slow key into the store.
     NeverSpill,
-    /// The sequencer dispatches nothing while any key is parked.
+    /// The sequencer dispatches nothing while any key is parked (stopped at an event).
     BlockOthers,
     /// Neither an event's end mark nor a handler's outcome ends a key.
     ForgetTheEnd,
-    /// The sequencer executes a key under an older rollout than before.
+    /// The sequencer executes the events of a key under an older rollout (an older choice of the handler version) than
+    /// before.
     IgnoreNewerVersion,
-    /// The sequencer keeps its state in memory after a refusal.
+    /// The sequencer keeps the state of a key in memory after the store has refused a write of the key.
     KeepRefusedState,
     /// Lanes keep data that they read while the store had gone back in time.
     TrustOldReads,

@@ -4,34 +4,34 @@ use std::sync::Arc;
 
 use crate::settings::SOURCES_LIMIT;
 
-/// The latest gaps of a key whose clock expired, the newest last. Clones share the list until one
-/// of them changes, because each commit clones the records of its keys.
+/// The latest gaps of a key whose clock expired (the event was still missing after `gap.timeout`), the newest last.
+/// Clones share the list until one of them changes, because each commit clones the records of its keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GapHistory(Option<Arc<Vec<GapEntry>>>);
 
-/// A gap whose clock expired.
+/// A gap whose clock expired: consecutive events of a key that were still missing after `gap.timeout`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapEntry {
     /// The first missing sequence.
     pub first: u64,
     /// The last missing sequence.
     pub last: u64,
-    /// The time of the first write that recorded the gap. 0 in a record that is being written for
-    /// the first time: the store fills in the time of that write.
+    /// The time of the first write that recorded the gap, by the clock of the store. 0 until that write: the store
+    /// fills in the time.
     pub since: u64,
-    /// The time that the owner had known of the gap at that write, in ms.
+    /// The time from the moment when the owner learned of the gap until the first write that recorded it, in ms.
     pub waited: u64,
-    /// The time when the owner learned of the gap, by the owner's clock; only until that write. Not
-    /// stored.
+    /// The time when the owner learned of the gap, by the clock of the owner. Used only until the first write that
+    /// recorded the gap. Not stored.
     pub known_since: u64,
     /// The number of replay rounds that have begun.
     pub rounds: u32,
     /// The answers of each source, in the order in which the sources are queried.
     pub answers: Vec<SourceAnswers>,
-    /// The end of the gap.
+    /// The state of the gap, or how it ended.
     pub end: GapEnd,
-    /// The time of the write that recorded the end, like `since`; meaningless while the gap is
-    /// open.
+    /// The time of the write that recorded the end, by the clock of the store. 0 until that write. Meaningless while
+    /// `end` is [`GapEnd::Open`].
     pub until: u64,
 }
 
@@ -46,11 +46,11 @@ pub struct SourceAnswers {
     pub found: u32,
     /// The number of failed requests.
     pub failed: u32,
-    /// The reason of the last failure.
+    /// The reason of the last failure; `None` if no request failed.
     pub error: Option<Box<str>>,
 }
 
-/// The end of a gap.
+/// The state of a gap, or how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapEnd {
     /// The gap has not ended.
@@ -65,12 +65,12 @@ pub enum GapEnd {
     Parked,
     /// All rounds failed, and the key continued without the event.
     Skipped,
-    /// Another owner or the end of the key passed the gap.
+    /// The key passed the gap in another way: another owner settled its sequences, or the key ended.
     Passed,
 }
 
 impl GapEnd {
-    /// All ends.
+    /// All variants.
     pub const ALL: [Self; 7] = [
         Self::Open,
         Self::Waiting,
@@ -99,7 +99,7 @@ impl GapEnd {
         Self::ALL.into_iter().find(|end| end.name() == name)
     }
 
-    /// Returns whether the event may still end the gap.
+    /// Returns whether the arrival of the event may still end the gap.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Waiting | Self::Parked)
     }
@@ -116,12 +116,12 @@ impl GapEntry {
         Self { first, last, since: 0, waited, known_since: 0, rounds: 0, answers, end, until: 0 }
     }
 
-    /// Returns whether the missing event has arrived.
+    /// Returns whether the missing event has arrived, from the source or by replay.
     pub(crate) fn has_arrived(&self) -> bool {
         matches!(self.end, GapEnd::Arrived | GapEnd::Replayed)
     }
 
-    /// Records a source's answer: the number of events, or the reason of its failure.
+    /// Records the answer of a source: the number of found events, and the reason if the source failed.
     pub(crate) fn record_answer(&mut self, source: &Arc<str>, found: usize, error: Option<&str>) {
         let at =
             self.answers.iter().position(|known| known.source == *source).unwrap_or_else(|| {
@@ -149,7 +149,8 @@ impl GapEntry {
         }
     }
 
-    /// Returns the duration of the gap in ms, until its end or `now`. A time of 0 means `now`.
+    /// Returns the duration of the gap until its end, or until `now` if it is open, in ms. A recorded time of 0 counts
+    /// as `now`.
     pub fn lasted(&self, now: u64) -> u64 {
         let or_now = |time: u64| if time == 0 { now } else { time };
         let until = if self.end == GapEnd::Open { now } else { or_now(self.until) };
@@ -164,8 +165,8 @@ impl GapEntry {
 }
 
 impl GapHistory {
-    /// The number of gaps remembered for a key: enough to show its producer's behavior, in a record
-    /// that each commit writes.
+    /// The maximum number of gaps remembered for a key. They are enough to show the behavior of the producer, and few
+    /// enough for a record that each commit writes.
     pub const LIMIT: usize = 16;
 
     /// Returns all gaps, the newest last.
@@ -173,20 +174,20 @@ impl GapHistory {
         self.0.as_deref().map_or(&[][..], Vec::as_slice).iter()
     }
 
-    /// Returns the newest gap, if its event may still end it.
+    /// Returns the newest gap, if the arrival of its event may still end it.
     pub(crate) fn open(&self) -> Option<&GapEntry> {
         self.0.as_deref()?.last().filter(|gap| gap.end.is_open())
     }
 
-    /// Returns the newest gap for modification, if its event may still end it.
+    /// Returns the newest gap for modification, if the arrival of its event may still end it.
     pub(crate) fn open_mut(&mut self) -> Option<&mut GapEntry> {
         self.open()?;
         Arc::make_mut(self.0.as_mut()?).last_mut()
     }
 
-    /// Removes the recorded gaps from a sequence on: these sequences are missing again, because
-    /// none of them was settled. Returns the recorded gap that contains them, if there is one,
-    /// extended to the last recorded sequence. That gap is open, or begins at or after `from`.
+    /// Removes the recorded gaps from sequence `from` on, because these sequences were not settled and are missing
+    /// again. If there was such a gap, returns it, extended to the last recorded sequence. The returned gap is open, or
+    /// begins at or after `from`.
     pub(crate) fn withdraw_from(&mut self, from: u64) -> Option<GapEntry> {
         self.iter().next_back().filter(|gap| gap.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);
@@ -262,12 +263,12 @@ impl GapHistory {
         entries.push(entry);
     }
 
-    /// Returns whether a time is still to be filled in.
+    /// Returns whether a gap still lacks a time that the store fills in.
     pub fn lacks_times(&self) -> bool {
         self.iter().any(|gap| gap.since == 0 || (gap.end != GapEnd::Open && gap.until == 0))
     }
 
-    /// Replaces zeros by the time of the commit.
+    /// Sets each missing time (0) to `now`, the time of the commit.
     pub(crate) fn fill_times(&mut self, now: u64) {
         if !self.lacks_times() {
             return;
@@ -283,8 +284,8 @@ impl GapHistory {
         }
     }
 
-    /// Sets the times that were still 0 in `written` when it was committed. A gap that ended after the commit
-    /// was formed keeps an open end: a later commit records it.
+    /// Sets the times that were still 0 in `written`, the record that the commit wrote. A gap that ended after the
+    /// commit was formed gets no time of its end yet, because a later commit records this end.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if !self.lacks_times() {
             return;

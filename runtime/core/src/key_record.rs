@@ -16,46 +16,45 @@ use crate::version::{Rollout, VersionName};
 /// The durable record of one key, without its handler's state. The store reads and writes the state
 /// separately, so that a change of one does not rewrite the other.
 ///
-/// Times in the record are the store's, in ms since the Unix epoch. A time of 0 in a record that is
-/// being written means "the time of this commit". The store fills it in, since only the store knows
-/// its clock.
+/// Times in the record are the store's, in ms since the Unix epoch. In a record that is being written, a time of 0
+/// means "the time of this commit". The store replaces the 0, since only the store knows its clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
-    /// The next sequence to settle: everything below it is settled.
+    /// The next sequence to settle. All lower sequences are settled.
     pub next: u64,
     /// The time of the key's first commit. It distinguishes a key that starts again after its end
     /// from the earlier key.
     pub incarnation: u64,
     /// The partition whose owner may commit.
     pub partition: u32,
-    /// The number of loads that took the key over from another partition. A write does not change
-    /// the number. If a key returns to a partition, the number differs from the one that the old
-    /// lane there knows.
+    /// The number of loads that took the key over from another partition. A write does not change the number. If a key
+    /// returns to a partition, the number therefore differs from the number that the old lane of the key there knows.
     pub takeovers: u32,
     /// The state of the key.
     pub status: KeyStatus,
-    /// Failed tries of event `next`.
+    /// The number of failed tries of event `next`.
     pub attempts: u32,
-    /// Replay rounds made for event `next`.
+    /// The number of replay rounds for event `next`.
     pub rounds: u32,
-    /// The number of times that the key was parked. An operator's action names the park that it is
-    /// meant for.
+    /// The number of times that the key was parked (stopped at an event). An operator's action contains this number, so
+    /// that the action applies only to the park for which it was meant.
     pub park_count: u32,
-    /// The extent of the key's events in the store's spill area.
+    /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
-    /// The handler version of the last commit with an executed event.
+    /// The rollout under which the last executed event was committed. It names the handler version.
     pub rollout: Option<Arc<Rollout>>,
     /// The reason why the key waits, retries or is parked.
     pub failure: Option<Box<FailureInfo>>,
-    /// Content digests of the last settled sequences.
+    /// The content digests of the last settled events.
     pub digests: ContentDigests,
-    /// Sequences that were skipped without their event.
+    /// The sequences that were skipped because their event never arrived.
     pub skipped: SkippedRanges,
-    /// `fifo`: the first sequence whose id is remembered. 0 if no ids are: `sequenced`.
+    /// The first sequence whose id is remembered, in a `fifo` stream. 0 in a `sequenced` stream, which remembers no
+    /// ids.
     pub ids_from: u64,
-    /// `fifo`: the ages of the ids.
+    /// The ages of the remembered ids, in a `fifo` stream.
     pub id_times: IdTimes,
-    /// The latest gaps whose clock expired.
+    /// The latest gaps whose clock expired: the event was still missing after `gap.timeout`.
     pub gaps: GapHistory,
 }
 
@@ -82,7 +81,7 @@ impl KeyRecord {
         }
     }
 
-    /// Returns the number of the rollout under which the last event was executed; 0 if no event was.
+    /// Returns the number of the rollout under which the last event was executed. Returns 0 if no event was executed.
     pub fn rollout_number(&self) -> u64 {
         self.rollout.as_ref().map_or(0, |decided| decided.number)
     }
@@ -120,14 +119,14 @@ impl KeyRecord {
         self.id_times.fill_times(now);
     }
 
-    /// Returns whether a gap or a stretch of ids still lacks its time.
+    /// Returns whether a gap or a run of ids (`IdTimes`) still lacks its time.
     pub fn lacks_times(&self) -> bool {
         self.gaps.lacks_times() || self.id_times.lacks_time()
     }
 }
 
-/// The state of a key. `Waiting` and `Retrying` are written only together with another change of
-/// the key; a lane in memory has the current state.
+/// The state of a key. The sequencer writes `Waiting` and `Retrying` only together with another change of the key. The
+/// stored state may therefore be older than the state of the lane in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyStatus {
     /// Events run when they arrive.
@@ -139,7 +138,7 @@ pub enum KeyStatus {
     /// The key is stopped at event `next` until an operator, another version or the missing event
     /// releases it.
     Parked,
-    /// The key ended for good. The record stays for `complete_ttl`, so that repeats are detected.
+    /// The key has ended. The record stays for `complete_ttl`, so that the sequencer detects repeated events.
     Completed,
 }
 
@@ -189,8 +188,8 @@ impl FailureInfo {
         self.parts().1
     }
 
-    /// Splits the reason into tag and text. Texts of other causes may be the handler's own, and are
-    /// never parsed for a tag.
+    /// Splits the reason into tag and text. Only the causes `Limit` and `Timeout` have a tag. The text of another cause
+    /// may come from the handler, so this function never parses a tag in such a text.
     fn parts(&self) -> (Option<HandlerLimit>, &str) {
         match self.cause {
             Cause::Limit | Cause::Timeout => untagged(&self.error),
@@ -204,7 +203,7 @@ impl FailureInfo {
     }
 }
 
-/// The extent of a key's spill area.
+/// The extent of a key's spilled events: the events that the store holds until the key can execute them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpillExtent {
     /// The number of events.
@@ -238,9 +237,9 @@ impl SpillExtent {
     }
 }
 
-/// The content digests of the sequences just below `next`, the newest last. A digest has 32 bits,
-/// enough to distinguish a conflict from a repeat. At the default length, the list costs 256 bytes
-/// per key record.
+/// The content digests of the last settled events: of the sequences just below `next`, the newest last. A digest has 32
+/// bits, enough to distinguish a conflict from a repeat. At the default length, the list costs 256 bytes per key
+/// record.
 ///
 /// Clones share the list until one of them changes, because each commit clones the records of its
 /// keys.
@@ -254,7 +253,7 @@ impl FromIterator<u32> for ContentDigests {
 }
 
 impl ContentDigests {
-    /// The digest of a sequence whose event was never seen.
+    /// The value for a sequence whose event never arrived.
     const UNSEEN: u32 = 0;
 
     /// Returns the stored form of a content digest.
@@ -262,7 +261,7 @@ impl ContentDigests {
         ((content ^ (content >> 32)) as u32).max(1)
     }
 
-    /// Appends the digest of sequence `next`, which is being settled.
+    /// Appends the digest of event `next`, which is being settled.
     pub fn push(&mut self, content: u64, limit: usize) {
         self.push_short(Self::short(content), limit);
     }
@@ -303,16 +302,16 @@ impl ContentDigests {
         }
     }
 
-    /// Returns whether `content` differs from the settled content of `sequence`; `None` if the
-    /// digest is no longer remembered.
+    /// Returns whether `content` differs from the settled content of `sequence`. Returns `None` if the list does not
+    /// contain the digest.
     pub fn differs(&self, next: u64, sequence: u64, content: u64) -> Option<bool> {
         let settled = *self.0.get(self.position(next, sequence)?)?;
         (settled != Self::UNSEEN).then(|| settled != Self::short(content))
     }
 }
 
-/// Ranges (first, last) of sequences that were skipped unseen, ascending. Few keys have any. Clones
-/// share the list until one of them changes.
+/// The ranges (first, last) of sequences that were skipped because their event never arrived, ascending. Few keys have
+/// such ranges. Clones share the list until one of them changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SkippedRanges(Option<Arc<Vec<(u64, u64)>>>);
 
@@ -324,8 +323,8 @@ impl FromIterator<(u64, u64)> for SkippedRanges {
 }
 
 impl SkippedRanges {
-    /// The number of ranges remembered for a key. Only a faulty producer causes more. The late
-    /// original of a forgotten hole counts as a duplicate.
+    /// The maximum number of ranges remembered for a key. Only a faulty producer causes more. If the event of a
+    /// forgotten range arrives late, the sequencer treats the event as a duplicate.
     pub const LIMIT: usize = 64;
 
     /// Returns all ranges.
@@ -349,12 +348,12 @@ impl SkippedRanges {
         self.ranges().iter().position(|&(first, last)| (first..=last).contains(&sequence))
     }
 
-    /// Returns whether the sequence was skipped unseen.
+    /// Returns whether the sequence was skipped because its event never arrived.
     pub fn contains(&self, sequence: u64) -> bool {
         self.position(sequence).is_some()
     }
 
-    /// Removes a sequence: its original event arrived after all.
+    /// Removes a sequence whose event arrived late.
     pub fn remove(&mut self, sequence: u64) {
         let Some(index) = self.position(sequence) else { return };
         let Some(ranges) = &mut self.0 else { return };
@@ -377,9 +376,9 @@ impl SkippedRanges {
 pub struct AcceptedId {
     /// The assigned sequence.
     pub sequence: u64,
-    /// [`Event::id_digest`].
+    /// The digest of the id: [`Event::id_digest`].
     pub id: u64,
-    /// [`ContentDigests::short`] of [`Event::content`].
+    /// The short digest of the content: [`ContentDigests::short`] of [`Event::content`].
     pub content: u32,
 }
 
@@ -391,7 +390,7 @@ pub enum StateUpdate {
     Keep,
     /// Replace the state.
     Put(Bytes),
-    /// Remove the state: the next event sees none.
+    /// Remove the state. The next event has no state.
     Delete,
 }
 
@@ -408,12 +407,12 @@ impl StateUpdate {
 /// The condition for a write to apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCondition {
-    /// The key record does not exist, not even as a tombstone.
+    /// The key record does not exist, not even as the record of a completed key.
     Absent,
-    /// The key record exists, belongs to this partition, and has this `next` and the
-    /// [`KeyRecord::takeovers`] of the write. Neither a spill nor a take-over changes `next`. Only
-    /// the number of take-overs shows that another owner had the key meanwhile, and that the spill
-    /// area may differ from the lane's view.
+    /// The key record exists, belongs to this partition, and has this `next` and the [`KeyRecord::takeovers`] of the
+    /// write. `next` alone is not sufficient, because neither a spill nor a take-over by another partition changes it.
+    /// Only the number of take-overs shows that another owner had the key meanwhile. The spill area may then differ
+    /// from the data that the lane has.
     Next(u64),
 }
 
@@ -429,21 +428,22 @@ pub struct KeyWrite {
     pub record: KeyRecord,
     /// The change of the state.
     pub state: StateUpdate,
-    /// Messages with the sequence of their event, in order of emission.
+    /// The messages, each with the sequence of its event, in order of emission.
     pub messages: Vec<EmittedMessage>,
-    /// Dead letters to put. A letter replaces an existing letter with the same id.
+    /// The dead letters to write. A letter replaces an existing letter with the same id.
     pub letters: Vec<DeadLetter>,
-    /// Dead letters to remove, because their event is now settled in another way.
+    /// The dead letters to remove, because their event is now settled in another way.
     pub removed_letters: Vec<LetterId>,
-    /// Events to hold in the spill area. The store keeps an event that it already has for a
-    /// sequence.
+    /// The events to write to the spill area, with their sequences. If the spill area already has an event with the
+    /// same sequence, the store keeps the existing event.
     pub spill: Vec<(u64, Arc<Event>)>,
-    /// `fifo`: ids accepted by this write, ascending by sequence.
+    /// The ids that this write accepts, ascending by sequence, in a `fifo` stream.
     pub ids: SmallVec<[AcceptedId; 2]>,
-    /// The time, in ms from the commit, at which the owner must process the key again; the write
-    /// sets the key's entry in the due index.
+    /// The time from the commit until the owner must process the key again, in ms. The write sets the key's entry in
+    /// the due index, which the owner reads. `None` if the key needs no such entry.
     pub due_in: Option<u64>,
-    /// The time to keep the key record after the commit, in ms, if no write follows.
+    /// The time after the commit until the store removes the key record, in ms, if no write follows. `None` if the
+    /// store keeps the record for ever.
     pub expire_in: Option<u64>,
 }
 
@@ -454,16 +454,16 @@ pub struct EmittedMessage {
     pub sequence: u64,
     /// The position among the messages of that event.
     pub index: u32,
-    /// `fifo`: the digest of the event's id. A store that went back in time gives the event's
-    /// sequence to another event, whose messages must have other ids. 0 in a `sequenced` stream,
-    /// where the producer has assigned the sequence permanently.
+    /// The digest of the event's id, in a `fifo` stream. If the store goes back in time (loses its newest writes),
+    /// another event may get the event's sequence, and its messages must have other ids. The digest is 0 in a
+    /// `sequenced` stream, because there the producer assigns the sequences and an event keeps its sequence.
     pub id_digest: u64,
     /// The message.
     pub message: Message,
 }
 
-/// One commit of one shard. It applies as a whole, except for writes that the store refuses one by
-/// one.
+/// One commit of one shard (a slice of the store, by hash of the key). The commit applies as a whole, except for the
+/// single writes that the store refuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The shard.
@@ -473,11 +473,11 @@ pub struct Batch {
     pub number: u64,
     /// The writes, at most one per key.
     pub writes: Vec<KeyWrite>,
-    /// Orphan dead letters: they belong to no write, because their events never changed a key
-    /// record. Idempotent by id.
+    /// The orphan dead letters. They belong to no write, because their events never changed a key record. Writing the
+    /// same letter twice leaves one letter, because the id is the same.
     pub letters: Vec<DeadLetter>,
-    /// `true` if dead letters also go into the outbox. An orphan dead letter whose id already exists
-    /// does not: it comes from a repeated delivery.
+    /// `true` if dead letters also go into the outbox, from which they are published. An orphan dead letter whose id
+    /// already exists does not go into the outbox, because it comes from a repeated delivery.
     pub forward: bool,
 }
 
@@ -510,32 +510,32 @@ pub enum CommitReply {
     RolledBack {
         /// The found state, as text.
         found: String,
-        /// The number of the last stored commit, if it was made under this owner's claim: later
-        /// commits are lost.
+        /// The number of the last stored commit, if this owner made that commit. The store has then lost the later
+        /// commits. `None` if another owner made the last stored commit.
         last: Option<u64>,
     },
     /// No reply arrived, so the commit may have been applied or not. The batch must be sent again.
     Unknown,
 }
 
-/// The details of an applied commit that are not ordinary.
+/// The details of an applied commit: its time, and what did not apply as a normal write.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AppliedCommit {
-    /// The store's time of the commit, which replaced zero times in its writes.
+    /// The time of the commit, by the store's clock. It replaced the zero times in the writes of the commit.
     pub time: u64,
-    /// Refused writes (by position, ascending). The store contains nothing of them.
+    /// The refused writes by position in the batch, ascending. The store changed nothing for these writes.
     pub refused: Vec<(usize, WriteRefusal)>,
-    /// Spilled events that were in the spill area already.
+    /// The events of the commit whose sequences were in the spill area already.
     pub existing_spills: Vec<ExistingSpill>,
-    /// In a batch that forwards: the orphan dead letters (by position, ascending) whose id existed
-    /// already.
+    /// The orphan dead letters whose id existed already, by position, ascending. Empty unless the batch forwards dead
+    /// letters.
     pub existing_letters: Vec<usize>,
 }
 
 /// A spilled event whose sequence was in the spill area already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExistingSpill {
-    /// The position of the write.
+    /// The position of the write in the batch.
     pub write: usize,
     /// The sequence.
     pub sequence: u64,
@@ -546,11 +546,13 @@ pub struct ExistingSpill {
 /// The reason why one write was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteRefusal {
-    /// The stored `next` differs (`None`: the key record does not exist).
+    /// The stored `next` differs from the condition. The value is the stored `next`, or `None` if the key record does
+    /// not exist.
     Next(Option<u64>),
-    /// Another partition took the key over; the key may have returned since. This is its `next`.
+    /// Another partition took the key over. The key may have returned since then. The value is the stored `next` of the
+    /// key.
     Partition(u64),
-    /// The key record's last event was executed under a newer [`Rollout`] than the write's.
+    /// The last event of the key record was executed under a newer [`Rollout`] than the events of the write.
     Version,
     /// The key record cannot be read.
     Corrupt(String),
@@ -561,15 +563,16 @@ pub enum WriteRefusal {
 pub struct KeySnapshot {
     /// The record.
     pub record: KeyRecord,
-    /// The handler's state.
+    /// The state of the handler; `None` if the key has no state.
     pub state: Option<Bytes>,
-    /// `fifo`: the remembered ids, ascending by sequence.
+    /// The remembered ids, ascending by sequence, in a `fifo` stream.
     pub ids: Vec<AcceptedId>,
     /// The time of the load, by the store's clock, in ms since the Unix epoch.
     pub now: u64,
-    /// The time from now to the key's entry in the due index, in ms; 0 if it has passed.
+    /// The time from `now` to the time of the key's entry in the due index, in ms; 0 if that time has passed. `None` if
+    /// the key has no entry.
     pub due_in: Option<u64>,
-    /// The time from now until the store removes the key record, in ms; `None`: never.
+    /// The time from `now` until the store removes the key record, in ms. `None` if the store never removes the record.
     pub expire_in: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Dead letters: whole events that ended without effect, and the reasons.
+//! Dead letters: records of events that ended without effect. A dead letter contains the whole event and the reason.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ pub enum Cause {
     NoSequence,
     /// A `fifo` stream's event has no id.
     NoId,
-    /// The event's content differs from the held or settled content with the same sequence or id.
+    /// An event with the same sequence or id was held or settled before, with other content.
     Conflict,
-    /// The event's sequence is too far beyond the first missing sequence.
+    /// The event's sequence is more than `gap.max_width` beyond the first missing sequence.
     FarAhead,
-    /// The key had ended before the event.
+    /// The event arrived after the end of its key.
     AfterEnd,
     /// The event arrived after its sequence had been skipped.
     Late,
-    /// The event never arrived and was skipped; such a letter has no event.
+    /// The event never arrived, and the key continued without it. Such a letter contains no event.
     Gap,
     /// The handler rejected the event.
     Rejected,
-    /// The event would have exceeded `spill_limit`.
+    /// The key already had `spill_limit` events in the store when the event arrived, and `overflow` is `dead-letter`.
     Overflow,
     /// An operator discarded the event.
     Discarded,
-    /// The handler requested another try more often than allowed.
+    /// The handler requested another try, and the tries of the event were exhausted.
     Retry,
-    /// The handler ran longer than allowed at each try.
+    /// The handler exceeded its time limit, and the tries of the event were exhausted.
     Timeout,
     /// The handler trapped.
     Trap,
@@ -45,9 +45,9 @@ pub enum Cause {
     Limit,
     /// The handler ended with an uncaught error of its language.
     Error,
-    /// The key's stored record or spilled events cannot be read.
+    /// The record of the key, or its events that wait in the store, cannot be read.
     Corrupt,
-    /// The delivery is a dead letter of the same stream, which the stream cannot process either.
+    /// The delivery is a dead letter of the same stream, published earlier. The stream cannot process it again.
     Returned,
 }
 
@@ -120,8 +120,8 @@ pub struct LetterId {
     pub key: Key,
     /// The sequence; 0 if the event has none.
     pub sequence: u64,
-    /// 0 for a sequence that was skipped unseen. Otherwise a digest of the event and the cause,
-    /// which distinguishes letters of one sequence.
+    /// 0 for a sequence that was skipped because its event never arrived. Otherwise a digest of the event and the
+    /// cause, which distinguishes letters of one sequence.
     pub tag: u64,
 }
 
@@ -152,9 +152,9 @@ pub struct DeadLetter {
     pub cause: Cause,
     /// The reason as text, with the correct form.
     pub error: String,
-    /// The origin of the event, as far as that helps to find it: `line 17 of orders.ndjson`.
+    /// The origin of the event, such as `line 17 of orders.ndjson`; `None` if it does not help to find the event.
     pub origin: Option<String>,
-    /// The handler version that executed the event, if one did.
+    /// The handler version that executed the event; `None` if no handler executed it.
     pub version: Option<VersionName>,
     /// The content of the delivery.
     pub content: LetterContent,

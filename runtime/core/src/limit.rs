@@ -1,13 +1,13 @@
 //! The limits that a handler can exceed. A failure carries its limit as a value; a key's record
 //! carries the limit as a tag before the text of the failure.
 //!
-//! Only this module writes and reads the tag. A record without a tag remains readable, and a reader
-//! that knows no tags shows the tag as part of the text.
+//! Only this module writes and reads the tag. This module can read a record without a tag. An older version of Ordain,
+//! which knows no tags, shows the tag as a part of the text.
 
 /// A limit of the host that a handler exceeded, and that a setting can raise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandlerLimit {
-    /// The time of one event.
+    /// The time that the handler may run for one event.
     Timeout,
     /// The memory of one instance.
     Memory,
@@ -61,7 +61,7 @@ impl HandlerLimit {
         Self::ALL.into_iter().find(|limit| limit.name() == name)
     }
 
-    /// Returns the settings that raise the limit.
+    /// Returns the settings that can raise the limit.
     pub fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Timeout => &["plugins.timeout"],
@@ -77,7 +77,7 @@ impl HandlerLimit {
     }
 }
 
-/// Puts the tag of a limit before the text of a failure.
+/// Puts the tag of a limit before the text of a failure. Without a limit, returns the text unchanged.
 pub(crate) fn tagged(limit: Option<HandlerLimit>, words: String) -> String {
     match limit {
         Some(limit) => format!("[{}] {words}", limit.name()),

@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// An error: the bytes are not a stored event or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnpackError(
-    /// The part that the reader was decoding when the bytes ended or did not fit.
+    /// The part of the event or message that could not be decoded.
     pub &'static str,
 );
 

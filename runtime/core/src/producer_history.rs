@@ -1,15 +1,16 @@
-//! The calls with which a producer wrote events to a store last.
+//! The last calls with which a producer (a program that writes events) wrote to a store.
 //!
-//! A store that goes back in time loses the newest writes of a shard. [`ProducerHistory`] keeps the calls of the last
-//! minutes, and for each shard a witness: the newest event of the producer there. A shard that lacks its witness has
-//! gone back. The producer then writes the calls again, in their order and before any new event, so that the store does
-//! not give the numbers of lost events to new ones.
+//! A store can go back in time: after a failure, a shard (a slice of the store) lacks its newest writes.
+//! [`ProducerHistory`] keeps the calls of the last minutes, and for each shard a witness: the newest event of the
+//! producer in the shard. A shard that lacks its witness has gone back in time. The producer then writes the calls
+//! again, in their order and before any new event. Otherwise the store would give the numbers of lost events to new
+//! events.
 //!
 //! Times are in milliseconds since any fixed moment.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Time between two checks while the store counts no new broken connections.
+/// The time between two checks while no connection to the store breaks.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
 /// A call, the time when the store answered it, and its size.
@@ -30,19 +31,19 @@ pub struct ProducerHistory<C, W> {
     calls: VecDeque<WrittenCall<C>>,
     bytes: usize,
     max_bytes: usize,
-    /// How long calls stay in memory, in ms.
+    /// The time that calls stay in memory, in ms.
     max_age: u64,
-    /// The time when a call younger than `max_age` was last forgotten.
+    /// The time when the history last forgot a call for lack of memory, before the call reached `max_age`.
     dropped_at: Option<u64>,
     newest: Witnesses<W>,
     /// The shards that lack their witness.
     lacking: BTreeSet<u32>,
-    /// Number of calls that were written again since these shards were found.
+    /// The number of calls that the producer has written again since it found the shards in `lacking`.
     rewritten: usize,
     /// The witnesses of the calls that were written again.
     renewed: Witnesses<W>,
     checked_at: u64,
-    /// The store's number of broken connections before the last check.
+    /// The number of broken connections that the store had counted before the last check.
     checked_breaks: u64,
 }
 
@@ -65,7 +66,8 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         }
     }
 
-    /// Returns the newest event that each shard must have.
+    /// Returns the witness of each shard: the newest event that the shard must have. Omits witnesses older than
+    /// `max_age`, except for shards that lack their witness.
     pub fn witnesses(&self, now: u64) -> BTreeMap<u32, W> {
         let is_kept = |shard: &u32, at: u64| {
             now.saturating_sub(at) < self.max_age || self.lacking.contains(shard)
@@ -84,7 +86,7 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         }
     }
 
-    /// Forgets the oldest call, although the store may lose it.
+    /// Forgets the oldest call, although the store may still lose it.
     pub fn drop_oldest(&mut self, now: u64) {
         if self.forget_oldest() {
             self.dropped_at = Some(now);
@@ -102,7 +104,7 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.dropped_at.is_some_and(|at| now.saturating_sub(at) < self.max_age)
     }
 
-    /// Forgets the calls that are too old, unless the store still lacks some of them.
+    /// Forgets the calls older than `max_age`, unless a shard still lacks its witness.
     pub fn forget_old(&mut self, now: u64) {
         let max_age = self.max_age;
         let is_old = |call: &WrittenCall<C>| now.saturating_sub(call.at) >= max_age;
@@ -111,26 +113,28 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         }
     }
 
-    /// Returns whether shards may lack their witnesses; `breaks` is the store's present number of broken connections.
+    /// Returns whether shards may lack their witnesses, so that a check is due. `breaks` is the number of broken
+    /// connections that the store has counted so far.
     pub fn is_in_doubt(&self, breaks: u64, now: u64) -> bool {
         let is_due = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_MS;
         breaks != self.checked_breaks || is_due || !self.lacking.is_empty()
     }
 
-    /// Records that each shard had its witness. `breaks` is the store's number of broken connections before the check.
+    /// Records that each shard had its witness. `breaks` is the number of broken connections that the store had counted
+    /// before the check.
     pub fn checked(&mut self, breaks: u64, now: u64) {
         self.checked_breaks = breaks;
         self.checked_at = now;
     }
 
-    /// Prepares to write all events of these shards again, because each of the shards lacks its witness.
+    /// Prepares to write all events of the shards in `lacking` again, because each of these shards lacks its witness.
     pub fn went_back(&mut self, lacking: BTreeSet<u32>) {
         self.lacking = lacking;
         self.rewritten = 0;
         self.renewed.clear();
     }
 
-    /// Returns the newest event in each of these shards among the calls that were written again.
+    /// Returns the newest event of the calls that were written again, for each shard that lacked its witness.
     pub fn renewed(&self) -> BTreeMap<u32, W> {
         self.renewed.iter().map(|(shard, (witness, _))| (*shard, witness.clone())).collect()
     }
@@ -140,9 +144,10 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }
 
-    /// Replaces the next call to write again with the call as it is in the store now. `at` is the time of the write if
-    /// the store had lost events of the call. The old witnesses stay until the store has all calls again. If a failure
-    /// happens before that, the store therefore refuses new events.
+    /// Records that the producer has written the next lost call again. `call` is the call as the store has it now. `at`
+    /// is the time of the write if the store had lost events of the call, and `None` if it had all of them. The old
+    /// witnesses stay until the store has all calls again. If the producer fails before that, the store therefore
+    /// refuses new events.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;

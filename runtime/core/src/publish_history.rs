@@ -1,18 +1,19 @@
-//! The messages that an owner gave last from one outbox to one shard of a destination.
+//! The last messages that the owner of a partition gave from one outbox (committed messages that are to be published)
+//! to one shard of a destination.
 //!
-//! A store that goes back in time may lose messages that their outbox records as published. [`PublishHistory`]
-//! keeps the last parts of an outbox with the numbers of their messages. Each call names the last outbox position that
-//! the store confirmed. A store that lacks this position reports the last position that it has. The history then
-//! decides which parts the owner gives again, in which order, and under which numbers. A message must never get a lower
-//! number than an earlier message of its key.
+//! A store can go back in time: after a failure, it lacks its newest writes. It may then lack messages that the outbox
+//! records as published. [`PublishHistory`] keeps the last parts of an outbox with the numbers of their messages. Each
+//! call names the last outbox position that the store confirmed. A store that lacks this position reports the last
+//! position that it has. From this report, the history computes which parts the owner gives again, in which order, and
+//! under which numbers. A message must never get a lower number than an earlier message of its key.
 //!
 //! Times are in milliseconds since any fixed moment.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long given parts stay in memory after the last one: longer than a failover takes.
+/// The time that parts stay in memory after the store confirmed the last part. It is longer than a failover takes.
 const RETENTION_MS: u64 = 120_000;
-/// Time between two checks of an outbox while the store counts no new broken connections.
+/// The time between two checks of an outbox while no connection to the store breaks.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
 /// The position of messages in an outbox: the commit, and the part of the commit.
@@ -20,8 +21,8 @@ const CHECK_INTERVAL_MS: u64 = 5_000;
 pub struct OutboxPosition {
     /// The number of the commit.
     pub commit: u64,
-    /// The index of the part. The messages of a commit for one destination and shard are divided into parts of a size
-    /// that never changes.
+    /// The index of the part in its commit. The messages of a commit for one destination and shard are divided into
+    /// parts; the size of a part never changes.
     pub chunk: u32,
 }
 
@@ -39,11 +40,11 @@ pub trait NumberedChunk {
     /// Returns the approximate size of the messages, in bytes.
     fn bytes(&self) -> usize;
 
-    /// Sets the number that each message requests; 0 requests a new number.
+    /// Sets the number that each message requests from the store. 0 requests a new number.
     fn request_numbers(&mut self, numbers: &[u64]);
 }
 
-/// A part, and the numbers of its messages.
+/// A part, and the numbers that the store gave to its messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct NumberedEntry<P> {
     chunk: P,
@@ -54,36 +55,36 @@ struct NumberedEntry<P> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct LostEntry<P> {
     entry: NumberedEntry<P>,
-    /// The number that each message requests; 0 for a message that can no longer have its own.
+    /// The number that each message requests. 0 for a message that can no longer have its previous number.
     requested: Vec<u64>,
 }
 
 /// The result of an answered call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PublishProgress {
-    /// Number of new parts in the call; 0 if the call carried lost parts.
+    /// The number of new parts in the call; 0 if the call contained lost parts.
     pub new_chunks: usize,
-    /// Number of messages that were given again and have another number than before.
+    /// The number of messages in the call that were given again and now have another number than before.
     pub changed: usize,
 }
 
 /// The parts that an owner gave last from one outbox to one shard, and the lost parts that it must give again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PublishHistory<P> {
-    /// The last outbox position that the store confirmed. After the store went back in time: the last position that it
-    /// has.
+    /// The last outbox position that the store confirmed. After the store went back in time, this is the last position
+    /// that the store has.
     last: Option<OutboxPosition>,
     /// The parts that were given last, oldest first.
     recent: VecDeque<NumberedEntry<P>>,
     /// The bytes of the recent parts.
     bytes: usize,
-    /// The last outbox position whose messages have left memory.
+    /// The last outbox position whose messages are no longer in memory.
     forgotten: Option<OutboxPosition>,
     /// Parts that the store has lost, in order.
     lost: VecDeque<LostEntry<P>>,
-    /// The store's number of broken connections before the last answered call.
+    /// The number of broken connections that the store had counted before the last answered call.
     checked_disconnects: u64,
-    /// The time when that call began, in ms.
+    /// The time when the last answered call began, in ms.
     checked_at: u64,
     /// The time when the store confirmed the last part, in ms.
     last_at: u64,
@@ -105,21 +106,22 @@ impl<P> Default for PublishHistory<P> {
 }
 
 impl<P: NumberedChunk + Clone> PublishHistory<P> {
-    /// Returns whether the owner has given no part yet.
+    /// Returns whether the owner has given no part to the store yet.
     pub fn is_empty(&self) -> bool {
         self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
     }
 
     /// Returns the two positions that the next call names: the last outbox position that the store must have, and the
-    /// last commit whose messages the store may forget. `done` is the last commit through which the outbox is done for
-    /// good. The store must remember messages that it is about to get again, because their call may be repeated.
+    /// last commit whose messages the store may forget. `done` is the last commit of the outbox whose messages are all
+    /// published. If the owner still has lost parts to give again, the second position is before their first commit,
+    /// because the store must still recognize these messages if a call is repeated.
     pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
         let first = self.lost.front().map(|lost| lost.entry.chunk.position().commit);
         let known = first.map_or(done, |first| done.min(first.saturating_sub(1)));
         (self.last, known)
     }
 
-    /// Returns the size of the parts that the owner can give again, in bytes.
+    /// Returns the size of the parts in memory, which the owner could give again, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -129,15 +131,15 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         !self.lost.is_empty()
     }
 
-    /// Returns the parts to give next: the lost parts if there are any, otherwise the new parts. Lost parts go in calls
-    /// of their own, because they already have numbers.
+    /// Returns the parts to give next: the lost parts if there are any, otherwise the new parts. A call never contains
+    /// both kinds, because lost parts already have numbers.
     pub fn next_chunks<'a>(&'a self, new: &'a [P]) -> impl Iterator<Item = &'a P> {
         let new = if self.has_lost() { &[] } else { new };
         self.lost.iter().map(|lost| &lost.entry.chunk).chain(new)
     }
 
-    /// Records that the store has these parts, the first ones of [`PublishHistory::next_chunks`], with a number for
-    /// each message. The parts stay in memory if the store may lose them (`may_roll_back`).
+    /// Records that the store has `parts`: the first parts of [`PublishHistory::next_chunks`]. `numbers` are the
+    /// numbers of their messages. If the store may lose the parts (`may_roll_back`), they stay in memory.
     pub fn record_answer(
         &mut self,
         parts: &[P],
@@ -188,8 +190,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         progress
     }
 
-    /// Prepares to give again all messages after `last`, the last outbox position that the store has. Returns their
-    /// number, or `None` if memory does not have all of them.
+    /// Prepares to give again all messages after `last`, the last outbox position that the store has. Returns the
+    /// number of these messages, or `None` if memory does not have all of them.
     pub fn roll_back_to(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         if self.forgotten > last {
             return None;
@@ -208,16 +210,16 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         Some(messages)
     }
 
-    /// Records that the store answered a call that began at `started`. `disconnects` is the store's number of broken
-    /// connections at that time.
+    /// Records that the store answered a call that began at `started`. `disconnects` is the number of broken
+    /// connections that the store had counted at that time.
     pub fn record_check(&mut self, disconnects: u64, started: u64) {
         self.checked_disconnects = disconnects;
         self.checked_at = started;
     }
 
-    /// Returns whether the store may lack parts that were given before; `disconnects` is its present number of broken
-    /// connections.
-    /// Forgets all parts if the last one is old enough.
+    /// Returns whether the store may lack parts that were given before. `disconnects` is the number of broken
+    /// connections that the store has counted so far. If the store confirmed the last part more than two minutes ago,
+    /// this function first forgets all parts.
     pub fn is_in_doubt(&mut self, disconnects: u64, now: u64) -> bool {
         if now.saturating_sub(self.last_at) >= RETENTION_MS {
             while !self.recent.is_empty() {
@@ -228,7 +230,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         !self.recent.is_empty() && (self.checked_disconnects != disconnects || is_due)
     }
 
-    /// Forgets the oldest part, and returns its bytes.
+    /// Forgets the oldest part, and returns its size in bytes.
     pub fn forget_oldest(&mut self) -> usize {
         let Some(oldest) = self.recent.pop_front() else {
             return std::mem::take(&mut self.bytes);

@@ -1,20 +1,19 @@
-//! The position of a reader in a queue of a store that may go back in time.
+//! The position of a reader in a queue of the store. The store may go back in time: after a failure, it may lack its
+//! newest entries.
 //!
-//! A store that lost its last seconds assigns the numbers of lost entries again, so a number alone
-//! does not identify an entry. The store therefore keeps a history with each number: a digest of
-//! the previous history and of a random number of the call that wrote the entry. If two entries
-//! have the same number and history, they are the same entry, and all entries before them are the
-//! same too. The history of a damaged entry is unknown; the reader assumes that it is the entry
-//! that was at this number before.
+//! A store that lost its last seconds assigns the numbers of lost entries again, so a number alone does not identify an
+//! entry. The store therefore keeps a history with each number: a digest of the previous history and of a random number
+//! of the call that wrote the entry. If two entries have the same number and history, they are the same entry, and all
+//! entries before them are the same too. The history of a damaged entry is unknown. The reader then assumes that the
+//! damaged entry is the entry that had its number before.
 //!
-//! Each read names the last queue position that was read, and each removal names the last position
-//! to remove. The store rejects a position that is not in its history. The reader then reads its
-//! queue again from the beginning, and [`QueueCursor`] decides which entries are still to be
-//! delivered.
+//! Each request to read names the last queue position that was read, and each request to remove entries names the last
+//! position to remove. The store rejects a position that is not in its history. The reader then reads its queue again
+//! from the beginning, and [`QueueCursor`] decides which entries are still to be delivered.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The number of an entry in a queue, and the history of the store up to it.
+/// The number of an entry in a queue, and the history (a digest of all writes to the queue) up to the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QueuePosition {
     /// The number of the entry, from 1. 0 is the position before all entries.
@@ -24,8 +23,8 @@ pub struct QueuePosition {
 }
 
 impl QueuePosition {
-    /// Returns whether `found`, read now, is the entry that was at this position before. A damaged
-    /// entry has no history and counts as the same entry.
+    /// Returns whether the entry `found` is the entry that the cursor knows at this position. A damaged entry has no
+    /// history and counts as the same entry.
     fn is_same_entry(self, found: Self) -> bool {
         self.number == found.number && (self.history == found.history || found.history == 0)
     }
@@ -58,7 +57,7 @@ pub struct QueueLoss {
     pub since: u64,
 }
 
-/// A run that is still to be read, and the time when it was put, in ms since 1970.
+/// A run of entries that is still to be read, and the time when its writer put it, in ms since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ExpectedRun {
     run: QueueRun,
@@ -74,12 +73,12 @@ const RUNS_LIMIT: usize = 4_096;
 /// it expects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct QueueCursor {
-    /// Delivered entries, ascending. Other entries may have been between them.
+    /// The delivered entries, ascending. The queue may have had other entries between them.
     delivered: VecDeque<QueueRun>,
-    /// Numbers and histories of unfinished entries that were delivered after entries with higher numbers, because the
-    /// store had lost their removal.
+    /// The numbers and histories of late entries: unfinished entries that the cursor delivered after entries with
+    /// higher numbers, because the store had lost an earlier removal.
     late: BTreeMap<u64, u64>,
-    /// Entries that writers of this process have put, and that are not read yet.
+    /// The entries that writers of this process have put and that are not read yet.
     expected: VecDeque<ExpectedRun>,
     /// The number of the last entry that was read since the last restart.
     read: u64,
@@ -130,10 +129,9 @@ impl QueueCursor {
         true
     }
 
-    /// Records that a read after [`QueueCursor::after`] found no entries, and counts the expected
-    /// entries as lost. `first` is the number of the first entry in the queue, or of the next entry
-    /// if the queue is empty. Call this only if all expected entries were written before the read
-    /// began.
+    /// Records that a read after [`QueueCursor::after`] found no entries, and counts the expected entries as lost.
+    /// `first` is the number of the first entry in the queue, or of the next entry if the queue is empty. Call this
+    /// function only if all expected entries were written before the read began.
     pub fn record_end(&mut self, first: u64) {
         let end = self.read.max(first.saturating_sub(1));
         if self.last_delivered().is_some_and(|last| last > end) {
@@ -145,9 +143,9 @@ impl QueueCursor {
         }
     }
 
-    /// Records the number of the first entry in the queue, or of the next entry if the queue is
-    /// empty. Removed entries may be back. Another reader has read and removed the expected entries
-    /// before `first`.
+    /// Records the number of the first entry in the queue, or of the next entry if the queue is empty. If the store
+    /// went back in time, entries that it had removed may be in the queue again. If expected entries have numbers
+    /// before `first`, another reader has read and removed them.
     pub fn record_first(&mut self, first: u64) {
         self.removed = self.removed.min(first.saturating_sub(1));
         while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()
@@ -161,7 +159,8 @@ impl QueueCursor {
         }
     }
 
-    /// Expects entries that a writer of this process put at `at`, in ms since 1970.
+    /// Records that a writer of this process put the entries of `run` at `at`, in ms since 1970, so that the cursor
+    /// expects to read them.
     pub fn expect(&mut self, mut run: QueueRun, at: u64) {
         if self.position(run.last) == Some(run.end()) {
             return;
@@ -197,8 +196,8 @@ impl QueueCursor {
         }
     }
 
-    /// Marks all delivered entries through this position as finished, so that they may be removed.
-    /// Ignores a position that the store has lost since its delivery.
+    /// Marks the delivered entries through this position as finished, so that they may be removed. Late entries are
+    /// finished one by one. Ignores a position if the store has lost its entry since the delivery.
     pub fn finish(&mut self, place: QueuePosition) {
         if self.late.get(&place.number) == Some(&place.history) {
             self.late.remove(&place.number);
@@ -208,7 +207,7 @@ impl QueueCursor {
         }
     }
 
-    /// Returns the position through which entries may be removed now; `None` if there are none.
+    /// Returns the position through which entries may be removed now; `None` if no further entry may be removed.
     pub fn removable(&self) -> Option<QueuePosition> {
         let mut through = self.finished.min(self.read);
         if let Some((late, _)) = self.late.first_key_value() {
@@ -227,8 +226,7 @@ impl QueueCursor {
         }
     }
 
-    /// Takes the entries that are still to be read, so that the next reader of the queue expects
-    /// them.
+    /// Removes and returns the expected entries, so that the next reader of the queue expects them.
     pub fn take_expected(&mut self) -> impl Iterator<Item = (QueueRun, u64)> + use<> {
         let expected = std::mem::take(&mut self.expected);
         expected.into_iter().map(|expected| (expected.run, expected.at))
@@ -251,14 +249,14 @@ impl QueueCursor {
         self.delivered.back().map(|run| run.last)
     }
 
-    /// Returns the position of a delivered entry.
+    /// Returns the position of the delivered entry with this number; `None` if the cursor has delivered no such entry.
     fn position(&self, number: u64) -> Option<QueuePosition> {
         let at = self.delivered.partition_point(|run| run.last < number);
         let run = self.delivered.get(at).filter(|run| run.first <= number)?;
         Some(QueuePosition { number, history: run.history })
     }
 
-    /// Forgets the delivered entries from this number on: the store has other entries there.
+    /// Forgets the delivered entries from this number on, because the store has other entries under these numbers.
     fn diverge(&mut self, number: u64) {
         while let Some(run) = self.delivered.back_mut()
             && run.last >= number

@@ -1,26 +1,28 @@
-//! The choice of the handler version that executes the events of a stream. Each instance computes
-//! the next rollout from the offers of all instances. The store accepts one of the results.
+//! The choice of the handler version that executes the events of a stream. The result is a rollout: a numbered record
+//! that names the version. Each instance (process) offers the highest version in its folder, and computes the next
+//! rollout from the offers of all instances. The store accepts one of the results.
 //!
-//! The highest offered version wins as soon as an instance offers it, and stays while any instance
-//! offers it. Only an instance that has lost the file, or that starts without it, may go back to an
-//! older version. Two reasons: a crashed instance may return with the file, and an older version
-//! may be unable to read states that the newer version has written.
+//! The highest offered version is chosen as soon as an instance offers it, and stays while any instance offers it.
+//! After that, only an instance that has lost the file of the version, or that starts without the file, may return to
+//! an older version. This rule has two reasons: a crashed instance may return with the file, and an older version may
+//! be unable to read states that the newer version has written.
 
 use crate::{Build, Rollout, split_version};
 
 /// The view that one instance has of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct RolloutView<'a> {
-    /// The last rollout.
+    /// The last rollout of the stream; `None` if the stream has none.
     pub current: Option<&'a Rollout>,
     /// The build that this instance offers.
     pub own_build: &'a Build,
     /// The builds that the other instances offer.
     pub other_builds: &'a [Build],
-    /// `true` if this instance may roll back the last rollout, provided that no other instance
-    /// offers its build.
+    /// `true` if this instance may replace the last rollout by an older version. This instance does so only if no
+    /// instance offers the build of the last rollout.
     pub may_roll_back: bool,
-    /// The highest rollout number ever seen. A store that went back in time has a lower number.
+    /// The highest rollout number that this instance knows. If the store went back in time, the rollout in the store
+    /// has a lower number.
     pub newest_number: u64,
 }
 

@@ -1,16 +1,15 @@
 //! The sequencer of one partition.
 //!
-//! Call the sequencer in this order: [`Sequencer::handle`] for each available input, then
-//! [`Sequencer::poll_effect`] until it returns `None` (it forms commits and turns, so that they are
-//! as large as the inputs allow). Then sleep until the next input or [`Sequencer::poll_timeout`],
-//! and call [`Sequencer::handle_timeout`].
+//! Call the sequencer in this order: [`Sequencer::handle`] for each available input, then [`Sequencer::poll_effect`]
+//! until it returns `None`. `poll_effect` forms the commits and turns, so they are as large as the inputs allow. Then
+//! sleep until the next input or [`Sequencer::poll_timeout`], and call [`Sequencer::handle_timeout`].
 //!
-//! Each part is in its own file. `arrive` decides about an event, and `repeat` about a repeated
-//! event. `dispatch` forms turns and accepts their results. `retry` handles failures, and `gap`
-//! handles missing events. `spill` moves events between memory and store. `commit` forms batches
-//! and handles the replies. `load` loads and evicts lanes, and `restart` restarts them. `due`
-//! brings idle keys back. All parts call `reschedule` after they have changed a lane. A lane (`lane`,
-//! with `held` and `chunk`) must never access another lane.
+//! Each part is in its own file. A lane is the in-memory queue of one active key. `arrive` decides about an event, and
+//! `repeat` about a repeated event. `dispatch` forms turns and accepts their results. `retry` handles failures, and
+//! `gap` handles missing events. `spill` moves events between memory and store. `commit` forms batches and handles the
+//! replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and
+//! loads the keys that must be processed again. All parts call `reschedule` after they have changed a lane. A lane
+//! (`lane`, with `held` and `chunk`) must never access another lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
@@ -68,27 +67,27 @@ use crate::turn::AttemptToken;
 #[derive(Debug)]
 pub struct Sequencer {
     settings: SequencerSettings,
-    /// The time of construction: the partition was claimed then.
+    /// The time when the sequencer was created, just after this owner had claimed the partition.
     claimed_at: u64,
     now: u64,
     serial: u64,
     lanes: LaneTable,
     window: DeliveryWindow,
     shards: Vec<ShardState>,
-    /// Lanes that may have an event to execute.
+    /// The lanes that may have an event to execute.
     ready: VecDeque<u32>,
-    /// Lanes whose load has not been requested yet.
+    /// The lanes whose key record the sequencer has not requested yet.
     loads: VecDeque<u32>,
     outstanding_loads: OutstandingRequests,
-    /// Keys to reload when lanes become free.
+    /// The keys of [`Input::Reload`], which are loaded when lanes become free.
     reload_requests: VecDeque<Key>,
     outstanding_pages: OutstandingRequests,
     outstanding_replays: OutstandingRequests,
     turns: usize,
     ahead: usize,
-    /// Bytes of events, states, outcomes and unpublished messages.
+    /// The bytes of events, states, outcomes, unpublished messages and kept commits.
     memory: usize,
-    /// The part of `memory` in kept commits.
+    /// The bytes of kept commits, a part of `memory`. The sequencer keeps them in case the store loses them.
     history_bytes: usize,
     /// The recent size of a turn's outcome, in bytes.
     outcome_bytes: usize,
@@ -101,9 +100,10 @@ pub struct Sequencer {
     due: DueScan,
     jitter: Jitter,
     effects: VecDeque<Effect>,
-    /// `true` if the source ended.
+    /// `true` if the source has ended.
     source_has_ended: bool,
-    /// The time until which no gap is given up: the source is unavailable, or has just come back.
+    /// The time until which the sequencer gives up no gap, because the source is unavailable, or was unavailable a
+    /// moment ago.
     gaps_held_until: u64,
     /// The current limit of unacknowledged deliveries.
     prefetch: usize,
@@ -186,8 +186,8 @@ impl Sequencer {
         self.shards.iter().all(ShardState::is_quiet)
     }
 
-    /// Returns whether every accepted event is durably settled or held, and nothing will happen
-    /// before another event or a manual action arrives.
+    /// Returns whether every accepted event is durably settled or held, and only another event or a manual action can
+    /// cause a change.
     pub fn quiescent(&self) -> bool {
         let resting = [LaneState::Idle, LaneState::Waiting, LaneState::Parked, LaneState::Broken];
         self.drained()
@@ -207,7 +207,7 @@ impl Sequencer {
             && self.all_wait_forever()
     }
 
-    /// Returns whether no turn and no commit is in progress. After [`Input::Drain`] only publishing
+    /// Returns whether no turn and no commit is in progress. If this is so after [`Input::Drain`], only publishing
     /// continues, until [`Stats::outbox`] is 0.
     pub fn drained(&self) -> bool {
         self.turns == 0 && self.committed_all()
@@ -218,9 +218,9 @@ impl Sequencer {
         &self.settled_times
     }
 
-    /// Returns the key that stops the intake permanently, and the sequence of the event at which the
-    /// key stopped. The key has reached its spill limit (`overflow = pause`), and only an operator's
-    /// action can release the key.
+    /// Returns the key that permanently prevents the sequencer from accepting events, and the sequence of the event at
+    /// which the key stopped. The store already holds `spill_limit` events of the key, and `overflow` is `pause`. Only
+    /// an operator's action can release the key. Returns `None` if there is no such key.
     pub fn stopped_by(&self) -> Option<(&Key, u64)> {
         if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(ShardState::is_quiet) {
             return None;
@@ -231,15 +231,14 @@ impl Sequencer {
         (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
     }
 
-    /// Returns whether the store may have gone back in time since the last answer of one of its
-    /// shards. Meanwhile the owner must not write anything to the store that depends on committed
-    /// data.
+    /// Returns whether a shard of the store may have gone back in time (lost its newest commits) since its last answer.
+    /// While this is so, the owner must not write anything to the store that depends on committed data.
     pub fn in_doubt(&self) -> bool {
         self.shards.iter().any(ShardState::is_in_doubt)
     }
 
-    /// Returns the number of keys of [`Input::Reload`] that wait for a lane. Callers with more keys
-    /// must wait too.
+    /// Returns the number of keys of [`Input::Reload`] that wait for a lane. While keys wait, callers must not send
+    /// more such inputs.
     pub fn pending_reloads(&self) -> usize {
         self.reload_requests.len()
     }
@@ -323,7 +322,7 @@ impl Sequencer {
 
     // Outputs.
 
-    /// Returns the next effect; `None` if there is none until the next input or timeout.
+    /// Returns the next effect. Returns `None` if there is no effect until the next input or timeout.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() && !self.stopped {
             self.free_memory();
@@ -339,7 +338,8 @@ impl Sequencer {
         self.effects.pop_front()
     }
 
-    /// Returns the time to call [`Self::handle_timeout`] if no input arrives before.
+    /// Returns the time at which to call [`Self::handle_timeout`] if no input arrives before that time; `None` if there
+    /// is no timeout.
     pub fn poll_timeout(&self) -> Option<u64> {
         if self.stopped {
             return None;
@@ -359,7 +359,7 @@ impl Sequencer {
         self.serial
     }
 
-    /// Returns the number of lanes that can still be created or freed.
+    /// Returns the number of keys for which a lane is available: unused lanes, and lanes that can be evicted.
     fn room(&self) -> usize {
         let leaving = self.lanes.count(LaneList::Evictable);
         (self.settings.max_lanes + leaving).saturating_sub(self.lanes.len())

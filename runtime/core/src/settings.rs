@@ -1,5 +1,5 @@
-//! The settings of a sequencer. This module defines only their meanings; the defaults and their
-//! reasons are in the host's configuration.
+//! The settings of a sequencer. This module defines only their meanings. The configuration of the process defines the
+//! defaults and their reasons.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ pub struct SequencerSettings {
     pub first: u64,
     /// The partition that the sequencer owns.
     pub partition: u32,
-    /// The number of shards of the store.
+    /// The number of shards of the store: slices by hash of the key.
     pub shards: u32,
-    /// The maximum number of lanes in memory.
+    /// The maximum number of lanes in memory. A lane is the in-memory queue of one active key.
     pub max_lanes: usize,
-    /// The limit for events, states, outcomes and unpublished messages. At three quarters of the
-    /// limit, the sequencer spills waiting events and stops the intake. At the limit, it neither
-    /// loads nor executes anything until a commit frees memory.
+    /// The memory limit for events, states, outcomes and unpublished messages. At three quarters of the limit, the
+    /// sequencer spills waiting events (moves them into the store) and accepts no further deliveries. At the limit, it
+    /// waits for the commits and publications in progress before it loads or executes anything.
     pub memory_budget: usize,
     /// The maximum number of events dispatched or executed but not committed.
     pub run_ahead: usize,
@@ -30,13 +30,14 @@ pub struct SequencerSettings {
     pub batch_events: usize,
     /// The maximum size of a commit; the outcome of one turn always fits.
     pub batch_bytes: usize,
-    /// The limit for commits of all shards that stay in memory, so that the sequencer can make them
-    /// again if the store goes back in time. It is a part of `memory_budget`. 0 for a store that
-    /// cannot go back.
+    /// The memory limit for the latest commits of all shards. The sequencer keeps them so that it can make them again
+    /// if the store goes back in time (loses its newest commits). The memory is a part of `memory_budget`. 0 for a
+    /// store that cannot go back.
     pub commit_history_bytes: usize,
     /// The maximum number of unacknowledged deliveries.
     pub prefetch: usize,
-    /// The maximum number of events of a key in one turn.
+    /// The maximum number of events of a key in one turn. A turn is a run of events that one worker executes back to
+    /// back.
     pub quantum: usize,
     /// The maximum number of concurrent loads.
     pub max_loads: usize,
@@ -44,9 +45,10 @@ pub struct SequencerSettings {
     pub max_outbox: usize,
     /// `true` if dead letters are also published.
     pub forward_letters: bool,
-    /// The maximum number of events of a blocked key in memory; the key spills further events.
+    /// The maximum number of events of a blocked key in memory. The sequencer moves further events of the key into the
+    /// store.
     pub lane_buffer: usize,
-    /// The time that an event may wait in memory before its key spills.
+    /// The time that an event may wait in memory before the events of its key move into the store.
     pub spill_after: u64,
     /// The maximum number of events of one key in the store's spill area.
     pub spill_limit: u64,
@@ -60,20 +62,20 @@ pub struct SequencerSettings {
     pub id_window: usize,
     /// The minimum time to remember an id, from the commit that settled its event.
     pub id_ttl: u64,
-    /// The number of ids of a key to remember regardless of age: those that a crash or a lost
-    /// answer can bring again.
+    /// The number of newest ids of a key to remember regardless of age, because a crash or a lost answer can bring
+    /// their events again.
     pub id_floor: usize,
     /// The number of content digests remembered for a key.
     pub digests: usize,
-    /// The maximum time between two reads of the due index. Other processes write to the index as
-    /// well and send no notification.
+    /// The maximum time between two reads of the due index, which names the keys that their owner must process again.
+    /// Other processes write to the index as well and send no notification.
     pub due_poll: u64,
     /// The time to remember a completed key.
     pub complete_ttl: u64,
-    /// The time to remember a key without writes; `None` for ever.
+    /// The time to remember a key after its last write. With `None`, the store never removes a key that has not ended.
     pub key_ttl: Option<u64>,
-    /// The handler version that executes events at the start. `None` if the version of the rollout
-    /// is not available here; the sequencer executes nothing until it is.
+    /// The rollout under which the sequencer executes events at the start. It names the handler version. `None` if that
+    /// version is not available in this process. The sequencer then executes nothing until it becomes available.
     pub rollout: Option<Arc<Rollout>>,
     /// The seed of the jitter.
     pub seed: u64,
@@ -91,7 +93,7 @@ pub enum OrderingMode {
 /// The handling of an event that would exceed `spill_limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverflowPolicy {
-    /// The event stays unacknowledged, which eventually stops the intake.
+    /// The event stays unacknowledged. When the limit of unacknowledged deliveries is reached, the stream pauses.
     Pause,
     /// The event is dead-lettered.
     DeadLetter,
@@ -100,7 +102,7 @@ pub enum OverflowPolicy {
 /// The handling of a failure or gap after the last attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExhaustedPolicy {
-    /// The key stops.
+    /// The key stops at the event.
     Park,
     /// The event is dead-lettered and the key continues.
     Skip,
@@ -111,19 +113,19 @@ pub enum ExhaustedPolicy {
 /// The bounds of an exponential backoff, in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackoffBounds {
-    /// The upper bound of the first delay, and the lower bound of all delays.
+    /// The first delay, and the lower bound of all later delays.
     pub min: u64,
     /// The upper bound of all delays.
     pub max: u64,
 }
 
-/// The maximum number of replay sources of a stream: the store and eight others.
+/// The maximum number of replay sources of a stream: the store and eight other sources.
 pub const SOURCES_LIMIT: usize = 9;
 
 /// The handling of gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapSettings {
-    /// The time from the arrival of the first later event to the first round.
+    /// The time from the arrival of the first later event to the first round of requests.
     pub timeout: u64,
     /// The maximum number of rounds.
     pub attempts: u32,
@@ -132,24 +134,23 @@ pub struct GapSettings {
     /// The names of the replay sources, in the order in which they are queried. The first is the
     /// store itself. At most [`SOURCES_LIMIT`].
     pub sources: Vec<Arc<str>>,
-    /// The maximum distance of an event from the first missing number.
+    /// The maximum distance of an event from the first missing sequence.
     pub max_width: u64,
     /// The action after the last round.
     pub on_exhausted: ExhaustedPolicy,
-    /// The idle time of a key after which the sequencer requests its next event once.
+    /// The time without an event of a key after which the sequencer requests its next event once. `None`: never.
     pub tail: Option<u64>,
 }
 
 /// The handling of failures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetrySettings {
-    /// The maximum number of tries of one event whose failure may pass with time, including the
-    /// first.
+    /// The maximum number of tries of one event, including the first, for failures that may pass with time.
     pub attempts: u32,
     /// The delay between tries.
     pub backoff: BackoffBounds,
     /// The action after the last try.
     pub on_exhausted: ExhaustedPolicy,
-    /// `true` if a key that a failure parked is retried under another handler version.
+    /// `true` if the sequencer retries a key under another handler version after a failure parked the key.
     pub on_new_version: bool,
 }

@@ -7,59 +7,59 @@ use crate::turn::FailureKind;
 /// Counters since the start, and current gauges.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Accepted deliveries.
+    /// The number of accepted deliveries.
     pub delivered: u64,
-    /// Events settled durably with effect.
+    /// The number of events settled durably with effect.
     pub settled: u64,
-    /// Repeated events that had been settled or held durably.
+    /// The number of repeated events that had been settled or held durably.
     pub duplicates: u64,
-    /// Durable dead letters by [`Cause`], in the order of [`Cause::ALL`].
+    /// The number of durable dead letters of each [`Cause`], in the order of [`Cause::ALL`].
     pub dead: [u64; Cause::ALL.len()],
-    /// Events that arrived after a later one of their key.
+    /// The number of events that arrived after a later event of their key.
     pub reordered: u64,
-    /// Failed tries.
+    /// The number of failed tries.
     pub failures: u64,
-    /// Failed tries by [`FailureKind`], in the order of [`FailureKind::ALL`].
+    /// The number of failed tries of each [`FailureKind`], in the order of [`FailureKind::ALL`].
     pub failures_by_kind: [u64; FailureKind::ALL.len()],
-    /// Replay rounds.
+    /// The number of replay rounds.
     pub gap_rounds: u64,
-    /// Requests to each replay source, by result.
+    /// The numbers of requests to each replay source, by result.
     pub replays: [ReplayCounts; SOURCES_LIMIT],
-    /// Times until missing events arrived.
+    /// The times from the arrival of a later event to the arrival of the missing event.
     pub recovery_times: RecoveryTimes,
-    /// Events found by replay.
+    /// The number of events found by replay.
     pub replayed: u64,
-    /// Events written to the spill area.
+    /// The number of events written to the spill area of the store.
     pub spilled: u64,
-    /// Commits applied.
+    /// The number of applied commits.
     pub commits: u64,
-    /// Writes refused.
+    /// The number of writes that the store refused.
     pub refused: u64,
-    /// Commits that the store had lost and the sequencer made again.
+    /// The number of commits that the store had lost and the sequencer made again.
     pub recommitted: u64,
-    /// Completions of abandoned attempts.
+    /// The number of completions that the sequencer dropped because it had abandoned their attempt.
     pub stale: u64,
-    /// Messages committed.
+    /// The number of committed messages.
     pub messages: u64,
 
-    /// Lanes in memory.
+    /// The number of lanes in memory.
     pub lanes: usize,
-    /// The maximum number of lanes so far, compared with `max_lanes`; for several sequencers, the
-    /// sum.
+    /// The maximum number of lanes so far, compared with `max_lanes`. For several sequencers, this is the sum of their
+    /// maxima.
     pub lanes_peak: usize,
-    /// Lanes by state, in the order of [`LaneState::ALL`].
+    /// The number of lanes in each state, in the order of [`LaneState::ALL`].
     pub lanes_by_state: [usize; LaneState::ALL.len()],
-    /// Bytes held, compared with `memory_budget`.
+    /// The number of bytes in memory, compared with `memory_budget`.
     pub memory: usize,
-    /// Deliveries not yet acknowledged, compared with `prefetch`.
+    /// The number of deliveries that are not yet acknowledged, compared with `prefetch`.
     pub unacknowledged: usize,
-    /// Events dispatched or executed and not committed, compared with `run_ahead`.
+    /// The number of events dispatched or executed and not committed, compared with `run_ahead`.
     pub ahead: usize,
-    /// Turns that workers execute.
+    /// The number of turns that workers execute.
     pub turns: usize,
-    /// Loads in progress.
+    /// The number of loads in progress.
     pub loads: usize,
-    /// Messages and forwarded letters that are committed but not published, compared with
+    /// The number of messages and forwarded dead letters that are committed but not published, compared with
     /// `max_outbox`.
     pub outbox: usize,
 }
@@ -149,14 +149,14 @@ impl Stats {
     }
 }
 
-/// Requests to one replay source, by result.
+/// The numbers of requests to one replay source, by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReplayCounts {
-    /// Requests that found an event.
+    /// The number of requests that found an event.
     pub found: u64,
-    /// Requests that found no event.
+    /// The number of requests that found no event.
     pub missing: u64,
-    /// Requests that found no event because the source failed.
+    /// The number of requests that found no event because the source failed.
     pub failed: u64,
 }
 
@@ -172,15 +172,16 @@ impl ReplayCounts {
 /// A histogram of the times from the arrival of a later event to the arrival of the missing event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecoveryTimes {
-    /// Counts by the bounds of [`RecoveryTimes::BOUNDS_MS`]; the last count is of times beyond all
-    /// bounds.
+    /// The number of times up to each bound of [`RecoveryTimes::BOUNDS_MS`] and above the previous bound. The last
+    /// number counts the times beyond all bounds.
     pub counts: [u64; Self::BOUNDS_MS.len() + 1],
     /// The sum of all times, in ms.
     pub sum_ms: u64,
 }
 
 impl RecoveryTimes {
-    /// The upper bound of each count, in ms: from a swap in transit to an outage of an hour.
+    /// The upper bound of each count, in ms. The bounds reach from two events that swap their order in transit to an
+    /// outage of an hour.
     pub const BOUNDS_MS: [u64; 15] = [
         1, 5, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
         3_600_000,

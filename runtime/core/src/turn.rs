@@ -10,8 +10,8 @@ use crate::letter::Cause;
 use crate::limit::HandlerLimit;
 use crate::version::Rollout;
 
-/// The identity of one asynchronous attempt of one lane. The completion carries the token back. The
-/// sequencer drops the completion unless the lane still waits for exactly that attempt.
+/// The identity of one asynchronous attempt of one lane. The completion returns the token. The sequencer drops the
+/// completion unless the lane still waits for exactly that attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptToken {
     /// The index of the lane.
@@ -27,33 +27,33 @@ pub struct Turn {
     pub token: AttemptToken,
     /// The key of all events of the turn.
     pub key: Key,
-    /// The state before the first event.
+    /// The handler's state before the first event; `None` if the key has no state.
     pub state: Option<Bytes>,
     /// The events with their sequences: at least one, with consecutive sequences.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// `true` if the first event must run on an unused instance.
+    /// `true` if the first event must run on an unused instance of the handler.
     pub fresh: bool,
-    /// The byte limit for messages. The turn ends with the event whose messages reach this limit,
-    /// because nothing of the turn can be committed before its end.
+    /// The byte limit for the messages of the turn. The turn ends with the event whose messages reach the limit. The
+    /// reason: no result of a turn can be committed before the turn ends.
     pub bytes: usize,
 }
 
 /// The result of a turn.
 ///
-/// The worker executes the events in order, each on the state that the previous event left. The
-/// worker stops after a failure, and after an event that ends the key ([`Event::end`] or
-/// [`HandlerOutcome::Effect::complete`]). It may stop earlier, after any event but not before the first.
+/// The worker executes the events in order, each on the state that the previous event left. The worker stops after a
+/// failure, and after an event that ends the key ([`Event::end`] or [`HandlerOutcome::Effect::complete`]). The worker
+/// may also stop earlier, after any executed event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TurnResult {
     /// The token of the turn.
     pub token: AttemptToken,
     /// The version that executed the turn.
     pub rollout: Arc<Rollout>,
-    /// One verdict for each settled event, from the first on.
+    /// The outcomes of the events, in order: one outcome for each event that did not fail.
     pub outcomes: Vec<HandlerOutcome>,
     /// The combined change of the state.
     pub state: StateUpdate,
-    /// The failure of the event after the settled events, if it failed.
+    /// The failure of the event after `outcomes`; `None` if no event failed.
     pub failure: Option<FailedAttempt>,
 }
 
@@ -71,22 +71,22 @@ pub enum HandlerOutcome {
     Rejected(String),
 }
 
-/// A failed try of one event. The sequencer keeps nothing that the try did.
+/// A failed try of one event. The sequencer discards the messages and the state of the try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedAttempt {
     /// The class of the failure.
     pub kind: FailureKind,
-    /// The exceeded limit, if a setting can raise it.
+    /// The exceeded limit, if a setting can raise it; otherwise `None`.
     pub limit: Option<HandlerLimit>,
     /// The description of the failure, and the setting to check.
     pub message: String,
-    /// The delay before the next try that the handler requested, in ms.
+    /// The delay that the handler requested before the next try, in ms; `None` if it requested none.
     pub after_ms: Option<u64>,
 }
 
-/// The classes of failures. `Retry` and `Timeout` may pass with time. The other failures would
-/// recur on the same input; the sequencer tries them once more only to rule out an effect of
-/// earlier events on the instance.
+/// The classes of failures. `Retry` and `Timeout` may pass with time. The other failures would recur on the same input;
+/// the sequencer tries such an event only once more, in case earlier events had left the instance of the handler in a
+/// bad state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FailureKind {
     /// The handler requested another try.
@@ -110,7 +110,7 @@ impl FailureKind {
         matches!(self, Self::Retry | Self::Timeout)
     }
 
-    /// Returns the dead-letter cause of an exhausted failure of this kind.
+    /// Returns the cause of the dead letter of an event whose last try failed in this way.
     pub fn cause(self) -> Cause {
         match self {
             Self::Retry => Cause::Retry,

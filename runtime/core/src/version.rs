@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The name of a handler's version: `name@semver`, or without a semver `name+digest`.
+/// The name of a handler's version: `name@semver`, or `name+digest` if the file has no semver.
 pub type VersionName = Arc<str>;
 
 /// One build of a handler. Two builds may have the same version name; their digests differ.
@@ -16,8 +16,8 @@ pub struct Build {
     pub digest: FileDigest,
 }
 
-/// Splits the name of a version into the handler's name and the semver of its file. A file without
-/// a semver ranks as the lowest version.
+/// Splits the name of a version into the handler's name and the semver of its file. The semver is `None` if the file
+/// has none; such a file ranks as the lowest version.
 pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
     match version.split_once('@') {
         Some((name, semver)) => (name, semver::Version::parse(semver).ok()),
@@ -27,10 +27,9 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
 
 /// A rollout: the record in the store that names the build that executes the events of a stream.
 ///
-/// Each rollout of a stream has a higher number than the previous rollout. A key record contains
-/// the number of the rollout under which the key's last event was executed, and the store rejects a
-/// commit under an older rollout. A key therefore never returns to an abandoned version unless a
-/// new rollout names that version.
+/// Each rollout of a stream has a higher number than the previous rollout. A key record contains the number of the
+/// rollout under which the key's last event was executed, and the store rejects a commit under an older rollout. A key
+/// therefore returns to an earlier version only if a new rollout names that version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rollout {
     /// The number of the rollout, from 1, below [`Rollout::NUMBER_END`].

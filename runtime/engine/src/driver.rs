@@ -37,12 +37,13 @@ pub use config::DriverConfig;
 pub use error::DriverError;
 pub use metrics::{CommitHistograms, PartitionMetrics};
 
-/// Maximum number of completions that are taken at one time.
+/// Maximum number of completions that the driver takes at one time.
 const COMPLETION_BATCH_LIMIT: usize = 8;
-/// Time between two warnings that a stream is blocked.
+/// Shortest time between two warnings that a stream is blocked.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
-/// At the end, a partition waits for its messages to be published. The wait ends when no message has been published
-/// for this time; messages that wait for a queue stay in the outbox.
+/// At its end, a driver waits until the messages of its partition are published. The driver stops waiting when no
+/// message has been published for this time. Messages that wait for a full queue then stay in the outbox, the store's
+/// record of committed messages that are not published yet.
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition.
@@ -55,18 +56,18 @@ pub struct Driver {
     handle: Arc<PartitionHandle>,
     sequencer: Sequencer,
     started: Instant,
-    /// Turns to submit together.
+    /// Turns (runs of events of one key) that the driver will submit to the workers together.
     turn_batch: Vec<Turn>,
-    /// Loads to start together, as soon as one may start.
+    /// Key records to load. The driver loads them together as soon as the limit allows another load.
     waiting_loads: Vec<(ordain_core::AttemptToken, ordain_core::Key)>,
     /// Number of loads that are running.
     running_loads: usize,
-    /// Reads of spilled events that wait to be started.
+    /// Reads of spilled events (events that were moved from memory into the store) that have not started yet.
     waiting_reads: VecDeque<SpillReadRequest>,
     /// Number of reads that are running.
     running_reads: usize,
-    /// Size limit of one load, in bytes: the same as for a commit, because the size of a load is known only
-    /// afterwards.
+    /// Size limit of one load, in bytes. It equals the limit of a commit, because the size of a load is known only
+    /// after the load.
     load_bytes: usize,
     /// Requests to the store that are running.
     store_requests: FuturesUnordered<StoreFuture>,
@@ -76,28 +77,28 @@ pub struct Driver {
     waiting_deliveries: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
     delivery_tracker: DeliveryTracker,
-    /// The reason why the source ended early.
+    /// The error with which the source failed, if it failed.
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
     /// While the driver ends: the number of unpublished messages, and the time when this number last changed.
     unpublished: Option<(usize, Instant)>,
-    /// The number of the store's disconnects that the sequencer knows of.
+    /// The number of disconnects from the store that the driver has reported to the sequencer.
     disconnects: u64,
     rollback_tracker: RollbackTracker,
-    /// `true` if the driver only waits for the store to confirm that it has everything.
+    /// `true` if the driver only waits until the store has all commits and the last checkpoint.
     ending: bool,
     failed: Option<DriverError>,
     metrics: Arc<PartitionMetrics>,
 }
 
-/// Commits that the store lost and that were repeated.
+/// Commits that the store lost and that the sequencer repeated.
 #[derive(Default)]
 struct RollbackTracker {
-    /// Number of repeated commits that were logged.
+    /// The number of repeated commits that are already logged.
     logged: u64,
-    /// For each shard, the first and the last lost commit that were not logged yet.
+    /// For each shard (slice of the store), the first and the last lost commit that are not logged yet.
     lost_commits: BTreeMap<u32, (u64, u64)>,
-    /// Requests to be answered when the store is known to have all commits.
+    /// Requests that the driver answers when it knows that the store has all commits.
     waiting_checks: Vec<oneshot::Sender<()>>,
 }
 
@@ -205,8 +206,9 @@ impl Driver {
         }
     }
 
-    /// Passes the messages that an earlier owner left to the sequencer, before anything else. With `is_fed_locally`, this
-    /// process itself feeds the source: the driver then declares the end of the source, so that no gap waits.
+    /// Passes to the sequencer, before any other input, the messages that an earlier owner has not published. If
+    /// `is_fed_locally` is true, this process itself feeds the source. The driver then reports the end of the source,
+    /// so that the sequencer does not wait for missing events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {
@@ -225,12 +227,13 @@ impl Driver {
             && self.sequencer.credit() > 0
     }
 
-    /// Starts the search for keys that a failure parked under another version.
+    /// Starts the search for parked keys: keys that stopped at an event that failed under another handler version.
     fn search_parked_keys(&self, rollout: Option<&Rollout>) -> ParkedSearch {
         ParkedSearch::start(&self.store, &self.partition, rollout)
     }
 
-    /// Switches to another version, which also executes the turns that no worker has begun.
+    /// Switches the stream to another handler version. The new version also executes the turns that no worker has
+    /// begun. Returns the new rollout.
     fn switch_version(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
         let rollout = active.as_ref().map(|active| Arc::clone(&active.rollout));
         let undone = self.turns.switch_version(active);
@@ -248,8 +251,9 @@ impl Driver {
         is_idle
     }
 
-    /// Warns that a full key blocks the stream. Ends the run if no later event can resolve that: with `once` or after a
-    /// failure of the source, as soon as the search for parked keys has ended.
+    /// Warns if a key that holds as many events as it may blocks the stream. Returns an error if no later event can
+    /// resolve that. This is so with `once` or after a failure of the source, as soon as the search for parked keys has
+    /// ended.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let Some((key, event)) = self.sequencer.stopped_by().filter(|_| !self.source_ended) else {
             return Ok(());
@@ -376,7 +380,8 @@ impl Driver {
         }
     }
 
-    /// Passes an event from the inbox to the sequencer; the source delivers the same event later.
+    /// Passes to the sequencer an event from the inbox (events received over HTTP). The source delivers the same event
+    /// later.
     fn handle_offered_event(&mut self, event: Arc<Event>) {
         self.input(Input::ArrivedEarly(event));
     }
@@ -418,7 +423,7 @@ impl Driver {
         self.input(Input::SourceEnded);
     }
 
-    /// Returns the time of the next wake-up if nothing happens before.
+    /// Returns the time at which the driver wakes up if nothing happens before.
     fn next_wake_at(&self) -> Instant {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
@@ -432,7 +437,7 @@ impl Driver {
         [timeout, save_at, publish_deadline].into_iter().flatten().min().unwrap_or(never)
     }
 
-    /// Returns whether nothing will happen before another event arrives.
+    /// Returns whether the source has ended and no work is left.
     fn is_idle(&self) -> bool {
         self.metrics.source_ended()
             && self.waiting_deliveries.is_empty()
@@ -449,7 +454,7 @@ impl Driver {
         is_idle
     }
 
-    /// Returns whether everything is published, or nothing has been published for [`PUBLISH_IDLE_TIMEOUT`].
+    /// Returns whether all messages are published, or no message has been published for [`PUBLISH_IDLE_TIMEOUT`].
     fn is_publishing_finished(&mut self) -> bool {
         let unpublished = self.sequencer.stats().outbox;
         let (before, since) = self.unpublished.unwrap_or((unpublished, Instant::now()));
@@ -458,7 +463,8 @@ impl Driver {
         unpublished == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
-    /// Starts the end: checks whether the store has everything, because lost commits can be repeated only now.
+    /// Begins the end of the driver: starts a check that the store has all commits. A lost commit must be repeated now,
+    /// because only the memory of this driver still has it.
     fn begin_shutdown(&mut self) -> Result<(), DriverError> {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());
@@ -470,7 +476,7 @@ impl Driver {
         self.perform_all()
     }
 
-    /// Returns whether the store has everything, including the last checkpoint.
+    /// Returns whether the store has all commits and the last checkpoint.
     fn has_saved_all(&self) -> bool {
         !self.sequencer.in_doubt()
             && !self.delivery_tracker.is_writing_checkpoint()
@@ -492,8 +498,8 @@ impl Driver {
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
     }
 
-    /// Handles the failure of a source. The source may not have its deliveries any more, so the driver settles or holds
-    /// them before it ends. This takes at most `spill_after`.
+    /// Handles the failure of a source. The source may not deliver the same events again, so the driver settles each
+    /// delivered event or holds it in the store before the driver ends. This takes at most `spill_after`.
     async fn handle_source_failure(&mut self, source: &mut SourceHandle) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);

@@ -7,23 +7,23 @@ use ordain_publish::new_id;
 use ordain_store::Partition;
 use serde::Serialize;
 
-/// Data of a record: events that the store lost before the stream read them.
+/// The data of a record about events that the store lost before the stream read them.
 #[derive(Debug, Serialize)]
 pub(crate) struct EventsLost {
     pub(crate) shard: u32,
     pub(crate) events: u64,
-    /// When this process accepted the first of them (RFC 3339).
+    /// The time when this process accepted the first lost event (RFC 3339).
     pub(crate) since: String,
 }
 
-/// Data of a record: commits that the store lost, and that their owner repeated from memory.
+/// The data of a record about commits that the store lost and that their owner repeated from memory.
 #[derive(Debug, Serialize)]
 pub(crate) struct CommitsRepeated {
     pub(crate) commits: u64,
     pub(crate) shards: Vec<LostCommits>,
 }
 
-/// The commits that a shard lost, first and last included.
+/// The commits that a shard (slice of the store) lost, the first and the last included.
 #[derive(Debug, Serialize)]
 pub(crate) struct LostCommits {
     pub(crate) shard: u32,
@@ -37,7 +37,7 @@ impl fmt::Display for LostCommits {
     }
 }
 
-/// Data of a record, and the type of its event.
+/// The data of a record, with the type of its CloudEvent.
 pub(crate) trait Incident: Serialize {
     /// The event's `type`.
     const TYPE: &'static str;
@@ -64,8 +64,8 @@ struct IncidentEnvelope<'a, T> {
     data: &'a T,
 }
 
-/// Returns the record of an incident in a partition: a structured CloudEvent in JSON, in one line. Its `source` is
-/// that of the stream's messages, and its `subject` the partition.
+/// Returns the record of an incident in a partition: a structured CloudEvent in JSON, in one line. The record has the
+/// same `source` as the messages of the stream. Its `subject` is the partition.
 pub(crate) fn record<T: Incident>(partition: &Partition, data: &T) -> String {
     let envelope = IncidentEnvelope {
         specversion: "1.0",

@@ -1,5 +1,5 @@
-//! The membership of this process. Its members are the processes that run the same streams over the same store:
-//! `heartbeat` writes this process's heartbeat and reads the other members.
+//! The membership: the processes that run streams over the same store. `heartbeat` writes this process's heartbeat and
+//! reads the other members.
 //!
 //! [`ordain_core::distribution`] computes the owner of each partition; `run/partition_manager.rs` claims and releases
 //! partitions.

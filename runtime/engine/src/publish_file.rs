@@ -1,6 +1,6 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
-//! continues there. If an earlier run has published events behind the checkpoint, the store recognises them by their
-//! ids. A run must never write a checkpoint behind a line that is not published.
+//! continues at the checkpoint. If an earlier run has published events after the checkpoint, the store recognises these
+//! events by their ids. A run must never write a checkpoint after a line that is not published.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,18 +19,21 @@ use ordain_store::checkpoint::Checkpoint;
 use ordain_store::{AssignItemReply, Mark, StoreError};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Number of events at which the publisher publishes them without waiting for more.
+/// Number of collected events at which the publisher publishes the events without waiting for more.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
-/// How often a file is read again from its oldest checkpoint if the store goes back in time repeatedly.
+/// Maximum number of times that one run reads a file again from its oldest checkpoint because the store went back in
+/// time.
 const REWIND_ATTEMPTS: usize = 5;
 
 /// The reason why a file was not published to its end. All lines before the named line are published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishFileError {
     /// A line cannot be published.
-    #[error("{origin}: {words}. Correct the line and run this again: publishing continues there")]
+    #[error(
+        "{origin}: {words}. Correct the line and run the command again: it continues at this line"
+    )]
     Line {
-        /// The number of the line and the name of the file.
+        /// The line number and the name of the file.
         origin: String,
         /// The fault of the line.
         words: String,
@@ -51,11 +54,11 @@ pub enum PublishFileError {
 /// The numbers of published events and skipped lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PublishCounts {
-    /// Events that are new.
+    /// The number of new events.
     pub published: u64,
-    /// Events that had been published before.
+    /// The number of events that were already published.
     pub known: u64,
-    /// Lines that an earlier run had published.
+    /// The number of lines that this run skipped because an earlier run published them.
     pub skipped_lines: u64,
 }
 
@@ -96,12 +99,12 @@ async fn publish_lines(
     Err(PublishError::from(StoreError::RolledBack).into())
 }
 
-/// How the reading of a file ended.
+/// The way in which the reading of a file ended.
 #[derive(PartialEq, Eq)]
 enum PublishEnd {
     /// All lines are published.
     AtEnd,
-    /// The store went back in time. Memory does not have all of the lost events, but the file has them.
+    /// The store went back in time. Memory lacks some of the lost events, but the file has all of them.
     StoreRolledBack,
 }
 
@@ -190,11 +193,11 @@ async fn publish_once(
     Ok(if is_back { PublishEnd::StoreRolledBack } else { PublishEnd::AtEnd })
 }
 
-/// The checkpoints of a file, one in each shard.
+/// The checkpoints of a file: each shard (slice of the store) has one.
 struct Checkpoints {
-    /// The name of their marks.
+    /// The name of the marks (named records in the store) that contain the checkpoints.
     name: String,
-    /// A random number of this run.
+    /// A random number that identifies this run.
     run: u64,
     /// The checkpoint of each shard as this run knows it.
     marks: Vec<Option<Bytes>>,
@@ -217,7 +220,7 @@ impl Checkpoints {
                     file = %path.display(),
                     line = position.line + 1,
                     "the last run ended early, or the store has lost events of the last run: continuing at this line; \
-                     the store recognises the events that it already has by their ids, but only within `retain`"
+                     the store recognises repeated events by their ids, but only within `retain`"
                 );
                 position
             }
@@ -225,7 +228,7 @@ impl Checkpoints {
                 tracing::warn!(
                     file = %path.display(),
                     "the file changed, or is another file than in the last run: publishing from its beginning; the \
-                     store recognises the events that it already has by their ids, but only within `retain`"
+                     store recognises repeated events by their ids, but only within `retain`"
                 );
                 FilePosition::default()
             }
@@ -275,8 +278,8 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
     Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
 }
 
-/// Publishes events up to the first line without a valid event. Returns the position behind the last published line,
-/// and the error of the bad line.
+/// Publishes events up to the first line without a valid event. Returns the position after the last published line, and
+/// the error of the invalid line if there is one.
 async fn publish_batch(
     publisher: &mut StreamPublisher,
     name: &str,

@@ -14,7 +14,8 @@ use ordain_config::NumberingPolicy;
 use ordain_config::{Config, ReplayServer, ResourceName, StreamConfig};
 use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, retry_until_ok};
 
-/// Size of the events of one answer after the first event, in bytes; a later round finds the others.
+/// Maximum size of the events of one answer in addition to the first event, in bytes. A later round of requests finds
+/// the remaining events.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// The answer of a replay source.
@@ -22,9 +23,9 @@ const ANSWER_BYTES: usize = 1 << 20;
 pub struct ReplayAnswer {
     /// The requested events that the source has, in ascending order.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// The end of the answer: the source did not search for sequences from here on.
+    /// The end of the answer: the source did not search for this sequence or any later sequence.
     pub until: u64,
-    /// The reason why the source may have more later.
+    /// The reason why a later request may find more events; `None` if the answer is complete.
     pub failed: Option<Box<str>>,
 }
 
@@ -40,12 +41,13 @@ impl ReplayAnswer {
     }
 }
 
-/// Maximum number of requests of the process at one time: each needs a thread, and the store uses the same threads.
+/// Maximum number of requests of the process at one time. Each request needs a thread, and the store uses the same
+/// threads.
 const REQUEST_LIMIT: usize = 128;
-/// Share of the memory for events that answers may use, as a divisor.
+/// Divisor of the memory for events. Answers may use the resulting share.
 const ANSWER_MEMORY_DIVISOR: usize = 8;
 
-/// Limits for requests at one time, by host and in total.
+/// Limits for the number of requests at one time, for each host and in total.
 #[derive(Debug)]
 pub struct ReplayLimits {
     by_host: BTreeMap<String, Arc<ReplayHost>>,
@@ -78,7 +80,7 @@ impl ReplayLimits {
 pub struct ReplaySources {
     store: Arc<dyn Store>,
     partition: Partition,
-    /// The log of the stream's events, if the store keeps one.
+    /// The destination under which the store keeps the stream's events; `None` if the store keeps no events.
     log: Option<Destination>,
     clients: Vec<Arc<ReplayClient>>,
 }
@@ -110,8 +112,8 @@ impl ReplaySources {
         }
     }
 
-    /// Requests missing sequences from a source. `max_age_ms` is the maximum age, in ms, of a dead letter that counts
-    /// as a missing event.
+    /// Requests the events with the missing sequences from a source. `max_age_ms` is the maximum age, in ms, of a dead
+    /// letter that counts as a missing event.
     pub async fn request(
         &self,
         source: usize,
@@ -163,7 +165,7 @@ impl ReplaySources {
     }
 }
 
-/// Returns the missing sequences that were not found.
+/// Returns the missing sequences that a source did not find.
 fn not_found(
     missing: &[RangeInclusive<u64>],
     found: &[(u64, Arc<Event>)],

@@ -42,17 +42,17 @@ pub use files::check_files;
 pub use report::{HeldTotals, RunReport};
 pub use status::{RunPhase, RunStatus};
 
-/// Time limit for leaving the membership, and for the end of the publisher.
+/// Time limit for leaving the membership, and for waiting for the end of the publisher.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A function that ends the intake of events over HTTP. The argument is true if the run failed: the intake must then
-/// accept no more events, not even those of requests in progress.
+/// A function that ends the intake of events over HTTP. The argument is true if the run failed. The intake must then
+/// accept no more events, not even the events of requests in progress.
 pub type EndIntake<'a> = Box<dyn FnOnce(bool) -> BoxFuture<'a, ()> + 'a>;
 
 /// The reason why a run could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The configuration cannot be used.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A handler cannot be used.
@@ -80,7 +80,7 @@ pub enum RunError {
     VersionMissing {
         /// The stream.
         stream: Arc<str>,
-        /// The reason why the version is not available.
+        /// The reason why this process lacks the version.
         reason: String,
     },
     /// The broker refused a request, or is unavailable.
@@ -109,7 +109,7 @@ impl From<NumberingError> for RunError {
 }
 
 impl RunError {
-    /// Returns whether the configuration or a handler caused the error, and not the operation.
+    /// Returns whether an invalid configuration or handler caused the error.
     pub fn is_configuration(&self) -> bool {
         matches!(
             self,
@@ -120,7 +120,7 @@ impl RunError {
         )
     }
 
-    /// Returns whether the same start may succeed later.
+    /// Returns whether the error may be temporary, so that the same start may succeed later.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -132,7 +132,7 @@ impl RunError {
     }
 }
 
-/// Rejects sources that never end, for a run that waits for the end of every source.
+/// Rejects sources that never end, because a run with `--once` waits for the end of every source.
 pub fn check_once_sources(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     for (name, stream) in &loaded.config.streams {
         if let SourceConfig::Amqp(_) | SourceConfig::Http(_) = stream.source {
@@ -144,13 +144,13 @@ pub fn check_once_sources(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns whether the configuration has a stream that receives its events from other streams. Such a stream may get
-/// events until all partitions rest.
+/// Returns whether the configuration has a stream that receives its events from other streams. Such a stream may
+/// receive events until all partitions are idle.
 fn has_stream_source(loaded: &LoadedConfig) -> bool {
     loaded.config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Stream(_)))
 }
 
-/// A run that is ready to start: its store fits the configuration, and its files are open.
+/// A run that is ready to start: the store fits the configuration, and the files of sources and sinks are open.
 pub struct PreparedRun<'a> {
     loaded: &'a LoadedConfig,
     once: bool,
@@ -166,8 +166,9 @@ pub struct PreparedRun<'a> {
 impl<'a> PreparedRun<'a> {
     /// Checks that the store fits the configuration, and opens the files.
     ///
-    /// Like [`Self::drive`], this method returns a boxed future, so that its machine code is compiled with this
-    /// crate. A future that is not boxed is compiled in the crate that awaits it, with each change of the program.
+    /// Like [`Self::drive`], this method returns a boxed future, so that the compiler generates the machine code of the
+    /// future with this crate. The compiler generates the code of an unboxed future in the crate that awaits the
+    /// future, at each change of the program.
     pub fn prepare(
         loaded: &'a LoadedConfig,
         once: bool,
@@ -194,11 +195,11 @@ impl<'a> PreparedRun<'a> {
     }
 
     /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled or
-    /// held. With `once`, the report counts the held events, which reads every key of the store; a service must not
-    /// wait for that at its end.
+    /// held in the store. With `once`, the report also counts the held events. That count reads every key of the store,
+    /// so a service (a run without `once`) does not count.
     ///
-    /// `end_intake` runs when no partition is driven any more, and before the process leaves the membership. A run with
-    /// an intake waits for its broker without a limit.
+    /// This method calls `end_intake` when no partition has a driver any more, and before the process leaves the
+    /// membership. A run with an intake waits for its broker without a time limit.
     pub fn drive(
         self,
         shutdown: watch::Receiver<bool>,

@@ -1,5 +1,5 @@
-//! The sinks of messages. A sink appends messages in the given order; the publisher decides which messages, and when
-//! they count as published.
+//! The sinks of messages. A sink appends messages in the given order. The publisher decides which messages a sink gets,
+//! and when messages count as published.
 
 mod content;
 mod error;
@@ -26,7 +26,8 @@ use ordain_store::Mark;
 /// A sink of encoded lines.
 #[derive(Debug)]
 pub(crate) enum LineSink {
-    /// A file that contains each message exactly once: its length is stored together with the outbox.
+    /// A file that contains each message exactly once: the store records the file's length together with the removal of
+    /// the messages from the outbox (committed messages that are not published yet).
     File(FileSink),
     /// Standard output, which gets each message at least once.
     Standard,
@@ -70,7 +71,8 @@ impl LineSink {
         }
     }
 
-    /// Returns the mark to store together with the outbox now.
+    /// Returns the mark (the published length of the file) to store together with the removal of messages from the
+    /// outbox. `None` for standard output.
     pub(crate) fn mark(&self) -> Option<Mark> {
         match self {
             Self::File(file) => Some(file.mark()),

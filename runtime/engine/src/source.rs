@@ -17,7 +17,7 @@ pub use inbox::{Inbox, unrouted_queue};
 pub use notifier::{QueueNotifier, QueueNotifiers};
 pub use queue::{QueueOptions, read_queue};
 
-/// Returns the next event of an inbox; the source delivers the same event later.
+/// Returns the next event of an inbox (events received over HTTP). The source delivers the same event later.
 pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {
         Some(inbox) => inbox.next().await,

@@ -6,7 +6,7 @@ use super::random::{RandomPurpose, SeededRandom};
 /// 2026-01-01T00:00:00Z in ms. The start is fixed so that the output does not depend on the day.
 const START_MS: u64 = 1_767_225_600_000;
 
-/// Average number of events in a burst: about as many as a partner system sends when it wakes up.
+/// Average number of events in a burst: about the number that a partner system sends when it resumes after a pause.
 const BURST_EVENTS: u64 = 100;
 
 /// Rate within a burst, as a multiple of the average rate.
@@ -21,7 +21,7 @@ pub(super) struct ArrivalClock {
     /// Average time between two events, in ns.
     gap_ns: f64,
     now_ns: u64,
-    /// Remaining events of the burst.
+    /// Number of remaining events of the current burst.
     burst: u64,
 }
 
@@ -66,7 +66,8 @@ impl ArrivalClock {
     }
 }
 
-/// A formatter of times. It caches the part up to the second, which most times share with the previous time.
+/// A formatter of times. The formatter caches the text up to the second, because most times share this text with the
+/// previous time.
 #[derive(Default)]
 pub(super) struct TimeFormatter {
     second: Option<u64>,

@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 use super::options::LoadOptions;
 use super::random::{RandomPurpose, SeededRandom};
 
-/// Limit, in events, of the distance between a line and its copy, unless the reorder distance is larger: about
-/// as many as a broker redelivers after a lost connection.
+/// Maximum distance, in events, between a line and its copy. It is about the number of events that a broker redelivers
+/// after a lost connection. A larger reorder distance replaces this limit.
 const COPY_DISTANCE_LIMIT: u64 = 100;
 
 /// A line in transit.
@@ -18,7 +18,7 @@ pub(super) struct TransitLine {
     index: u64,
     /// True if the line is the second copy of its event.
     pub(super) copy: bool,
-    /// Index of its key in the population.
+    /// Index of the event's key in the population.
     pub(super) key: usize,
     pub(super) sequence: u64,
     pub(super) line: Vec<u8>,
@@ -33,8 +33,8 @@ pub(super) struct TransitFaults {
     copy_delay: u64,
 }
 
-/// A channel that delays lines. An event can be overtaken only by events within the reorder distance behind it. The
-/// reorder distance and the distance of copies therefore limit the number of delayed lines.
+/// A channel that delays lines. Only events within the reorder distance after an event can overtake it. The reorder
+/// distance and the distance of copies therefore limit the number of delayed lines.
 pub(super) struct FaultyChannel {
     random: SeededRandom,
     loss: f64,

@@ -3,7 +3,7 @@
 use super::options::{KeyChoice, LoadOptions};
 use super::random::{RandomPurpose, SeededRandom};
 
-/// A chooser of keys by number, from 0. A new chooser with the same options makes the same choices.
+/// A chooser of keys. Keys are numbered from 0. A new chooser with the same options makes the same choices.
 pub(super) struct KeyChooser {
     random: SeededRandom,
     keys: u64,
@@ -43,7 +43,7 @@ fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
     (1..=keys).map(bound).collect()
 }
 
-/// Returns the number of events of each key, by making all choices.
+/// Returns the number of events of each key. Makes all choices to count them.
 pub(super) fn count(load: &LoadOptions) -> Vec<u64> {
     let mut chooser = KeyChooser::new(load);
     let mut counts = vec![0; load.keys as usize];

@@ -33,7 +33,7 @@ pub use manifest::{EventRef, KeyEntry, ManifestCounts, ManifestEntry};
 pub use options::{ArrivalPattern, EventShape, KeyChoice, LoadOptions, PayloadSize, Probability};
 pub use run::{LoadObserver, generate_to};
 
-/// Size of the output buffer, in bytes: a system call per line would cost more than the line.
+/// Size of the output buffer, in bytes. A system call for each line would cost more than the line.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// Number of events between updates of the progress bar.

@@ -1,5 +1,5 @@
-//! The manifest: the faults of the generated events as NDJSON, one entry per line, in the order in which they
-//! become known. The first entry has the options, the last the counts.
+//! The manifest: the faults of the generated events as NDJSON, one entry per line, in the order in which they become
+//! known. The first entry has the options, and the last entry has the counts.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ pub enum ManifestEntry {
     Options(serde_json::Value),
     /// An event that was never written.
     Lost(EventRef),
-    /// An event that was written twice; reported with its second copy.
+    /// An event that was written twice. The manifest reports it when the second copy is written.
     Repeated(EventRef),
     /// An event that was written after a later event of its key.
     Swapped(EventRef),
@@ -29,9 +29,9 @@ pub enum ManifestEntry {
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EventRef {
-    /// Its key.
+    /// The key of the event.
     pub key: String,
-    /// Its sequence.
+    /// The sequence of the event.
     pub sequence: u64,
 }
 
@@ -42,7 +42,7 @@ pub struct KeyEntry {
     pub key: String,
     /// Number of events, including lost ones; equal to the last sequence.
     pub events: u64,
-    /// True if the last event is marked as such.
+    /// True if the last event is marked as the last event of its key.
     pub ended: bool,
 }
 

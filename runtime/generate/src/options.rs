@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use ordain_config::ByteSize;
 
-/// Maximum number of keys: each takes some tens of bytes.
+/// Maximum number of keys. Each key takes some tens of bytes.
 const KEYS_LIMIT: u64 = 10_000_000;
 
-/// Maximum reorder distance: up to this many lines are held in memory.
+/// Maximum reorder distance. Up to this many lines are held in memory.
 const REORDER_LIMIT: u64 = 1_000_000;
 
 /// Maximum size of a payload, in bytes.

@@ -47,7 +47,7 @@ impl OrderStatus {
 
 /// Percentage of orders that are cancelled before payment.
 const UNPAID_PERCENT: u64 = 6;
-/// Percentage of orders that are cancelled before packing, and again before shipping.
+/// Percentage of orders that are cancelled before packing, and percentage that are cancelled before shipping.
 const CANCELLED_PERCENT: u64 = 3;
 /// Percentage of delivered orders that are returned.
 const RETURNED_PERCENT: u64 = 8;
@@ -71,8 +71,7 @@ pub(super) struct OrderStep {
 }
 
 impl OrderState {
-    /// Returns the next step. With the probability `impossible` it is an invalid step that leaves the order
-    /// unchanged.
+    /// Returns the next step. With the probability `impossible`, the step is invalid and leaves the order unchanged.
     pub(super) fn step(&mut self, random: &mut SeededRandom, impossible: f64) -> OrderStep {
         // Each step uses the same number of random numbers, so that orders do not affect each other.
         let impossible = random.chance(impossible);

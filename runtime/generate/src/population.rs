@@ -1,5 +1,5 @@
-//! The keys that have further events or lines in transit. An order that has ended releases its slot to a new order. It
-//! releases its memory after its last line is written.
+//! The keys that have further events or lines in transit. An order that has ended releases its slot to a new order. The
+//! memory of the ended order is released after its last line is written.
 
 use std::ops::{Index, IndexMut};
 
@@ -10,9 +10,9 @@ use super::orders::OrderState;
 pub(super) struct KeyState {
     pub(super) name: String,
     pub(super) order: OrderState,
-    /// Last sequence.
+    /// The last generated sequence of the key.
     pub(super) events: u64,
-    /// Highest sequence that was written.
+    /// The highest sequence that was written.
     pub(super) written: u64,
     /// Number of lines in transit.
     pub(super) pending: u64,

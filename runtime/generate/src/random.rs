@@ -1,5 +1,5 @@
-//! Random numbers that are the same on every machine and in every version: `ChaCha8` is specified, and the
-//! conversions of its words are defined in this module.
+//! Random numbers that are the same on every machine and in every version. The generator `ChaCha8` is specified, and
+//! this module defines the conversions of its words.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -16,8 +16,8 @@ use super::random::{RandomPurpose, SeededRandom};
 
 /// An observer of the events, which may delay them.
 pub trait LoadObserver {
-    /// Called before each event, with its index and its time from the start. `out` may hold data that is not
-    /// flushed.
+    /// Observes an event before it is generated. `index` is the index of the event, and `after` its time from the
+    /// start. `out` may hold data that is not flushed.
     fn before(&mut self, index: u64, after: Duration, out: &mut dyn Write) -> io::Result<()>;
 }
 
@@ -28,7 +28,7 @@ impl LoadObserver for () {
     }
 }
 
-/// Writes all events of a load to `out`, and their faults to `manifest`.
+/// Writes all events of a load to `out`, and the faults of these events to `manifest`.
 pub fn generate_to<'a>(
     load: &'a LoadOptions,
     out: &'a mut (dyn Write + 'a),
@@ -68,7 +68,7 @@ struct LoadGenerator<'a> {
     lines: LineFormatter,
     channel: FaultyChannel,
     keys: Population,
-    /// For each slot, the number of remaining events. Empty if last events are not marked.
+    /// For each slot, the number of remaining events. Empty if the options do not mark last events.
     remaining_events: Vec<u64>,
 }
 

@@ -14,7 +14,7 @@ use subtle::ConstantTimeEq;
 use super::problem::ProblemDetails;
 use ordain_config::Secret;
 
-/// The header in which a browser states the origin of a request; the library has no constant for it.
+/// The header in which a browser states the origin of a request. The HTTP library has no constant for this header.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Time limit for one request: longer than any page takes, and shorter than a caller's usual timeout.
@@ -29,8 +29,8 @@ pub(crate) struct AccessRule {
     pub(crate) token: Option<Secret>,
 }
 
-/// Accepts a request that presents the token. Without a configured token, rejects a request that a web page could
-/// have sent through a user's browser.
+/// Accepts a request that presents the configured token. If no token is configured, accepts every request except a
+/// request that a web page could have sent through a user's browser.
 pub(crate) async fn check_access(
     State(guard): State<Arc<AccessRule>>,
     request: Request,
@@ -71,8 +71,8 @@ fn presents_token(headers: &HeaderMap, token: &Secret) -> bool {
     presented.is_some_and(|presented| presented.ct_eq(token.expose().as_bytes()).into())
 }
 
-/// Returns whether the request's host is this machine, or missing. The owner of a web page can make another name
-/// resolve to this machine.
+/// Returns whether the host that the request names is this machine, or the request names no host. The check is needed
+/// because the owner of a web page can make another name resolve to this machine.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
@@ -96,7 +96,8 @@ pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let words = format!(
-            "no response within {REQUEST_TIMEOUT:?}: the store is unavailable, or others read large pages; try again"
+            "no response within {REQUEST_TIMEOUT:?}: the store is unavailable, or other requests read \
+             large pages; try again"
         );
         ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
     })

@@ -1,6 +1,6 @@
 //! The operators' listener: metrics, health, and read access to streams, keys, dead letters and handlers. This module
-//! must never change anything, and its callers must never delay a driver: connections, store queries and their times
-//! are limited.
+//! must never change any data. Its callers must never delay a driver, so the number and the duration of connections and
+//! store queries are limited.
 
 mod health;
 mod listings;
@@ -35,12 +35,13 @@ use scale::WantedInstances;
 const DEFAULT_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7070);
 
-/// Maximum number of store queries at one time, because each may return a page of several MiB. A query counts until its
-/// response is sent.
+/// Maximum number of store queries at one time, because each query may return a page of several MiB. A query counts
+/// until its response is sent.
 const QUERY_LIMIT: usize = 8;
 
-/// Limits for operators, dashboards and probes, of which there are few. The longest key fits into a path,
-/// percent-encoded. A connection carries one request, so it is idle, being answered, or closed.
+/// Limits for operators, dashboards and probes, of which there are few. The limit of the header size leaves room for
+/// the longest key, percent-encoded, in a path. A connection carries one request, so a connection is idle, being
+/// answered, or closed.
 const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the admin listener",
     connections: 64,
@@ -51,10 +52,10 @@ const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     request: Duration::from_secs(40),
 };
 
-/// Time between the end of all other parts and the closing of connections.
+/// Time between the end of all other parts of the process and the closing of connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The admin listener. Dropping it closes its connections at once.
+/// The admin listener. Dropping this value closes the connections at once.
 pub struct AdminListener {
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
@@ -72,8 +73,8 @@ struct AdminState {
 }
 
 impl AdminListener {
-    /// Starts the listener at the configured address. Without `[admin]` it uses the default address, or does not
-    /// start if the run ends by itself (`once`).
+    /// Starts the listener at the configured address. Without `[admin]`, starts it at the default address, unless the
+    /// run ends by itself (`once`).
     pub fn listen<'a>(
         loaded: &'a LoadedConfig,
         once: bool,
@@ -127,7 +128,7 @@ impl AdminListener {
         Ok(Some(Self { end, serving }))
     }
 
-    /// Finishes the current requests, within a short time, and closes the listener.
+    /// Waits a short time for the current requests to finish, and closes the listener.
     pub fn end(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.end.send_replace(true);

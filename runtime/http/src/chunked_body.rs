@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Size of a chunk, in bytes.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// The unsent rest of a response, and the permit that the response holds until it is sent.
+/// The unsent rest of a response, and the permit that the response holds until it is sent completely.
 pub(crate) struct ChunkedBody {
     rest: Bytes,
     _permit: Option<OwnedSemaphorePermit>,

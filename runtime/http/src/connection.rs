@@ -1,4 +1,4 @@
-//! Connections, and the limits of what a caller can occupy: a connection, bytes of headers, and time.
+//! Connections, and the limits for a caller: the number of connections, the size of headers, and time.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -26,24 +26,24 @@ use ordain_util::shutdown::shutdown_requested;
 pub(crate) struct ListenerLimits {
     /// The listener's name in the log.
     pub(crate) listener: &'static str,
-    /// Maximum number of connections. A new connection replaces the oldest idle one; without an idle one, the new
-    /// connection waits in the system's queue.
+    /// Maximum number of connections. At the limit, a new connection replaces the oldest idle connection. If no
+    /// connection is idle, the new connection waits in the system's queue.
     pub(crate) connections: usize,
     /// Maximum size of a request's headers, in bytes.
     pub(crate) header_bytes: usize,
-    /// Maximum number of a request's headers.
+    /// Maximum number of headers of a request.
     pub(crate) headers: usize,
     /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
     /// Maximum lifetime of a connection, including its requests and responses.
     pub(crate) life: Duration,
-    /// Time limit for a request and its response, until the caller has read nearly all of it.
+    /// Time limit for a request and its response. The time ends when the caller has read nearly all of the response.
     pub(crate) request: Duration,
 }
 
 /// Time limit for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Delay after a failed accept, for example because the process has too many open files.
+/// Delay after the system failed to accept a connection, for example because the process has too many open files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// An open connection.
@@ -97,7 +97,7 @@ pub(crate) async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-/// Closes the oldest idle connection. Returns whether there was one.
+/// Closes the oldest idle connection. Returns whether an idle connection existed.
 fn close_oldest_idle(open: &mut VecDeque<OpenConnection>) -> bool {
     let idle = open.iter().position(|connection| !connection.is_busy.load(Ordering::Relaxed));
     let idle = idle.and_then(|at| open.remove(at));

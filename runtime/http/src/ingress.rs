@@ -43,8 +43,8 @@ use ordain_publish::AssignError;
 use ordain_store::{AssignItemReply, Store, StoreError};
 use ordain_util::shutdown::shutdown_requested;
 
-/// The limits of connections. A producer keeps its connection open. In binary mode, each attribute of an event is a
-/// header.
+/// The limits of connections. A producer usually keeps its connection open. The limit of headers is high because, in
+/// binary mode, each attribute of an event is a header.
 const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the ingress",
     connections: 1_024,
@@ -55,15 +55,15 @@ const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     request: Duration::from_mins(2),
 };
 
-/// The `Retry-After` of a rejected request, in seconds: the store has processed a batch by then.
+/// The `Retry-After` of a rejected request, in seconds. By then, the store has usually processed a batch.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// Time limit of the requests in progress when the listener ends; afterwards their connections are closed.
+/// Time limit of the requests in progress when the listener ends. Afterwards the listener closes their connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit of the body of a request, counted from the end of its headers.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit of the store to make the events of a request durable.
+/// Time limit for the store to make the events of a request durable.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The ingress listener. Dropping this value ends the listener at once.
@@ -78,7 +78,7 @@ struct IngressState {
     streams: BTreeMap<Arc<str>, Intake>,
     /// Maximum size of a request body, in bytes.
     request_size: usize,
-    /// Room for the bodies of all requests in progress, in bytes.
+    /// Permits for the bodies of all requests in progress: one permit for each byte.
     body_permits: Arc<Semaphore>,
     /// True after the run has failed, for example because the store lost its data.
     has_failed: AtomicBool,
@@ -298,8 +298,8 @@ impl IngressState {
         Ok(())
     }
 
-    /// Reads a whole body. Also returns the room that the body occupies. The room grows as bytes arrive, so a client
-    /// occupies none with bytes that it only announced.
+    /// Reads a whole body. Also returns the memory permits that the body occupies. The body takes permits as its bytes
+    /// arrive, so a client occupies no memory with bytes that it only announced.
     async fn body(
         &self,
         body: Body,
@@ -335,7 +335,7 @@ impl IngressState {
     }
 }
 
-/// Describes the fault of one event of a request to its sender. `place` has the name and the value of the event's
+/// Describes the fault of one event of a request for the producer. `place` has the name and the value of the event's
 /// position in the request.
 fn event_error(
     place: Option<(&str, usize)>,
@@ -371,8 +371,8 @@ impl From<BodyError> for ProblemDetails {
     }
 }
 
-/// Builds the response to an accepted request. The response lists the accepted events, and occupies the room of the
-/// request until the producer has received it.
+/// Builds the response to an accepted request. The response lists the accepted events. It occupies the request's memory
+/// permits (`room`) until the producer has received the response.
 fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
     let body = Body::new(ChunkedBody::new(json!({ "events": events }).to_string().into(), room));
     (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()

@@ -1,5 +1,6 @@
-//! The HTTP listeners: the admin API and the ingress, and the rows that the admin API and the command line show. A
-//! caller can occupy limited connections, bytes and time, and must never be able to block a driver.
+//! The HTTP listeners: the admin API for operators and the ingress for producers. This crate also has the rows that the
+//! admin API and the command line show. A caller can occupy only limited connections, bytes and time, and must never be
+//! able to block a driver.
 #![deny(clippy::print_stderr, reason = "a closed stderr must end nothing: use `text::print_lossy`")]
 
 mod access;

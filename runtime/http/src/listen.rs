@@ -8,16 +8,16 @@ use ordain_config::{ConfigError, LoadedConfig};
 /// The reason why a listener cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The configuration cannot be used.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Another process listens at the address; the message names the setting to change.
+    /// Another process listens at the address. The message names the setting to change.
     #[error(transparent)]
     AddressInUse(ConfigError),
 }
 
 impl ListenError {
-    /// Returns the error for a section's address that cannot be used.
+    /// Returns the error for the address of a configuration section if a listener cannot use the address.
     pub(crate) fn new(
         loaded: &LoadedConfig,
         section: &str,

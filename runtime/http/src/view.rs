@@ -1,9 +1,9 @@
-//! The rows that the admin API returns and the command line shows: keys, dead letters, streams, handlers and
-//! instances. Both build their rows here, so that they never differ; the command line also reads the rows that a
-//! process returns.
+//! The rows that the admin API returns and the command line shows: keys, dead letters, streams, handlers and instances.
+//! Both build their rows here, so that their rows never differ. The command line also reads the rows that a process
+//! returns.
 //!
-//! Members have the names and the order that they have in JSON. A member that a process of another version does not
-//! send gets its default, and unknown members are ignored.
+//! The fields of the types here have the names and the order of the JSON members. If a process of another version does
+//! not send a member, the field gets its default. Unknown members are ignored.
 
 mod data;
 mod instances;
@@ -28,14 +28,14 @@ pub use rows::{BoundedRows, LazyRows};
 pub use stream::{StreamRow, StreamVersion, StreamsPage};
 pub use text::RowText;
 
-/// Formats a time of the store, given in ms since the Unix epoch. All formatted times have the same length, so that
-/// an earlier one sorts before a later one.
+/// Formats a time of the store, given in ms since the Unix epoch. All formatted times have the same length, so that the
+/// text of an earlier time sorts before the text of a later time.
 pub fn time(ms: u64) -> String {
     jiff::Timestamp::from_millisecond(ms.cast_signed())
         .map_or_else(|_| format!("{ms} ms"), |time| format!("{time:.3}"))
 }
 
-/// Parses the name of a status. The error lists the names.
+/// Parses the name of a status. The error lists the valid names.
 pub fn parse_status(text: &str) -> Result<KeyStatus, String> {
     KeyStatus::parse(text)
         .ok_or_else(|| format!("one of {}", KeyStatus::ALL.map(KeyStatus::name).join(", ")))
@@ -49,8 +49,8 @@ pub fn to_json(shown: &impl Serialize) -> String {
 /// Returns the error for a key that does not exist.
 pub fn no_key(stream: &str, key: &str) -> String {
     format!(
-        "key {key:?} of stream {stream} was never committed or held, or is forgotten; a new event is listed \
-         after its execution, or after `spill_after`"
+        "the store has no record of key {key:?} of stream {stream}: no event of the key was executed or stored, \
+         or the record was removed; a new key is listed after its first event was executed, or after `spill_after`"
     )
 }
 

@@ -18,31 +18,32 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Delay before a write to a full queue is retried.
 const FULL_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// How often events are written again in one call if the store goes back in time repeatedly.
+/// Maximum number of times that one call writes events again because the store went back in time.
 pub(crate) const ROLLBACK_RETRY_LIMIT: usize = 5;
 /// Time between two warnings that a queue is full.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The reason why the store did not accept all events. The store may have some of them nevertheless; it recognises
-/// these when the caller sends them again.
+/// The reason why the store did not accept all events. The store may have some of the events nevertheless. It
+/// recognises these events when the caller sends them again.
 #[derive(Debug)]
 pub enum AssignError {
     /// The queue of a partition is full.
     Full,
     /// The store failed.
     Store(StoreError),
-    /// A shard lacks an event that it had before. The call wrote nothing behind that event to the shard.
+    /// A shard (slice of the store) lacks an event that it had before. The call wrote nothing after that event to the
+    /// shard.
     RolledBack,
 }
 
-/// The result of putting events into the store.
+/// The result of a call that writes events to the store.
 #[derive(Debug, Default)]
 pub struct AssignResult {
     /// The result for each event, in the order of the events.
     pub assigned: Vec<AssignItemReply>,
     /// The entries that the call added to queues.
     pub entries: Vec<QueuedEntries>,
-    /// Number of events that the store had lost and that the call wrote once more.
+    /// Number of events that the store had lost and that the call wrote again.
     pub rewritten: usize,
     /// The reason why not all events were processed; `None` if all were.
     pub error: Option<AssignError>,
@@ -55,11 +56,12 @@ pub struct QueuedEntries {
     pub partition: u32,
     /// The shard.
     pub shard: u32,
-    /// The numbers and the history of the entries.
+    /// The numbers of the entries, and their history, which distinguishes them from other entries that get the same
+    /// numbers after the store went back in time.
     pub run: QueueRun,
 }
 
-/// The result for the events of one shard. The index of an event among the events of the call names the event.
+/// The result for the events of one shard. An event is identified by its index among the events of the call.
 struct ShardResult {
     results: Vec<(usize, AssignItemReply)>,
     entries: Vec<QueuedEntries>,
@@ -77,7 +79,8 @@ pub struct EventAssigner {
 }
 
 impl EventAssigner {
-    /// Creates the item of an event. The partition follows from the key, as in every queue of the store.
+    /// Creates the item that represents an event in a call. The partition follows from the key, as in every queue of
+    /// the store.
     pub fn item(&self, event: &Arc<Event>) -> AssignItem {
         let partition = shard_of(event.key(), self.policy.partitions);
         AssignItem { event: Arc::clone(event), partition, number: 0 }
@@ -87,7 +90,7 @@ impl EventAssigner {
     /// the next [`Store::flush`].
     ///
     /// If the store may have gone back in time during the call, it may have lost some of the events. The call then
-    /// writes them once more, until it finds them all; events that the store still has do not change.
+    /// writes the events again until the store has all of them. Events that the store still has do not change.
     pub async fn assign(&self, items: &[AssignItem]) -> AssignResult {
         let shards = self.store.shards();
         let item_shards: BTreeSet<u32> =
@@ -118,8 +121,8 @@ impl EventAssigner {
         result
     }
 
-    /// Writes once more the events of a first call that the store may have lost, in these shards or in all shards.
-    /// Writes nothing to a shard that lacks its witness.
+    /// Writes again the events of an earlier call that the store may have lost, in the given shards or in all shards.
+    /// Writes nothing to a shard that lacks its witness, an earlier event that the shard must have.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
@@ -182,7 +185,7 @@ impl EventAssigner {
         }
     }
 
-    /// Writes events behind the witnesses. The witness of a shard is an earlier event that the shard must have. Writes
+    /// Writes events after the witnesses. The witness of a shard is an earlier event that the shard must have. Writes
     /// nothing to a shard that lacks its witness.
     pub(crate) async fn assign_behind(
         &self,
@@ -192,7 +195,7 @@ impl EventAssigner {
         self.assign_once(items, witnesses).await
     }
 
-    /// Returns whether a shard has its witness.
+    /// Returns whether a shard has its witness, an earlier event that the shard must have.
     pub(crate) async fn has_witness(
         &self,
         shard: u32,
@@ -213,7 +216,8 @@ impl EventAssigner {
         }
     }
 
-    /// Returns the newest of these new events in each shard.
+    /// Returns the witness of each shard: the newest of the given events that are new or, if the store does not number
+    /// the events, the newest added entry.
     pub(crate) fn witnesses<'a>(
         &self,
         events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,
@@ -330,7 +334,7 @@ impl EventAssigner {
         ShardResult { results, entries, error: None }
     }
 
-    /// Sends groups to the store. While a queue is full, retries until [`Self::full_timeout`] ends.
+    /// Sends groups of messages to the store. While a queue is full, retries for [`Self::full_timeout`].
     async fn retry_while_full(
         &self,
         shard: u32,

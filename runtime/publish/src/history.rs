@@ -1,6 +1,7 @@
-//! The events that a publisher wrote to the store in the last two minutes. A store that goes back in time may have lost
-//! some of them. The publisher then writes them again, in their order and before any new event, so that the store
-//! does not assign their numbers to other events. [`ProducerHistory`] decides which calls are kept and written again.
+//! The events that a publisher wrote to the store in the last two minutes. A store that goes back in time may lose some
+//! of these events. The publisher then writes the lost events again, in their order and before any new event, so that
+//! the store does not assign their numbers to other events. [`ProducerHistory`] decides which calls the publisher keeps
+//! and repeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,9 +12,10 @@ use ordain_core::ProducerHistory;
 use crate::assign::{AssignError, AssignResult, EventAssigner, ROLLBACK_RETRY_LIMIT};
 use ordain_store::{AssignItem, Destination, Witness};
 
-/// Maximum size of the events in memory: a fast publisher writes as much in some seconds.
+/// Maximum size of the events in memory, in bytes. A fast publisher writes as much in some seconds.
 const HISTORY_BYTES: usize = 16 << 20;
-/// How long events stay in memory: longer than a failover takes. The store must remember their ids for a longer time.
+/// The time for which events stay in memory: longer than a failover takes. The store must remember the ids of events
+/// for a longer time.
 const HISTORY_AGE: Duration = Duration::from_mins(2);
 
 /// A call that wrote events to the store.
@@ -26,9 +28,10 @@ struct PublishCall {
 pub(crate) struct PublishedCalls {
     history: ProducerHistory<PublishCall, Witness>,
     started: Instant,
-    /// How often this publisher detected that the store had gone back in time.
+    /// The number of times that this publisher detected that the store had gone back in time.
     rewinds: u64,
-    /// Number of events that were written again, and that have other numbers than before; 0 once they are logged.
+    /// Counts of the events that were written again since the last log line about them: all such events, and the events
+    /// that have other numbers than before.
     repeated: usize,
     changed: usize,
 }
@@ -49,7 +52,7 @@ impl PublishedCalls {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Adds events that are in the store, and the result of the call that wrote them.
+    /// Adds events that the store has, with the result of the call that wrote them.
     pub(crate) fn add(
         &mut self,
         assigner: &EventAssigner,
@@ -64,12 +67,12 @@ impl PublishedCalls {
         self.history.add(PublishCall { items, result }, bytes, witnesses, self.now());
     }
 
-    /// Returns the newest event that each shard must have.
+    /// Returns, for each shard (slice of the store), the newest event that the shard must have.
     pub(crate) fn witnesses(&self) -> BTreeMap<u32, Witness> {
         self.history.witnesses(self.now())
     }
 
-    /// Returns how often this publisher detected that the store had gone back in time.
+    /// Returns the number of times that this publisher detected that the store had gone back in time.
     pub(crate) fn rewinds(&self) -> u64 {
         self.rewinds
     }
@@ -85,7 +88,7 @@ impl PublishedCalls {
         Ok(())
     }
 
-    /// Writes all events again that the store lacks, in their order.
+    /// Writes again, in their order, all events that the store has lost.
     pub(crate) async fn put_lost_again(
         &mut self,
         assigner: &EventAssigner,

@@ -1,8 +1,8 @@
 //! Publishes events into a stream. The store numbers events without a number and retains all of them for replay; the
 //! broker or the store confirms them.
 //!
-//! For the time of `retain`, the store recognises by its id an event that is published again: the event keeps its
-//! number, and the stream accepts it once.
+//! The store recognises an event that is published again by the id of the event, for the time of the setting `retain`.
+//! The event keeps its number, and the stream accepts it once.
 
 mod assign;
 mod history;
@@ -30,13 +30,13 @@ use assign::ROLLBACK_RETRY_LIMIT;
 pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
 
-/// How long calls to an unreachable store or broker are retried.
+/// The time for which calls to an unreachable store or broker are retried.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The reason why events were not published. The events before the named event are published.
+/// The reason why events were not published. The events before the failed event are published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The configuration cannot be used.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The store failed.
@@ -45,11 +45,11 @@ pub enum PublishError {
     /// The broker refused a request, or is unreachable.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// An event is invalid, or in conflict with an event that was published before. All earlier events are published;
-    /// no later event of its key is.
+    /// An event is invalid, or conflicts with an event that was published before. All earlier events are published. No
+    /// later event of the same key is published.
     #[error("{words}")]
     Event {
-        /// The index of the event.
+        /// The index of the event in the call.
         at: usize,
         /// The fault, and how to correct it.
         words: String,
@@ -95,9 +95,9 @@ pub struct StreamPublisher {
 }
 
 impl StreamPublisher {
-    /// Opens a publisher for a stream of a configuration: its store, and its exchange. Declares the exchange and its
-    /// queues if they are missing. `store` opens the configuration's store; this function awaits it after it has
-    /// validated the configuration.
+    /// Opens a publisher for a stream of a configuration: opens the store, and connects to the exchange of the stream
+    /// if it has one. Declares the exchange and its queues if they are missing. The future `store` opens the
+    /// configuration's store. This function awaits `store` after it has validated the configuration.
     pub fn open<'a>(
         loaded: &'a LoadedConfig,
         stream: &'a str,
@@ -171,9 +171,9 @@ impl StreamPublisher {
         Ok(Self { stream, store, assigner, producer, expiring_stream: forgets })
     }
 
-    /// Publishes events, each behind the earlier events of its key. When the call returns, all events are durable and
-    /// confirmed. Returns for each event whether it is new, and its number. If the events do not pass through the
-    /// store, the number is 0, because the stream itself then numbers the events and recognises repeats.
+    /// Publishes events, each event after the earlier events of its key. When the call returns successfully, all events
+    /// are durable and confirmed. For each event, returns its number and whether it is new. If the events do not pass
+    /// through the store, the number is 0, because the stream itself then numbers the events and recognises repeats.
     pub fn publish<'a>(
         &'a mut self,
         events: &'a [Arc<Event>],
@@ -226,8 +226,8 @@ impl StreamPublisher {
         }
     }
 
-    /// Returns the fault of an invalid event. The check precedes the numbering: a numbered event that cannot be
-    /// published would leave a gap.
+    /// Returns the fault of an invalid event, and `None` for a valid event. The publisher checks an event before the
+    /// store numbers it, because a numbered event that cannot be published would leave a gap.
     fn fault(&self, event: &Event) -> Option<String> {
         if self.producer.as_ref().is_some_and(ExchangeProducer::is_routed)
             && let Some(words) = RoutingKeyTemplate::length_error(event.key())
@@ -238,8 +238,9 @@ impl StreamPublisher {
         let Some(sequence) = event.sequence() else {
             return self.expiring_stream.as_ref().map(|stream| {
                 format!(
-                    "the event has no sequence, and streams.{stream}.key_ttl can remove its key while the store \
-                     continues the numbers of the key: set key_ttl to \"off\", or let the producer number its events"
+                    "the event has no sequence, and the store cannot number it, because streams.{stream}.key_ttl can \
+                     remove a key, and the store would still continue the numbers of that key: set key_ttl to \
+                     \"off\", or let the producer number its events"
                 )
             });
         };
@@ -270,10 +271,10 @@ impl StreamPublisher {
         self.assigner.as_ref().map_or(0, |(_, history)| history.rewinds())
     }
 
-    /// Writes a mark into each shard. Does not write to a shard that has gone back in time: such a shard lacks an event
-    /// of this publisher, or its mark of this name differs from the mark in `before`. `before` is the result of
-    /// [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards), and this method updates it. Returns
-    /// whether all shards have the mark.
+    /// Writes a mark (a named record) into each shard (slice of the store). Does not write to a shard that has gone
+    /// back in time. Such a shard lacks an event of this publisher, or its mark of this name differs from the mark in
+    /// `before`. `before` is the result of [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards), and
+    /// this method updates it. Returns whether all shards have the mark.
     pub async fn put_mark(
         &self,
         mark: &Mark,
@@ -291,7 +292,7 @@ impl StreamPublisher {
         Ok(is_put)
     }
 
-    /// Writes the events again that the store has lost since they were published.
+    /// Writes again the events that the store has lost since this publisher published them.
     pub async fn restore(&mut self) -> Result<(), PublishError> {
         if let Some((assigner, history)) = &mut self.assigner {
             let restored = history.put_lost_again(assigner).await;
@@ -300,7 +301,8 @@ impl StreamPublisher {
         Ok(())
     }
 
-    /// Closes the publisher. Writes the events again that the store has lost since they were published.
+    /// Closes the publisher. Before that, writes again the events that the store has lost since this publisher
+    /// published them.
     pub async fn close(mut self) -> Result<(), PublishError> {
         self.restore().await?;
         self.store.flush().await?;
@@ -321,8 +323,8 @@ fn not_assigned(stream: &str, error: AssignError) -> PublishError {
     }
 }
 
-/// Writes events to the store, behind all events that the publisher wrote before. If the store has lost some of the
-/// earlier events, writes these again first.
+/// Writes events to the store, after all events that the publisher wrote before. If the store has lost some of the
+/// earlier events, first writes these again.
 async fn assign_events(
     assigner: &EventAssigner,
     history: &mut PublishedCalls,
@@ -401,7 +403,8 @@ fn find<'a>(
     })
 }
 
-/// Extends the error of a store in use: only one process can open an embedded store. Also adds what to do.
+/// Extends the error of a store that another process uses. The added text states that only one process can open an
+/// embedded store, and the remedy.
 fn explain_in_use(error: StoreError) -> StoreError {
     match error {
         StoreError::InUse(words) => StoreError::InUse(format!(

@@ -1,12 +1,13 @@
-//! The number of answered groups of requests, kept outside the engine.
+//! The number of answered groups of requests, stored outside the storage engine. The writer makes the requests of a
+//! group durable together.
 //!
-//! After a crash, the engine drops unreadable data at the end of its journal. For the last group that is correct,
-//! because the store never answered it. If the journal is damaged, the engine silently drops more groups in the same
-//! way. The database therefore counts the groups: each group ends with the new count. The file has a second copy of the
-//! count. The store writes this copy after a group is durable and before it answers the group. A database whose count
-//! is lower than the count in the file has lost groups. The file is not synced: after a power failure it may contain an
-//! older count, but never a newer one. This module must never make a commit wait for the disk, and must never fail a
-//! commit.
+//! After a crash, the engine drops unreadable data at the end of its journal. This is correct for the last group,
+//! because the store never answered it. But if the journal is damaged, the engine drops more groups in the same way,
+//! without an error. The database therefore counts the groups: each group ends with the new count. This file has a
+//! second copy of the count. The store writes this copy after a group is durable and before it answers the group. A
+//! database whose count is lower than the count in the file has lost groups. The file is not synced: after a power
+//! failure it may contain an older count, but never a newer one. This module must never make a commit wait for the
+//! disk, and must never fail a commit.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
@@ -59,9 +60,9 @@ pub(super) fn read(path: &Path) -> u64 {
 
 fn lost_commits_error(path: &Path, answered: u64, groups: u64) -> StoreError {
     StoreError::Unusable(format!(
-        "the store has lost commits: it had answered {answered} groups of requests and contains \
-         {groups}, so its database is damaged or incomplete. If the folder contains data.before, \
-         it has the original journals. Restore the store's folder from a backup. To continue \
+        "the store has lost commits: it had answered {answered} groups of requests and contains only \
+         {groups} of them, so its database is damaged or incomplete. If the folder contains data.before, \
+         that folder has the original journals. Restore the store's folder from a backup. To continue \
          without the lost commits, remove {}",
         path.display()
     ))

@@ -1,7 +1,7 @@
-//! Assigns numbers to messages.
+//! Assigns numbers to messages, retains them for replay, and puts them into the queues of their streams.
 //!
-//! All records that expire at the same time share one entry of the time index: a list of record keys, each with its
-//! length before it.
+//! All records that expire at the same time share one entry of the time index: a list of record keys, each after its
+//! length.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,8 +21,9 @@ use ordain_store::{
     StoreError,
 };
 
-/// The number of blocks of an origin from which the store looks for removable blocks, and the
-/// maximum number removed together. Each call adds at most one block.
+/// The number of blocks of an origin from which the store starts to search for removable blocks, and the maximum number
+/// of blocks that it removes together. An origin is the outbox from which messages come; a block contains the new
+/// messages of one call.
 const TRIM_BLOCKS_THRESHOLD: u64 = 8;
 const TRIM_BLOCKS_LIMIT: u64 = 16;
 
@@ -37,11 +38,11 @@ pub(super) struct AssignChanges<'a> {
     /// A random number of this call. It distinguishes the entries of this call from those that
     /// another call writes under the same numbers after the store went back in time.
     nonce: u64,
-    /// Ids, messages and blocks after the write; `None` means removal.
+    /// The ids, messages and blocks to write; `None` removes the entry.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
     /// The keys of expiring records, by their expiry time.
     expiries: BTreeMap<u64, Vec<u8>>,
-    /// The earliest of these expiry times.
+    /// The earliest expiry time in `expiries`.
     pub(super) earliest: u64,
 }
 
@@ -82,7 +83,7 @@ impl<'a> AssignChanges<'a> {
         }
     }
 
-    /// Processes all messages. Returns the reply; `batch` then contains the changes.
+    /// Processes all messages and returns the reply. The batch of the engine then contains the changes.
     pub(super) fn run(&mut self) -> Result<AssignReply, AssignFailure> {
         if self.is_full()? {
             return Ok(AssignReply::Full);
@@ -197,7 +198,7 @@ impl<'a> AssignChanges<'a> {
         Ok(AssignGroupReply::Done(answers))
     }
 
-    /// Returns the known numbers of an origin's messages in the commits of a group, by commit and id.
+    /// Returns the numbers that the messages of an origin already have, for the commits of a group, by commit and id.
     fn known_numbers(
         &self,
         place: &[u8],
@@ -245,7 +246,7 @@ impl<'a> AssignChanges<'a> {
         decode_assigned(&bytes).map_err(|error| AssignFailure::Store(corrupt(error)))
     }
 
-    /// Removes commits that the outbox has lost: from the last blocks, or from all blocks if their
+    /// Removes the messages of commits that the outbox no longer has. Searches the last blocks, or all blocks if their
     /// commits do not ascend.
     fn drop_lost_commits(
         &mut self,
@@ -407,7 +408,7 @@ impl<'a> AssignChanges<'a> {
         Ok(sequence)
     }
 
-    /// Returns the number of a message, which may be its own number.
+    /// Returns the number of a message: its own number if it has one, otherwise the next number of its key.
     fn assign_number(
         &mut self,
         item: &'a AssignItem,

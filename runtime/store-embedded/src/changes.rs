@@ -21,8 +21,8 @@ use ordain_store::codec::{
 };
 use ordain_store::{Partition, key_length_error};
 
-/// The maximum number of ids that are removed by name, without reading which exist: the default
-/// number of ids remembered for a key. Sequences have no holes, so normally each id exists.
+/// The maximum number of ids that a write removes without reading first which of them exist. It is the default number
+/// of ids remembered for a key. Sequences have no holes, so normally each id exists.
 const NAMED_IDS_LIMIT: u64 = 4_000;
 
 pub(super) struct BatchChanges<'a> {
@@ -246,7 +246,7 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Moves the expiry entry only if the entry would be too late. A sweep moves an entry that is too early.
+    /// Moves the expiry entry only if it would be too late. If the entry is too early, a later sweep moves it.
     fn expiry(&mut self, place: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
         let entry = envelope.expiry_entry;
         let at = envelope.expire_at;
@@ -287,8 +287,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Puts the letters that belong to no write. If they are forwarded, returns the positions of
-    /// the letters that existed already.
+    /// Puts the orphan dead letters, which belong to no write. If dead letters are also to be published, returns the
+    /// positions of the letters that existed already.
     pub(super) fn put_orphan_letters(
         &mut self,
         batch: &Batch,
@@ -342,9 +342,10 @@ impl Default for EarliestTimes {
 /// The entries that a write found besides the key record.
 #[derive(Default)]
 struct RelatedEntries {
-    /// Spilled events that exist already: sequence, and whether the content is the same.
+    /// The events of the write that the store already holds as spilled events: the sequence, and `true` if the content
+    /// is the same.
     present: Vec<(u64, bool)>,
-    /// The keys of the records of spilled events below the new `next`.
+    /// The keys of the records of spilled events that the write removes, because they are below the new `next`.
     settled: Vec<Slice>,
     /// The keys of the records of ids that are no longer remembered.
     old_ids: Vec<Slice>,

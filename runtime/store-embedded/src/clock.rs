@@ -1,14 +1,14 @@
-//! The store's clock. The store's clock must never go back, even if the machine's clock does: an entry that was due or
-//! expired stays due or expired. The store's clock must also never stop: an entry that is due in a second comes due in
-//! a second, even while the machine's clock is behind.
+//! The store's clock. It must never go back, even if the machine's clock goes back. An entry that was due or expired
+//! therefore stays due or expired. The store's clock must also never stop. An entry that is due in a second is
+//! therefore due after a second, even while the machine's clock is behind.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The difference between the store's time and the machine's earlier time, in ms, from which a
-/// warning is logged.
+/// The minimum difference for a warning, in ms: the store logs a warning if the machine's clock is at least this much
+/// behind the store's clock.
 const CLOCK_WARNING_MS: u64 = 60_000;
 
 /// The source of the time, in ms.
@@ -51,7 +51,8 @@ impl fmt::Debug for TimeSource {
 pub(super) struct MonotonicClock {
     source: TimeSource,
     offset: AtomicU64,
-    /// The newest returned time. Two threads may read the clocks in one order and return in the opposite order.
+    /// The newest returned time. Two threads may read the clocks in one order and return in the opposite order, so the
+    /// clock compares each time with this one.
     newest: AtomicU64,
 }
 
@@ -63,7 +64,7 @@ impl MonotonicClock {
         if wall.saturating_add(CLOCK_WARNING_MS) < newest {
             tracing::warn!(
                 behind_ms = newest - wall,
-                "the machine's clock is behind the times in the store: the store continues from its \
+                "the machine's clock is earlier than the last time in the store: the store continues from its \
                  own time; correct the machine's clock if it is wrong"
             );
         }

@@ -1,4 +1,4 @@
-//! The due index: the keys that their owner must process, and the times.
+//! The due index: the keys that their owner must process again, and the times.
 
 use async_trait::async_trait;
 use fjall::{Readable, Snapshot};
@@ -25,7 +25,7 @@ impl DueIndex for EmbeddedStore {
     }
 }
 
-/// Due entries, and the time to the next entry in ms.
+/// Due entries, and the time until the next entry, in ms; `None` if there is no next entry.
 type DueEntries = (Vec<(u64, Key)>, Option<u64>);
 
 fn due(

@@ -1,4 +1,4 @@
-//! The fences: the claim and the reply to the last commit of each shard.
+//! The fences: for each shard of a partition, the claim (the identity of the owner) and the reply to the last commit.
 //!
 //! Only the writer changes the fences, and this process owns the folder exclusively, so the fences
 //! in memory equal the stored fences. There is one entry for each (partition, shard) that was ever
@@ -59,7 +59,8 @@ impl FenceTable {
         }
     }
 
-    /// Writes a fence to the batch and to memory. If the batch fails, the store is disabled anyway.
+    /// Writes a fence to the batch and to memory. If the batch fails, the store disables itself, so the fence in memory
+    /// is not used.
     pub(super) fn put(
         &mut self,
         tables: &Tables,

@@ -22,7 +22,7 @@ use super::journal;
 use super::tables::{KEYSPACE_COUNT, damage_error};
 use ordain_store::StoreError;
 
-/// The layout of tables and keys that this version reads and writes.
+/// The version of the layout of tables and keys that this program reads and writes.
 const SCHEMA_VERSION: u32 = 7;
 
 const MARKER_FILE: &str = "ordain.store";
@@ -38,7 +38,7 @@ const MARKER_HEADING: &str = "ordain embedded store";
 pub(super) struct StoreFolder {
     path: PathBuf,
     lock: File,
-    /// The engine's folder, open only for its identity.
+    /// The engine's folder, kept open to compare its identity.
     data: File,
 }
 
@@ -74,14 +74,14 @@ impl StoreFolder {
         is_at(&self.lock, &self.path.join(LOCK_FILE)) && is_at(&self.data, &self.data())
     }
 
-    /// Records that everything is on the disk and nothing more will be written.
+    /// Records that all data is on the disk, and that the store will write nothing more.
     pub(super) fn close(&self) {
         // Without this file, the next start does more work than necessary.
         let _ = File::create(self.path.join(CLOSED_FILE));
     }
 
-    /// Refuses damaged journals: see [`journal::damage`]. Then makes sure that the disk contains the
-    /// system's view of the engine's journals, unless they were closed in order: see
+    /// Refuses damaged journals: see [`journal::damage`]. If the last process did not close the journals in order, or
+    /// an earlier opening failed, then copies the journals, so that their content is certainly on the disk: see
     /// [`journal::rewrite_journals`]. [`Self::finish_opening`] removes the old journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
@@ -160,10 +160,10 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Creates the engine's folder if it does not exist: under another name first, so that the final
-/// name leads to a complete folder or to none. The engine writes one file after another, and treats
-/// a folder without the first files as new. This function therefore refuses an existing folder that
-/// lacks a file that every database has, and a missing folder of a store that has answered requests.
+/// Creates the engine's folder if it does not exist. Creates it under another name and then renames it, so that the
+/// folder is always complete. The engine writes one file after another, and treats a folder without the first files as
+/// new. This function therefore refuses an existing folder that lacks a file that every database has. If the store has
+/// already answered requests, this function also refuses a missing folder.
 fn create_data(
     path: &Path,
     make_tables: impl FnOnce(&Path) -> Result<(), StoreError>,
@@ -218,8 +218,7 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Refuses a folder without the marker that is not empty, except for files that a crash at the
-/// first start leaves.
+/// Refuses a folder that has no marker and is not empty. Files that a crash at the first start leaves are allowed.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
         return Ok(());
@@ -268,7 +267,7 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// Returns the number of shards, if the folder is a store.
+/// Returns the number of shards from the marker; `None` if the folder has no marker.
 fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
     let text = match fs::read_to_string(path.join(MARKER_FILE)) {
         Ok(text) => text,

@@ -1,24 +1,23 @@
 //! Prepares the engine's journals before the engine opens them.
 //!
-//! **Copying.** After a failed sync the system treats unwritten data as written: another process
-//! reads the data from memory, and another sync succeeds, although the disk lacks the data. A
-//! journal that was not closed in order is therefore copied, and the copy synced, before anything
-//! is answered from it. The original journal is kept until the engine is open and contains all
-//! answered commits, because the engine truncates a journal at a damaged place.
+//! **Copying.** After a failed sync the system treats unwritten data as written: another process reads the data from
+//! memory, and another sync succeeds, although the disk lacks the data. If a journal was not closed in order, this
+//! module therefore copies it and syncs the copy, before the store answers any request from its data. It keeps the
+//! original journal until the engine is open and contains all answered commits, because the engine truncates a journal
+//! at a damaged place.
 //!
-//! **Checking.** The engine opens a journal that is damaged before its end, and does not notice that
-//! a journal is missing, as long as a newer journal follows: it drops the batches behind the
-//! damaged place. Such journals are refused before the engine opens them.
+//! **Checking.** The engine opens a journal that is damaged before its end, and drops the batches after the damaged
+//! place. If a newer journal follows, the engine also does not notice that a journal is missing. This module refuses
+//! such journals before the engine opens them.
 //!
-//! **Truncating.** A batch that a power failure tore in the middle is removed from the end of the
-//! newest journal.
+//! **Truncating.** A power failure can leave a torn batch (an incomplete one) at the end of the newest journal. This
+//! module removes it.
 //!
-//! The engine itself drops a torn batch at the end of its journal if it can detect the truncation.
-//! If a page within one large value is missing, the engine detects only a wrong checksum, and
-//! refuses to open. Such a batch was never synced, so neither it nor any later batch was answered.
-//! If the cause is other damage, [`AnsweredCommits`](super::answered_commits::AnsweredCommits) detects the loss of
-//! answered requests, and the original journal is kept beside the new one. This module must never
-//! change a journal with unknown content.
+//! The engine itself drops a torn batch at the end of its journal if it can detect the truncation. If a page within one
+//! large value is missing, the engine detects only a wrong checksum, and refuses to open. Such a batch was never
+//! synced, so the store answered neither this batch nor a later batch. If the cause is other damage,
+//! [`AnsweredCommits`](super::answered_commits::AnsweredCommits) detects the loss of answered requests, and this module
+//! keeps the original journal beside the new journal. This module must never change a journal with unknown content.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -37,8 +36,8 @@ const CLEAR_TAG: u8 = 4;
 /// The number of bytes copied at a time.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
-/// Moves a journal back into `folder` if a crash between the two renames of [`rewrite_journals`] has left
-/// only its copy there. Other journals in `before` may be older or newer than the database.
+/// Moves a journal back into `folder` if a crash between the two renames of [`rewrite_journals`] has left only its copy
+/// there. Leaves all other journals in `before`, which may be older or newer than the database.
 pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let draft = entry?.path();
@@ -52,8 +51,8 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the reason if a journal in `folder` is missing, or unreadable before the end of all
-/// journals. Their end may be torn. After a failed write, an empty journal may follow that end.
+/// Returns the reason if a journal in `folder` is missing, or if the journals are unreadable before their common end. A
+/// torn batch at the end is allowed. After a failed write, an empty journal may follow it.
 pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
@@ -82,8 +81,8 @@ fn has_batch(journal: &Path) -> io::Result<bool> {
     Ok(first == [START_TAG])
 }
 
-/// Returns the end of the last complete batch, unless only the space follows that the engine
-/// preallocates.
+/// Returns the end of the last complete batch if other data follows. Returns `None` if only the space that the engine
+/// preallocates follows.
 fn unreadable_from(journal: &[u8]) -> Option<usize> {
     let mut rest = journal;
     let mut end = 0;
@@ -93,9 +92,8 @@ fn unreadable_from(journal: &[u8]) -> Option<usize> {
     journal[end..].iter().any(|byte| *byte != 0).then_some(end)
 }
 
-/// Replaces each journal in `folder` by a copy that is on the disk, and keeps the original in
-/// `before`. An original from an earlier failed opening stays: it is the journal before the first
-/// such opening.
+/// Replaces each journal in `folder` by a copy that is on the disk, and keeps the original in `before`. If an earlier
+/// opening failed and left an original in `before`, keeps that older original.
 pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
     fs::create_dir_all(before)?;
     for (_, journal) in journals(folder)? {

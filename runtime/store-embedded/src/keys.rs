@@ -1,9 +1,8 @@
 //! The binary keys of all tables. This module calls such a key a place, to distinguish it from the key of an event.
 //!
-//! Two different records must never have the same key, and one range must never include another's
-//! records. A stream's name therefore has its length before it. A key of the stream is last, or has
-//! its length before it, or is escaped and terminated if its order matters. Numbers are big-endian,
-//! so that they sort numerically.
+//! Two different records must never have the same place, and the range of one stream or key must never contain records
+//! of another. The name of a stream therefore follows its length. The key of an event is last, or follows its length,
+//! or is escaped and terminated if its order matters. Numbers are big-endian, so that they sort numerically.
 
 use ordain_core::{Key, LetterId};
 
@@ -125,7 +124,7 @@ pub(super) fn after(mut entry: Vec<u8>) -> Vec<u8> {
     entry
 }
 
-/// Splits a due entry into time and key; `prefix` is that of all due entries of its partition.
+/// Splits a due entry into time and key. `prefix` is the prefix of all due entries of the partition.
 pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
     let (at, key) = entry.strip_prefix(prefix)?.split_first_chunk()?;
     Some((u64::from_be_bytes(*at), std::str::from_utf8(key).ok()?.into()))
@@ -141,7 +140,7 @@ pub(super) fn letter_age(at: u64, letter: &[u8]) -> Vec<u8> {
     timed(LETTER_AGE_TAG, at, letter)
 }
 
-/// Splits such an entry into its time and its subject.
+/// Splits an entry in time order into its time and the place to which it leads.
 pub fn split_timed(entry: &[u8]) -> Option<(u64, &[u8])> {
     let (at, subject) = entry.get(1..)?.split_first_chunk()?;
     Some((u64::from_be_bytes(*at), subject))
@@ -164,7 +163,7 @@ pub(super) fn published_commit(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[PUBLISHED_TAG], partition, shard, 0)
 }
 
-/// Returns the place of a shard's fence.
+/// Returns the place of a shard's fence: the record of its owner and its last commit.
 pub(super) fn fence(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[FENCE_TAG], partition, shard, 0)
 }
@@ -222,7 +221,7 @@ pub(super) fn id(to: &Destination, key: &str, digest: u64) -> Vec<u8> {
     of_key(ID_TAG, to, key, digest)
 }
 
-/// Returns the place of an origin's record in a shard of a destination.
+/// Returns the place of the record of an origin (an outbox from which messages come) in a shard of a destination.
 pub(super) fn origin(to: &Destination, shard: u32, origin: &OriginOutbox) -> Vec<u8> {
     let OriginOutbox { partition, shard: of_outbox, .. } = origin;
     let mut out = with_destination(ORIGIN_TAG, to, 20 + partition.stream.len());
@@ -324,7 +323,7 @@ mod tests {
         }
     }
 
-    /// The longest possible key fits the engine, whatever its content.
+    /// The longest possible key fits the engine, with any content.
     #[test]
     fn the_longest_key_fits() {
         let name = "s".repeat(ordain_store::STREAM_NAME_LIMIT);

@@ -1,5 +1,6 @@
-//! The membership of the only process that has the folder. An instance is a member as long as it runs. An ended
-//! instance leaves only rollouts, which are stored as marks. Tests may have several instances in the process.
+//! The membership of the only process that has the folder open. An instance is a member as long as it runs. After its
+//! end, only the rollouts (records of the handler version that executes a stream) remain, as marks in the store. Tests
+//! may run several instances in one process.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

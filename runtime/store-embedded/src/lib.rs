@@ -1,16 +1,16 @@
 //! The embedded store: a log-structured key-value engine in one folder, for one process.
 //!
 //! **Durability.** The store answers a commit or a claim when the data is on disk, with one `fdatasync` for all
-//! requests that wait together. Marks and removals from the outbox become durable, in order, with the next commit or
-//! claim.
+//! requests that wait together. Marks (small named records) and removals from the outbox (published messages) become
+//! durable, in order, with the next commit or claim.
 //!
-//! **Failure.** After a failed write or sync the content of the disk is unknown, and another attempt would not reveal
+//! **Failure.** After a failed write or sync, the content of the disk is unknown, and another attempt would not show
 //! it. The store then disables itself: it logs the reason once, answers commits with
 //! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown) and everything else with [`StoreError::Failed`]. Only
 //! opening the store again reads the real content of the disk, so a process with a failed store exits.
 //!
-//! **Reading** uses blocking threads, a few at a time: memory serves most reads, but any read may
-//! need the disk, or scan thousands of entries.
+//! **Reading** uses blocking threads, a few at a time. Memory serves most reads, but any read may need the disk, or
+//! scan thousands of entries.
 //!
 //! This crate must never make a decision of the sequencer; the batch contains each write and its condition.
 
@@ -65,8 +65,8 @@ use self::tables::{Tables, read_error};
 use self::writer::{REQUEST_QUEUE_LIMIT, StoreWriter};
 use ordain_store::{DurabilityReport, Store, StoreError};
 
-/// The time to wait for an answer before checking that the engine is alive: an engine whose
-/// background work has failed makes writers wait for ever.
+/// The time to wait for an answer before checking that the engine still works. If the background work of the engine has
+/// failed, writers would otherwise wait for ever.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval between two checks that the folder is still at its path.
@@ -76,8 +76,8 @@ const FOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(300);
 /// records of a million keys; the system's own cache holds the rest.
 const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The maximum number of concurrent reads. Each has a thread, which keeps memory of the data that
-/// it has read.
+/// The maximum number of concurrent reads. Each read has a thread, and the thread keeps memory for the data that it has
+/// read.
 const CONCURRENT_READS_LIMIT: usize = 4;
 
 /// The default time to keep dead letters, in ms: 30 days, so that an operator can examine them.
@@ -88,8 +88,8 @@ const DEFAULT_DEAD_TTL_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 pub struct EmbeddedOptions {
     /// The store's folder, created if it does not exist.
     pub path: PathBuf,
-    /// The number of shards, stored when the folder is created; it must stay the same from then on.
-    /// More than one shard has no benefit here.
+    /// The number of shards (slices of the store, by hash of the key). The store records it when it creates the folder,
+    /// and it must stay the same from then on. More than one shard has no benefit in this store.
     pub shards: u32,
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
@@ -201,8 +201,8 @@ impl EmbeddedStore {
         failed.unwrap_or_else(|| StoreError::Unavailable("the store is closing".to_owned()))
     }
 
-    /// Checks that the engine still accepts writes, because a writer that the engine blocks for
-    /// ever cannot report that.
+    /// Checks that the engine still accepts writes. If the engine blocks the writer for ever, the writer itself cannot
+    /// report that.
     async fn check_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let pushed = spawn_blocking(move || {

@@ -1,4 +1,5 @@
-//! The ends of a queue, and its queue positions. Each event has a separate record: its history, then the event.
+//! The ends of a queue, and its queue positions. A queue position is the number of an entry with a history: a digest of
+//! all writes up to the entry. Each event has a separate record: its history, then the event.
 
 use ordain_core::{QueuePosition, digest};
 use ordain_store::{QueueEnds, StoreError};
@@ -36,8 +37,8 @@ impl QueueRecord {
         [first, last.number, last.history, self.removed_history].map(u64::to_le_bytes).concat()
     }
 
-    /// Returns the history of entries that a call puts behind the last entry; `nonce` is a random
-    /// number of the call.
+    /// Returns the history of the entries that a call puts after the last entry. `nonce` is a random number of the
+    /// call.
     pub(super) fn next_history(&self, nonce: u64) -> u64 {
         digest(&[self.ends.last.history, nonce].map(u64::to_le_bytes).concat())
     }
@@ -51,9 +52,9 @@ impl QueueRecord {
         history.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Returns whether a queue position is in the history of the queue; then all entries before it are the same too.
-    /// The history of a damaged entry is unknown (0) and equals every other history. `read` returns the stored entry of
-    /// a number.
+    /// Returns whether the queue has an entry with this number and history. Then all entries before it are the same
+    /// too. The history of a damaged entry is unknown (0) and equals every other history. `read` returns the stored
+    /// entry of a number.
     pub(super) fn contains<E>(
         &self,
         place: QueuePosition,

@@ -4,7 +4,7 @@
 use super::tables::{is_damage, read_error};
 use ordain_store::{KeyResult, StoreError};
 
-/// Converts the result of reading one key: a damaged block of a file affects only this key.
+/// Converts the result of reading one key. A damaged block of a file becomes an error of this key alone.
 pub(super) fn of_key<T>(read: fjall::Result<KeyResult<T>>) -> Result<KeyResult<T>, StoreError> {
     match read {
         Ok(read) => Ok(read),

@@ -9,9 +9,9 @@ use ordain_store::codec::{
 
 const FORMAT: u8 = 1;
 
-/// The maximum size of a state that is stored together with the key record, in bytes. One entry for each event instead
-/// of two saves a third of the engine's work. A larger state has a separate entry, because otherwise every write of the
-/// key record would rewrite the state.
+/// The maximum size of a state that is stored together with the key record, in bytes. Each event then writes one entry
+/// instead of two, which saves a third of the engine's work. A larger state has a separate entry, because otherwise
+/// every write of the key record would rewrite the state.
 pub(super) const INLINE_STATE_BYTES: usize = 1024;
 
 const STATE_NONE: u8 = 0;
@@ -23,7 +23,7 @@ const STATE_SEPARATE: u8 = 2;
 pub(super) struct RecordEnvelope {
     /// The time of the key record's due entry.
     pub(super) due_at: u64,
-    /// The time from which the key record no longer exists.
+    /// The time from which the key record counts as removed.
     pub(super) expire_at: u64,
     /// The time of the key record's expiry entry, which is never later than `expire_at`. If a write moves `expire_at`
     /// to a later time, the entry stays.

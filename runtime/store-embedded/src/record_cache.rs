@@ -13,8 +13,8 @@ use super::tables::Tables;
 /// of ordinary size. The engine and the cache share a value while the engine has it in memory.
 const HALF_BYTES_LIMIT: usize = 8 << 20;
 
-/// The cache consists of two halves. When the young half is full, it becomes the old half, and key records
-/// that were not written since the previous change are dropped.
+/// A cache of two halves. When the young half is full, it replaces the old half. Key records that were not written
+/// since the previous replacement then leave the cache.
 #[derive(Default)]
 pub(super) struct RecordCache {
     young: HashMap<Slice, Slice, RandomState>,

@@ -10,8 +10,8 @@ use ordain_store::{
     AssignReply, AssignRequest, Claim, ClaimedPartition, DequeueResult, Mark, Partition, StoreError,
 };
 
-/// A request to the writer thread. The writer replies when the change is as durable as the request
-/// needs; if the store has failed, the writer drops the sender instead.
+/// A request to the writer thread. The writer replies when the change is as durable as the request needs. If the store
+/// has failed, the writer drops the sender of the reply instead.
 pub(super) enum WriterRequest {
     Commit {
         partition: Partition,
@@ -19,7 +19,8 @@ pub(super) enum WriterRequest {
         batch: Arc<Batch>,
         answer: ReplySender<CommitReply>,
     },
-    /// Claims a partition. The reply is `None` if the epoch is not higher than all earlier epochs.
+    /// Claims a partition: writes the identity of the new owner. The reply is `None` if the epoch is not higher than
+    /// all earlier epochs.
     Claim {
         partition: Partition,
         epoch: u64,
@@ -30,7 +31,7 @@ pub(super) enum WriterRequest {
         partition: Partition,
         answer: ReplySender<u64>,
     },
-    /// Moves key records of another partition to this one.
+    /// Moves key records of another partition to this partition.
     TakeOver {
         partition: Partition,
         keys: Vec<Key>,

@@ -37,14 +37,14 @@ impl SharedStore {
         Self { tables, clock, due, dead_ttl, shards, failure, folder }
     }
 
-    /// Disables this store permanently. After a failed write the content of the disk is unknown, so
-    /// the store must answer nothing more. Only opening it again reads the real content.
+    /// Disables this store permanently. After a failed write, the content of the disk is unknown, so the store must not
+    /// answer further requests. Only opening the store again reads the real content.
     pub(super) fn fail(&self, error: &fjall::Error) {
         self.disable(&failure(self.folder.path(), error));
     }
 
-    /// Disables this store permanently after a panic. The engine contains assertions about data on
-    /// the disk.
+    /// Disables this store permanently after a panic, because the assertions of the engine fail if data on the disk is
+    /// damaged.
     pub(super) fn fail_damaged(&self, words: &str) {
         self.disable(&damage_error(self.folder.path(), words));
     }
@@ -87,14 +87,14 @@ impl SharedStore {
         StoreError::Failed(self.failure.wait().await.clone())
     }
 
-    /// Returns whether a letter put at `at` is still kept.
+    /// Returns whether a dead letter that was put at `at` has not expired.
     pub(super) fn is_letter_live(&self, at: u64, now: u64) -> bool {
         at.saturating_add(self.dead_ttl) > now
     }
 }
 
-/// Returns the message for an error of the engine. A failed write loses no acknowledged event. Damage may have lost
-/// some, and other errors do not name their cause.
+/// Returns the message for an error of the engine. The message of a failed read or write says that no acknowledged
+/// event is lost. For damage and other errors, the message does not say so.
 fn failure(folder: &Path, error: &fjall::Error) -> String {
     if is_damage(error) {
         return damage_error(folder, &reason(error));
@@ -115,24 +115,24 @@ fn failure(folder: &Path, error: &fjall::Error) -> String {
     )
 }
 
-/// The times before which each partition has no due entry. A read from the beginning of the index
-/// would scan the remains of all removed entries, until the engine has compacted them.
+/// For each partition, a mark: a time before which the due index has no entry of the partition. A read from the
+/// beginning of the index would scan the remains of all removed entries, until the engine has compacted them.
 ///
-/// There is one mark for each partition that was ever read here.
+/// There is one mark for each partition whose due index this process has read.
 #[derive(Default)]
 pub(super) struct DueWatermarks(Mutex<HashMap<Partition, DueWatermark>>);
 
-/// A start position for reads, which was correct at one moment.
+/// A start position for reads of the due index, which was correct at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DueWatermark {
     pub(super) from: u64,
-    /// The number of times that an earlier entry was put. A reader that overlaps such a write must
-    /// not move the mark past the entry.
+    /// The number of times that a write put an entry before the mark. If such a write happens during a read, the reader
+    /// must not move the mark past the new entry.
     lowered_count: u64,
 }
 
 impl DueWatermarks {
-    /// Returns the mark of a partition. Call this before taking the snapshot to read.
+    /// Returns the mark of a partition. Call this function before taking the snapshot for the read.
     pub(super) fn get(&self, partition: &Partition) -> DueWatermark {
         let marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marks.get(partition).copied().unwrap_or_default()
@@ -152,7 +152,7 @@ impl DueWatermarks {
         }
     }
 
-    /// Lowers the mark for an entry at `at`. Call this when readers can see the entry.
+    /// Lowers the mark because of a new entry at `at`. Call this function once readers can see the entry.
     pub(super) fn lower(&self, partition: &Partition, at: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The entry is created even without a mark, so that an overlapping reader notices the

@@ -1,4 +1,5 @@
-//! Reads events that wait in the store: spilled events, and those that were too far ahead.
+//! Reads events that wait in the store: spilled events (which wait until their key can execute them), and events in
+//! `far-ahead` dead letters.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Removes expired entries, a few at a time: with each group of commits and when the store is opened, so that no
-//! separate task is needed. Until the sweep removes an expired entry, readers only ignore it. This module must never
-//! remove visible data.
+//! separate task is needed. Readers ignore an expired entry until the sweep removes it. This module must never remove
+//! visible data.
 
 use fjall::OwnedWriteBatch;
 
@@ -21,8 +21,8 @@ pub(super) fn group_sweep_limit(writes: usize) -> usize {
     16 + 2 * writes
 }
 
-/// The times before which there is nothing to sweep. As with [`DueWatermarks`](super::shared::DueWatermarks),
-/// the sweep must not scan removed entries again.
+/// For each kind of entry, the time before which there is nothing to sweep. As with
+/// [`DueWatermarks`](super::shared::DueWatermarks), the sweep must not scan removed entries again.
 #[derive(Debug, Default)]
 pub(super) struct ExpirySweep {
     jobs_from: u64,
@@ -33,7 +33,7 @@ pub(super) struct ExpirySweep {
 }
 
 impl ExpirySweep {
-    /// Lowers the start times to those of new entries.
+    /// Lowers the start times to the times of new entries.
     pub(super) fn lower(&mut self, earliest: &EarliestTimes) {
         self.jobs_from = self.jobs_from.min(earliest.expiry);
         self.letters_from = self.letters_from.min(earliest.letter);

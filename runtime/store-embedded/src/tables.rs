@@ -25,20 +25,19 @@ const JOURNALS_BYTES_LIMIT: u64 = 128 * MIB;
 /// another compacts, which costs more than it gains.
 const WORKER_THREADS: usize = 1;
 
-/// The maximum size of a table in memory before the engine writes it out. Tables with large,
-/// short-lived values get more memory, so that most values are removed before that; a still larger
-/// limit would only make searches longer. The engine stops writers when four memory tables of one
-/// table wait to be written out: four times 128 MiB for all tables together. Usually the tables use
-/// a fifth of that. Writing out and merging need additional memory, which grows with the length of
-/// keys.
+/// The maximum size of a table in memory before the engine writes it out. Tables with large, short-lived values get
+/// more memory, so that most values are removed before the engine writes them out. A still larger limit would only make
+/// searches longer. The engine stops writers when four memory tables of one table wait to be written out: four times
+/// 128 MiB for all tables together. Usually the tables use a fifth of that. Writing out and merging need additional
+/// memory, which grows with the length of keys.
 const SMALL_TABLE_BYTES: u64 = 8 * MIB;
 const LARGE_TABLE_BYTES: u64 = 16 * MIB;
 
 /// The number of table folders: one of the engine's own, and those of [`Tables`].
 pub(super) const KEYSPACE_COUNT: usize = 1 + 10;
 
-/// The size below which values are copied out of the engine's slices. A slice keeps its whole block
-/// in memory: without the copy, 100 bytes of state in a lane would hold 4 KiB.
+/// The size below which the store copies values out of the engine's slices. A slice keeps its whole block in memory.
+/// Without the copy, 100 bytes of state would keep 4 KiB in memory.
 const COPY_BELOW_BYTES: usize = 4096;
 
 /// The reason why the engine did not open.
@@ -68,7 +67,7 @@ pub(super) struct Tables {
     /// Entries in time order: due keys, expiring key records, dead letters by age, retained messages by
     /// expiry.
     pub(super) times: Keyspace,
-    /// Fences, marks, counters.
+    /// Fences (the owner and last commit of each shard of a partition), marks (small named records), counters.
     pub(super) meta: Keyspace,
     pub(super) db: Database,
 }
@@ -220,8 +219,8 @@ fn open_error(folder: &Path, error: &fjall::Error) -> StoreError {
     }
 }
 
-/// Returns whether the error can come from a truncated file: its offsets are then beyond its end,
-/// or before its beginning.
+/// Returns whether the error can come from a truncated file: the engine then reads beyond the end of the file or before
+/// its beginning.
 pub(super) fn is_truncation(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)

@@ -3,9 +3,9 @@
 //!
 //! The writer takes all waiting requests, applies each as one atomic batch of the engine, makes all of them durable
 //! with one sync, and answers them. A slow disk therefore makes groups larger, but does not add a sync per request.
-//! Readers may see a change a moment before the change is durable. Writes that depend on such a read come later in the
-//! same journal, and a claim, which is itself synced, transfers the ownership. The writer must never answer a commit or
-//! a claim before it is durable.
+//! Readers may see a change a moment before the change is durable. This is safe, because writes that depend on such a
+//! read come later in the same journal, and a change of the owner needs a claim, which the writer syncs. The writer
+//! must never answer a commit or a claim before the commit or claim is durable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -32,14 +32,14 @@ use ordain_store::{
     Partition, StoreError,
 };
 
-/// The maximum number of requests that wait for the writer; further callers wait. Each (partition,
-/// shard) has one commit in flight, so only more partitions than this reach the limit.
+/// The maximum number of requests that wait for the writer; further callers wait. Each shard of a partition has one
+/// commit in flight, so the limit is reached only with more partitions than this.
 pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 
 /// The maximum number of requests in a group, so that the first request does not wait for long.
 const GROUP_LIMIT: usize = 64;
 
-/// An answer that waits until its group is durable.
+/// A reply that waits until its group is durable.
 enum PendingReply {
     Commit(ReplySender<CommitReply>, CommitReply),
     Claim(ReplySender<Option<ClaimedPartition>>, Option<ClaimedPartition>),
@@ -261,8 +261,8 @@ impl StoreWriter {
         Ok(Some(ClaimedPartition { claim, commits }))
     }
 
-    /// Moves key records of another partition to this one. The move is not synced, because dependent writes come later
-    /// in the same journal.
+    /// Moves key records of another partition to this partition. The writer does not sync the move, because writes that
+    /// depend on it come later in the same journal.
     fn take_over(&mut self, partition: &Partition, keys: &[Key]) -> fjall::Result<()> {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();

@@ -24,8 +24,8 @@ impl RedisStore {
         call
     }
 
-    /// Runs a script, and repeats it if that may help. This function does not repeat commits, because their sender
-    /// decides whether to repeat them.
+    /// Runs a script, and repeats the call if another try may succeed. Not for commits, because their sender decides
+    /// whether to repeat them.
     pub(super) async fn run_script(
         &self,
         script: &LuaScript,
@@ -39,7 +39,7 @@ impl RedisStore {
         self.with_key_name(answer, || LuaScript::keys(&call)).await
     }
 
-    /// Sends a command, and repeats it if that may help.
+    /// Sends a command, and repeats it if another try may succeed.
     pub(super) async fn run_command(&self, cmd: &Cmd) -> Result<Value, StoreError> {
         let ask =
             || async { self.connection.call(cmd).await.map_err(|error| request_error(&error)) };
@@ -47,8 +47,8 @@ impl RedisStore {
         self.with_key_name(answer, || key_of(cmd)).await
     }
 
-    /// Repeats a request until the server answers, or until `patience` ends. The request must be
-    /// safe to repeat.
+    /// Repeats a request until the server answers, or until `retry_timeout` has passed. The request must be safe to
+    /// repeat.
     pub(super) async fn retry<F>(
         &self,
         ask: impl Fn() -> F,
@@ -87,7 +87,7 @@ impl RedisStore {
         }
     }
 
-    /// Adds the name of a key with the wrong type to the server's error, which does not name the key.
+    /// If a Redis key has the wrong type, adds its name to the server's error, which does not contain it.
     pub(super) async fn with_key_name<T>(
         &self,
         answer: Result<T, StoreError>,
@@ -99,7 +99,7 @@ impl RedisStore {
         }
     }
 
-    /// Finds the key with the wrong type and returns an error that names the key; the server's error does not name it.
+    /// Finds the Redis key with the wrong type, and returns an error that names the key.
     pub(super) async fn wrong_type_error(&self, words: String, keys: Vec<String>) -> StoreError {
         for key in keys {
             let Some(right) = type_of(&key) else { continue };

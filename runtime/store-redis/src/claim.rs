@@ -1,4 +1,4 @@
-//! Claims partitions.
+//! Claims partitions: writes the identity of a new owner into every shard.
 
 use std::sync::PoisonError;
 
@@ -11,13 +11,12 @@ use super::{RedisStore, commit};
 use ordain_store::codec::{FenceRecord, decode_fence};
 use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 
-/// The exclusive upper bound of epochs. No partition reaches it, and scripts count exactly up to
-/// it.
+/// The exclusive upper bound of epochs. No partition reaches the bound, and scripts count exactly up to the bound.
 pub(super) const EPOCH_LIMIT: u64 = 1 << 52;
 
 /// Registers a partition in the store, once per process. Refuses a store without the record that [`RedisStore::open`]
-/// wrote: otherwise the partitions of an empty store would silently begin anew, and the next start would fail, because
-/// the store has `partitions` but not that record.
+/// wrote. Otherwise the partitions of a store that lost its data would begin anew without an error. The next start
+/// would then fail, because the store has `partitions` but lacks that record.
 pub(super) async fn register_partition(
     store: &RedisStore,
     partition: &Partition,
@@ -44,7 +43,7 @@ pub(super) async fn register_partition(
     Ok(())
 }
 
-/// Refuses a store that has lost its record since it was opened.
+/// Refuses a store that has lost the record of [`RedisStore::open`] since it was opened.
 async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     let record = store.names.in_common_shard(RedisKeyKind::Store);
     let fields = store.run_command(cmd("HLEN").arg(&record)).await?;
@@ -70,8 +69,8 @@ pub(super) async fn newest_epoch(
         let epoch = read_fence(&data, partition, &fence)?.claim.epoch;
         if epoch >= EPOCH_LIMIT {
             return Err(StoreError::Corrupt(format!(
-                "{field} of {data} is the fence of epoch {epoch}, which is impossible: \
-                 remove it"
+                "field {field} of {data} has the impossible epoch {epoch}: remove the \
+                 field"
             )));
         }
         Ok(epoch)
@@ -85,7 +84,8 @@ fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRe
     })
 }
 
-/// Writes a claim into a shard's fence. Returns the number of the shard's last commit.
+/// Writes a claim into a shard's fence: the record of the owner and the last commit. Returns the number of the shard's
+/// last commit.
 pub(super) async fn claim_shard(
     store: &RedisStore,
     partition: &Partition,

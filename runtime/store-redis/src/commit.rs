@@ -1,4 +1,4 @@
-//! Commits: encodes a batch as the arguments of a script, and decodes the script's reply.
+//! Commits: encodes a batch (the content of one commit) as the arguments of a script, and decodes the script's reply.
 
 use ordain_core::{Batch, CommitReply, DeadLetter, Event, KeyWrite, StateUpdate, WriteCondition};
 use redis::{Cmd, Value, pipe};
@@ -62,8 +62,8 @@ pub(super) fn record_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }
 
-/// Sends a writing script once and, if required, waits for replicas. Returns `None` if too few
-/// replicas have the write in time.
+/// Sends a writing script once and, if required, waits for replicas. Returns `None` if fewer replicas than required
+/// have the write in time.
 pub(super) async fn send_durably(
     store: &RedisStore,
     script: &LuaScript,
@@ -208,7 +208,7 @@ fn put_extra_arguments(call: &mut Cmd, write: &KeyWrite, forward: bool) {
     }
 }
 
-/// Appends a letter's place, its record and, if it is forwarded, its piece of the outbox.
+/// Appends a letter's place, its record and, if it is to be published, its part of the outbox.
 fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
     let mut place = Vec::new();
     let mut record = Vec::new();
@@ -222,8 +222,8 @@ fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
     call.arg(place).arg(record).arg(piece);
 }
 
-/// Encodes a spilled event: first its content digest, so that two events are compared without
-/// decoding, then the event.
+/// Encodes a spilled event: first its content digest, so that a script can compare two events without decoding them,
+/// then the event.
 fn spilled_event(event: &Event) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());

@@ -1,9 +1,9 @@
 //! The connections: to one server, to the master that Sentinels name, or to all masters of a
 //! Cluster.
 //!
-//! The next call replaces a broken connection; only one replacement runs at a time. A call is sent
-//! once, except if a Cluster redirects it. The caller decides whether to send it again, since only
-//! the caller knows whether that is harmless.
+//! The next call replaces a broken connection, and only one replacement runs at a time. A call is sent once, unless a
+//! Cluster redirects it. The caller decides whether to send a call again, since only the caller knows whether a
+//! repetition is harmless.
 
 mod cluster;
 mod connect;
@@ -97,7 +97,8 @@ impl RedisConnection {
         }
     }
 
-    /// Returns the same number as `breaks`, but in a Cluster counts only calls with keys of this hash tag.
+    /// Returns the number of times that the connection broke, as `disconnects` does. In a Cluster, counts only the
+    /// calls with keys of this hash tag.
     pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
@@ -120,7 +121,8 @@ impl RedisConnection {
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    /// Sends a command, unless the connection broke more often than `breaks`; then returns `None`.
+    /// Sends a command, unless the connection broke more often than `breaks` times. Returns `None` if it did not send
+    /// the command.
     pub(super) async fn call_unless_broken(
         &self,
         cmd: &Cmd,
@@ -179,8 +181,8 @@ impl RedisConnection {
 fn check_single(address: &RedisAddress) -> RedisResult<()> {
     if let [_, _, ..] = address.hosts[..] {
         return Err(config_error(format!(
-            "a single server answers at {address}, but several hosts are only for the nodes of one \
-             Cluster, or for Sentinels: name one host"
+            "a single server answers at {address}, but the URL names several hosts, which only the nodes of \
+             one Cluster or Sentinels can be: name one host"
         )));
     }
     if address.path.parse::<u32>().is_err() && !address.path.is_empty() {

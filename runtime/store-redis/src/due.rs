@@ -1,4 +1,4 @@
-//! The due index: the keys that their owner must process, and the times.
+//! The due index: the keys that their owner must process again, and the times.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -100,7 +100,7 @@ impl ShardDueEntries {
         Ok(Self { now, entries: read, next })
     }
 
-    /// Merges the entries of all shards in order, up to the first entry that a shard has left out.
+    /// Merges the entries of all shards in order, up to the first entry that the read of a shard omitted.
     fn merge(shards: Vec<Self>, limit: usize) -> (Vec<(u64, Key)>, Option<u64>) {
         let now = shards.iter().map(|shard| shard.now).max().unwrap_or_default();
         let next = shards.iter().filter_map(|shard| shard.next.clone()).min();
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(ShardDueEntries::merge(Vec::new(), 3), (vec![], None));
     }
 
-    /// A truncated shard hides entries between its end and the entries of the other shards.
+    /// If a read of a shard is truncated, its omitted entries may precede entries of the other shards.
     #[test]
     fn due_entries_end_where_a_shard_was_truncated() {
         let shards = vec![
@@ -167,8 +167,7 @@ mod tests {
         );
     }
 
-    /// A caller that continues behind the last entry gets each entry once, wherever a shard is
-    /// truncated.
+    /// A caller that continues after the last entry gets each entry once, wherever the read of a shard is truncated.
     #[test]
     fn due_entries_are_all_returned_by_repeated_reads() {
         let all: Vec<Vec<(u64, String)>> = (0..3)

@@ -31,7 +31,7 @@ const TLS_ADVICE: [(&str, &str); 4] = [
     ),
 ];
 
-/// Adds the address and the user to an error of a start.
+/// Adds the address and the user to an error that occurred while the store was opened.
 pub(super) fn with_address(address: &RedisAddress, error: StoreError) -> StoreError {
     let user = match (&address.user, &address.password) {
         (Some(user), _) => format!("user {user:?}"),
@@ -54,8 +54,8 @@ pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     error.code() == Some(code) || error.clone().into_server_errors().is_some_and(of_one)
 }
 
-/// Classifies a failed request: the stored value is damaged, or a retry may succeed, for example
-/// after an operator restores a right.
+/// Classifies a failed request. Either the stored value is damaged, or a retry may succeed, for example after an
+/// operator has restored a permission.
 pub(super) fn request_error(error: &RedisError) -> StoreError {
     if ["WRONGTYPE", "CORRUPT"].into_iter().any(|code| has_code(error, code)) {
         return StoreError::Corrupt(error_text(error));
@@ -63,7 +63,7 @@ pub(super) fn request_error(error: &RedisError) -> StoreError {
     StoreError::Unavailable(error_text(error))
 }
 
-/// Classifies a failed start: an error that a retry cannot resolve ends the start.
+/// Classifies an error that occurred while the store was opened. An error that a retry cannot resolve ends the start.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 pub(super) fn start_error(error: RedisError) -> StoreError {
     let words = error_text(&error);
@@ -89,8 +89,8 @@ pub(super) fn start_error(error: RedisError) -> StoreError {
     request_error(&error)
 }
 
-/// Returns the text of the server or the library, without parts that only users of the library
-/// understand.
+/// Returns the text of the server or the library, without the parts that make sense only to programmers who use the
+/// library.
 fn error_text(error: &RedisError) -> String {
     let words = match (error.code(), error.detail()) {
         (Some("CORRUPT" | "NOPERM"), Some(detail)) => detail.to_owned(),

@@ -1,17 +1,17 @@
 //! The store in Redis: one server, a master under Sentinel, or a Cluster.
 //!
-//! **Commits.** One script call (`scripts/commit.lua`) commits a batch of one shard. All keys of a
-//! shard are in one hash slot. If the server does not answer a call, the store returns
-//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown). The caller then sends the batch
-//! again under the same number, and the script recognizes it. Readers ignore the data of a call
-//! that ended half-way, and the next try overwrites them.
+//! **Commits.** One script call (`scripts/commit.lua`) commits a batch of one shard, a slice of the store. All Redis
+//! keys of a shard are in one hash slot. If the server does not answer a call, the store returns
+//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown). The caller then sends the batch again under the same
+//! number, and the script recognizes it. If the server fails in the middle of a call, readers ignore the data that the
+//! call has written, and the next try overwrites it.
 //!
 //! **Durability** depends on the server. The store reads the server's settings when it is opened, and reports the
 //! durability that they provide.
 //!
-//! **Foreign and damaged values.** If a value of one key is damaged, the store refuses that key. If a value that all
-//! keys of a shard share is damaged, the store returns an error that names the value, and the shard waits until an
-//! operator repairs the value.
+//! **Foreign and damaged values.** If a value that belongs to one key is damaged, the store refuses requests for that
+//! key only. If a value that all keys of a shard share is damaged, the store returns an error that names the value. The
+//! shard then waits until an operator repairs the value.
 //!
 //! This crate must never make a decision of the sequencer; the batch contains each write and its condition.
 
@@ -71,12 +71,12 @@ const START_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// later commands on it.
 const WAIT_CONNECTIONS: u32 = 8;
 
-/// The interval between two probes of an otherwise idle connection: less than any sensible
-/// `timeout` of a server, after which the server closes idle connections.
+/// The interval between two probes of an otherwise idle connection. A server closes a connection that is idle for its
+/// setting `timeout`; the interval is shorter than any sensible `timeout`.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A task that keeps rarely used connections busy. A server closes idle connections after its `timeout`, and
-/// Ordain treats each broken connection as a store that may have gone back in time.
+/// A task that regularly sends a probe on rarely used connections. A server closes idle connections after its
+/// `timeout`, and Ordain treats each broken connection as a store that may have gone back in time.
 struct KeepaliveTask(JoinHandle<()>);
 
 impl KeepaliveTask {
@@ -131,9 +131,8 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects. Refuses servers that could silently lose acknowledged events, users without a
-    /// required right, and a store with another schema or shape. Waits at most half a minute for
-    /// servers that do not answer.
+    /// Connects. Refuses servers that could silently lose acknowledged events, users without a required permission, and
+    /// a store with another schema or number of shards. Waits at most half a minute for servers that do not answer.
     pub fn open(options: RedisOptions) -> BoxFuture<'static, Result<Self, StoreError>> {
         Box::pin(Self::wait_to_open(options))
     }
@@ -212,7 +211,7 @@ impl RedisStore {
     }
 
     /// Stores the schema and the number of shards at the first use, and checks them at every other use. The first use
-    /// creates a new store, and logs that.
+    /// creates a new store; this function then logs that.
     async fn check_schema(&self, address: &RedisAddress) -> Result<(), StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         // These names do not exist; the script uses them to check the user's rights.

@@ -39,7 +39,7 @@ pub(super) async fn load_some(
     Ok(all.into_iter().map_while(|job| job).collect())
 }
 
-/// Groups the keys by shard, as positions.
+/// Groups the positions of the keys by shard.
 fn by_shard(store: &RedisStore, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     let mut shards = vec![Vec::new(); store.shards as usize];
     for (at, key) in keys.iter().enumerate() {
@@ -116,8 +116,9 @@ fn parse_loaded(value: Value, now: u64) -> LoadedKey {
     })))
 }
 
-/// Decodes the ids in blocks, the first of which has the number `first`. Positions without an event are empty. If the
-/// key has neither settled nor spilled the sequence of an id, the id belongs to a commit that the store never made.
+/// Decodes the ids from blocks. `first` is the number of the first block. The position of a sequence without an event
+/// is empty. Omits an id if the key has neither settled nor spilled its sequence, because such an id comes from a
+/// commit that the store did not complete.
 fn ids_of(
     job: &KeyRecordView<'_>,
     first: u64,

@@ -1,5 +1,6 @@
-//! Numbers of messages, retained messages, and queues. All data of a destination in a shard is in one hash;
-//! `scripts/assign.lua` describes its fields. This module only builds the calls of scripts and parses their replies.
+//! Numbers of messages, retained messages, and queues. All data of a destination (an exchange, a stream or a file that
+//! receives messages) in a shard is in one hash. `scripts/assign.lua` describes the fields of the hash. This module
+//! only builds the calls of scripts and parses their replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -26,7 +27,7 @@ use ordain_store::{
     Partition, QueueEnds, QueuePage, StoreError, Witness, ok_or_log,
 };
 
-/// Maximum number of sequences that one call reads.
+/// The maximum number of sequences that one call reads.
 const SEQUENCES_LIMIT: usize = 1_000;
 
 #[async_trait]
@@ -183,8 +184,8 @@ impl MessageLog for RedisStore {
 const EMPTY_QUEUE: QueueEnds =
     QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } };
 
-/// Parses the ends of a queue. A damaged record counts as an empty queue; the scripts that read the queue report the
-/// damage.
+/// Parses the ends of a queue. A damaged record counts as an empty queue, because the scripts that read the queue
+/// report the damage.
 fn parse_ends(found: &[u8]) -> QueueEnds {
     match found.as_chunks::<8>() {
         ([first, last, history, _], []) => QueueEnds {
@@ -204,7 +205,7 @@ impl RedisStore {
         StoreError::RolledBack
     }
 
-    /// Counts one more time that the store went back in time. The store may have lost the writes of calls that returned
+    /// Counts that the store went back in time once more. The store may have lost the writes of calls that it answered
     /// shortly before.
     pub(super) fn record_rollback(&self) {
         self.rollbacks.fetch_add(1, Ordering::SeqCst);
@@ -306,7 +307,7 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 
 /// Appends an item: its key; then, in one value, whether it has a number of its own, whether it is the last event of
 /// its key, its partition, content and id, and the bytes of the event up to and including its number; then the bytes of
-/// the event behind its number.
+/// the event after its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));

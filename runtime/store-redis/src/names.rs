@@ -8,7 +8,7 @@
 
 use ordain_store::Partition;
 
-/// The shard whose slot also has the data that belongs to no shard.
+/// The shard whose slot also contains the data that belongs to no shard.
 const COMMON_SHARD: u32 = 0;
 
 /// The kind of data under a Redis key.
@@ -16,21 +16,21 @@ const COMMON_SHARD: u32 = 0;
 pub(super) enum RedisKeyKind {
     /// The description of the store: schema and number of shards.
     Store,
-    /// All partitions that were ever claimed, or written to.
+    /// All partitions that an instance ever claimed or wrote to.
     Partitions,
-    /// Small values by name.
+    /// Marks: small values by name.
     Marks,
-    /// The time at which each instance expires without a further heartbeat.
+    /// The time at which the membership of each instance (process) expires without a further heartbeat.
     Instances,
     /// The information that each instance publishes about itself.
     InstanceInfo,
-    /// The owner of each partition.
+    /// The lease of each partition: its owner, with an epoch.
     Leases,
     /// The handler version that executes the events of each stream.
     Versions,
     /// Key records with their states, spilled events, letters, messages to publish, fences.
     Data,
-    /// The time at which each key is due.
+    /// The time at which the owner of each key must process it again.
     Due,
     /// The time at which the record of each key expires.
     Expiry,

@@ -20,9 +20,9 @@ const FLAG_DUE: u8 = 1;
 const FLAG_EXPIRES: u8 = 2;
 const FLAG_SPILLED: u8 = 4;
 const FLAG_IDS: u8 = 8;
-/// The state follows the record.
+/// The state follows the key record.
 const FLAG_STATE: u8 = 16;
-/// The state has a separate field.
+/// The state is in a separate hash field.
 const FLAG_SEPARATE_STATE: u8 = 32;
 
 /// The size of the envelope: format, flags, due time, expiry time, time of the expiry entry, length
@@ -33,12 +33,12 @@ const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8 + 4;
 /// and costs more time than reading and writing a state of this size again.
 const INLINE_STATE_BYTES: usize = 4 << 10;
 
-/// The number of accepted ids in one field: few enough that a new id writes little, and enough that
-/// a field costs little per id.
+/// The number of accepted ids in one field. They are few enough that a new id rewrites little, and many enough that a
+/// field needs little memory per id.
 pub(super) const IDS_PER_BLOCK: u64 = 16;
 
-/// The maximum number of ids of one key that are read or removed: more than an id window and the
-/// spilled events have.
+/// The maximum number of ids of one key that are read or removed. It is more than the remembered ids and the spilled
+/// events of a key can have.
 const IDS_LIMIT: usize = 1 << 21;
 
 /// The maximum duration, in ms: more than 10,000 years, and exact in a script's numbers.
@@ -94,9 +94,9 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
 
 /// A key record in its stored form, checked and borrowed.
 pub struct RedisRecord<'a> {
-    /// The time of the key record's due entry.
+    /// The time of the key record's due entry; `None` if there is none.
     pub due_at: Option<u64>,
-    /// The time from which the key record no longer exists.
+    /// The time from which the key record counts as removed; `None`: never.
     pub expire_at: Option<u64>,
     /// The key record.
     pub key_record: KeyRecordView<'a>,
@@ -106,9 +106,9 @@ pub struct RedisRecord<'a> {
 
 /// The location of a state.
 pub(super) enum StatePlacement<'a> {
-    /// The state follows the record.
+    /// The state follows the key record.
     Inline(&'a [u8]),
-    /// The state has a separate field.
+    /// The state is in a separate hash field.
     Separate,
 }
 
@@ -153,7 +153,7 @@ pub(super) fn separate_state(change: &StateUpdate) -> Option<&Bytes> {
 }
 
 /// Appends the record of a write for the commit script. Times are relative to now; the script adds the time of the
-/// commit. A state that does not change is omitted.
+/// commit. Omits a state that does not change.
 pub(super) fn encode(write: &KeyWrite, out: &mut Vec<u8>) {
     let KeyRecord { spilled, ids_from, .. } = &write.record;
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };

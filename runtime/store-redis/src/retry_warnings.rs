@@ -1,5 +1,5 @@
-//! Logs warnings about requests that the store does not complete: throttled while that lasts, and
-//! once when it ends.
+//! Logs warnings about requests that the store does not complete. Logs at intervals while the requests fail, and once
+//! when they succeed again.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

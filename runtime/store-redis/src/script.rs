@@ -1,5 +1,5 @@
-//! The scripts that run in the server. The store calls a script by its digest, and by its text if
-//! the server has not loaded the script or has forgotten it.
+//! The scripts that run in the server. The store calls a script by its digest, and by its text if the server does not
+//! have the script in memory.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Reads events that wait in the store: spilled events, and those that were too far ahead.
+//! Reads events that wait in the store: spilled events (which wait until their key can execute them), and events in
+//! `far-ahead` dead letters.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -128,8 +129,8 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Returns events from `far-ahead` letters that were put at most `within` ms ago: at least one if
-/// there is one.
+/// Returns events from `far-ahead` letters that were put at most `within` ms ago. Returns at least one event if there
+/// is one.
 async fn far_ahead(
     store: &RedisStore,
     partition: &Partition,

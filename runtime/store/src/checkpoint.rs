@@ -1,10 +1,10 @@
 //! The checkpoint of a file source in the store: a position in the file, and a fingerprint of the bytes that were read.
-//! The fingerprint distinguishes the file from another file with the same name. In any doubt, the source reads the file
-//! from its beginning. A start that is too early only repeats events, most of which are recognised; a checkpoint must
-//! never lead to a start that is too late, because events would be lost.
+//! The fingerprint distinguishes the file from another file with the same name. If the checkpoint may be wrong, the
+//! source reads the file from its beginning. A start that is too early only repeats events, and the stream recognises
+//! most repeats. A checkpoint must never lead to a start that is too late, because the stream would then miss events.
 //!
-//! A checkpoint is stored in one shard, but depends on commits in all shards. It therefore names the last commit of
-//! each shard: if a shard lacks that commit, the checkpoint is in doubt.
+//! A checkpoint is stored in one shard (a slice of the store), but depends on commits in all shards. It therefore
+//! contains the number of the last commit of each shard. If a shard lacks that commit, the checkpoint may be wrong.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ pub struct Checkpoint {
     offset: u64,
     line: u64,
     print: ReadFingerprint,
-    /// The last commit of each shard on which the position depends.
+    /// The number of the last commit of each shard on which the position depends.
     commits: Vec<u64>,
     /// A random number of the run that wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,13 +36,13 @@ pub struct Checkpoint {
 /// A position between two lines of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FilePosition {
-    /// Number of bytes before the position.
+    /// The number of bytes before the position.
     pub offset: u64,
-    /// Number of lines before the position.
+    /// The number of lines before the position.
     pub line: u64,
 }
 
-/// A fingerprint of the bytes that were read of a file. The bytes end at the position of the checkpoint or behind it.
+/// A fingerprint of the bytes that were read of a file. The bytes end at the position of the checkpoint or after it.
 /// The fingerprint covers the bytes as they were read, not the later content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,7 +52,7 @@ pub struct ReadFingerprint {
     head: u64,
     /// Digest of the last bytes.
     tail: u64,
-    /// Number of these bytes.
+    /// The number of bytes in `tail`.
     tail_bytes: u64,
 }
 
@@ -109,14 +109,14 @@ impl Checkpoint {
         Self { format: FORMAT, offset, line, print: fingerprint, commits, run: None }
     }
 
-    /// Sets the number of the run that writes the checkpoint. It distinguishes the checkpoint from one that another run
-    /// wrote at the same position.
+    /// Sets the number of the run that writes the checkpoint. The number distinguishes the checkpoint from a checkpoint
+    /// that another run wrote at the same position.
     #[must_use]
     pub fn of_run(self, run: u64) -> Self {
         Self { run: Some(run), ..self }
     }
 
-    /// Returns the shards whose last commit is older than the one that the checkpoint names.
+    /// Returns the shards whose last commit is older than the commit that the checkpoint names.
     pub fn shards_that_lost_commits(&self, last_commits: &[u64]) -> Vec<usize> {
         let required_and_last = self.commits.iter().zip(last_commits).enumerate();
         required_and_last
@@ -124,14 +124,14 @@ impl Checkpoint {
             .collect()
     }
 
-    /// Returns the position at which to continue in the file; `None` if the file does not have the bytes that were
-    /// read. A copy of the file with the same bytes is accepted as well.
+    /// Returns the position at which to continue in the file. Returns `None` if the file does not have the bytes that
+    /// were read. Accepts a copy of the file with the same bytes as well.
     pub fn resume(&self, file: &File) -> io::Result<Option<FilePosition>> {
         let position = FilePosition { offset: self.offset, line: self.line };
         Ok(self.print.matches(file)?.then_some(position))
     }
 
-    /// Returns the name of the mark that has a stream's checkpoint.
+    /// Returns the name of the mark (a named record in the store) that contains the checkpoint of a stream.
     pub fn mark_name(stream: &str, path: &Path) -> String {
         format!("source/{stream}/{}", path.display())
     }
@@ -159,10 +159,10 @@ impl Checkpoint {
 /// Returns the end of a log line: how the stream treats events that it reads again from the beginning of a file.
 pub fn reread_advice(ordering: OrderingMode) -> &'static str {
     match ordering {
-        OrderingMode::Sequenced => "events that were processed before are recognised",
+        OrderingMode::Sequenced => "events that were processed before do not take effect again",
         OrderingMode::Fifo => {
-            "events that were processed before are recognised by their ids among the last `id_window` events of \
-             their keys; older events take effect again"
+            "events that were processed before do not take effect again if their ids are among those of the last \
+             `id_window` events of their keys; older events take effect again"
         }
     }
 }

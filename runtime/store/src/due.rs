@@ -9,7 +9,8 @@ use super::{Partition, StoreError};
 #[async_trait]
 pub trait DueIndex: Send + Sync {
     /// Returns due entries (time, key) of a partition after `after`, the earliest first, and the time until the next
-    /// entry, in ms. With `all`, also returns entries that are not due yet.
+    /// entry, in ms. With `all`, also returns entries that are not due yet. The time is `None` if there is no next
+    /// entry.
     async fn due(
         &self,
         partition: &Partition,

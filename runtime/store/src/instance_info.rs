@@ -1,4 +1,5 @@
-//! The information that an instance publishes about itself, for other instances and for users.
+//! The information that an instance (one process, from its start to its end) publishes about itself, for other
+//! instances and for users.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{InstanceId, MembershipTable, is_version};
 
-/// The allowed numbers of partitions of a stream: no configuration allows others.
+/// The range of the number of partitions of a stream. The configuration allows the same range.
 const STREAM_PARTITIONS_RANGE: RangeInclusive<u32> = 1..=1_024;
 /// The maximum number of partitions of an instance, because all instances compute the owners of all
 /// partitions.
@@ -27,20 +28,20 @@ pub struct InstanceInfo {
     pub name: String,
     /// The version of the program.
     pub version: String,
-    /// The streams that the instance runs, with their numbers of partitions.
+    /// The number of partitions of each stream that the instance runs.
     pub streams: BTreeMap<String, u32>,
-    /// The builds that the instance offers, by stream: for each stream the highest version in its
-    /// folder.
+    /// The builds (a handler version and the digest of its file) that the instance offers, by stream. For each stream,
+    /// this is the highest version in the folder of handlers of the instance.
     #[serde(serialize_with = "write_offers", deserialize_with = "read_offers")]
     pub offers: BTreeMap<String, Build>,
-    /// `true` if the instance takes every free partition and gives none away, as `run --once` does.
+    /// `true` if the instance takes every free partition and hands none over, as `run --once` does.
     pub alone: bool,
     /// `true` if the instance is shutting down and takes no more partitions.
     pub leaving: bool,
     /// The instance's connection to the broker.
     #[serde(deserialize_with = "lenient")]
     pub broker: BrokerHealth,
-    /// The identity of the process, if the system provides it.
+    /// The identity of the process; `None` if the system does not provide it.
     #[serde(deserialize_with = "lenient")]
     pub process: Option<ProcessIdentity>,
 }
@@ -71,7 +72,7 @@ struct OfferedBuild {
 /// The identity of a process on a machine, distinct from all other processes at any time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
-    /// The boot of the machine, and its namespace of processes.
+    /// The boot of the machine, and the namespace in which the process id is valid.
     seen_from: String,
     id: u32,
     /// The start time, in the system's ticks.
@@ -158,8 +159,8 @@ impl ProcessIdentity {
         Some(Self { seen_from: boot_and_namespace()?, id, started: start_ticks(id)? })
     }
 
-    /// Returns whether the process is known to have ended. This is known only of processes that are visible from this
-    /// process.
+    /// Returns whether the process has certainly ended. Returns `false` for a process that this process cannot see,
+    /// because its end is then unknown.
     pub fn has_ended(&self) -> bool {
         // If the processes of other users are hidden, process 1 is hidden too.
         let sees_others = start_ticks(1).is_some();

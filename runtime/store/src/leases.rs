@@ -1,8 +1,10 @@
-//! The membership of instances and their leases of partitions, as kept in the store.
+//! The membership of instances (processes) and their leases of partitions, as the store keeps them. A lease is the
+//! right of an instance to a partition.
 //!
 //! An instance is a member as long as it writes heartbeats. A lease lasts as long as its holder is a member, and
-//! provides the epoch of a [claim](super::RecordStore::claim). Nothing else depends on leases: even if two instances
-//! believe that they own a partition, the fence of a shard accepts the commits of only one of them.
+//! provides the epoch of a [claim](super::RecordStore::claim). The correctness of commits does not depend on leases:
+//! even if two instances act as owners of a partition, the fence of a shard (the record of the current claim) accepts
+//! the commits of only one of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -54,24 +56,25 @@ pub struct HeartbeatRequest<'a> {
     pub id: InstanceId,
     /// The instance's information; other instances are notified when it changes.
     pub info: &'a str,
-    /// The instance's report, if it should be stored; other instances are not notified.
+    /// The report to store; `None` keeps the stored report. Other instances are not notified of a report.
     pub report: Option<&'a str>,
     /// The time that the membership lasts without another heartbeat.
     pub lease: Duration,
-    /// The version of the table that the instance knows.
+    /// The version of the membership table that the instance knows.
     pub known_version: MembershipVersion,
 }
 
-/// The identity of a table; 0 means none. Each change creates a random identity, so that a store that went back in time
-/// does not have the identity that an instance knows.
+/// The version of a membership table; 0 means none. Each change of the table creates a random version. A store that
+/// went back in time (lost its newest writes) therefore does not have the version that an instance knows.
 pub type MembershipVersion = u64;
 
 /// The answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeartbeatReply {
-    /// The time that the membership lasts without another heartbeat; `None` if it lasts as long as the instance runs.
+    /// The time that the membership lasts without another heartbeat. `None` if the membership lasts as long as the
+    /// instance runs.
     pub valid_for: Option<Duration>,
-    /// The table, if its version differs from the version that the instance knows.
+    /// The table, if its version differs from the version that the instance knows; otherwise `None`.
     pub table: Option<MembershipTable>,
 }
 
@@ -101,7 +104,7 @@ impl MembershipTable {
 pub struct MemberRecord {
     /// The instance's information.
     pub info: String,
-    /// The instance's last report.
+    /// The last report of the instance; `None` if it has sent none.
     pub report: Option<String>,
     /// The time that the membership lasts without another heartbeat.
     pub valid_for: Option<Duration>,
@@ -123,7 +126,8 @@ pub struct Lease {
 /// The answer to a request for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseReply {
-    /// The lease is granted with this epoch, which is above those of all earlier leases and claims.
+    /// The store granted the lease with this epoch. The epoch is higher than the epochs of all earlier leases and
+    /// claims of the partition.
     Granted(u64),
     /// This instance holds the lease.
     HeldBy(InstanceId),
@@ -135,10 +139,10 @@ pub enum LeaseReply {
 /// The membership and leases of a store. Callers may repeat every call after a lost answer.
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
-    /// Renews an instance's membership, and removes members whose last heartbeat is older than
-    /// their lease, or nine tenths of it, because the store need not write at each heartbeat. If no
-    /// member sent a heartbeat for half a lease, the store itself was unreachable, or its clock has
-    /// jumped: all members get some extra seconds.
+    /// Renews the membership of an instance, and removes the members whose last heartbeat is older than their lease. A
+    /// store may remove a member after nine tenths of the lease, because it need not write at each heartbeat. If no
+    /// member sent a heartbeat for half a lease, the store assumes that it was itself unreachable or that its clock
+    /// jumped. All members then get some additional seconds.
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants a partition to a member, unless another member holds it.
@@ -155,8 +159,9 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Removes an instance and releases all its leases.
     async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError>;
 
-    /// Starts a rollout: sets the handler version that executes the events of a stream, unless the stream has a rollout
-    /// with a number above `before` (0: any rollout). Returns whether the rollout is `decided` now.
+    /// Starts the rollout `decided`: sets the handler version that executes the events of a stream. Changes nothing
+    /// unless the number of the present rollout is `before`; 0 means that the stream has no rollout. Returns whether
+    /// `decided` is now the rollout of the stream.
     async fn decide(
         &self,
         stream: &str,

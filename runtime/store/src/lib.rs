@@ -1,8 +1,8 @@
 //! The interface of a store. [`Store`] combines one trait for each kind of data. One conformance suite
 //! tests every implementation.
 //!
-//! A store keeps records and refuses writes; it makes no decisions. The [`Batch`](ordain_core::Batch) from the
-//! sequencer contains all writes and their conditions.
+//! A store keeps records, and refuses writes whose conditions do not hold. It makes no other decisions. The
+//! [`Batch`](ordain_core::Batch) from the sequencer contains all writes of a commit and their conditions.
 
 pub mod checkpoint;
 pub mod codec;
@@ -56,21 +56,21 @@ pub use retry::retry_until_ok;
 pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
 pub use versions::is_version;
 
-/// Maximum length of a key, in bytes. Decoders refuse longer keys. Every lane, record, index entry and listing has a
-/// key, and no memory budget counts keys separately. Real keys have tens of bytes; a longer key is usually another
-/// field, used by mistake.
+/// The maximum length of a key, in bytes. Decoders refuse longer keys. Every record, index entry, listing and active
+/// key in memory contains the key, and no memory budget counts keys separately. Real keys have tens of bytes; a longer
+/// key is usually another field, used by mistake.
 pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
-/// Returns why a key cannot be stored; `None` if it can.
+/// Returns the reason why a key is too long to be stored; `None` if it can be stored.
 pub fn key_length_error(key: &str) -> Option<String> {
     (key.len() > KEY_SIZE_LIMIT)
         .then(|| format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
 }
 
-/// Maximum length of a stream's name, in bytes. Stored names have their length in one byte.
+/// The maximum length of a stream's name, in bytes. The store writes the length of a name in one byte.
 pub const STREAM_NAME_LIMIT: usize = 255;
 
-/// A partition of a stream: the unit of ownership.
+/// A partition of a stream. One process at a time owns a partition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition {
     /// The name of the stream.
@@ -79,17 +79,17 @@ pub struct Partition {
     pub number: u32,
 }
 
-/// The durability that the settings of a store's server provide.
+/// The durability of commits that the settings of a store's server provide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DurabilityReport {
-    /// A sentence for the log.
+    /// The description, a sentence for the log.
     pub description: String,
-    /// True if a restart of a server loses much data, or the server confirms no write with these settings.
+    /// `true` if a restart of a server loses much data, or if the server confirms no write with these settings.
     pub is_at_risk: bool,
 }
 
 /// A store. Many tasks may call all methods concurrently. The caller has at most one commit in progress for each shard
-/// of a partition.
+/// (a slice of the store) of a partition.
 #[async_trait]
 pub trait Store:
     RecordStore
@@ -109,8 +109,8 @@ pub trait Store:
     /// Returns the durability that the store's settings provide.
     fn durability(&self) -> DurabilityReport;
 
-    /// Returns whether the store may go back in time while it is open, because its server may lose data that it
-    /// had confirmed.
+    /// Returns whether the store may go back in time while it is open: its server may lose its newest data although it
+    /// had confirmed that data.
     fn may_roll_back(&self) -> bool {
         false
     }
@@ -121,13 +121,13 @@ pub trait Store:
         0
     }
 
-    /// Returns the count of [`Store::disconnects`] without the interruptions that cannot concern this shard.
+    /// Returns the count of [`Store::disconnects`], but without the interruptions that cannot concern this shard.
     fn shard_disconnects(&self, _shard: u32) -> u64 {
         self.disconnects()
     }
 
-    /// Waits until the store has failed for good. All later calls return [`StoreError::Failed`]. Never
-    /// returns from a store that can recover.
+    /// Waits until the store has failed for good; all later calls then return [`StoreError::Failed`]. Never completes
+    /// for a store that can recover from every failure.
     async fn failed(&self) -> StoreError {
         std::future::pending().await
     }

@@ -9,7 +9,7 @@ use ordain_core::{Cause, DeadLetter, Key, KeyRecord, KeyStatus, LetterContent, L
 use super::StoreError;
 use super::codec::RecordDecodeError;
 
-/// The maximum number of rows of a page, whatever a caller requests.
+/// The maximum number of rows of a page, even if a caller requests more.
 pub const PAGE_ROWS_LIMIT: usize = 1_000;
 
 /// The maximum number of bytes of letters of a page, not counting its first letter.
@@ -33,20 +33,21 @@ pub struct StoredKey {
     pub record: Result<KeyRecord, String>,
     /// The size of the state, in bytes.
     pub state_size: u64,
-    /// The key's entry in the due index: time in ms since the Unix epoch, by the store's clock.
+    /// The time at which the owner must process the key again, in ms since the Unix epoch, by the store's clock. `None`
+    /// if the key has no entry in the due index.
     pub due_at: Option<u64>,
 }
 
 /// A filter for keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyFilter {
-    /// Lists only keys with this status.
+    /// Lists only keys with this status; `None` lists all keys.
     pub status: Option<KeyStatus>,
     /// Lists only keys with this prefix.
     pub prefix: String,
-    /// The cursor of the previous page.
+    /// The cursor from the previous page; `None` for the first page.
     pub cursor: Option<String>,
-    /// The maximum number of rows. A store that reads rows in groups may return a few more.
+    /// The maximum number of rows. A store that reads rows in groups may return a few more rows.
     pub limit: usize,
     /// The approximate number of key records to examine for a page. With the default, a page takes about ten ms.
     pub scan_limit: Option<usize>,
@@ -57,7 +58,7 @@ pub struct KeyFilter {
 pub struct StoredLetter {
     /// The letter.
     pub letter: DeadLetter,
-    /// The time of storage, by the store's clock, in ms since the Unix epoch.
+    /// The time when the letter was stored, by the store's clock, in ms since the Unix epoch.
     pub at: u64,
 }
 
@@ -82,9 +83,9 @@ pub trait KeyListing: Send + Sync {
     /// Returns the streams with a key record, a dead letter, an unpublished message or a waiting event.
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
-    /// Lists keys of a stream. Pages are bounded in time and memory: a page may have fewer rows than
-    /// requested, even none, and still have a cursor. A key that exists throughout the listing is on at
-    /// least one page; if keys are added or removed meanwhile, a key may be on two pages.
+    /// Lists keys of a stream. Pages are bounded in time and memory. A page may therefore have fewer rows than
+    /// requested, even none, and still have a cursor. A key that exists throughout the listing is on at least one page.
+    /// If keys are added or removed meanwhile, a key may be on two pages.
     async fn keys(
         &self,
         stream: &str,
@@ -102,8 +103,8 @@ pub trait KeyListing: Send + Sync {
 /// Dead letters.
 #[async_trait]
 pub trait LetterListing: Send + Sync {
-    /// Lists dead letters of a stream by key and sequence, or only those of `key`. Pages have the same
-    /// bounds as those of [`KeyListing::keys`].
+    /// Lists the dead letters of a stream, or only the dead letters of `key`, by key and sequence. Pages have the same
+    /// bounds as the pages of [`KeyListing::keys`].
     async fn letters(
         &self,
         stream: &str,

@@ -1,4 +1,4 @@
-//! Marks: small named values of the runtime.
+//! Marks: small named values that the runtime keeps in the store.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,12 @@ use bytes::Bytes;
 
 use super::{Claim, Destination, Partition, StoreError, Witness};
 
-/// Maximum length of a mark's name, in bytes: the longest path of the system and the longest name of a stream fit.
+/// The maximum length of a mark's name, in bytes. The longest path of the system and the longest name of a stream fit
+/// together.
 pub const MARK_NAME_LIMIT: usize = 8 << 10;
 
-/// A small record of the runtime: the checkpoint of a source, or the length of a file. The store writes a mark together
-/// with the removal of outbox entries, or alone.
+/// A small record of the runtime, such as the checkpoint of a source or the length of a file that a sink has written.
+/// The store writes a mark together with the removal of outbox entries (published messages), or alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
     /// The name, for example `source/orders` or `sink/receipts`.
@@ -20,30 +21,31 @@ pub struct Mark {
     pub value: Bytes,
 }
 
-/// The content that a shard must have to accept a mark. A shard that lacks this content has gone back in time.
+/// The content that a shard (a slice of the store) must have to accept a mark. A shard that lacks this content has gone
+/// back in time: it lost its newest writes.
 #[derive(Debug, Clone, Default)]
 pub struct MarkConditions<'a> {
     /// The present mark of each shard, as [`MarkStore::mark_in_shards`] returned it.
     pub before: &'a [Option<Bytes>],
-    /// The destination of the witnesses.
+    /// The destination to which the events in `witnesses` were written.
     pub destination: Option<&'a Destination>,
-    /// The newest event of the producer in each shard.
+    /// The newest event of the producer in each shard, as far as the producer knows it.
     pub witnesses: BTreeMap<u32, Witness>,
 }
 
 /// The marks of a store.
 #[async_trait]
 pub trait MarkStore: Send + Sync {
-    /// Writes marks. Like the write of [`Outbox::outbox_done`](super::Outbox::outbox_done), they become durable with a
-    /// later commit.
+    /// Writes marks. Like the write of [`Outbox::outbox_done`](super::Outbox::outbox_done), the marks become durable
+    /// with a later commit.
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError>;
 
     /// Reads a mark.
     async fn mark(&self, name: &str) -> Result<Option<Bytes>, StoreError>;
 
-    /// Writes a mark into every shard that meets the conditions, behind all earlier writes of the shard. Shards may be
-    /// on several servers, and each server may go back in time alone: a shard that has lost writes then lacks the mark,
-    /// or has an older value. Returns whether all shards have the mark.
+    /// Writes a mark into every shard that meets the conditions, after all earlier writes of the shard. Shards may be
+    /// on several servers, and one server may go back in time without the others. A shard that has lost writes then
+    /// lacks the mark, or has an older value of it. Returns whether all shards have the mark.
     async fn put_mark_in_shards(
         &self,
         mark: &Mark,
@@ -58,13 +60,14 @@ pub trait MarkStore: Send + Sync {
         Ok(vec![self.mark(name).await?])
     }
 
-    /// Writes the checkpoint of a partition's source if the partition still has this claim. The checkpoint depends on
-    /// the commits under the claim. Like the write of [`Outbox::outbox_done`](super::Outbox::outbox_done), the
-    /// checkpoint becomes durable with a later commit.
+    /// Writes the checkpoint of a partition's source if the partition still has this claim: if its owner has not
+    /// changed. The checkpoint depends on the commits under the claim. Like the write of
+    /// [`Outbox::outbox_done`](super::Outbox::outbox_done), the checkpoint becomes durable with a later commit.
     ///
-    /// Returns false if the store does not write the checkpoint: if the partition has another claim or none, if the
-    /// store does not reply at once, or if the store was unreachable more often than `breaks`. In the last two cases,
-    /// the store may have gone back in time and lost the commits on which the checkpoint depends.
+    /// Returns `false` if the store does not write the checkpoint. The reasons: the partition has another claim or
+    /// none; the store does not reply at once; or [`Store::disconnects`](super::Store::disconnects) is higher than
+    /// `breaks`. In the last two cases, the store may have gone back in time and lost the commits on which the
+    /// checkpoint depends.
     async fn put_checkpoint(
         &self,
         partition: &Partition,
@@ -74,7 +77,7 @@ pub trait MarkStore: Send + Sync {
     ) -> Result<bool, StoreError>;
 }
 
-/// Refuses marks with names longer than [`MARK_NAME_LIMIT`], because a store may not be able to keep them.
+/// Refuses marks with names longer than [`MARK_NAME_LIMIT`], because a store may be unable to keep them.
 pub fn check_marks<'a>(marks: impl IntoIterator<Item = &'a Mark>) -> Result<(), StoreError> {
     match marks.into_iter().find(|mark| mark.name.len() > MARK_NAME_LIMIT) {
         None => Ok(()),

@@ -1,8 +1,10 @@
 //! The data that the store keeps between streams: the numbers of messages, a log of messages for replay, and the queues
 //! of streams whose source is the store.
 //!
-//! An owner assigns messages in the order of its outbox. The store recognises a message that it has already numbered:
-//! the message of an owner by its [`OutboxPosition`], as long as the message is in the outbox; the message of a
+//! An outbox contains the committed messages of a partition that are to be published. The owner of the partition
+//! assigns these messages in the order of its outbox: the store gives each message its number, keeps it for replay, and
+//! puts it into the queue of its stream. The store recognises a message that it has already numbered. It recognises the
+//! message of an owner by its [`OutboxPosition`], as long as the message is in the outbox, and the message of a
 //! producer by its id. A store must never give two messages of a key the same number.
 
 use std::fmt;
@@ -16,11 +18,12 @@ use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun};
 
 use super::{Claim, Partition, StoreError};
 
-/// Maximum number of messages in one call of [`MessageLog::assign`]. Each message adds up to twelve values to the single
-/// write of a script, and one write can have at most eight thousand values.
+/// The maximum number of messages in one call of [`MessageLog::assign`]. Each message adds up to twelve values to the
+/// single write of a script, and one write can have at most eight thousand values.
 pub const ASSIGN_LIMIT: usize = 500;
 
-/// Approximate maximum size of these messages, in bytes; the first message may exceed it. A commit has the same limit.
+/// The approximate maximum size of the messages in one call, in bytes. The first message may exceed the limit. A commit
+/// has the same limit.
 pub const ASSIGN_BYTES: usize = 4 << 20;
 
 /// The destination of messages. Each destination counts the numbers of its keys separately.
@@ -49,10 +52,11 @@ impl fmt::Display for Destination {
 /// The rules for the messages of a destination. All callers that assign messages to a destination use the same rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DestinationRules {
-    /// How the store numbers messages; `None` if the store numbers no messages. A message that already has a number
-    /// then keeps that number.
+    /// The rules for numbering messages. `None` if the store gives no numbers; a message that already has a number then
+    /// keeps it.
     pub numbering: Option<NumberingSettings>,
-    /// Maximum number of waiting events in a partition's queue in a shard; `None` if the destination is not a stream.
+    /// The maximum number of events that wait in a partition's queue in one shard (a slice of the store). `None` if the
+    /// destination is not a stream.
     pub queue_limit: Option<u64>,
 }
 
@@ -61,12 +65,12 @@ pub struct DestinationRules {
 pub struct NumberingSettings {
     /// The number of the first message of a key.
     pub first: u64,
-    /// How long the store retains messages for replay, and remembers ids, in ms.
+    /// The time that the store retains messages for replay and remembers ids, in ms.
     pub retain: u64,
-    /// Maximum number of retained messages of a key.
+    /// The maximum number of retained messages of a key.
     pub retain_events: u64,
-    /// How long the store remembers the count of a key that has ended, in ms. Until then, the numbers of the key
-    /// continue; afterwards they begin again at `first`.
+    /// The time that the store remembers the last number of a key after its end, in ms. During this time, the numbers
+    /// of the key continue. After it, they begin again at `first`.
     pub complete_ttl: u64,
 }
 
@@ -78,22 +82,23 @@ impl Default for NumberingSettings {
     }
 }
 
-/// The outbox from which messages come, and the state of its owner.
+/// The outbox from which messages come, and the progress of its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginOutbox {
     /// The partition of the outbox.
     pub partition: Partition,
     /// The shard of the outbox.
     pub shard: u32,
-    /// The epoch of the owner's claim. The store changes nothing in a call whose epoch is older than the epoch of an
-    /// earlier call.
+    /// The epoch of the owner's claim: a later owner has a higher epoch. If an earlier call had a higher epoch, the
+    /// store changes nothing.
     pub epoch: u64,
-    /// The last commit that the owner's claim found in the shard. If earlier owners assigned messages of later commits,
-    /// the shard has lost these commits, and other commits now have their numbers.
+    /// The last commit in the shard when the owner claimed it. If earlier owners assigned messages of later commits,
+    /// the shard has lost these commits, and gives their numbers to other commits.
     pub claimed_commit: u64,
-    /// The last outbox position that the store confirmed to this owner, for this destination and shard.
+    /// The last outbox position that the store confirmed to this owner, for this destination and shard; `None` if it
+    /// has confirmed none.
     pub last_confirmed: Option<OutboxPosition>,
-    /// The last commit whose messages are marked done in the outbox. The store may forget the outbox positions of all
+    /// The last commit whose messages are all recorded as published. The store may forget the outbox positions of all
     /// messages up to this commit.
     pub published_commit: u64,
 }
@@ -101,7 +106,7 @@ pub struct OriginOutbox {
 /// The messages of one outbox position, or of a producer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxChunk {
-    /// The outbox position of the messages; meaningless if the group has no origin.
+    /// The outbox position of the messages; meaningless if the messages come from a producer.
     pub position: OutboxPosition,
     /// The messages, in order.
     pub items: Vec<AssignItem>,
@@ -110,20 +115,20 @@ pub struct OutboxChunk {
 /// One message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignItem {
-    /// The event as its receiver will see it. An event that has a sequence keeps it; only an event of a producer has a
-    /// sequence.
+    /// The event as its receiver will see it. An event of a producer may have a sequence, and keeps it. Other events
+    /// have no sequence here.
     pub event: Arc<Event>,
     /// The partition of the destination stream.
     pub partition: u32,
-    /// The number that an owner's message had before the store lost the message; 0 if the message never had a number.
-    /// The store gives the message this number again, unless another message has it now.
+    /// The number that the message of an owner had before the store lost the message; 0 if the message never had a
+    /// number. The store gives the message this number again, unless another message has the number now.
     pub number: u64,
 }
 
 /// The messages of one outbox or one producer for a destination and shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignGroup {
-    /// The outbox of the messages; `None` if they come from a producer. The store recognises those messages by id.
+    /// The outbox of the messages. `None` if the messages come from a producer; the store then recognises them by id.
     pub origin: Option<OriginOutbox>,
     /// The parts, in order. Without parts, the call only checks that the store still has all messages of the owner.
     pub chunks: Vec<OutboxChunk>,
@@ -134,19 +139,19 @@ pub struct AssignGroup {
 pub struct AssignRequest {
     /// The destination of the messages.
     pub destination: Destination,
-    /// The shard of all their keys.
+    /// The shard that has the keys of all messages.
     pub shard: u32,
     /// The rules of the destination.
     pub rules: DestinationRules,
-    /// A message or entry that the shard must have; `None` if the caller knows of none. Owners do not need it: their
-    /// groups name their last outbox position.
+    /// A message or queue entry that the shard must have, so that the store detects lost data; `None` if the caller
+    /// knows of none. Owners need no witness, because their groups name their last outbox position.
     pub witness: Option<Witness>,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
 }
 
-/// The newest message or entry that a producer knows to be in a shard. A shard that lacks this message has gone back in
-/// time, and would give the numbers of lost messages to new messages.
+/// The newest message or queue entry that a producer has written to a shard. A shard that lacks it has gone back in
+/// time (lost its newest writes), and would give the numbers of lost messages to new messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Witness {
     /// A message that the store has numbered.
@@ -215,19 +220,20 @@ impl AssignRequest {
 /// The result of assigning one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AssignItemReply {
-    /// The message is new and has this number; 0 if the destination has no numbers.
+    /// The message is new. The value is its number; 0 if the destination has no numbers.
     New(u64),
     /// The store already had the message, under this number.
     Known(u64),
     /// The message of a producer has the same id or sequence as another message. The value is the number of that other
     /// message.
     Conflict(u64),
-    /// The message of a producer comes after a conflict in its group. The store ignored the message.
+    /// The message of a producer follows a message with a conflict in its group. The store ignored the message.
     AfterConflict,
 }
 
 impl AssignItemReply {
-    /// Returns the number of the message, or of the other message if there is a conflict; 0 if there is no number.
+    /// Returns the number of the message. If there is a conflict, returns the number of the other message. Returns 0 if
+    /// there is no number.
     pub fn sequence(self) -> u64 {
         match self {
             Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
@@ -240,15 +246,14 @@ impl AssignItemReply {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AssignGroupReply {
     /// The store has numbered all messages, put them into the log, and queued them for their stream. The value has one
-    /// result for each message. In a group without an origin, messages may instead be in conflict, or come after a
-    /// conflict.
+    /// result for each message. In a group of a producer, messages may instead be in conflict, or follow a conflict.
     Done(Vec<AssignItemReply>),
-    /// A newer owner has begun to assign messages, or the messages of this group are already done. The store changed
-    /// nothing.
+    /// A newer owner of the outbox has begun to assign messages, or the messages of this group are already recorded as
+    /// published. The store changed nothing.
     Fenced,
     /// The store went back in time: it lacks messages of this owner that it had confirmed. The store changed nothing.
-    /// The value is the last outbox position of this owner that the store has, if any; the owner can assign the
-    /// messages behind it again.
+    /// The value is the last outbox position of this owner that the store has, if any. The owner can assign the
+    /// messages after this position again.
     RolledBack(Option<OutboxPosition>),
 }
 
@@ -267,7 +272,7 @@ pub type QueueEntry = Result<Event, (Bytes, String)>;
 /// The result of a read of a queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueuePage {
-    /// The number of the first entry that the queue has, or will have.
+    /// The number of the first entry in the queue; the number that the next entry will get if the queue is empty.
     pub first: u64,
     /// The entries, in order.
     pub entries: Vec<(QueuePosition, QueueEntry)>,
@@ -276,7 +281,7 @@ pub struct QueuePage {
 /// The ends of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueEnds {
-    /// The number of the first waiting entry; the number of the next entry if none waits.
+    /// The number of the first waiting entry. If no entry waits, the number that the next entry will get.
     pub first: u64,
     /// The queue position of the newest entry.
     pub last: QueuePosition,
@@ -304,11 +309,13 @@ pub enum DequeueResult {
     MissingCommit,
 }
 
-/// The part of a store between streams: numbers, logs and queues.
+/// The data of a store that is between streams: the numbers of messages, the log of messages for replay, and the
+/// queues.
 ///
 /// Queues use positions ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
-/// numbers of lost entries to other entries. The store returns [`StoreError::RolledBack`] for a queue position that is
-/// not in its history. The store never refuses the queue position of a damaged entry.
+/// numbers of lost entries to other entries. A position consists of a number and a history, a digest of the writes up
+/// to the entry. The store returns [`StoreError::RolledBack`] for a queue position that is not in its history. The
+/// store never refuses the queue position of a damaged entry.
 #[async_trait]
 pub trait MessageLog: Send + Sync {
     /// Numbers messages, retains them for replay, and queues them for their stream, in one atomic write. Messages that
@@ -320,8 +327,8 @@ pub trait MessageLog: Send + Sync {
     /// store that cannot go back in time while it is open does not check the witness.
     async fn assign(&self, assign: Arc<AssignRequest>) -> Result<AssignReply, StoreError>;
 
-    /// Returns the retained messages of a key with the wanted sequences, in ascending order, up to about `bytes`, and
-    /// at least one message if there is any. Omits unreadable messages, and logs them.
+    /// Returns the retained messages of a key with the wanted sequences, in ascending order, up to about `bytes`.
+    /// Returns at least one message if there is one. Omits unreadable messages, and logs them.
     async fn retained_messages(
         &self,
         to: &Destination,
@@ -330,9 +337,9 @@ pub trait MessageLog: Send + Sync {
         bytes: usize,
     ) -> Result<Vec<Arc<Event>>, StoreError>;
 
-    /// Reads the entries that wait for a partition in a shard behind `after`: at most `limit` entries and about
-    /// `bytes`, and at least one entry if there is any. Returns an unreadable entry as its bytes, with the reason. The
-    /// store always accepts an `after` in front of the last removed entry.
+    /// Reads the entries that wait for a partition in a shard, after the queue position `after`. Returns at most
+    /// `limit` entries and about `bytes`, and at least one entry if there is one. Returns an unreadable entry as its
+    /// bytes, with the reason. The store always accepts an `after` before the last removed entry.
     ///
     /// # Errors
     ///
@@ -346,7 +353,7 @@ pub trait MessageLog: Send + Sync {
         bytes: usize,
     ) -> Result<QueuePage, StoreError>;
 
-    /// Removes the entries of a shard's queue up to a queue position. Like the write of
+    /// Removes the entries of a partition's queue in a shard, up to and including a queue position. Like the write of
     /// [`outbox_done`](super::Outbox::outbox_done), the removal becomes durable with a later commit, and depends on the
     /// claim. `commit` is the last commit of the shard that this owner knows to be durable, or 0 if the removal depends
     /// on no commit.
@@ -363,8 +370,8 @@ pub trait MessageLog: Send + Sync {
         through: QueuePosition,
     ) -> Result<DequeueResult, StoreError>;
 
-    /// Returns the partition in the record of each key; `None` if the key has no record, or an unreadable one. Another
-    /// partition may have taken over a key by the time of the reply.
+    /// Returns the partition in the record of each key. Returns `None` for a key without a record, or with an
+    /// unreadable record. Another partition may have taken over a key by the time of the reply.
     async fn partitions_of(
         &self,
         stream: &str,
@@ -380,7 +387,7 @@ pub trait MessageLog: Send + Sync {
     }
 }
 
-/// Returns a retained message; logs an unreadable message and returns `None`.
+/// Returns a retained message. If the message is unreadable, logs it and returns `None`.
 pub fn ok_or_log(key: &str, result: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
     result
         .inspect_err(|error| {

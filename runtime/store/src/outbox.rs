@@ -1,18 +1,19 @@
-//! The outbox: committed messages and letters that are not yet published.
+//! The outbox: committed messages and dead letters that are not yet published. The store keeps them together with the
+//! commit.
 
 use async_trait::async_trait;
 use ordain_core::{DeadLetter, EmittedMessage, Key};
 
 use super::{Claim, Mark, Partition, StoreError};
 
-/// The messages and letters of one batch, in publishing order.
+/// The messages and dead letters of one commit, in the order in which they are published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxEntry {
     /// The number of the commit.
     pub number: u64,
     /// The messages of the commit.
     pub messages: Vec<OutboxMessage>,
-    /// The [forwarded](ordain_core::Batch::forwarded) dead letters of the commit.
+    /// The dead letters of the commit that are to be published ([`Batch::forwarded`](ordain_core::Batch::forwarded)).
     pub letters: Vec<DeadLetter>,
 }
 
@@ -30,8 +31,8 @@ pub struct OutboxMessage {
 /// Committed messages and letters, until they are published.
 #[async_trait]
 pub trait Outbox: Send + Sync {
-    /// Returns unpublished messages and letters of up to `limit` commits after commit `after`: at
-    /// least one commit, if there is one.
+    /// Returns the unpublished messages and letters of up to `limit` commits after commit `after`. Returns at least one
+    /// commit if there is one.
     async fn outbox(
         &self,
         partition: &Partition,
@@ -40,11 +41,11 @@ pub trait Outbox: Send + Sync {
         limit: usize,
     ) -> Result<Vec<OutboxEntry>, StoreError>;
 
-    /// Removes the outbox entries of a shard up to commit `through` and puts the marks, in one
-    /// atomic write. The write need not be durable before the next commit; it becomes durable with
-    /// a later commit, in order. If `claim` is not the shard's claim, nothing changes: after the
-    /// store went back in time, the same numbers may belong to commits of another owner. Returns
-    /// the number of the shard's last commit, or `None` if nothing changed.
+    /// Removes the outbox entries of a shard up to commit `through` and puts the marks, in one atomic write. The write
+    /// may become durable only with a later commit, in order. Changes nothing if `claim` is not the claim of the shard,
+    /// which identifies its owner. The reason: if the store went back in time (lost its newest commits), the same
+    /// numbers may belong to commits of another owner. Returns the number of the shard's last commit, or `None` if
+    /// nothing changed.
     async fn outbox_done(
         &self,
         partition: &Partition,

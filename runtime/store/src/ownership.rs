@@ -1,9 +1,10 @@
 //! The right of this process to act for a partition: to accept its events, commit, and publish.
 //!
-//! The right ends when this process hands the partition over or loses it. The right is suspended while, by the clock of
-//! this process, the lease has expired because the process could not renew it: another instance may own the partition
-//! by then. The fence refuses the commits of a process that is no longer the owner. The fence cannot refuse deliveries
-//! from a broker and messages to it; this process stops both while the right is suspended.
+//! The right ends when this process hands the partition over or loses it. The right depends on a lease, which this
+//! process renews. If the process cannot renew the lease and the lease expires by its own clock, the right is
+//! suspended, because another instance (process) may own the partition by then. The store refuses the commits of a
+//! process that is no longer the owner. But the store cannot refuse deliveries from a broker and messages to a broker.
+//! This process therefore stops both while the right is suspended.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -13,7 +14,8 @@ use tokio::sync::watch;
 use crate::{InstanceId, MembershipTable, Partition};
 use ordain_util::wait;
 
-/// The time until which the membership of this process is valid; `None` if it is valid as long as the process runs.
+/// The time until which the membership of this process is valid. `None` if the membership is valid as long as the
+/// process runs.
 pub type MembershipExpiry = Option<Instant>;
 
 /// The phase of an ownership.
@@ -21,10 +23,10 @@ pub type MembershipExpiry = Option<Instant>;
 pub enum OwnershipPhase {
     /// This process owns the partition.
     Owned,
-    /// The partition is being handed over: the process finishes, commits and publishes running
-    /// work, and accepts no more.
+    /// This process is handing the partition over. It finishes, commits and publishes running work, and accepts no more
+    /// events.
     Draining,
-    /// Another process owns the partition: uncommitted work is dropped.
+    /// This process no longer owns the partition. It drops uncommitted work.
     Lost,
 }
 
@@ -46,7 +48,8 @@ struct LeaseGrant {
 }
 
 impl Ownership {
-    /// Creates the ownership of a partition; it lasts as long as the membership of the process.
+    /// Creates the ownership of a partition. It is suspended after the time in `valid_until`, which each renewal of the
+    /// membership moves.
     pub fn new(valid_until: watch::Receiver<MembershipExpiry>) -> Self {
         Self {
             valid_until,
@@ -66,14 +69,14 @@ impl Ownership {
         let _ = self.lease.set(LeaseGrant { partition, epoch, learned_at: Instant::now() });
     }
 
-    /// Returns the epoch of the lease, once it is recorded.
+    /// Returns the epoch of the lease; `None` until the lease is recorded.
     pub fn epoch(&self) -> Option<u64> {
         self.lease.get().map(|lease| lease.epoch)
     }
 
-    /// Ends the ownership if, according to a table requested at `asked`, this instance no longer owns the partition. If
-    /// the store went back in time to before the lease, this process hands the partition over in order; the handover
-    /// detects lost commits.
+    /// Ends the ownership if this instance no longer owns the partition according to `table`, which was requested at
+    /// `requested_at`. If the store lost the lease because it went back in time (lost its newest writes), this process
+    /// hands the partition over in order instead. The handover detects lost commits.
     pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, requested_at: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;
@@ -105,7 +108,7 @@ impl Ownership {
         !self.is_lost() && self.valid_until.borrow().is_none_or(|until| Instant::now() < until)
     }
 
-    /// Changes to a later phase; ignores an earlier one.
+    /// Changes to a later phase. Does nothing if the current phase is the same or later.
     pub fn advance_to(&self, phase: OwnershipPhase) {
         self.phase.send_if_modified(|current| {
             let later = (*current as u8) < phase as u8;
@@ -161,7 +164,7 @@ impl Ownership {
 pub struct PhaseReceiver(watch::Receiver<OwnershipPhase>);
 
 impl PhaseReceiver {
-    /// Waits until the phase differs from `stage`, and returns the new phase.
+    /// Waits until the phase differs from `phase`, and returns the new phase.
     pub async fn changed_from(&mut self, phase: OwnershipPhase) -> OwnershipPhase {
         // After the ownership is dropped, the process may no longer act.
         self.0.wait_for(|now| *now != phase).await.map_or(OwnershipPhase::Lost, |now| *now)

@@ -1,8 +1,9 @@
-//! The mark of a file sink: the length of the published part, and the file's fingerprint.
+//! The mark of a file sink: a named record in the store with the length of the published part of the file, and a
+//! fingerprint of the file.
 
 use bytes::Bytes;
 
-/// The form of the mark. The first form was the length alone.
+/// The form of the mark. The first form contained only the length.
 const FORMAT: u8 = 2;
 
 /// The published part of a file, as recorded in the store.
@@ -17,7 +18,7 @@ pub struct PublishedFile {
 /// The fingerprint of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFingerprint {
-    /// The inode.
+    /// The inode number of the file.
     pub inode: u64,
     /// A digest of the last published bytes.
     pub tail: u64,

@@ -1,4 +1,4 @@
-//! The records of a partition's keys, which its owner loads and commits.
+//! The records of a partition's keys. The owner of the partition loads and commits them.
 
 use std::sync::Arc;
 
@@ -7,13 +7,14 @@ use ordain_core::{Batch, CommitReply, Key, KeySnapshot};
 
 use super::{Partition, StoreError};
 
-/// The identity of an owner in the fence of a shard. The store refuses a commit under another claim.
+/// The identity of an owner. The fence of a shard (the shard's record of its owner) contains it, and the store refuses
+/// a commit under another claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The epoch of the lease, higher than the epochs of all earlier owners.
     pub epoch: u64,
-    /// A random number that distinguishes two owners with the same epoch, which can exist after the
-    /// store went back in time.
+    /// A random number that distinguishes two owners with the same epoch. Such owners can exist after the store went
+    /// back in time: it then has lost the epoch of a newer owner.
     pub random: u64,
 }
 
@@ -22,7 +23,7 @@ pub struct Claim {
 pub struct ClaimedPartition {
     /// The claim, written into every shard.
     pub claim: Claim,
-    /// The number of the last commit of each shard; 0 where there was none.
+    /// The number of the last commit of each shard; 0 for a shard without commits.
     pub commits: Vec<u64>,
 }
 
@@ -33,18 +34,19 @@ pub type KeyResult<T> = Result<T, String>;
 /// The records of a partition's keys.
 #[async_trait]
 pub trait RecordStore: Send + Sync {
-    /// Takes a partition over: writes a claim with the epoch of its [lease](super::LeaseStore::lease) into each of its
-    /// shards. From then on, the store answers commits under an older claim with [`CommitReply::Fenced`]. Fails with
-    /// [`StoreError::InUse`] if another owner has claimed the partition under this epoch or a higher one; only a new
-    /// lease helps then.
+    /// Takes a partition over: writes a claim with the epoch of the [lease](super::LeaseStore::lease) into the fence of
+    /// each shard. From then on, the store answers commits under an older claim with [`CommitReply::Fenced`]. Fails
+    /// with [`StoreError::InUse`] if another owner has claimed the partition under this epoch or a higher epoch. The
+    /// caller then needs a new lease.
     async fn claim(
         &self,
         partition: &Partition,
         epoch: u64,
     ) -> Result<ClaimedPartition, StoreError>;
 
-    /// Loads key records in order until they reach `bytes` together, but at least one. Takes the loaded key records of
-    /// other partitions over for this partition. The store neither returns nor takes over the other key records.
+    /// Loads key records in the order of `keys`, at least one, until their total size reaches `bytes`. If a loaded
+    /// record belongs to another partition, takes it over for this partition. Does not return or take over the
+    /// remaining key records.
     async fn load(
         &self,
         partition: &Partition,

@@ -1,5 +1,5 @@
-//! The address of Redis, parsed from a URL. The URL does not contain the kind of deployment (one
-//! server, a Cluster, Sentinels); the store detects it. This module must never show the password.
+//! The address of Redis, parsed from a URL. The URL does not name the kind of deployment: one server, a Cluster, or
+//! Sentinels. The store detects the kind. This module must never show the password.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ const DEFAULT_PORT: u16 = 6379;
 /// A URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
-    /// `true` to use TLS: `rediss`.
+    /// `true` to use TLS, for a URL that begins with `rediss`.
     pub tls: bool,
-    /// The ACL user, if the URL names one.
+    /// The ACL user; `None` if the URL names none.
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,

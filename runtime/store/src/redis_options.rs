@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::RedisAddress;
 
-/// The maximum number of events of a batch. Each event adds up to ten values to the single write of
-/// a commit, and the script cannot pass more than `MOST` (`scripts/commit.lua`) at once.
+/// The maximum number of events of a batch. Each event adds up to ten values to the single write of a commit, and the
+/// script cannot pass more values than `MOST` (in `scripts/commit.lua`) at once.
 pub const REDIS_BATCH_LIMIT: usize = 768;
 
 /// The options of a store in Redis.
@@ -18,8 +18,8 @@ pub struct RedisOptions {
     pub address: RedisAddress,
     /// The prefix of the names of all keys: no braces, at most 64 bytes.
     pub prefix: String,
-    /// The number of shards, at least one. It is stored at the first use and must stay the same
-    /// from then on.
+    /// The number of shards (slices of the store, by hash of the key), at least one. The first use of the store records
+    /// the number, and it must stay the same from then on.
     pub shards: u32,
     /// The number of replicas that must have a commit before the store confirms the commit.
     pub replicas: u32,

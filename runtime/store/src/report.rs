@@ -1,5 +1,4 @@
-//! The report of an instance: the pending work of each of its partitions, for observers of all
-//! instances.
+//! The report of an instance: the pending work of each of its partitions, for processes that observe all instances.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +26,7 @@ pub struct PendingWork {
     pub blocked_keys: u64,
 }
 
-/// The states of blocked lanes.
+/// The states of blocked lanes. A lane is the in-memory queue of one key.
 pub const BLOCKED_STATES: [LaneState; 5] = [
     LaneState::Waiting,
     LaneState::Version,

@@ -8,16 +8,15 @@ use ordain_core::{Event, Key, SpillPage};
 
 use super::{KeyResult, Partition, StoreError};
 
-/// The maximum number of bytes of events that [`SpillArea::find_missing`] returns, not counting the first
-/// event. A later round of replay finds the remaining events.
+/// The maximum number of bytes of events that [`SpillArea::find_missing`] returns, not counting the first event. A
+/// later round of replay requests the remaining events.
 pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 
 /// The events of each key that wait in the store.
 #[async_trait]
 pub trait SpillArea: Send + Sync {
-    /// Returns the spilled events of a key from `from` on, ascending, and whether no events follow.
-    /// Returns at least one event if there is one, and otherwise at most `limit` events and `bytes`
-    /// of memory.
+    /// Returns the spilled events of a key from sequence `from` on, ascending, and `true` if no events follow. Returns
+    /// at most `limit` events and `bytes` of memory, but at least one event if there is one.
     async fn read_spill(
         &self,
         partition: &Partition,
@@ -27,7 +26,7 @@ pub trait SpillArea: Send + Sync {
         bytes: usize,
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
-    /// Returns the missing events that the store has in any form: as spilled events, or as `far-ahead` letters that
+    /// Returns those missing events of a key that the store has: as spilled events, or in `far-ahead` dead letters that
     /// were put at most `within` ms ago.
     async fn find_missing(
         &self,

@@ -1,7 +1,7 @@
-//! The stored rollout: the handler version that executes the events of a stream.
+//! The stored form of a rollout: the numbered record of the handler version that executes the events of a stream.
 //!
-//! The form is text, `GENERATION DIGEST VERSION`, because users read the rollout in the store, together with the
-//! leases.
+//! The form is the text `NUMBER DIGEST VERSION`. It is text because users read the rollout in the store, together with
+//! the leases.
 
 use ordain_core::{Build, Rollout};
 

@@ -6,7 +6,7 @@ use rand::RngExt as _;
 
 /// A delay that doubles with each retry, from a shortest to a longest one.
 ///
-/// A constant of this type is a template; each user has a value of its own.
+/// A constant of this type is a template. Each use needs its own copy.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     min: Duration,
@@ -31,25 +31,25 @@ impl Backoff {
         self.delay = self.delay.saturating_mul(2).min(self.max);
     }
 
-    /// Makes the longest delay the next one.
+    /// Makes the longest delay the next delay.
     pub fn advance_to_max(&mut self) {
         self.delay = self.max;
     }
 
-    /// Returns the next delay and doubles the one after it.
+    /// Returns the next delay, and doubles the delay after it.
     pub fn next_delay(&mut self) -> Duration {
         let delay = self.delay;
         self.advance();
         delay
     }
 
-    /// Returns between half and all of the next delay, so that many processes do not retry together, and
-    /// doubles the one after it.
+    /// Returns a random time between half and all of the next delay, so that many processes do not retry together.
+    /// Doubles the delay after it.
     pub fn next_jittered(&mut self) -> Duration {
         self.next_delay().mul_f64(rand::rng().random_range(0.5..1.0))
     }
 
-    /// Makes the shortest delay the next one.
+    /// Makes the shortest delay the next delay.
     pub fn reset(&mut self) {
         self.delay = self.min;
     }

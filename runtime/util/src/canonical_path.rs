@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// Returns the absolute path of a file without links. For a file that does not exist yet, this is the canonical
-/// path of its folder with the file's name, so that the result is the same once the file exists.
+/// Returns the absolute path of a file with all links resolved. If the file does not exist yet, returns the canonical
+/// path of its folder with the file's name. The result is therefore the same once the file exists.
 pub fn canonical_path(path: &Path) -> PathBuf {
     if let Ok(canonical) = path.canonicalize() {
         return canonical;

@@ -1,4 +1,4 @@
-//! Counts values by size, for metrics: a plain struct that one thread fills or that a lock guards.
+//! Counts values by size, for metrics. The histogram is a plain struct without a lock.
 
 use std::sync::LazyLock;
 

@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 /// A limit on a repeated log line: at most a number of lines per interval, usually one.
 ///
-/// An interval begins with its first allowed line, so that a lasting condition is logged at once and
-/// then once per interval.
+/// An interval begins with its first allowed line. A lasting condition is therefore logged at once, and then again in
+/// each interval.
 #[derive(Debug)]
 pub struct LogThrottle {
-    /// How many lines an interval allows.
+    /// The number of lines that an interval allows.
     lines: u32,
     interval: Duration,
-    /// When the current interval began; `None` before the first line.
+    /// The time when the current interval began; `None` before the first line.
     began_at: Option<Instant>,
-    /// Lines allowed in the current interval.
+    /// The number of lines allowed so far in the current interval.
     allowed: u32,
-    /// Lines suppressed since [`LogThrottle::take_suppressed`] was called last.
+    /// The number of lines suppressed since the last call of [`LogThrottle::take_suppressed`].
     suppressed: u64,
 }
 

@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 
 use ordain_core::digest;
 
-/// Size limit of a probe, in bytes: a few events, which two files rarely share, and quick to read.
+/// The size limit of a fingerprint, in bytes. It holds a few events, which two different files rarely share, and is
+/// quick to read.
 pub const TAIL_LIMIT_BYTES: usize = 4 << 10;
 
 /// The bytes of a file before a position, at most [`TAIL_LIMIT_BYTES`] of them.
@@ -18,12 +19,12 @@ pub struct TailFingerprint {
 }
 
 impl TailFingerprint {
-    /// Creates a probe from the end of `bytes`, which the file contains before `end`.
+    /// Creates a fingerprint from the end of `bytes`. The file contains these bytes just before the position `end`.
     pub fn new(end: u64, bytes: &[u8]) -> Self {
         Self { end, bytes: bytes[bytes.len().saturating_sub(TAIL_LIMIT_BYTES)..].to_vec() }
     }
 
-    /// Reads a probe from a file, for the position `end`.
+    /// Reads a fingerprint from a file, for the position `end`.
     pub fn read(file: &File, end: u64) -> io::Result<Self> {
         let length = end.min(TAIL_LIMIT_BYTES as u64);
         let mut bytes = vec![0; length as usize];
@@ -31,7 +32,7 @@ impl TailFingerprint {
         Ok(Self { end, bytes })
     }
 
-    /// Updates the probe after `bytes` were appended to the file.
+    /// Updates the fingerprint after `bytes` were appended to the file.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.end += bytes.len() as u64;
         if bytes.len() >= TAIL_LIMIT_BYTES {
@@ -41,12 +42,12 @@ impl TailFingerprint {
         self.bytes.drain(..self.bytes.len().saturating_sub(TAIL_LIMIT_BYTES));
     }
 
-    /// Returns the position in the file at which the probe ends.
+    /// Returns the position in the file at which the fingerprint ends.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Returns the bytes of the probe.
+    /// Returns the bytes of the fingerprint.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -56,7 +57,7 @@ impl TailFingerprint {
         digest(&self.bytes)
     }
 
-    /// Returns whether a file contains the probe at its position.
+    /// Returns whether a file contains the bytes of the fingerprint at its position.
     pub fn is_in(&self, file: &File) -> io::Result<bool> {
         let mut bytes = vec![0; self.bytes.len()];
         let from = self.end - bytes.len() as u64;

@@ -1,5 +1,5 @@
-//! Prepares texts for printing. Ordain prints texts from events, handlers and file names, which others wrote. Such
-//! a text must never control a terminal, be invisible, or fill a store.
+//! Prepares texts for printing. Ordain prints texts from events, handlers and file names, which come from other
+//! parties. Such a text must never control a terminal, be invisible, or fill a store.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -24,7 +24,7 @@ pub fn escape_invisible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns several lines, each processed by [`escape_invisible`]. JSON keeps its value, because its line ends are only
+/// Returns several lines, each processed by [`escape_invisible`]. JSON keeps its value, because JSON has line ends only
 /// between values.
 pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| c != '\n' && is_invisible(c)) {

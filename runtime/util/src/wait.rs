@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 static DIVISOR: AtomicU32 = AtomicU32::new(1);
 
-/// Makes [`shortened`] divide all waits from now on; 0 counts as 1. For tests only: with short waits, a busy broker or
-/// store can appear unavailable.
+/// Makes [`shortened`] divide all waits by `divisor` from now on; 0 counts as 1. For tests only: with short waits, a
+/// busy broker or store can appear unavailable.
 pub fn shorten(divisor: u32) {
     DIVISOR.store(divisor.max(1), Ordering::Relaxed);
 }
@@ -16,7 +16,7 @@ pub fn shortened(wait: Duration) -> Duration {
     wait / DIVISOR.load(Ordering::Relaxed)
 }
 
-/// Waits until `at`. Never completes if there is no deadline.
+/// Waits until `at`. Never completes if `at` is `None`.
 pub async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,

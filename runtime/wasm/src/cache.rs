@@ -13,10 +13,11 @@ use wasmtime::{Cache, CacheConfig};
 const CACHE_LIMIT_BYTES: u64 = 1 << 30;
 /// An entry that was used within this time is never removed: another process may be about to load it.
 const MIN_EVICTION_AGE: Duration = Duration::from_hours(1);
-/// Extension of the file beside an entry in which the cache records the entry's use.
+/// Extension of the file beside an entry. In this file, the cache records the use of the entry.
 const STATS_EXTENSION: &str = "stats";
 
-/// Beginning of an entry's extension while it is being written, and the longest time that a write takes.
+/// Beginning of the extension of an entry that is being written. The second constant is the longest time that a write
+/// takes.
 const PARTIAL_EXTENSION_PREFIX: &str = "wip-";
 const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -24,12 +25,13 @@ const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 pub(super) enum CacheDir {
     /// A permanent folder.
     Permanent(PathBuf),
-    /// A temporary folder that is removed with this process.
+    /// A temporary folder that is removed at the end of this process.
     Temporary(TempDir),
 }
 
 impl CacheDir {
-    /// Returns a cache in this folder, or in a temporary folder if this one is not usable.
+    /// Returns a cache in this folder. If this folder is not usable, returns a cache in a temporary folder. Returns
+    /// `None` if neither folder is usable.
     pub(super) fn open_or_temporary(dir: &Path) -> Option<Self> {
         let permanent = std::path::absolute(dir).and_then(|dir| {
             create_private_folder(&dir)?;
@@ -72,8 +74,8 @@ struct CacheEntry {
     path: PathBuf,
 }
 
-/// Removes entries above `most` bytes. The cache has a folder for each version of the compiler, and in it a file for
-/// each component.
+/// Removes the least recently used entries until at most `limit_bytes` bytes remain. The cache has a folder for each
+/// version of the compiler. Each folder has a file for each component.
 fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
     for path in list_files(dir)? {
@@ -118,7 +120,7 @@ fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Removes entries that a process began to write and never completed. No process would complete them later.
+/// Removes entries that a process began to write and never completed. No other process would complete them.
 pub(super) fn remove_unfinished(dir: &Path) {
     // The folder of entries does not exist before the first entry.
     for path in list_files(dir).unwrap_or_default() {
@@ -133,7 +135,7 @@ pub(super) fn remove_unfinished(dir: &Path) {
     }
 }
 
-/// Creates a folder to which only this user may write; the parent must exist.
+/// Creates a folder to which only this user may write. The parent folder must exist.
 fn create_private_folder(dir: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
@@ -176,8 +178,8 @@ fn is_ours(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the cache, which stores compiled code under a digest of the component, the engine's settings and its
-/// version. A cache that cannot be opened only makes the start slower.
+/// Opens the cache, which stores compiled code under a digest of the component, the engine's settings and the engine's
+/// version. Without a cache, only the start is slower.
 pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();

@@ -1,8 +1,8 @@
 //! The state of the files in the plugins folder. Chooses the file to load next, and the version of each handler to
-//! offer. This module must never access a file.
+//! offer (to publish as available in this process). This module must never access a file.
 //!
-//! An offered version stays offered until a better one has been loaded. The offer rises to the highest version that can
-//! be loaded, and falls only when the offered version's own file has been removed.
+//! An offered version stays offered until a better version has been loaded. The offer rises to the highest version that
+//! can be loaded. It falls to a lower version only when the file of the offered version has been removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::folder::{FileStamp, HandlerFile, PluginFolder};
 use super::load::LoadError;
 use ordain_core::split_version;
 
-/// A file is loaded when it has not changed for this long. The system does not report the end of a copy, and a running
-/// copy does not pause for this long.
+/// Time without a change after which a file is loaded. The system does not report the end of a copy, and a running copy
+/// does not pause for this long.
 const DEBOUNCE_DELAY: Duration = Duration::from_millis(500);
-/// A file counts as removed when it has been missing for this long: its replacement may appear late.
+/// Time after which a missing file counts as removed. Before that, its replacement may still appear.
 const REMOVAL_DELAY: Duration = Duration::from_secs(1);
 /// Delay before a file is loaded again after a failure that may be temporary.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -25,23 +25,23 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 /// The files of the plugins folder, the result of loading each, and the offered versions.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    /// Handlers that a stream uses.
+    /// The handlers that a stream uses.
     used: BTreeSet<String>,
     folder: PluginFolder,
     files: BTreeMap<PathBuf, CatalogEntry>,
     offered: BTreeMap<String, OfferedVersion>,
-    /// The time since which an offered version's file has been missing, by handler.
+    /// For each handler whose offered version has no file, the time since which the file has been missing.
     missing_since: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug)]
 struct CatalogEntry {
     stamp: FileStamp,
-    /// The time when this stamp was first seen.
+    /// The time when this stamp (metadata that reveals a change) was first seen.
     first_seen: Instant,
-    /// The result of loading the file; `None` before that.
+    /// The result of loading the file; `None` before the first load.
     load_result: Option<Result<Build, FileFault>>,
-    /// The time of the next attempt, after a failure that may be temporary.
+    /// The time of the next attempt after a failure that may be temporary; `None` otherwise.
     retry_at: Option<Instant>,
 }
 
@@ -50,7 +50,7 @@ struct CatalogEntry {
 pub struct FileFault {
     /// The fault, and how to correct it.
     pub reason: String,
-    /// The machine caused the failure, which may be temporary.
+    /// True if the machine caused the failure, so that the failure may be temporary.
     pub is_temporary: bool,
 }
 
@@ -97,8 +97,8 @@ impl Catalog {
         Self { used: used.into_iter().collect(), ..Self::default() }
     }
 
-    /// Replaces the folder's contents. Returns the offered versions whose handlers have just lost their last usable
-    /// file; returns each version once.
+    /// Replaces the folder's contents. Returns the offered versions of the handlers that have just lost their last
+    /// usable file. Returns each version once.
     pub fn update(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
@@ -135,7 +135,8 @@ impl Catalog {
         &self.folder
     }
 
-    /// Returns the file to load next: first files that may be offered, then files that have not been loaded yet.
+    /// Returns the next action of the caller. Files whose version may be offered are loaded first, and then the other
+    /// files that have not been loaded yet.
     pub fn next_action(&self, now: Instant) -> CatalogAction {
         let wanted = self.used.iter().filter_map(|name| self.preferred_file(name, now));
         let unknown = self.folder.handlers.values().flatten().rev();
@@ -157,8 +158,8 @@ impl Catalog {
         soonest.map_or(CatalogAction::WaitForChange, CatalogAction::WaitUntil)
     }
 
-    /// Returns the time to load a file that has not been loaded yet or that failed for a reason that may be
-    /// temporary.
+    /// Returns the time at which to load a file that has not been loaded yet, or whose load failed for a reason that
+    /// may be temporary. Returns `None` for any other file.
     fn load_time(&self, file: &HandlerFile) -> Option<Instant> {
         let known = self.files.get(&file.path)?;
         match &known.load_result {
@@ -167,8 +168,8 @@ impl Catalog {
         }
     }
 
-    /// Returns the file that should replace the offered version, if there is one. At the start, when nothing is
-    /// offered, this includes a file that is still being copied.
+    /// Returns the file that should replace the offered version; `None` if no file should. At the start, when no
+    /// version is offered, the file may still be in the course of being copied.
     pub fn preferred_file(&self, name: &str, now: Instant) -> Option<&HandlerFile> {
         let offered = self.offered.get(name);
         let is_gone =
@@ -258,13 +259,13 @@ impl Catalog {
         }
     }
 
-    /// Returns the result of loading a file's current content, if it has been loaded.
+    /// Returns the result of loading a file's current content; `None` if this content has not been loaded.
     pub fn load_result(&self, path: &Path) -> Option<&Result<Build, FileFault>> {
         self.files.get(path)?.load_result.as_ref()
     }
 
-    /// Returns whether a file of this version exists that has not been loaded yet or is unusable for a reason that
-    /// may be temporary.
+    /// Returns whether a file of this version exists that may become usable. Such a file has not been loaded yet, or is
+    /// unusable for a reason that may be temporary.
     pub fn may_become_usable(&self, version: &str) -> bool {
         let (name, semver) = split_version(version);
         let mut files = self.folder.handlers.get(name).into_iter().flatten();
@@ -281,8 +282,8 @@ impl Catalog {
         self.offered.get(name)
     }
 
-    /// Counts the unusable files by the handler that their names give; files without a valid name count under the
-    /// empty name.
+    /// Counts the unusable files of each handler. The name of a file determines its handler. Files without a valid name
+    /// count under the empty name.
     pub fn unusable_file_counts(&self) -> BTreeMap<&str, usize> {
         let mut refused = BTreeMap::new();
         if !self.folder.misnamed.is_empty() {
@@ -318,7 +319,8 @@ mod tests {
             dir
         }
 
-        /// Adds files, or removes those without content, and loads every file that is due. Returns the changes.
+        /// Adds files, or removes the files whose given content is empty, and loads every file that is due. Returns the
+        /// changes.
         fn write_and_load(&mut self, files: &[(&'static str, &'static str)]) -> Vec<String> {
             for (name, content) in files {
                 if content.is_empty() {

@@ -1,5 +1,5 @@
-//! Compiles a component in a process of its own, which writes the result to the cache. Therefore a file cannot affect
-//! the host even if the compiler uses all memory for it, runs for hours or crashes.
+//! Compiles a component in a process of its own, which writes the result to the cache. A file therefore cannot affect
+//! the host, even if the compiler uses all memory, runs for hours or crashes.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
@@ -14,15 +14,15 @@ use super::engine::compiling_engine;
 use super::settings::CompileLimits;
 use ordain_util::text::truncated;
 
-/// Niceness of a process that compiles while handlers run. A handler thread on the same core gets about thirty times
-/// as much processor time.
+/// Niceness (low scheduling priority) of a process that compiles while handlers run. A handler thread on the same core
+/// gets about thirty times as much processor time.
 const LOW_PRIORITY_NICENESS: i32 = 15;
 
 /// Factor from the limit of processor time to the limit of elapsed time, for machines whose processors are busy.
 const ELAPSED_TIME_FACTOR: u32 = 10;
 /// Interval at which the host checks whether the process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Maximum size of a reason that the host reads, in bytes.
+/// Maximum size, in bytes, of the reason for a failure that the host reads from the process.
 const REASON_LIMIT_BYTES: u64 = 16 << 10;
 /// The exit code for a failure that may be temporary.
 const TEMPORARY_FAILURE_CODE: u8 = 75;
@@ -39,7 +39,7 @@ pub enum CompilePriority {
     Low,
 }
 
-/// Compiles a component into a cache. Returns the reason if that fails.
+/// Compiles a component into a cache, in a child process. Returns the reason if the compilation fails.
 pub(super) fn compile_in_child(
     bytes: &[u8],
     cache: &Path,

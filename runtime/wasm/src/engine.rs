@@ -16,19 +16,20 @@ use super::settings::HandlerSettings;
 use ticker::Ticker;
 pub(super) use ticker::TickerGuard;
 
-/// Longest time that a guest runs before the worker switches to another turn. A shorter tick costs more switches; a
-/// longer tick makes other turns wait.
+/// Longest time that a guest (the WebAssembly code of a handler) runs before the worker switches to another turn (a run
+/// of events of one key). A shorter tick costs more switches; a longer tick makes other turns wait.
 pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Maximum number of suspended instances of a worker. Each holds its memory. A worker at the limit starts no new turn
-/// until a suspended instance ends.
+/// Maximum number of suspended instances of a worker. Each suspended instance keeps its memory. A worker at the limit
+/// starts no new turn until a suspended instance ends.
 pub(super) const MAX_SUSPENDED: usize = 32;
 
-/// Maximum number of suspended instances of one stream, so that other streams can still suspend instances when every
-/// event of one stream runs to its time limit.
+/// Maximum number of suspended instances of one stream in a worker. Other streams can then still suspend instances when
+/// every event of one stream runs to its time limit.
 pub(super) const MAX_SUSPENDED_OF_STREAM: usize = MAX_SUSPENDED / 2;
 
-/// Maximum number of instances of one worker: suspended, running and idle. Each reserves address space, not memory.
+/// Maximum number of instances of one worker: suspended, running and idle. Each instance reserves address space, not
+/// memory.
 const INSTANCES_PER_WORKER: usize = 128;
 
 /// Maximum number of instances of all workers: 47 bits of address space hold this many with two memories each.
@@ -37,14 +38,14 @@ const MAX_INSTANCES: usize = 8_192;
 /// Additional instances for the trial start of handlers that are being loaded.
 const TRIAL_INSTANCES: usize = 8;
 
-/// Maximum number of memories of a component; most have one.
+/// Maximum number of memories of a component. Most components have one memory.
 const MAX_MEMORIES: u32 = 8;
 
 /// Maximum number of core instances of a component. Python components have 33 to 64.
 const MAX_CORE_INSTANCES: u32 = 128;
 
-/// Maximum number of tables of a component, and of elements in each. Tables of Python and JavaScript components have
-/// more than 10,000 elements.
+/// Maximum number of tables of a component. The second constant is the maximum number of elements in each table. Tables
+/// of Python and JavaScript components have more than 10,000 elements.
 const MAX_TABLES: u32 = 16;
 const MAX_TABLE_ELEMENTS: usize = 1 << 16;
 
@@ -52,19 +53,20 @@ const MAX_TABLE_ELEMENTS: usize = 1 << 16;
 const GUEST_STACK_BYTES: usize = 1 << 20;
 const HOST_STACK_BYTES: usize = 1 << 20;
 
-/// Memory of an ended instance, in bytes, that is cleared and kept for the next instance instead of being returned to
-/// the system page by page. On a system that cannot list the touched pages, clearing covers all of it, so the limit
-/// is lower there.
+/// Size of the memory of an ended instance, in bytes, that the engine clears and keeps for the next instance, instead
+/// of returning it to the system page by page. On a system that cannot list the touched pages, the engine must clear
+/// all of this memory, so the limit is lower there.
 const KEEP_RESIDENT_BYTES: usize = 16 << 20;
 const KEEP_RESIDENT_UNSCANNED_BYTES: usize = 256 << 10;
 const KEEP_TABLE_RESIDENT_BYTES: usize = 64 << 10;
 
-/// Builds an engine that only compiles into a cache. Other engines with the same configuration load its results.
+/// Builds an engine that only compiles into a cache. Other engines with the same configuration load the compiled code
+/// from the cache.
 pub(super) fn compiling_engine(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
     wasmtime::Engine::new(&wasm_config(Some(cache)))
 }
 
-/// A compiler of handlers and factory of their instances.
+/// The compiler of handlers, which also creates their instances.
 pub struct HandlerEngine {
     wasm: wasmtime::Engine,
     linker: Linker<GuestState>,
@@ -80,7 +82,7 @@ pub struct HandlerEngine {
 pub struct EngineError(String);
 
 impl HandlerEngine {
-    /// Creates an engine. Uses a pool of instances if the system has enough address space.
+    /// Creates an engine. The engine uses a pool of instances if the system has enough address space.
     pub fn new(settings: HandlerSettings) -> Result<Arc<Self>, EngineError> {
         let cache = settings.cache.as_deref().and_then(CacheDir::open_or_temporary);
         let path = cache.as_ref().map(CacheDir::path);
@@ -98,7 +100,7 @@ impl HandlerEngine {
         &self.settings
     }
 
-    /// Returns the folder of compiled handlers.
+    /// Returns the folder of compiled handlers; `None` if there is no such folder.
     pub(super) fn cache(&self) -> Option<&CacheDir> {
         self.cache.as_ref()
     }

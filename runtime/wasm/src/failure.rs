@@ -1,5 +1,5 @@
-//! Converts the error of a call into the failure of an event. Each message states what happened, and names the setting
-//! or the functions of the handler that caused the failure.
+//! Converts the error of a call into the failure of an event. Each message states the fault, and names the setting or
+//! the handler functions that caused it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use wasmtime_wasi::I32Exit;
 use super::settings::{DisplaySize, HandlerLimits};
 use ordain_util::text::truncated;
 
-/// Maximum number of guest functions that a trap's message names.
+/// Maximum number of guest functions (functions of the handler's WebAssembly code) that the message of a trap names.
 const FRAME_LIMIT: usize = 3;
 
 /// Maximum size of a handler's own reason, in bytes. The reason is stored with the key and shown in lists.
 const REASON_LIMIT_BYTES: usize = 4 << 10;
 
-/// The text by which the library reports that a guest returned more data than one lift may copy. The error has no type
-/// of its own; a test checks that the library still uses this text.
+/// The text by which the library reports that a guest returned more data than the host may copy for one result (one
+/// lift). The error has no type of its own. A test checks that the library still uses this text.
 const LIFT_EXHAUSTED_TEXT: &str = "fuel allocated for hostcalls has been exhausted";
 
 /// The beginning of a Rust panic's text.
@@ -28,7 +28,7 @@ const PANIC_PREFIX: &str = "panicked at ";
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct LimitExceeded {
-    /// The limit, if the operator can raise it.
+    /// The limit; `None` if the operator cannot raise it.
     pub(super) limit: Option<HandlerLimit>,
     /// The message: the limit, its value and its setting.
     pub(super) message: String,
@@ -58,12 +58,12 @@ impl TimeoutExceeded {
     }
 }
 
-/// Builds a failure without a limit and without a requested retry delay.
+/// Builds a failure that names no limit and requests no retry delay.
 fn failure(kind: FailureKind, message: String) -> FailedAttempt {
     FailedAttempt { kind, limit: None, message, after_ms: None }
 }
 
-/// Converts the error of a call into a failure. `last_words` is the end of what the event wrote to standard error.
+/// Converts the error of a call into a failure. `last_words` is the end of the event's output to standard error.
 pub(super) fn classify(
     error: &wasmtime::Error,
     last_words: &str,

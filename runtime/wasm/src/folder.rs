@@ -30,7 +30,7 @@ pub struct PluginFolder {
 pub struct FileStamp {
     size: u64,
     modified: Option<SystemTime>,
-    /// Changes when another file replaces the file.
+    /// The inode, which changes when another file replaces the file.
     inode: u64,
     /// Time of the last change of the inode, in seconds and nanoseconds. A change of permissions also changes this
     /// time.
@@ -63,7 +63,7 @@ impl FileStamp {
 pub struct HandlerFile {
     /// The handler's name.
     pub name: String,
-    /// Its version; a file without a version counts as the lowest version.
+    /// The version; `None` for a file without a version, which counts as the lowest version.
     pub semver: Option<semver::Version>,
     /// The file's path.
     pub path: PathBuf,
@@ -112,8 +112,8 @@ impl PluginFolder {
 }
 
 impl HandlerFile {
-    /// Parses a path's file name: `<handler>@<semver>.wasm` or `<handler>.wasm`. Returns `None` for a hidden file or
-    /// another extension.
+    /// Parses the file name of a path: `<handler>@<semver>.wasm` or `<handler>.wasm`. Returns `None` for a hidden file
+    /// and for a file with another extension. Returns an error for a `.wasm` file with an invalid name.
     pub fn from_path(path: &Path) -> Option<Result<Self, String>> {
         let file = path.file_name()?.to_string_lossy();
         let stem = file.strip_suffix(FILE_EXTENSION)?;
@@ -135,8 +135,8 @@ impl HandlerFile {
         Ok(Self { name: name.to_owned(), semver, path: path.to_owned() })
     }
 
-    /// Returns the version as it is recorded: `name@semver`. Without a semver, the name and the first digits of the
-    /// file's digest, so that different contents are different versions.
+    /// Returns the version as the store records it: `name@semver`. For a file without a semver, the version is the name
+    /// and the first digits of the file's digest, so that different contents are different versions.
     pub fn version(&self, digest: FileDigest) -> VersionName {
         match &self.semver {
             Some(_) => Arc::from(self.to_string()),
@@ -155,7 +155,7 @@ impl fmt::Display for HandlerFile {
     }
 }
 
-/// Digits of a digest in a version's name: two builds of a handler do not collide in 48 bits.
+/// Number of digits of a digest in the name of a version. 48 bits are enough to distinguish the builds of a handler.
 const DIGEST_DIGITS: usize = 12;
 
 fn parse_version(text: &str) -> Result<semver::Version, String> {

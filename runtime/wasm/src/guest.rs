@@ -1,6 +1,6 @@
-//! The host's data for one instance, and the guest's view of the world through WASI: the time of its event, random
-//! numbers that are the same on every attempt, and two output streams that end in the log. This module must never
-//! give a guest a file, variable, argument or socket.
+//! The host's data for one instance, and the parts of WASI that a guest (the WebAssembly code of a handler) can use:
+//! the time of its event, random numbers that are the same on every attempt, and two output streams that write to the
+//! log. This module must never give a guest a file, variable, argument or socket.
 
 mod log;
 mod memory;
@@ -30,11 +30,11 @@ use time::{ClockView, EventClock};
 /// The interface through which a handler writes to the log.
 pub(super) const LOGGING_INTERFACE: &str = "ordain:handler/logging@0.1.0";
 
-/// Maximum number of component handles (streams, pollables) that a guest may hold at one time. Each costs the host a
-/// few hundred bytes, and a handler needs only a few.
+/// Maximum number of component handles (streams, pollables) that a guest may hold at one time. Each handle costs the
+/// host a few hundred bytes, and a handler needs only a few handles.
 const MAX_HANDLES: usize = 1_000;
 
-/// The data of an instance's store.
+/// The host's data in the Wasmtime store of an instance.
 pub(super) struct GuestState {
     table: ResourceTable,
     wasi: WasiCtx,
@@ -51,7 +51,7 @@ pub(super) struct EventIdentity {
     pub(super) sequence: u64,
 }
 
-/// The part of the identity that all events of a turn share.
+/// The part of the identity that all events of a turn (a run of events of one key) share.
 pub(super) struct TurnIdentity {
     pub(super) version: VersionName,
     pub(super) stream: Arc<StreamContext>,
@@ -59,7 +59,7 @@ pub(super) struct TurnIdentity {
 }
 
 impl GuestState {
-    /// Creates a store for one new instance.
+    /// Creates a Wasmtime store for one new instance.
     pub(super) fn store(engine: &wasmtime::Engine, limits: &HandlerLimits) -> Store<Self> {
         let log = EventLog::new(limits.log);
         let wasi = WasiCtx::builder()
@@ -101,7 +101,7 @@ impl GuestState {
         self.log.end_event()
     }
 
-    /// Returns the end of what the event wrote to standard error, which contains a panic's text.
+    /// Returns the end of the event's output to standard error, which contains the text of a panic.
     pub(super) fn stderr_tail(&self) -> String {
         self.log.stderr_tail()
     }
@@ -113,7 +113,7 @@ impl WasiView for GuestState {
     }
 }
 
-/// Adds everything that a handler may import to a linker.
+/// Adds to a linker all functions that a handler may import.
 pub(super) fn link(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
     // The event's clocks and randomness replace those of the machine.

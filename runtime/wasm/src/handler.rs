@@ -13,7 +13,7 @@ use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
 /// A compiled version of a handler.
 pub struct Handler {
-    /// Unique in the process.
+    /// The id of the handler, unique in the process.
     id: u64,
     file: HandlerFile,
     build: Build,
@@ -43,27 +43,30 @@ impl Handler {
         }
     }
 
-    /// Returns its file.
+    /// Returns the file of the handler.
     pub fn file(&self) -> &HandlerFile {
         &self.file
     }
 
-    /// Returns its build, which is recorded with each event that it executes.
+    /// Returns the build: the version and the SHA-256 of the file. The store records the build with the keys whose
+    /// events the handler executes.
     pub fn build(&self) -> &Build {
         &self.build
     }
 
-    /// Returns the name of its version.
+    /// Returns the name of the version.
     pub fn version(&self) -> &VersionName {
         &self.build.version
     }
 
-    /// Returns whether it can migrate the state of an older version.
+    /// Returns whether the handler exports the interface that migrates the state of an older version. This export has
+    /// no effect yet.
     pub fn migrates(&self) -> bool {
         self.migrates
     }
 
-    /// Returns the histogram of seconds per event; each event counts with the average of its turn.
+    /// Returns the histogram of seconds per event. Each event counts with the average time of the events of its turn (a
+    /// run of events of one key).
     pub fn times(&self) -> Histogram {
         self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -74,7 +77,7 @@ impl Handler {
         measured.clear();
     }
 
-    /// Returns its id, unique in the process.
+    /// Returns the id of the handler, unique in the process.
     pub(super) fn id(&self) -> u64 {
         self.id
     }
@@ -99,7 +102,7 @@ impl fmt::Debug for Handler {
 pub struct ActiveVersion {
     /// The version.
     pub handler: Arc<Handler>,
-    /// The rollout that activated the version.
+    /// The rollout (the stored choice of a version) that activated the version.
     pub rollout: Arc<Rollout>,
 }
 

@@ -1,4 +1,4 @@
-//! An instance of a handler, and the calls of it.
+//! An instance of a handler, and the calls to the instance.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::settings::HandlerLimits;
 use super::stream::StreamContext;
 use super::wire::{EventArg, HandleFunc, HandleReply, HeaderArg};
 
-/// An instance of a handler. After a failed call it must not be called again.
+/// An instance of a handler. After a failed call, the instance must not be called again.
 pub(super) struct HandlerInstance {
     store: Store<GuestState>,
     handle: HandleFunc<'static>,
@@ -68,12 +68,12 @@ impl HandlerInstance {
         self.events
     }
 
-    /// Starts a time slice of one tick, which the next calls share.
+    /// Starts a time slice of one tick. The next calls share this slice.
     pub(super) fn begin_slice(&mut self) {
         self.store.set_epoch_deadline(1);
     }
 
-    /// Calls the handler with an event and the state before it.
+    /// Calls the handler with an event and the state before the event.
     pub(super) async fn call(
         &mut self,
         name: &EventIdentity,
@@ -129,8 +129,8 @@ fn call_failure(
     classify(error, &guest.stderr_tail(), limits)
 }
 
-/// Returns the guest's current time, in ms since the Unix epoch: the event's time, or the host's time for an event
-/// without a time.
+/// Returns the time that the guest sees for an event, in ms since the Unix epoch: the event's time or, for an event
+/// without a time, the host's time.
 fn time_ms(event: &Event) -> u64 {
     event.time_ms().unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
@@ -151,8 +151,8 @@ impl Wake for WakeFlag {
     }
 }
 
-/// Polls a guest's call. Returns `None` when the guest waits for something that can never occur. Everything that can
-/// occur requests another poll at once, because nothing outside can wake the guest.
+/// Polls the call of a guest until it ends. Returns `None` if the guest waits for something that can never occur. A
+/// wait that can end requests another poll at once, because nothing outside can wake the guest.
 async fn poll_until_stuck<T>(
     woken: &WakeFlag,
     waker: &Waker,

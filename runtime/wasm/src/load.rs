@@ -1,5 +1,5 @@
-//! Loads a file into a handler that can run, or returns the reason why it cannot. A loaded handler has the right
-//! interface, imports nothing that the host does not provide, and has been started once.
+//! Loads a file into a handler that can run, or returns the reason why the file cannot be loaded. A loaded handler has
+//! the right interface, imports only functions that the host provides, and has been started once.
 
 use std::fs::File;
 use std::io::Read;
@@ -48,11 +48,11 @@ pub struct LoadError {
     pub path: PathBuf,
     /// The fault, and how to correct it.
     pub reason: String,
-    /// The machine caused the failure, which may be temporary.
+    /// True if the machine caused the failure, so that the failure may be temporary.
     pub is_temporary: bool,
 }
 
-/// Maximum size of a reason, in bytes: a file can cause a reason that is as long as the file.
+/// Maximum size of a reason, in bytes. Without this limit, a file can cause a reason that is as long as the file.
 const REASON_LIMIT_BYTES: usize = 4 << 10;
 
 impl HandlerEngine {
@@ -62,8 +62,8 @@ impl HandlerEngine {
         with_path(file, self.build_handler(file, || read_file(&file.path)))
     }
 
-    /// Does the same as [`Self::load`], but compiles in a child process, for which the current program must be
-    /// `ordain`. With [`CompilePriority::Low`], the child uses little processor time.
+    /// Does the same as [`Self::load`], but compiles in a child process. The current program must be `ordain`, because
+    /// the child is started from it. With [`CompilePriority::Low`], the child uses little processor time.
     pub fn load_in_child(
         &self,
         file: &HandlerFile,
@@ -148,7 +148,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
     Ok(bytes)
 }
 
-/// Opens a pipe without waiting for its other end.
+/// The flag that opens a pipe without waiting for its other end.
 #[cfg(unix)]
 const NONBLOCK_FLAG: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 

@@ -1,4 +1,4 @@
-//! Log lines of handlers and their target.
+//! Log lines of handlers, and the function that receives the lines.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub struct LogLine<'a> {
     pub text: &'a str,
 }
 
-/// A function that receives the lines of guests.
+/// A function that receives the log lines of handlers.
 pub type LogTarget = Arc<dyn Fn(&LogLine<'_>) + Send + Sync>;
 
 /// The default [`LogTarget`]: writes a line to the program's log.

@@ -1,4 +1,4 @@
-//! Converts a handler's reply into the effect that is committed, and checks it against every limit.
+//! Checks a handler's reply against every limit, and converts the reply into the effect that is committed.
 
 mod message;
 
@@ -12,7 +12,8 @@ use super::stream::StreamContext;
 use super::wire::{HandleReply, MessageReply, OutcomeReply, RefusalReply, StateChange};
 use ordain_config::RoutingKeyTemplate;
 
-/// Headers that continue a trace: the first identifies the parent span, the second accompanies it.
+/// The header that continues a trace and identifies the parent span. The second constant is the header that accompanies
+/// it.
 const TRACE_PARENT_HEADER: &str = "traceparent";
 const TRACE_STATE_HEADER: &str = "tracestate";
 

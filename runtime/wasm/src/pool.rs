@@ -1,8 +1,8 @@
-//! The worker threads, shared by all streams, and the queues from which they take turns.
+//! The worker threads, shared by all streams, and the queues from which they take turns (runs of events of one key).
 //!
-//! Work crosses between threads in batches: a submission, a batch of turns, a batch of results. The workers serve the
-//! queues round robin, so that a stream with a slow handler does not starve another. This module must never inspect
-//! what a turn does.
+//! Work passes between threads in batches: a submission, a batch of turns, a batch of results. The workers serve the
+//! queues round robin, so that a stream with a slow handler does not starve another stream. This module must never
+//! inspect the contents of a turn.
 
 mod instances;
 mod queue;
@@ -23,8 +23,8 @@ use worker::Worker;
 /// A callback that receives results on a worker's thread. It must only pass the results on.
 pub type ResultCallback = Box<dyn Fn(TurnResults) + Send + Sync>;
 
-/// Results of turns. Until the receiver takes them, their memory counts against their queue, whose turns pause above
-/// a limit.
+/// Results of turns. Until the receiver takes the results, their memory counts for their queue. Above a limit, the
+/// queue starts no turn.
 pub struct TurnResults {
     turns: Vec<TurnResult>,
     bytes: usize,
@@ -43,7 +43,7 @@ impl TurnResults {
         Self { turns, bytes, scheduler: Arc::clone(queues), queue: Arc::clone(of) }
     }
 
-    /// Takes the results out, which releases their memory from the queue's count.
+    /// Takes the results out. Their memory then no longer counts for the queue.
     pub fn take(mut self) -> Vec<TurnResult> {
         std::mem::take(&mut self.turns)
     }
@@ -61,8 +61,8 @@ impl Drop for TurnResults {
     }
 }
 
-/// The worker threads. Dropping the pool ends the threads. They drop running turns within a tick and queued turns at
-/// once, and report no results for either.
+/// The worker threads. Dropping the pool ends the threads. The threads drop running turns within a tick and queued
+/// turns at once, and report no results for these turns.
 pub struct WorkerPool {
     scheduler: Arc<TurnScheduler>,
     threads: Vec<JoinHandle<()>>,
@@ -83,7 +83,7 @@ impl WorkerPool {
         Ok(pool)
     }
 
-    /// Creates a queue for one source of turns. Its turns wait until a version is active.
+    /// Creates a queue for one source of turns. The turns of the queue wait until a handler version is active.
     pub fn attach(
         &self,
         stream: StreamContext,
@@ -105,8 +105,9 @@ impl Drop for WorkerPool {
     }
 }
 
-/// Runs a worker, and aborts the process if it panics. A panicked worker has lost its turns, and their keys would
-/// wait for ever; everything else is durable, so a restart of the process recovers them.
+/// Runs a worker, and aborts the process if the worker panics. A panicked worker has lost its turns, and the keys of
+/// these turns would wait forever. All committed data is durable, so a restart of the process executes the lost turns
+/// again.
 fn run(worker: Worker) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run()));
     if result.is_err() {
@@ -125,15 +126,16 @@ impl Drop for AbortGuard {
     }
 }
 
-/// A queue of turns. Dropping it drops the queued turns; the results of its running turns are not reported.
+/// A queue of turns. Dropping this value drops the queued turns. The results of the queue's running turns are then not
+/// reported.
 pub struct TurnQueueHandle {
     scheduler: Arc<TurnScheduler>,
     queue: Arc<TurnQueue>,
 }
 
 impl TurnQueueHandle {
-    /// Submits turns for execution; each gets one result. The queue has no limit: the caller must limit the turns
-    /// without a result.
+    /// Submits turns for execution. Each turn gets one result. The queue has no limit, so the caller must limit the
+    /// number of turns without a result.
     pub fn submit(&self, turns: Vec<Turn>) {
         self.scheduler.submit(&self.queue, turns);
     }
@@ -143,9 +145,10 @@ impl TurnQueueHandle {
         self.scheduler.pause(&self.queue, paused);
     }
 
-    /// Switches the queue to another version, which executes the turns that are submitted from now on and those that
-    /// no worker has taken yet. The old version's idle instances end when nothing refers to it any more. With `None`,
-    /// returns the turns that no worker has taken, as results without effect.
+    /// Switches the queue to another version. The new version executes the turns that are submitted from now on and the
+    /// turns that no worker has taken yet. The idle instances of the old version end when nothing refers to that
+    /// version any more. With `None` (this process lacks the new version), returns the turns that no worker has taken,
+    /// as results without effect.
     pub fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
         // Nothing here may hold a version that is being replaced.
         let last_active = if active.is_none() { self.queue.active() } else { None };

@@ -1,5 +1,5 @@
 //! The handlers of a process: the state of the folder, the compiled versions, and the version that executes each
-//! stream's events. `setup` fills it at the start; `rollout` in the engine crate changes it later.
+//! stream's events. `setup` fills the registry at the start; `rollout` in the engine crate changes it later.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,9 @@ use tokio::sync::{Notify, watch};
 use crate::{ActiveVersion, Catalog, FileFault, Handler, HandlerEngine, HandlerFile, PluginFolder};
 use ordain_util::histogram::Histogram;
 
-/// Maximum number of versions that no longer execute events and whose times are still exported. The number is large
-/// enough that a reader of metrics once a minute sees each version, even when the versions change every few seconds.
+/// Maximum number of retired versions (which no longer execute events) whose times the metrics still contain. The
+/// number is large enough that a program that reads the metrics once a minute sees each version, even if the versions
+/// change every few seconds.
 const RETIRED_VERSIONS_LIMIT: usize = 16;
 
 /// The engine, the state of the folder, and the version that executes each stream's events.
@@ -20,16 +21,17 @@ pub struct HandlerRegistry {
     pub engine: Arc<HandlerEngine>,
     state: Mutex<RegistryState>,
     streams: BTreeMap<Arc<str>, StreamHandler>,
-    /// Notified when a partition needs a newer rollout than this process knows.
+    /// The notification that a partition needs a newer rollout (stored choice of a handler version) than this process
+    /// knows.
     pub rollout_required: Notify,
 }
 
 #[derive(Default)]
 pub(super) struct RegistryState {
     pub(super) catalog: Catalog,
-    /// The handlers that are offered or execute events.
+    /// The handlers that this process offers (publishes as available) or that execute events.
     pub(super) compiled: Vec<Arc<Handler>>,
-    /// Handler name, version and times of versions that no longer execute events.
+    /// The handler name, the version and the times of each version that no longer executes events.
     pub(super) retired_times: Vec<(String, String, Histogram)>,
 }
 
@@ -40,15 +42,15 @@ struct StreamHandler {
     required_rollout: watch::Sender<u64>,
 }
 
-/// The version that executes the events of a stream, or the reason why there is no such version.
+/// The version that executes the events of a stream, or the reason why this process cannot execute the events.
 pub type ActivationResult = Result<Arc<ActiveVersion>, VersionUnavailable>;
 
 /// The reason why this process cannot execute the events of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionUnavailable {
-    /// The rollout of the stream, if there is one.
+    /// The rollout of the stream; `None` if the stream has none.
     pub rollout: Option<Arc<Rollout>>,
-    /// Why the version is not available here, and what to do.
+    /// The reason why this process lacks the version, and the remedy.
     pub reason: String,
     /// `true` if another instance has the version.
     pub is_available_elsewhere: bool,
@@ -89,7 +91,7 @@ impl VersionWatcher {
 }
 
 impl HandlerRegistry {
-    /// Creates the handlers from what the start loaded, for the streams and their handler names.
+    /// Creates the registry from the handlers that the start loaded, and from the streams with their handler names.
     pub(crate) fn new(
         engine: Arc<HandlerEngine>,
         stock: RegistryState,
@@ -135,7 +137,7 @@ impl HandlerRegistry {
         })
     }
 
-    /// Returns the highest rollout number under which a loaded key of a stream was executed.
+    /// Returns the highest rollout number under which any loaded key of a stream was executed.
     pub fn required_rollout(&self, stream: &str) -> u64 {
         self.streams.get(stream).map_or(0, |running| *running.required_rollout.borrow())
     }
@@ -145,7 +147,8 @@ impl HandlerRegistry {
         self.streams.iter().map(|(stream, running)| (stream, &*running.handler))
     }
 
-    /// Returns the version that executes the events of a stream; `None` for a stream that is not configured.
+    /// Returns the version that executes the events of a stream, or the reason why this process cannot execute them.
+    /// Returns `None` for a stream that is not configured.
     pub fn activation(&self, stream: &str) -> Option<ActivationResult> {
         self.streams.get(stream).map(|running| running.activation.borrow().clone())
     }
@@ -175,7 +178,7 @@ impl HandlerRegistry {
         self.state().catalog.folder().clone()
     }
 
-    /// Returns the result of loading a file, if it was loaded, and whether its build is offered.
+    /// Returns the result of loading a file (`None` before the first load), and whether its build is offered.
     pub fn inspect_file(&self, file: &HandlerFile) -> (Option<Result<Build, FileFault>>, bool) {
         let stock = self.state();
         let found = stock.catalog.load_result(&file.path).cloned();
@@ -192,16 +195,16 @@ impl HandlerRegistry {
         self.state().catalog.offered(name).map(|offered| offered.build.clone())
     }
 
-    /// Counts the unusable files by the handler that their names give.
+    /// Counts the unusable files of each handler. The name of a file determines its handler.
     pub fn unusable_file_counts(&self) -> BTreeMap<String, usize> {
         let stock = self.state();
         let refused = stock.catalog.unusable_file_counts();
         refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// Returns a stream whose events no instance can execute. A stream whose events another instance can execute does
-    /// not count. Otherwise a rolling update would wait for this instance to become ready, and would never end the last
-    /// instance that has the version.
+    /// Returns a stream whose events no instance can execute, and `None` if there is no such stream. A stream whose
+    /// events another instance can execute does not count. If it counted, a rolling update would wait for this instance
+    /// to become ready, and would never end the last instance that has the version.
     pub fn unavailable_stream(&self) -> Option<Arc<str>> {
         let is_missing = |running: &StreamHandler| {
             running
@@ -228,7 +231,7 @@ impl HandlerRegistry {
         self.state().compiled.iter().find(|handler| handler.build() == build).cloned()
     }
 
-    /// Stores a handler that is offered now, and releases handlers that are no longer needed.
+    /// Adds a handler that is offered now, and releases handlers that are no longer needed.
     pub fn insert(&self, handler: Arc<Handler>) {
         self.state().compiled.push(handler);
         let active = self
@@ -287,7 +290,7 @@ impl HandlerRegistry {
     }
 }
 
-/// Returns the id of the handler that executes events, if there is one.
+/// Returns the id of the handler that executes events; `None` if the stream has no such handler.
 fn active_handler_id(chosen: &ActivationResult) -> Option<u64> {
     chosen.as_ref().ok().map(|active| active.handler.id())
 }

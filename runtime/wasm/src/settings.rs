@@ -1,4 +1,4 @@
-//! The settings of handlers and their defaults. This module must not know how a file states them.
+//! The settings of handlers and their defaults. This module must not depend on the form of the configuration file.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,15 +10,15 @@ const MIB: usize = 1 << 20;
 /// The settings by which handlers are run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerSettings {
-    /// Threads that execute handlers, shared by all streams. At least one is started.
+    /// Number of threads that execute handlers, shared by all streams. The pool starts at least one thread.
     pub workers: usize,
     /// The number of events that an instance serves: one or many.
     pub instance: InstancePolicy,
-    /// Number of events after which a reused instance is replaced, which limits how much memory a leaking
-    /// handler can accumulate.
+    /// Number of events after which a reused instance is replaced. This limits the memory that a leaking handler can
+    /// accumulate.
     pub instance_events: u64,
-    /// Folder of compiled handlers; `None` compiles at every start. The process executes the folder's contents as
-    /// they are: anyone who can write there can run code in this process.
+    /// Folder of compiled handlers. With `None`, the process compiles the handlers at every start. The process executes
+    /// the folder's contents without a check, so any user who can write to the folder can run code in this process.
     pub cache: Option<PathBuf>,
     /// Limits for compiling a handler in a process of its own.
     pub compile: CompileLimits,
@@ -38,9 +38,9 @@ pub struct CompileLimits {
 /// The number of events that an instance serves: one or many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstancePolicy {
-    /// Many events: data that a handler leaves in its memory is present at the next event.
+    /// Many events. Data that a handler leaves in its memory is present at the next event.
     Reused,
-    /// A single event: each event has an instance of its own.
+    /// A single event. Each event has an instance of its own.
     Fresh,
 }
 
@@ -49,7 +49,7 @@ pub enum InstancePolicy {
 pub struct HandlerLimits {
     /// All memories and tables of an instance together.
     pub memory: usize,
-    /// How long one event may run; only time in which the guest runs counts.
+    /// Time for which one event may run. Only the time in which the guest (the handler's code) runs counts.
     pub timeout: Duration,
     /// Size of the state of a key.
     pub state_size: usize,
@@ -59,7 +59,7 @@ pub struct HandlerLimits {
     pub messages_size: usize,
     /// Size of one message, which may become an event of another stream.
     pub event_size: usize,
-    /// Size of one event's log output, standard output and error included.
+    /// Size of the log output of one event, including standard output and standard error.
     pub log: usize,
 }
 
@@ -96,13 +96,14 @@ impl Default for HandlerLimits {
     }
 }
 
-/// Bytes that one lift may copy from a guest for each message, beyond the limits of state and messages: the host's
-/// own records for messages and headers.
+/// Number of bytes that the host may copy from a guest for each message, in addition to the limits of state and
+/// messages. These bytes are for the host's own records of messages and headers.
 const LIFT_OVERHEAD_BYTES: usize = 1 << 10;
 
 impl HandlerLimits {
-    /// Returns the number of bytes that one lift may copy from a guest. A guest can return a list of a million elements
-    /// that share the same bytes of its memory; the limit prevents the host from copying these bytes a million times.
+    /// Returns the number of bytes that the host may copy from a guest for one result (one lift). A guest can return a
+    /// list of a million elements that share the same bytes of its memory. The limit prevents the host from copying
+    /// these bytes a million times.
     pub(super) fn lift_limit(&self) -> usize {
         self.state_size + self.messages_size + self.messages * LIFT_OVERHEAD_BYTES
     }

@@ -12,7 +12,7 @@ use crate::{
 use ordain_config::{ConfigError, InstanceMode, LoadedConfig};
 use ordain_util::text::escape_invisible;
 
-/// A load that takes longer than this is logged.
+/// Duration above which a load is logged.
 const SLOW_LOAD_THRESHOLD: Duration = Duration::from_secs(1);
 
 /// The reason why the handlers of a configuration cannot be loaded.
@@ -49,7 +49,7 @@ pub fn create_engine(loaded: &LoadedConfig) -> Result<Arc<HandlerEngine>, Handle
     Ok(HandlerEngine::new(settings(loaded))?)
 }
 
-/// Finds and compiles the handlers that the streams name: the highest version of each that can be loaded.
+/// Loads the handlers that the streams name: for each handler, the highest version that can be loaded.
 pub fn load_handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSetupError> {
     let folder = scan_folder(loaded)?;
     for refused in &folder.misnamed {
@@ -82,8 +82,7 @@ pub fn load_handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSe
 }
 
 impl RegistryState {
-    /// Loads the highest usable version of a handler. If no version is usable, returns the error of the highest
-    /// version.
+    /// Loads the highest usable version of a handler. Returns the error of the highest version if no version is usable.
     fn load_highest(&mut self, engine: &HandlerEngine, name: &str) -> Result<(), LoadError> {
         let mut first = None;
         while let Some(file) = self.catalog.preferred_file(name, Instant::now()).cloned() {
@@ -115,8 +114,8 @@ impl RegistryState {
     }
 }
 
-/// Loads a handler. The first compilation takes several seconds and is logged; a later start finds the result in the
-/// cache beside the handlers.
+/// Loads a handler. The first compilation takes several seconds, and this function logs a slow load. A later start
+/// finds the result in the cache beside the handlers.
 fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
     tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
     let began = Instant::now();
@@ -134,8 +133,8 @@ pub fn warn_of_migrate(handler: &Handler) {
     if handler.migrates() {
         tracing::warn!(
             handler = &**handler.version(),
-            "exports `migrate`, which this build does not call yet: `handle` must read the states of \
-             older versions"
+            "handler exports `migrate`, which this build does not call yet: `handle` must read the states \
+             of older versions"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The facts about a stream that a worker needs to execute its events.
+//! The data of a stream that a worker needs to execute the stream's events.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::log_line::{LogTarget, log_to_tracing};
 use ordain_config::RoutingKeyTemplate;
 
-/// The facts about a stream that a worker needs.
+/// The data of a stream that a worker needs.
 #[derive(Clone)]
 pub struct StreamContext {
     pub(super) name: Arc<str>,
-    /// The configured sinks, with the routing key template of each sink that has one.
+    /// The configured sinks, each with its routing key template; `None` for a sink without a template.
     sinks: BTreeMap<Arc<str>, Option<RoutingKeyTemplate>>,
     pub(super) log: LogTarget,
 }
@@ -54,7 +54,8 @@ impl StreamContext {
         self.sinks.keys().map(AsRef::as_ref)
     }
 
-    /// Returns the length of a message's routing key if it is too long, in bytes.
+    /// Returns the length of a message's routing key, in bytes, if the routing key is too long. Returns `None`
+    /// otherwise.
     pub(super) fn routing_key_too_long(&self, sink: &str, key: &str, kind: &str) -> Option<usize> {
         self.sinks.get(sink)?.as_ref()?.excessive_length(&self.name, key, kind)
     }

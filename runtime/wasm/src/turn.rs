@@ -1,4 +1,5 @@
-//! Executes a turn: its events in order, each on the state that the previous event left.
+//! Executes a turn (a run of events of one key): its events in order, each event on the state that the previous event
+//! left.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub(super) struct TurnContext {
     pub(super) stream: Arc<StreamContext>,
 }
 
-/// A turn's result, and its instance if another turn can use the instance.
+/// The result of a turn, and its instance if another turn can use the instance.
 pub(super) struct FinishedTurn {
     pub(super) done: TurnResult,
     pub(super) instance: Option<HandlerInstance>,
@@ -28,7 +29,7 @@ pub(super) struct FinishedTurn {
     pub(super) bytes: usize,
 }
 
-/// Executes a turn, on `instance` if one is given.
+/// Executes a turn. Uses `instance` if one is given, and otherwise starts an instance.
 pub(super) async fn run(
     setting: Arc<TurnContext>,
     turn: Turn,
@@ -80,7 +81,7 @@ pub(super) async fn run(
     FinishedTurn { done, instance, bytes }
 }
 
-/// Executes one event. Puts the instance back into the slot only if another event may use it.
+/// Executes one event. Returns the instance to its slot only if another event may use the instance.
 async fn execute(
     setting: &TurnContext,
     slot: &mut Option<HandlerInstance>,

@@ -1,13 +1,13 @@
-//! The types of `wit/handler.wit` as they cross between host and guest: borrowed on the way in, owned on the way out.
-//! This module must never validate a value; `outcome` does.
+//! The types of `wit/handler.wit` as they pass between host and guest: borrowed on the way to the guest, owned on the
+//! way back. This module must never validate a value; `outcome` validates values.
 //!
-//! The types are written by hand instead of generated, so that an event is lowered without a copy and each direction
-//! has only the half that it needs.
+//! The types are written by hand instead of generated. The host can therefore pass an event to the guest without
+//! copying it first, and each type has code only for the direction in which it passes.
 #![allow(unsafe_code, reason = "the derived impls are unsafe; they are the library's own")]
 
 use wasmtime::component::{ComponentType, Lift, Lower, TypedFunc};
 
-/// The arguments of `handle`: the event and the state before it.
+/// The arguments of `handle`: the event and the state before the event.
 pub(super) type HandleArgs<'a> = (EventArg<'a>, Option<&'a [u8]>);
 
 /// The result of `handle`.

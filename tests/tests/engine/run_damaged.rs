@@ -38,7 +38,7 @@ local aside = redis.call('HMGET', 'aside', 'name', 'event')
 redis.call('HSET', aside[1], 'ea\0\0\0\0\0\0\0\2', aside[2])
 return 'done'";
 
-const UNREADABLE: &str = "spilled events of the key unreadable";
+const UNREADABLE: &str = "stored events of the key unreadable";
 
 fn event(key: &str, sequence: u64) -> String {
     line(key, sequence, &json!({ "n": sequence }))

@@ -9,7 +9,7 @@ use ordain_http::view::{GapRow, KeyRow, LetterRow, TroubleRow};
 use ordain_store::ListPage;
 use ordain_util::text::{escape_invisible, pluralized, shell_quoted};
 
-/// Maximum number of dead letters of a key that are counted.
+/// Maximum number of dead letters of a key that the command counts.
 const LETTER_COUNT_LIMIT: usize = 500;
 
 /// Explains the record of a key.
@@ -28,7 +28,9 @@ pub(super) async fn explain(
     }
     let mut words = format!("key {key}: {}\n", status_text(row));
     if let Some(missing) = look.missing(stream)? {
-        words += &format!("all keys of the stream wait for a handler version here: {missing}\n");
+        words += &format!(
+            "all keys of the stream wait on this instance for a handler version: {missing}\n"
+        );
     }
     if let Some(trouble) = &row.trouble {
         words += &reason_text(trouble);
@@ -47,7 +49,8 @@ pub(super) async fn explain(
     Ok(words)
 }
 
-/// Returns how many dead letters a key has and the command that lists them; `None` if it has none.
+/// Returns a text with the number of dead letters of a key and the command that lists them; `None` if the key has no
+/// dead letters.
 pub(super) async fn letters_text(
     look: &InspectTarget,
     stream: &str,
@@ -101,7 +104,7 @@ fn reason_text(trouble: &TroubleRow) -> String {
     format!("reason: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
 }
 
-/// Returns the events that the key waits for: those before the first held event.
+/// Returns the missing events for which the key waits: the events before the first held event.
 fn missing_events(row: &KeyRow) -> String {
     events(row.next, row.held.first.saturating_sub(1))
 }

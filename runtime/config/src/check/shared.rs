@@ -43,8 +43,8 @@ impl ConfigChecker<'_> {
                 if let Some((other, _)) = sources.iter().find(is_divided) {
                     let message = format!(
                         "exchange \"{}\" divides its messages among the partitions of [streams.{other}], and this \
-                         binding would take a part of them: bind an exchange before it",
-                        exchange.0
+                         binding would take a part of them: bind to an exchange from which \"{}\" gets its messages",
+                        exchange.0, exchange.0
                     );
                     self.report(&format!("{at}.bind"), message);
                 }

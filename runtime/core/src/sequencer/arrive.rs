@@ -29,8 +29,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Accepts an offered event. Drops an event that cannot be accepted now; the source will
-    /// deliver it later.
+    /// Accepts an offered event. Drops an event that cannot be accepted now, because the source will deliver the event
+    /// later.
     pub(super) fn arrived_early(&mut self, event: Arc<Event>) {
         if self.invalid_event_letter(&event).is_some() {
             return;
@@ -43,8 +43,9 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Accepts an event without a delivery, unless it overflows. A `fifo` key never drops such an
-    /// event, because the next offered event would overtake it; the source limits its offers.
+    /// Accepts an event without a delivery, unless its key already has too many waiting events. A `fifo` key never
+    /// drops such an event, because the next offered event would overtake the dropped event. The source limits the
+    /// number of offered events.
     fn accept_undelivered(&mut self, index: u32, event: Arc<Event>) {
         if self.settings.ordering == OrderingMode::Fifo || !self.overflows(index) {
             self.accept(index, 0, event);
@@ -58,7 +59,7 @@ impl Sequencer {
         self.lanes[index].held.mark_replayed(sequence);
     }
 
-    /// Returns the dead letter of an event that cannot belong to any lane.
+    /// Returns the dead letter of an event that cannot belong to any key; `None` if the event is valid.
     pub(super) fn invalid_event_letter(&self, event: &Arc<Event>) -> Option<DeadLetter> {
         let (cause, error) = if event.key().is_empty() {
             (Cause::NoKey, "the event has no key: set `partitionkey` or `subject`".into())
@@ -225,7 +226,7 @@ impl Sequencer {
         self.hold(index, sequence, delivery, event);
     }
 
-    /// Holds a new event of the lane, at or after `done`.
+    /// Holds a new event of the lane. Its sequence is `done` or higher.
     fn hold(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
@@ -295,7 +296,7 @@ impl Sequencer {
     }
 }
 
-/// Returns whether the event can be the next event of a key with this `next`.
+/// Returns whether the event can be the next event of a key whose next sequence is `next`.
 pub(super) fn is_next(settings: &SequencerSettings, next: u64, event: &Event) -> bool {
     match settings.ordering {
         OrderingMode::Sequenced => event.sequence() == Some(next),

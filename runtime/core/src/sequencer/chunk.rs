@@ -9,22 +9,23 @@ use crate::letter::{DeadLetter, LetterId};
 use crate::settings::SequencerSettings;
 use crate::version::Rollout;
 
-/// Results of one version that are committed together.
+/// Results of one handler version that are committed together.
 #[derive(Debug)]
 pub(super) struct ResultChunk {
-    /// The value of `done` after these results.
+    /// The sequence after the last event of these results.
     pub(super) next: u64,
     pub(super) events: usize,
-    /// The number of `events` with effect.
+    /// The number of events that the handler executed with effect; a part of `events`.
     pub(super) effects: usize,
     pub(super) rollout: Option<Arc<Rollout>>,
     pub(super) state: StateUpdate,
     pub(super) messages: Vec<EmittedMessage>,
     pub(super) letters: Vec<DeadLetter>,
     pub(super) removed_letters: Vec<LetterId>,
-    /// Ranges that these results skip unseen, ascending.
+    /// The ranges of sequences that these results skip because the events never arrived, ascending.
     pub(super) skipped: Vec<(u64, u64)>,
-    /// Deliveries that these results settle although their events are not held: late originals.
+    /// The late originals that these results settle: events that arrived after their sequence had been skipped, with
+    /// their deliveries. The lane does not hold these events.
     pub(super) late_originals: Vec<(DeliveryNumber, Arc<Event>)>,
     pub(super) bytes: usize,
 }
@@ -48,7 +49,7 @@ impl ResultChunk {
 }
 
 impl Lane {
-    /// Returns the chunk for a result of this version at `done`.
+    /// Returns the chunk for a result of this version: the last chunk if the result fits, otherwise a new one.
     pub(super) fn chunk(
         &mut self,
         version: Option<Arc<Rollout>>,

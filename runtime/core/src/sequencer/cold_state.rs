@@ -1,5 +1,5 @@
-//! The cold state of a lane: fields that most lanes do not need (all lanes need them if `gap.tail`
-//! is set). They are stored apart from the lane: with a hundred thousand lanes, the time per event
+//! The cold state of a lane: fields that most lanes do not need. If `gap.tail` is set, which it is not by default, all
+//! lanes need them. The fields are stored apart from the lane, because with a hundred thousand lanes the time per event
 //! depends mainly on how much memory the event touches.
 
 use std::ops::{Deref, RangeInclusive};
@@ -15,23 +15,23 @@ pub(super) struct ColdState(Option<Box<ColdFields>>);
 
 #[derive(Debug)]
 pub(super) struct ColdFields {
-    /// Deliveries of repeats that wait for their original event.
+    /// The deliveries of repeated events, each with its sequence. A delivery ends when the original event ends.
     pub(super) repeats: Vec<(u64, DeliveryNumber)>,
-    /// Deliveries that may be repeats of events in `stored_only`. The store compares them.
+    /// The deliveries that may repeat events in `stored_only`. The store compares them with its events.
     pub(super) checks: Vec<SpillCheck>,
-    /// The events that only the store's spill area has.
+    /// The extent of the events that are only in the store's spill area, not in memory.
     pub(super) stored_only: SpillExtent,
-    /// The stored fields of the record once the commit in flight is applied.
+    /// The fields by which the lane recognizes another owner's write, as stored after the commit in flight.
     pub(super) revision: StoredRevision,
-    /// The read of spilled events in progress.
+    /// The serial of the read of spilled events that is in progress.
     pub(super) page: Option<u64>,
-    /// The reason why the spilled events cannot be read. The lane breaks when its executed events
-    /// are written.
+    /// The reason why the spilled events cannot be read. The lane becomes broken when its executed events are
+    /// committed.
     pub(super) unreadable: Option<String>,
-    /// The request to a replay source in progress.
+    /// The serial of the request to a replay source that is in progress.
     pub(super) replay: Option<u64>,
-    /// The event (sequence and content) that trapped once. It is tried once more, on a fresh
-    /// instance.
+    /// The event whose handler trapped once: its sequence and its content digest. The event is tried once more, on a
+    /// fresh instance of the handler.
     pub(super) trapped: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
     /// The number of the rollout under which the key was executed, if this instance does not know
@@ -40,14 +40,15 @@ pub(super) struct ColdFields {
     /// The time to load the key record again, because another partition had the key or may have it
     /// now.
     pub(super) reload_at: Option<u64>,
-    /// The time to request a lost last event.
+    /// The time at which to request the next event from the replay sources, in case the last event of the key was lost
+    /// (`gap.tail`).
     pub(super) tail_at: Option<u64>,
     pub(super) gap: Option<LaneGap>,
     /// The sequences that every round of the gap has requested.
     pub(super) requested: Vec<RangeInclusive<u64>>,
-    /// The time, from the store, of the next round for a gap found now.
+    /// The time of the next round of replay, as the store recorded it, for a gap that the lane finds after a load.
     pub(super) gap_due: Option<u64>,
-    /// The earliest entry in the timers.
+    /// The time of the earliest entry of the lane in the timers.
     pub(super) timer_at: Option<u64>,
 }
 
@@ -78,7 +79,7 @@ impl ColdState {
         self.0.is_some()
     }
 
-    /// Returns the cold state if it is allocated, for removals that need no allocation.
+    /// Returns the cold state if it is allocated, for changes that only remove data and therefore need no allocation.
     pub(super) fn get_mut(&mut self) -> Option<&mut ColdFields> {
         self.0.as_deref_mut()
     }

@@ -1,6 +1,7 @@
-//! Forms the writes of lanes and the batches of shards, and handles the replies. A shard has one
-//! batch in flight. The next batch closes when the reply arrives, so that batches grow with the
-//! load. If the store has lost commits, the sequencer first sends these again (`recovery`).
+//! Forms the writes of lanes and the batches of shards, and handles the replies. A batch is the content of one commit
+//! of one shard (a slice of the store). A shard has one batch in flight. The sequencer forms the next batch when the
+//! reply arrives, so that batches grow with the load. If the store has lost commits, the sequencer first sends the lost
+//! commits again (`recovery`).
 
 mod applied;
 mod recovery;
@@ -18,48 +19,47 @@ use crate::key_record::{AppliedCommit, Batch, CommitReply};
 use crate::settings::BackoffBounds;
 use recovery::CommitHistory;
 
-/// The delay before a batch without a reply is sent again: short enough for a lost reply, long
-/// enough for a store that is down.
+/// The delay before a batch without a reply is sent again. The delay is short after a lost reply, and becomes longer
+/// while the store is down.
 const RESEND_BACKOFF: BackoffBounds = BackoffBounds { min: 50, max: 5_000 };
 
 #[derive(Debug, Default)]
 pub(super) struct ShardState {
-    /// The difference between the server's clock and the sequencer's at the last reply; wraps
-    /// around.
+    /// The time of the store's server minus the time of the sequencer, at the last reply, as a wrapping difference.
     pub(super) store_clock_offset: u64,
     /// The number of the last batch formed.
     number: u64,
-    /// Batches to send to the store, in order; the first is being sent.
+    /// The batches to send to the store, in order. The first batch is being sent.
     sending: VecDeque<Arc<Batch>>,
-    /// The time when the first batch is sent again, because it got no reply, and the number of such
-    /// tries.
+    /// The time at which the first batch is sent again, because no reply arrived.
     pub(super) resend_at: Option<u64>,
+    /// The number of times that the first batch got no reply.
     tries: u32,
-    /// The last batch formed, until its reply arrives. It is the last of `sending`.
+    /// The last batch that was formed, until its reply arrives. It is the last batch of `sending`.
     in_flight: Option<InFlightBatch>,
-    /// Lanes with something to write.
+    /// The lanes that have something to write.
     pub(super) dirty: VecDeque<u32>,
     pub(super) letters: VecDeque<OrphanLetter>,
-    /// Committed batches that are not published: number, messages and letters, bytes.
+    /// The committed batches that are not yet published: number of the commit, number of messages and letters, bytes.
     outbox: VecDeque<(u64, usize, usize)>,
     history: CommitHistory,
-    /// `true` if the store may have gone back. The shard then queries the store as soon as no batch
-    /// is being sent.
+    /// `true` if the store may have gone back in time (lost its newest commits). The sequencer then queries the store
+    /// for the last commit of this shard.
     in_doubt: bool,
-    /// `true` if replies to batches sent since then are outstanding.
+    /// `true` if the sequencer has sent such a query and the reply is outstanding.
     query_sent: bool,
-    /// `true` if the store has gone back, or may have, and may still lack commits.
+    /// `true` if the store has gone back in time, and may still lack commits.
     rolled_back: bool,
 }
 
 #[derive(Debug)]
 struct InFlightBatch {
     batch: Arc<Batch>,
-    /// The data that each write needs when its reply arrives.
+    /// The data that each write of the batch needs when the reply arrives.
     lanes: Vec<InFlightWrite>,
-    /// The deliveries of the orphan dead letters.
+    /// The deliveries that end with the orphan dead letters of the batch. Such a letter belongs to no key record.
     letters: Vec<DeliveryNumber>,
-    /// Bytes of messages and letters.
+    /// The bytes of the messages and letters of the batch.
     bytes: usize,
 }
 
@@ -181,7 +181,7 @@ impl Sequencer {
         self.effects.push_back(Effect::Commit(batch));
     }
 
-    /// Sends batches without a reply again.
+    /// Sends batches again that got no reply in time.
     pub(super) fn resend(&mut self) {
         for shard in &mut self.shards {
             if shard.resend_at.take_if(|at| *at <= self.now).is_some() {
@@ -239,8 +239,8 @@ impl Sequencer {
         self.effects.push_back(Effect::Stop(stop));
     }
 
-    /// Counts the previous owner's unpublished messages: the commit's number, the number of
-    /// messages, and their bytes.
+    /// Counts unpublished messages of the previous owner. `left` contains the number of their newest commit, the number
+    /// of the messages, and their bytes.
     pub(super) fn count_backlog(&mut self, shard: u32, left: (u64, usize, usize)) {
         let Some(shard) = self.shards.get_mut(shard as usize) else { return };
         self.outbox += left.1;

@@ -1,7 +1,8 @@
-//! The deliveries that are not acknowledged, in delivery order.
+//! The deliveries that are not yet acknowledged, in the order of delivery.
 //!
-//! The window knows which deliveries are finished, so that acknowledgements are cumulative. It also
-//! knows the lane of the oldest delivery, so that one slow delivery cannot block all others.
+//! The window records which deliveries are finished, because an acknowledgement covers all earlier deliveries as well.
+//! The window also records the lane of the oldest delivery, so that the sequencer can spill that lane and one slow
+//! delivery cannot block all others.
 
 use std::collections::VecDeque;
 
@@ -19,10 +20,10 @@ struct DeliverySlot {
 
 #[derive(Debug)]
 pub(super) struct DeliveryWindow {
-    /// The number of the first slot.
+    /// The number of the delivery in the first slot.
     base: DeliveryNumber,
     slots: VecDeque<DeliverySlot>,
-    /// The number of finished deliveries behind an unfinished delivery.
+    /// The number of finished deliveries after the oldest unfinished delivery.
     finished_behind: usize,
     /// The last acknowledged delivery.
     acknowledged: DeliveryNumber,
@@ -33,7 +34,7 @@ pub(super) struct DeliveryWindow {
 pub(super) struct OldestDelivery {
     pub(super) lane: u32,
     pub(super) at: u64,
-    /// The number of finished deliveries behind it.
+    /// The number of finished deliveries after this delivery.
     pub(super) behind: usize,
 }
 
@@ -60,7 +61,7 @@ impl DeliveryWindow {
         }
     }
 
-    /// Marks a delivery as durably settled or held. Ignores a delivery from before a reset.
+    /// Marks a delivery as finished: its event is durably settled or held. Ignores a delivery from before a reset.
     pub(super) fn finish(&mut self, delivery: DeliveryNumber) {
         let Some(index) = delivery.checked_sub(self.base) else { return };
         let slot = &mut self.slots[index as usize];
@@ -84,7 +85,7 @@ impl DeliveryWindow {
         self.acknowledged = self.base - 1;
     }
 
-    /// Returns the last delivery to acknowledge, if there are new ones.
+    /// Returns the last delivery to acknowledge; `None` if there is no new delivery to acknowledge.
     pub(super) fn acknowledge(&mut self) -> Option<DeliveryNumber> {
         let through = self.base - 1;
         (through > self.acknowledged).then(|| {

@@ -1,14 +1,15 @@
-//! Reads the due index, which brings idle keys back, and reloads keys on request.
+//! Reads the due index of the store, and loads keys on request. The due index names the keys that their owner must
+//! process again, with the times. A key that is not in memory is processed through this index.
 
 use super::Sequencer;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
 
-/// The delay until the next pass over the due index, in ms, if a due key found no lane, or if a due
-/// key left memory during the pass. The delay prevents lanes that come and go from causing a busy
-/// loop.
+/// The delay until the next pass over the due index, in ms, if no lane was free for a due key, or if a lane with
+/// pending work left memory during the pass. Without the delay, lanes that come and go would cause a busy loop.
 const SCAN_RETRY_DELAY_MS: u64 = 1_000;
-/// The same delay after the end of the source, when the caller waits for everything to settle.
+/// The same delay after the end of the source, in ms. It is shorter, because the caller then waits until all events are
+/// settled.
 const SCAN_RETRY_DELAY_AT_END_MS: u64 = 20;
 /// The maximum number of entries in one read of the due index.
 const SCAN_PAGE_LIMIT: usize = 256;
@@ -18,7 +19,7 @@ const SCAN_PAGE_LIMIT: usize = 256;
 pub(super) struct DueScan {
     /// The time when the next pass starts.
     at: u64,
-    /// The entry after which this pass continues.
+    /// The entry after which this pass continues; `None` at the beginning.
     after: Option<(u64, Key)>,
     reading: bool,
     in_pass: bool,
@@ -39,7 +40,7 @@ impl DueScan {
         self.clean && !self.reading && !self.in_pass
     }
 
-    /// Schedules a pass, because a key that is not in memory may be due earlier than known.
+    /// Schedules a pass at `at` or earlier, because a key that is not in memory may be due then.
     pub(super) fn schedule(&mut self, at: u64) {
         self.clean = false;
         self.at = self.at.min(at);
@@ -112,9 +113,9 @@ impl Sequencer {
         }
     }
 
-    /// Loads a due key again if its lane has nothing due. The entry may come from a take-over
-    /// unknown to the lane: another partition took the key over, spilled events, and lost the key
-    /// again to a load whose lane has gone.
+    /// Loads a due key again if its lane has nothing due. Another partition may have written the entry without the
+    /// lane's knowledge: it took the key over and spilled events; then a load of this partition took the key back, and
+    /// the lane of that load has left memory.
     fn wake_idle(&mut self, key: &Key) {
         let Some(index) = self.lanes.find(key) else { return };
         let lane = &self.lanes[index];
@@ -123,7 +124,7 @@ impl Sequencer {
         }
     }
 
-    /// Loads a key that is not in memory. Returns `false` if no lane is free.
+    /// Loads a key unless it is in memory. Returns `false` if no lane is free.
     pub(super) fn ensure_loaded(&mut self, key: &Key) -> bool {
         if self.lanes.find(key).is_some() {
             return true;

@@ -1,13 +1,13 @@
-//! Handles missing events. A clock starts at the arrival of the first later event; rounds then
-//! query every replay source ([`round`]); [`exhausted`] acts if all rounds fail. The arrival of the
-//! event ends the gap at any time.
+//! Handles gaps: missing events of a key. A clock of `gap.timeout` starts at the arrival of the first later event. When
+//! it expires, rounds query every replay source ([`round`]). If all rounds fail, [`exhausted`] acts. The arrival of the
+//! missing event ends the gap at any time.
 
 mod exhausted;
 mod round;
 
 use super::Sequencer;
 
-/// The gap at the `front` of a lane.
+/// The gap that begins at the `front` of a lane: at its first missing sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LaneGap {
     /// The first missing sequence.
@@ -19,23 +19,24 @@ pub(super) struct LaneGap {
     may_find_more: bool,
     /// `true` if a source could not be queried in this round. The round then does not count.
     source_unreachable: bool,
-    /// `true` if the gap is a request for the next event of a silent key, without a later event.
+    /// `true` if no later event has arrived: the sequencer requests the next event of a silent key, because `gap.tail`
+    /// is set.
     pub(super) tail: bool,
-    /// The time when the event was first known to be missing.
+    /// The time when the sequencer learned that the event is missing.
     pub(super) since: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GapState {
-    /// The gap waits until this time for the next round.
+    /// The lane waits until this time for the next round.
     Clock(u64),
-    /// The key record is loaded again, because another owner may have passed the gap.
+    /// The key record is being loaded again, because another owner may have settled the missing events.
     Reloading,
-    /// The round queries this source.
+    /// The round queries the replay source with this number.
     Querying(usize),
-    /// All rounds are over. The lane acts when everything before the gap has been executed.
+    /// All rounds are over. The sequencer applies `gap.on_exhausted` when everything before the gap has been executed.
     Exhausted,
-    /// The gap waits without a time limit.
+    /// The lane waits for the event without a time limit.
     Waiting,
 }
 
@@ -48,7 +49,8 @@ impl LaneGap {
         }
     }
 
-    /// Returns the time when the owner must process the gap if the lane leaves memory now.
+    /// Returns the time at which the owner must process the gap again, in case the lane leaves memory now. Returns
+    /// `None` if the gap waits without a time limit.
     pub(super) fn until(&self, now: u64) -> Option<u64> {
         match self.state {
             GapState::Clock(at) => Some(at),
@@ -57,7 +59,7 @@ impl LaneGap {
         }
     }
 
-    /// Returns whether an answer is outstanding.
+    /// Returns whether the answer to a load or to a replay request is outstanding.
     pub(super) fn has_outstanding_request(&self) -> bool {
         matches!(self.state, GapState::Reloading | GapState::Querying(_))
     }
@@ -72,7 +74,7 @@ impl LaneGap {
 }
 
 impl Sequencer {
-    /// Starts, keeps or ends the lane's gap, depending on the events held now.
+    /// Starts, keeps or ends the gap of the lane, according to the events that the lane holds now.
     pub(super) fn update_gap(&mut self, index: u32) {
         self.lanes[index].end_recorded_gap();
         let now = self.now;
@@ -163,7 +165,7 @@ impl Sequencer {
         self.act_on_exhausted(index);
     }
 
-    /// Counts the lane's gap as recovered if the missing event has arrived.
+    /// Counts the time of the gap in the statistics if the missing event has arrived.
     fn count_recovery(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         // A skipped event has not arrived.
@@ -174,13 +176,14 @@ impl Sequencer {
         }
     }
 
-    /// Returns the time to request the next event of a key that is silent from now on.
+    /// Returns the time at which to request the next event of a key that receives no event from now on. Returns `None`
+    /// if `gap.tail` is not set.
     pub(super) fn tail_from_now(&self) -> Option<u64> {
         let wait = |tail| if self.source_has_ended { 0 } else { tail };
         self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)))
     }
 
-    /// Requests the next event once, because the key has been silent for `gap.tail`.
+    /// Requests the next event from the replay sources once, because the key has received no event for `gap.tail`.
     pub(super) fn request_tail(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(cold) = lane.cold.get_mut() {
@@ -217,14 +220,15 @@ impl Sequencer {
         }
     }
 
-    /// Gives the source `gap.timeout` to deliver the events that it held while it was unavailable.
+    /// Records that the source is available again. The source gets `gap.timeout` to deliver the events that it held
+    /// meanwhile.
     pub(super) fn source_available(&mut self) {
         if self.gaps_held_until == u64::MAX {
             self.gaps_held_until = self.now.saturating_add(self.settings.gap.timeout);
         }
     }
 
-    /// Returns whether all waiting lanes wait for ever.
+    /// Returns whether no lane will change without a new input.
     pub(super) fn all_wait_forever(&self) -> bool {
         self.changing_lanes == 0
     }

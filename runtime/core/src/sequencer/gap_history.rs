@@ -23,7 +23,7 @@ impl Lane {
         self.record.gaps.push(GapEntry { first, last, end: GapEnd::Open, until: 0, ..entry });
     }
 
-    /// Records that replay found a lost last event, which was requested since `since`.
+    /// Records that replay found the lost last event of a key. The sequencer began to request the event at `since`.
     pub(super) fn record_tail(&mut self, sequence: u64, now: u64, since: u64) {
         let new = GapEntry::new(sequence, sequence, now.saturating_sub(since));
         // An earlier record of the same event was lost; this call records the event again.
@@ -46,7 +46,7 @@ impl Lane {
         }
     }
 
-    /// Records that a part of the gap is skipped, the first part or the next.
+    /// Records that the sequencer skips the next part of the gap.
     pub(super) fn record_skip(&mut self, first: u64, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
             // The gap may be wider by now, because the held event behind it has become a letter.
@@ -59,20 +59,20 @@ impl Lane {
         }
     }
 
-    /// Returns whether a held event was found by replay.
+    /// Returns whether replay found the held event with this sequence.
     pub(super) fn is_replayed(&self, sequence: u64) -> bool {
         let held = self.held.find(sequence).ok().and_then(|at| self.held.get(at));
         held.is_some_and(|held| held.replayed)
     }
 
-    /// Records the end of the gap whose replay rounds are over.
+    /// Records the end of a gap through `last` after its last replay round.
     pub(super) fn give_up_gap(&mut self, end: GapEnd, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
             (listed.last, listed.end, listed.until) = (listed.last.max(last), end, 0);
         }
     }
 
-    /// Ends the recorded gap up to a sequence. The rest becomes a separate part, as open as before.
+    /// Ends the recorded gap through `last`. The rest of the gap becomes a separate entry, which stays open.
     fn end_gap(&mut self, end: GapEnd, last: u64) {
         let Some(listed) = self.record.gaps.open_mut() else { return };
         let gap = listed.clone();
@@ -85,7 +85,8 @@ impl Lane {
         }
     }
 
-    /// Ends the recorded gap if the missing event has arrived, or if the key has passed it.
+    /// Ends the recorded gap if the missing event has arrived, or if the key has settled the missing sequences in
+    /// another way.
     pub(super) fn end_recorded_gap(&mut self) {
         let Some(listed) = self.record.gaps.open() else { return };
         // A part of the gap may have arrived before.

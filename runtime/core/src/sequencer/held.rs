@@ -11,17 +11,18 @@ use crate::event::{DeliveryNumber, Event};
 #[derive(Debug)]
 pub(super) struct HeldEvent {
     pub(super) sequence: u64,
-    /// The time of arrival.
+    /// The time when the event arrived.
     pub(super) at: u64,
     pub(super) event: Arc<Event>,
-    /// The delivery that ends with the event; 0 if it has none, or none any more.
+    /// The delivery that the sequencer acknowledges once the event is durable; 0 if the event has no such delivery, or
+    /// no longer has it.
     pub(super) delivery: DeliveryNumber,
     pub(super) copy: SpillCopy,
-    /// `true` if replay found the event: it may be in a `far-ahead` letter.
+    /// `true` if replay found the event. A `far-ahead` dead letter may then contain the event, too.
     pub(super) replayed: bool,
 }
 
-/// The state of an event's copy in the store's spill area.
+/// The state of an event's copy in the spill area: the part of the store that holds events before they can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpillCopy {
     None,
@@ -32,8 +33,7 @@ pub(super) enum SpillCopy {
 /// The initial capacity for a key's events.
 const INITIAL_CAPACITY: usize = 4;
 
-/// The held events of one key: first the executed events (until they are durable), then the events
-/// to execute.
+/// The held events of one key: first the executed events that are not yet durable, then the events to execute.
 #[derive(Debug, Default)]
 pub(super) struct HeldQueue {
     /// Ascending by sequence.
@@ -94,12 +94,12 @@ impl HeldQueue {
         self.get(position).is_some_and(|held| held.event.content() == event.content())
     }
 
-    /// Returns the first event that was not executed.
+    /// Returns the first event that is not yet executed.
     pub(super) fn head(&self) -> Option<&HeldEvent> {
         self.queue.get(self.executed as usize)
     }
 
-    /// Returns the events that were not executed.
+    /// Returns the events that are not yet executed.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &HeldEvent> {
         self.queue.range(self.executed as usize..)
     }
@@ -108,8 +108,8 @@ impl HeldQueue {
         self.queue.iter()
     }
 
-    /// Inserts an event; an event below `done` counts as executed. Returns whether a later event
-    /// was held already.
+    /// Inserts an event. An event with a sequence below `done` counts as executed. Returns whether a later event was
+    /// held already.
     pub(super) fn insert(&mut self, held: HeldEvent, done: u64) -> bool {
         let Err(position) = self.find(held.sequence) else {
             unreachable!("two events of one sequence are never held")
@@ -129,7 +129,7 @@ impl HeldQueue {
         self.executed += events as u32;
     }
 
-    /// Marks an event as found by replay, unless the source has delivered it before.
+    /// Marks an event as found by replay, unless the source has already delivered the event.
     pub(super) fn mark_replayed(&mut self, sequence: u64) {
         if let Ok(position) = self.find(sequence) {
             let held = &mut self.queue[position];
@@ -137,13 +137,13 @@ impl HeldQueue {
         }
     }
 
-    /// Sets the delivery of an event that replay had found first.
+    /// Sets the delivery of an event that replay found before the source delivered it.
     pub(super) fn set_delivery(&mut self, position: usize, delivery: DeliveryNumber) {
         self.queue[position].delivery = delivery;
     }
 
-    /// Records that the store has a copy of an event. Returns the sequence and the delivery that
-    /// ends with the copy; `None` if the copy was known.
+    /// Records that the store has a copy of an event. Returns the sequence of the event and the delivery that can now
+    /// be acknowledged; `None` if the copy was known.
     pub(super) fn mark_stored(&mut self, position: usize) -> Option<(u64, DeliveryNumber)> {
         let held = &mut self.queue[position];
         if held.copy == SpillCopy::Stored {
@@ -155,8 +155,8 @@ impl HeldQueue {
         Some((held.sequence, std::mem::take(&mut held.delivery)))
     }
 
-    /// Marks events from `next` on without a copy as being written, in order, until `write` returns
-    /// `false` because it is full. Returns whether all events fitted.
+    /// Passes the events from `next` on that have no copy to `write`, in order, and marks their copies as being
+    /// written. Stops when `write` returns `false`, because the write is full. Returns whether all events fitted.
     pub(super) fn write_copies(
         &mut self,
         next: u64,
@@ -175,7 +175,7 @@ impl HeldQueue {
         true
     }
 
-    /// Removes and returns the first event if it lies below `next`.
+    /// Removes and returns the first event if its sequence is below `next`.
     pub(super) fn pop_below(&mut self, next: u64) -> Option<HeldEvent> {
         let held = self.queue.pop_front_if(|held| held.sequence < next)?;
         self.executed = self.executed.saturating_sub(1);
@@ -187,8 +187,8 @@ impl HeldQueue {
         Some(held)
     }
 
-    /// Removes and returns the events selected by `which`, except executed events and the first
-    /// `skip` others.
+    /// Removes and returns the events that `which` selects. Keeps the executed events and the first `skip` events after
+    /// them.
     pub(super) fn extract(
         &mut self,
         skip: usize,

@@ -1,4 +1,4 @@
-//! The ids of a `fifo` key's events. A redelivery has a known id.
+//! The remembered ids of a key's events in a `fifo` stream. An event with a known id is a repeat.
 //!
 //! An id is known while it is among the last `id_window` ids of its key and its event settled at most
 //! `id_ttl` ago. The last `id_floor` ids are known regardless of age.
@@ -15,7 +15,7 @@ use crate::key_record::AcceptedId;
 #[derive(Debug, Default)]
 pub(super) struct IdWindow {
     by_id: HashMap<u64, (u64, u32), FixedState>,
-    /// In order of their sequences.
+    /// The ids with their sequences, ascending by sequence.
     order: VecDeque<(u64, u64)>,
 }
 
@@ -26,7 +26,8 @@ const ID_BYTES: usize = 48;
 /// batches.
 const ID_SLACK_LIMIT: usize = 256;
 
-/// The maximum number of ids that one write forgets by age: the store removes an entry per id.
+/// The maximum number of ids that one write forgets because of their age. The store removes one entry per id, so more
+/// ids would make the write slow.
 const OLD_IDS_LIMIT: usize = 1_000;
 
 impl IdWindow {
@@ -38,7 +39,7 @@ impl IdWindow {
         ids
     }
 
-    /// Returns the sequence and the short content digest under which the id was accepted.
+    /// Returns the sequence and the short content digest of the event with this id; `None` if the id is not known.
     pub(super) fn get(&self, id: u64) -> Option<(u64, u32)> {
         self.by_id.get(&id).copied()
     }
@@ -48,14 +49,14 @@ impl IdWindow {
         self.order.push_back((accepted.sequence, accepted.id));
     }
 
-    /// Returns the first sequence of the newest `count` ids; 0 if no older ids exist.
+    /// Returns the first sequence of the newest `count` ids. Returns 0 if there are no older ids.
     fn newest_from(&self, count: usize) -> u64 {
         let first = self.order.len().checked_sub(count.max(1));
         first.filter(|first| *first > 0).map_or(0, |first| self.order[first].0)
     }
 
-    /// Removes all but the newest `limit` ids, but keeps the ids from `keep` on, whose events are
-    /// not yet durable. Returns the first remembered sequence.
+    /// Keeps the newest `limit` ids, and the ids from sequence `keep` on, because their events are not yet durable.
+    /// Removes the other ids. Returns the first sequence whose id is remembered.
     fn trim(&mut self, limit: usize, keep: u64) -> u64 {
         while self.order.len() > limit {
             let Some(&(sequence, id)) = self.order.front() else { break };
@@ -70,7 +71,7 @@ impl IdWindow {
         self.order.front().map_or(keep, |&(sequence, _)| sequence)
     }
 
-    /// Removes the ids from this sequence on, because their events end without a number.
+    /// Removes the ids from this sequence on, because their events end as dead letters and never use these numbers.
     pub(super) fn forget_from(&mut self, from: u64) {
         while self.order.back().is_some_and(|&(sequence, _)| sequence >= from) {
             let (sequence, id) = self.order.pop_back().expect("the loop condition found an entry");
@@ -86,7 +87,7 @@ impl IdWindow {
 }
 
 impl Sequencer {
-    /// Returns the time of the server of a shard, estimated from the server's last reply.
+    /// Returns the time of the store's server for a shard, estimated from the server's last reply.
     pub(super) fn store_time(&self, shard: u32) -> u64 {
         self.now.wrapping_add(self.shards[shard as usize].store_clock_offset)
     }
@@ -102,7 +103,7 @@ impl Sequencer {
         young.min(ids.newest_from(self.settings.id_floor)).min(lane.record.next)
     }
 
-    /// Removes surplus and old ids of a lane. The next write removes them from the store.
+    /// Removes the ids of a lane that are too old or too many. The next write removes them from the store.
     pub(super) fn trim_ids(&mut self, index: u32) {
         let known_from = self.known_ids_from(&self.lanes[index]);
         let id_window = self.settings.id_window;

@@ -1,5 +1,4 @@
-//! The state of one active key: its held events and its progress. This module must never access
-//! other lanes.
+//! The lane of one active key: its held events and its progress. This module must never access other lanes.
 //!
 //! ```text
 //!       record.next        done            front
@@ -7,9 +6,9 @@
 //! durably   | yet durable   |  (or running)  |
 //! ```
 //!
-//! `held` contains all events in memory from `record.next` on, durable or not, because after a
-//! refused commit they are executed again. `cold.stored_only` counts the events that only the
-//! store's spill area has.
+//! `held` contains all events in memory from `record.next` on, durable or not, because the sequencer executes them
+//! again if the store refuses the commit. `cold.stored_only` is the extent of the events that are only in the spill
+//! area of the store, which holds events before they can run.
 
 use std::sync::Arc;
 
@@ -25,15 +24,15 @@ use crate::key_record::{FailureInfo, KeyRecord, KeyStatus, SpillExtent};
 use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::LaneState;
 
-/// Each event touches the whole lane several times, and most lanes are in no cache. Fields that few
-/// lanes need belong in [`ColdState`].
+/// The size limit of a lane. Each event touches the whole lane several times, and most lanes are not in a processor
+/// cache. Fields that few lanes need belong in [`ColdState`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
-/// The approximate time, in ms, until this instance learns of the rollout under which a key was
-/// executed.
+/// The approximate time, in ms, until this instance learns of a rollout under which another instance has executed a
+/// key.
 const ROLLOUT_PROPAGATION_DELAY_MS: u64 = 1_000;
 
-/// An event that waits for its lane to decide about it.
+/// An event that waits until its lane can decide about it.
 #[derive(Debug)]
 pub(super) struct DeferredEvent {
     /// The position of the delivery; 0 if the event has not been delivered.
@@ -54,32 +53,32 @@ impl DeferredEvent {
 pub(super) struct Lane {
     pub(super) key: Key,
     pub(super) shard: u32,
-    /// A number that is never used twice. The lane's index, in contrast, is used again.
+    /// A number that no other lane ever gets. The index of a lane, in contrast, is reused.
     pub(super) serial: u64,
     pub(super) mode: LaneMode,
-    /// The record as it will be after the commit in flight, except that the fields of the event at
-    /// `done` (attempts, rounds, status, failure) are ahead of the store.
+    /// The record as it will be after the commit in flight. Exception: the fields that describe the event at `done`
+    /// (attempts, rounds, status, failure) may be newer.
     pub(super) record: KeyRecord,
     /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
-    /// `true` if the missing record is only an assumption that no commit has confirmed. No event may
-    /// end on the basis of this assumption.
+    /// `true` if the sequencer only assumes that the store has no record, and no commit has confirmed that yet. Until
+    /// then, no event may end because of this assumption.
     pub(super) absence_assumed: bool,
     /// The state after all events below `done`.
     pub(super) state: Option<Bytes>,
     pub(super) done: u64,
     pub(super) front: u64,
     pub(super) held: HeldQueue,
-    /// Events that wait until the key record is loaded, in order.
+    /// The events that wait until the key record is loaded, in order.
     pub(super) deferred: Vec<DeferredEvent>,
-    /// Executed or settled results that are not yet in a commit.
+    /// The results of executed or settled events that are not yet in a commit.
     pub(super) pending: SmallVec<[Box<ResultChunk>; 2]>,
     pub(super) cold: ColdState,
     pub(super) turn: Option<RunningTurn>,
     pub(super) load: Option<u64>,
     /// `true` if a commit with a write of this lane is in flight.
     pub(super) writing: bool,
-    /// `true` if that commit settles a late original.
+    /// `true` if that commit settles a late original: an event that arrived after its sequence had been skipped.
     pub(super) writing_late: bool,
     /// `true` if the lane is in its shard's queue of lanes to write.
     pub(super) dirty: bool,
@@ -87,14 +86,14 @@ pub(super) struct Lane {
     pub(super) ready: bool,
     /// `true` if the record must be written although no result is pending.
     pub(super) must_write: bool,
-    /// `true` if all held events must be spilled.
+    /// `true` if all held events must be spilled: moved into the store.
     pub(super) spill_all: bool,
-    /// `true` if the key ended with the last event below `done`.
+    /// `true` if the last event below `done` ended the key.
     pub(super) ended: bool,
-    /// The time when the store removes the key if no write follows.
+    /// The time when the store removes the key record if no write follows.
     pub(super) expires_at: u64,
     pub(super) ids: Option<Box<IdWindow>>,
-    /// The state under which the statistics count the lane.
+    /// The state that the statistics currently count for the lane.
     pub(super) counted_state: LaneState,
     /// `true` if the sequencer's `changing_lanes` counts the lane.
     pub(super) will_change: bool,
@@ -132,7 +131,7 @@ pub(super) enum LaneMode {
     Loading,
     /// The lane's key record is loaded.
     Live,
-    /// Another partition has the key. This is its `next`.
+    /// Another partition has taken the key over. The value is the `next` of the key.
     Foreign(u64),
     /// The lane's key record or its spilled events cannot be read.
     Broken(String),
@@ -149,8 +148,8 @@ pub(super) struct SpillCheck {
 pub(super) struct RunningTurn {
     pub(super) serial: u64,
     pub(super) events: u32,
-    /// `true` if the lane has restarted since the turn began. The result is void, but no other turn
-    /// may start before it arrives.
+    /// `true` if the lane has restarted since the turn began. The sequencer will drop the result, but starts no other
+    /// turn of the lane before the result arrives.
     pub(super) stale: bool,
 }
 
@@ -196,13 +195,12 @@ impl Lane {
         self.mode == LaneMode::Live
     }
 
-    /// Returns whether a late original is settled but not yet durable, so that its repeats must
-    /// wait.
+    /// Returns whether a late original is settled but not yet durable. Until it is durable, its repeats must wait.
     pub(super) fn has_unwritten_late(&self) -> bool {
         self.writing_late || self.pending.iter().any(|chunk| !chunk.late_originals.is_empty())
     }
 
-    /// Returns whether the sequence was skipped unseen, durably or not.
+    /// Returns whether the sequence was skipped because its event had not arrived, durably or not.
     pub(super) fn skipped(&self, sequence: u64) -> bool {
         let within = |&(first, last): &(u64, u64)| (first..=last).contains(&sequence);
         self.record.skipped.contains(sequence)
@@ -218,12 +216,12 @@ impl Lane {
         self.load.is_none() && (self.mode == LaneMode::Loading || self.reloads_for_gap())
     }
 
-    /// Returns whether a round of the lane's gap begins with a load of the key record.
+    /// Returns whether a round of replay has begun that first loads the key record again.
     pub(super) fn reloads_for_gap(&self) -> bool {
         self.live() && self.cold.gap.as_ref().is_some_and(super::gap::LaneGap::reloading)
     }
 
-    /// Returns the number of events being executed whose results will count.
+    /// Returns the number of events that a worker executes now and whose results the sequencer will use.
     pub(super) fn running_events(&self) -> usize {
         self.turn.filter(|turn| !turn.stale).map_or(0, |turn| turn.events as usize)
     }
@@ -239,7 +237,7 @@ impl Lane {
         held.max(rest)
     }
 
-    /// Removes and returns the deliveries of an event's repeats, which end with the event.
+    /// Removes and returns the deliveries of repeats of an event. They end when the event ends.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<DeliveryNumber> {
         let Some(cold) = self.cold.get_mut() else { return Vec::new() };
         let same = cold.repeats.extract_if(.., |repeat| repeat.0 == sequence);
@@ -274,13 +272,13 @@ impl Lane {
         self.misses(self.front) && self.highest().is_some_and(|highest| highest > self.front)
     }
 
-    /// Returns whether this is the first sequence that is certainly missing. A sequence that may be
-    /// among the spilled events is not.
+    /// Returns whether `sequence` is the first sequence that is certainly missing. A sequence that may be among the
+    /// spilled events is not certainly missing.
     pub(super) fn misses(&self, sequence: u64) -> bool {
         sequence == self.front && !self.cold.stored_only.spans(sequence)
     }
 
-    /// Returns the time when the clock of the lane's gap expires, unless the clock is suspended.
+    /// Returns the time when the clock of the lane's gap expires; `None` if the clock does not run.
     pub(super) fn gap_clock(&self) -> Option<u64> {
         self.cold.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
@@ -305,7 +303,7 @@ impl Lane {
         }
     }
 
-    /// Returns whether no version that may execute the lane's events is available here.
+    /// Returns whether this process lacks a handler version that may execute the lane's events.
     pub(super) fn lacks_version(&self, settings: &SequencerSettings) -> bool {
         settings.rollout.is_none() || self.cold.newer_rollout.is_some()
     }
@@ -328,8 +326,8 @@ impl Lane {
             }
     }
 
-    /// Returns whether the lane has events to spill and room for them. The event at which a key
-    /// stopped needs no room, because the others wait for it.
+    /// Returns whether the lane has events to spill, and `spill_limit` leaves room for them. The event at which a key
+    /// stopped needs no room, because the other events wait for that event.
     pub(super) fn can_spill(&self, settings: &SequencerSettings) -> bool {
         let head = || {
             let head = self.held.head();
@@ -338,9 +336,9 @@ impl Lane {
         self.held.not_durable() > 0 && (self.record.spilled.count < settings.spill_limit || head())
     }
 
-    /// Returns the number of checks that can be made now. During a read of spilled events this is
-    /// 0, because checks would change the bounds of the read. Otherwise it is at most the free room
-    /// of the spill area, because all checked events may be new.
+    /// Returns the number of deliveries that the next write can compare with spilled events. During a read of spilled
+    /// events, the number is 0, because the comparison could change the bounds of the read. Otherwise the number is at
+    /// most what `spill_limit` leaves free, because all compared events may be new.
     pub(super) fn check_room(&self, settings: &SequencerSettings) -> usize {
         if self.cold.page.is_some() {
             0
@@ -352,9 +350,8 @@ impl Lane {
         }
     }
 
-    /// Returns whether the lane has something to write. A lane writes nothing during a load: the
-    /// load takes the key over, so the store would accept a write that ignores another partition's
-    /// changes.
+    /// Returns whether the lane has something to write. A lane writes nothing during a load. The load takes the key
+    /// over, so the store would accept the write, although the write does not contain the changes of another partition.
     pub(super) fn wants_write(&self, settings: &SequencerSettings) -> bool {
         self.live()
             && self.load.is_none()
@@ -364,8 +361,8 @@ impl Lane {
                 || (self.spill_all && self.can_spill(settings)))
     }
 
-    /// Returns the reason why the lane breaks now: its spilled events cannot be read, and all its
-    /// results are written.
+    /// Removes and returns the reason why the lane must be marked as broken now: its spilled events cannot be read, and
+    /// all its results are committed. Returns `None` otherwise.
     pub(super) fn take_break_reason(&mut self) -> Option<String> {
         let written = self.pending.is_empty() && !self.must_write && !self.writing;
         self.cold.get_mut()?.unreadable.take_if(|_| written)
@@ -410,13 +407,14 @@ impl Lane {
         self.next_event().is_some() || self.cold.stored_only.spans(self.done)
     }
 
-    /// Returns whether the next event has trapped once. Another event may have its sequence by now.
+    /// Returns whether the handler trapped once at the next event. Compares the content as well, because another event
+    /// may have the sequence by now.
     pub(super) fn has_trapped(&self) -> bool {
         self.cold.trapped.is_some() && self.cold.trapped == self.next_event()
     }
 
-    /// Returns the time when the owner must process the lane again, according to its durable state.
-    /// `None` if only an event or a manual action can change the key.
+    /// Returns the time at which the owner must process the key again, for the due index in the store. Returns `None`
+    /// if only an event or a manual action can change the key.
     pub(super) fn due(&self, now: u64) -> Option<u64> {
         if self.parked() || self.ended {
             return self.ended.then_some(now).filter(|_| self.record.spilled.count > 0);
@@ -438,8 +436,7 @@ impl Lane {
         self.cold.tail_at
     }
 
-    /// Returns whether the lane has nothing due, so that a due entry of its key must come from
-    /// another owner.
+    /// Returns whether the lane has nothing due. A due entry of its key in the store then comes from another owner.
     pub(super) fn knows_nothing_due(&self, now: u64) -> bool {
         self.live() && self.due(now).is_none()
     }

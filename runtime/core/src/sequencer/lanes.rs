@@ -1,4 +1,5 @@
-//! All lanes of a partition: by index, by key, and in two lists, least recently used first.
+//! The table of all lanes (in-memory queues of the active keys) of a partition. It finds lanes by index and by key, and
+//! keeps two lists of lanes, least recently used first.
 
 use std::ops::{Index, IndexMut};
 
@@ -12,8 +13,8 @@ use super::lane::Lane;
 #[derive(Debug)]
 pub(super) struct LaneTable {
     slab: Slab<Lane>,
-    /// Links by index, separate from the lanes. A list operation touches the neighbours, and would
-    /// otherwise load whole lanes into the cache.
+    /// The list links of each lane, by index. They are separate from the lanes, because a list operation also touches
+    /// the links of the neighbours and would otherwise load whole lanes into the cache of the processor.
     links: Vec<ListLink>,
     by_key: HashTable<u32>,
     hasher: FixedState,
@@ -23,9 +24,10 @@ pub(super) struct LaneTable {
 /// The list that contains a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaneList {
-    /// Lanes whose state is durable: they may leave memory.
+    /// Lanes whose state is durable. They may leave memory.
     Evictable = 0,
-    /// Lanes that hold events that they cannot run: they could leave memory after a spill.
+    /// Lanes that hold events which cannot run now. Such a lane may leave memory after its events are spilled (moved
+    /// into the store).
     Blocked = 1,
 }
 
@@ -38,7 +40,7 @@ struct ListEnds {
     count: usize,
 }
 
-/// A lane's position in its list, and data for lookups without the lane.
+/// The position of a lane in its list, and data for lookups that do not touch the lane.
 #[derive(Debug, Clone, Copy)]
 struct ListLink {
     /// The hash of the key.
@@ -115,7 +117,8 @@ impl LaneTable {
         (first != NO_LINK).then_some(first)
     }
 
-    /// Moves the lane to the end of a list, as the most recently used, or removes it from its list.
+    /// Moves the lane to the end of a list, as the most recently used lane. With `None`, removes the lane from its
+    /// list.
     pub(super) fn move_to(&mut self, index: u32, list: Option<LaneList>) {
         let link = self.links[index as usize];
         let stays = link.list == list;

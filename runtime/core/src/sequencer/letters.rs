@@ -1,4 +1,4 @@
-//! Creates dead letters and chooses the write that carries them.
+//! Creates dead letters (records of events that ended without effect), and chooses the write that contains them.
 
 use std::sync::Arc;
 
@@ -9,21 +9,22 @@ use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::settings::OrderingMode;
 use crate::version::VersionName;
 
-/// An orphan dead letter, which belongs to no key record, and the delivery that ends with it.
+/// An orphan dead letter, and the delivery that the sequencer acknowledges once the letter is durable. Such a letter
+/// belongs to no key record.
 #[derive(Debug)]
 pub(super) struct OrphanLetter {
     pub(super) letter: DeadLetter,
     pub(super) delivery: DeliveryNumber,
 }
 
-/// Returns the tag of a letter with an event. The tag is the same for each delivery of the same
-/// event, so that a redelivery puts the same letter.
+/// Returns the tag of a letter with an event. The tag is the same for each delivery of the same event, so that a
+/// repeated delivery replaces the letter instead of adding another one.
 pub(super) fn tag(event: &Event, cause: Cause) -> u64 {
     let mixed = event.content() ^ event.id_digest().rotate_left(32);
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
-/// Creates the letter of an event that never settles under its sequence.
+/// Creates the letter of an event that ends without changing its key record.
 pub(super) fn orphan_letter(
     key: &Key,
     sequence: u64,
@@ -67,7 +68,7 @@ pub(super) fn settling_letter(
     }
 }
 
-/// Returns the id of the letter that an event found by replay may come from.
+/// Returns the id of the `far-ahead` letter from which replay may have taken an event.
 pub(super) fn far_ahead_id(key: &Key, sequence: u64, event: &Event) -> LetterId {
     LetterId { key: Arc::clone(key), sequence, tag: tag(event, Cause::FarAhead) }
 }
@@ -80,7 +81,7 @@ impl Sequencer {
         self.queue_orphan_letter(letter, delivery);
     }
 
-    /// Queues a letter for the next commit of its shard; the delivery ends with that commit.
+    /// Queues a letter for the next commit of its shard. After this commit, the delivery may be acknowledged.
     pub(super) fn queue_orphan_letter(&mut self, letter: DeadLetter, delivery: DeliveryNumber) {
         let shard = match &*letter.id.key {
             "" => (letter.id.tag % u64::from(self.settings.shards)) as u32,
@@ -103,7 +104,8 @@ impl Sequencer {
             return;
         }
         let error = format!(
-            "the key is blocked at sequence {} and already holds {} events behind it (spill_limit)",
+            "the key is blocked at sequence {} and already holds {} later events, the most that \
+             `spill_limit` allows",
             lane.done, self.settings.spill_limit
         );
         let letter = orphan_letter(&lane.key, sequence, event, Cause::Overflow, error);

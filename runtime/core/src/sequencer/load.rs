@@ -1,4 +1,4 @@
-//! Creates, loads and evicts lanes.
+//! Creates, loads and evicts lanes (in-memory queues of the active keys).
 
 use super::Sequencer;
 use super::lane::{Lane, LaneMode, StoredRevision};
@@ -9,14 +9,13 @@ use crate::key_record::{KeyRecord, KeySnapshot, KeyStatus};
 use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 
-/// The exclusive upper bound for the numbers of a `fifo` key. A key with a million events per second
-/// would not reach it in half a million years. The numbers above it cover everything that a lane may
-/// hold.
+/// The exclusive upper bound for the numbers of a `fifo` key. A key with a million events per second would not reach it
+/// in half a million years. The range above the bound is larger than the number of events that a lane may hold.
 const NUMBERS_END: u64 = u64::MAX - (1 << 40);
 
 impl Sequencer {
-    /// Creates a lane for a key without one. If necessary, this evicts the least recently used
-    /// durable lane; the caller must have checked that there is room.
+    /// Creates a lane for a key that has no lane. If necessary, evicts the least recently used durable lane. The caller
+    /// must have checked that there is room.
     pub(super) fn insert_lane(&mut self, key: Key, shard: u32) -> u32 {
         if self.lanes.len() >= self.settings.max_lanes
             && let Some(oldest) = self.lanes.first(LaneList::Evictable)
@@ -96,7 +95,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Returns the lane that still waits for this completion. Drops a stale completion.
+    /// Returns the lane that still waits for this completion. If no lane waits for it, counts the completion as stale
+    /// and returns `None`.
     pub(super) fn match_completion(
         &mut self,
         token: AttemptToken,

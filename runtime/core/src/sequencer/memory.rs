@@ -1,28 +1,29 @@
-//! The memory budget: what it counts, when the intake stops, which lanes leave, and which actions
-//! wait.
+//! The memory budget of a sequencer: which data it counts, when the sequencer stops accepting events, which lanes leave
+//! memory, and which actions wait.
 //!
-//! At three quarters of the budget the intake stops, blocked lanes spill and idle lanes leave. The
-//! last quarter is for events already accepted. The memory that a turn, a load or a read of spilled
-//! events needs is known only afterwards. At the full budget, therefore, no turn, load or read
-//! starts while a commit or a publication is in progress. After that, turns start one at a time, and
-//! loads and reads start when no lane is ready. A long turn delays none of these.
+//! At three quarters of the budget, the sequencer stops accepting events, blocked lanes spill (move their events into
+//! the store), and idle lanes leave memory. The last quarter is for the work on events already accepted. The memory
+//! that a turn, a load or a read of spilled events needs is known only when it has ended. At the full budget,
+//! therefore, no turn, load or read starts while a commit or a publication is in progress. Then turns start one at a
+//! time, and loads and reads start when no lane is ready to run. A turn longer than 50 ms does not delay other turns,
+//! loads or reads.
 
 use super::Sequencer;
 use super::lanes::LaneList;
 
-/// The duration, in ms, after which a turn is slow and others no longer wait for it.
+/// The duration, in ms, after which a turn counts as slow. Other turns, loads and reads then no longer wait for its
+/// end.
 const SLOW_TURN_TIMEOUT_MS: u64 = 50;
 
 impl Sequencer {
-    /// Returns whether a requested [`Run`](crate::Effect::Run) may start now. With full memory, it
-    /// waits for commits and publications in progress.
+    /// Returns whether a requested [`Run`](crate::Effect::Run) may start now. With full memory, the turn waits for the
+    /// commits and publications in progress.
     pub fn may_run(&self) -> bool {
         !self.is_full() || self.all_published()
     }
 
-    /// Returns whether a requested [`Load`](crate::Effect::Load) or
-    /// [`ReadSpill`](crate::Effect::ReadSpill) may start now. With full memory, lanes that are
-    /// ready to run go first.
+    /// Returns whether a requested [`Load`](crate::Effect::Load) or [`ReadSpill`](crate::Effect::ReadSpill) may start
+    /// now. With full memory, commits, publications and lanes that are ready to run go first.
     pub fn may_read(&self) -> bool {
         !self.is_full()
             || (self.all_published() && self.ready.is_empty() && !self.over_budget_turn_runs())
@@ -33,13 +34,14 @@ impl Sequencer {
         self.memory + (self.turns + 1) * self.outcome_bytes <= self.settings.memory_budget
     }
 
-    /// Returns whether the last turn that started beyond the budget may still end soon.
+    /// Returns whether the last turn that started beyond the budget began less than 50 ms ago, so that other actions
+    /// wait for its end.
     pub(super) fn over_budget_turn_runs(&self) -> bool {
         self.over_budget_turn
             .is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
-    /// Returns the time when the next such turn may start although the last has not ended.
+    /// Returns the time at which the next turn beyond the budget may start although the last has not ended.
     pub(super) fn over_budget_timeout(&self) -> Option<u64> {
         let waits = !self.ready.is_empty() || self.is_full();
         self.over_budget_turn
@@ -52,7 +54,7 @@ impl Sequencer {
         self.memory >= self.settings.memory_budget
     }
 
-    /// Returns whether memory reaches three quarters of the budget, so that the intake stops.
+    /// Returns whether memory reaches three quarters of the budget. The sequencer then accepts no further deliveries.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.memory >= self.settings.memory_budget / 4 * 3
     }
@@ -85,9 +87,10 @@ impl Sequencer {
         }
     }
 
-    /// Evicts the state of a lane that waits for its turn or for a read of spilled events. Evicts it only if memory is
-    /// full and the state is larger than `memory_budget` divided by the prefetch. The lane is loaded again. Only a lane
-    /// that has just committed is evicted, so that each eviction follows progress.
+    /// Removes the handler state of a lane from memory if the lane waits for its turn or for a read of spilled events.
+    /// Removes the state only if memory is full and the state is larger than `memory_budget` divided by the prefetch.
+    /// The lane is then loaded again. The sequencer calls this function only for a lane that has just committed, so
+    /// that each removal follows progress.
     pub(super) fn evict_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.prefetch.max(1);

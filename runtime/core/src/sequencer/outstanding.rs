@@ -1,5 +1,5 @@
-//! The set of outstanding requests, by token. A completion without a request, or a second
-//! completion, must not count.
+//! The set of outstanding requests, by token. A completion without an outstanding request, and a second completion of
+//! one request, must not count.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;

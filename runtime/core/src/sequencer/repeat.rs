@@ -1,5 +1,5 @@
-//! Decides about an event whose identity is known: a duplicate, a conflict, or the late original of
-//! a skipped sequence.
+//! Decides about an event whose sequence or id was held or settled before: a duplicate, a conflict, or a late original.
+//! A late original is the event of a sequence that was skipped.
 
 use std::sync::Arc;
 
@@ -56,7 +56,8 @@ impl Sequencer {
         }
     }
 
-    /// Settles the late original of a skipped sequence: its letter replaces the empty letter.
+    /// Settles the late original of a skipped sequence: its dead letter replaces the letter without an event that the
+    /// skip left.
     fn settle_late_original(
         &mut self,
         index: u32,

@@ -1,6 +1,5 @@
-//! Re-enqueues a lane after a change. Every part calls this module after it has changed a lane: the
-//! lane enters the queues, lists and counts that it now belongs in. No other part must know these
-//! consequences.
+//! Puts a lane into the queues, lists and counts in which it belongs after a change. Every part of the sequencer calls
+//! this module after it has changed a lane, so that no other part must know these consequences.
 
 use super::Sequencer;
 use super::lane::{Lane, LaneMode};

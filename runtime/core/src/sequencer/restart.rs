@@ -1,5 +1,5 @@
-//! Restarts a lane: from the store, as another partition's lane, or as an unreadable one. Events
-//! that are not durable wait as if they had just arrived.
+//! Restarts a lane. The lane is loaded from the store, or waits because another partition has the key, or is marked as
+//! broken because its record is unreadable. Events that are not durable wait as if they had just arrived.
 
 use super::Sequencer;
 use super::arrive::is_next;
@@ -16,9 +16,9 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Yields the key, because another partition took it over. The lane takes the key back only when
-    /// the key's next event is here, or after `gap.timeout`, since the stored `next` may change
-    /// without this owner's knowledge.
+    /// Yields the key, because another partition took it over. If the next event of the key waits here, the lane takes
+    /// the key back at once. Otherwise the lane takes it back when that event arrives, or after `gap.timeout`, because
+    /// the stored `next` may change without this owner's knowledge.
     pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
         self.unwind(index);
         let lane = &self.lanes[index];

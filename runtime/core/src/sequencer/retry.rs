@@ -1,4 +1,4 @@
-//! Handles failed tries and parked keys.
+//! Handles failed tries, and parked keys: keys that stopped at an event.
 
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ impl Sequencer {
         self.clear_failure(index);
     }
 
-    /// Clears the failure history of the event at `done`.
+    /// Clears the failure and the number of tries of the event at `done`.
     fn clear_failure(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(cold) = lane.cold.get_mut() {
@@ -129,7 +129,7 @@ impl Sequencer {
         lane.record.failure = None;
     }
 
-    /// Retries the event at `done`, because the backoff is over.
+    /// Retries the event at `done`, because the delay after its last try is over.
     pub(super) fn retry_now(&mut self, index: u32) {
         let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
@@ -153,7 +153,7 @@ impl Sequencer {
         self.due.schedule(self.now);
     }
 
-    /// Resumes a parked key under the active version, if a failure of another version parked the key.
+    /// Resumes a key under the active handler version, if a failure under another version parked the key.
     pub(super) fn retry_under_new_version(&mut self, index: u32) {
         let lane = &self.lanes[index];
         if !self.settings.retry.on_new_version || !lane.live() || !lane.parked() {
@@ -177,7 +177,7 @@ fn handler_failure(failure: FailedAttempt, version: &Arc<Rollout>) -> FailureInf
     }
 }
 
-/// Returns the reason of a key that is stopped because an event never arrived.
+/// Returns the failure of a key that stops because an event never arrived.
 pub(super) fn gap_failure(error: String) -> FailureInfo {
     FailureInfo { cause: Cause::Gap, error, since: 0, version: None }
 }

@@ -1,4 +1,5 @@
-//! Moves events between memory and the store's spill area, and decides when to.
+//! Moves events between memory and the spill area, and decides when to move them. The spill area is the part of the
+//! store that holds events before their key can execute them.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::settings::{OrderingMode, OverflowPolicy};
 use crate::turn::AttemptToken;
 
 impl Sequencer {
-    /// Reads spilled events back when the next event to execute is among them, or when a key's end
-    /// leaves spilled events to dead-letter.
+    /// Requests a read of spilled events when the next event to execute is among them, or when a key has ended and its
+    /// spilled events must become dead letters.
     pub(super) fn request_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let is_requested = lane.cold.page.is_some() || lane.cold.unreadable.is_some();
@@ -137,7 +138,7 @@ impl Sequencer {
         }
     }
 
-    /// Finishes the deliveries of a held event, because the spill area has a copy.
+    /// Marks the deliveries of a held event as finished, because the spill area has a copy of the event.
     pub(super) fn finish_stored(&mut self, index: u32, position: usize) {
         let lane = &mut self.lanes[index];
         let Some((sequence, delivery)) = lane.held.mark_stored(position) else { return };
@@ -151,13 +152,13 @@ impl Sequencer {
         }
     }
 
-    /// Dead-letters an event that was spilled before its key ended.
+    /// Turns an event that was spilled before its key ended into a dead letter.
     pub(super) fn dead_letter_spilled(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
         let letter = self.after_end_letter(index, sequence, event);
         self.queue_orphan_letter(letter, 0);
     }
 
-    /// Evicts held events that the store has and that cannot run soon.
+    /// Removes from memory the held events that the store has and that cannot run soon.
     pub(super) fn evict_stored(&mut self, index: u32) {
         let slow = self.is_nearly_full() && self.lanes[index].turn.is_some();
         let lane = &mut self.lanes[index];
@@ -185,14 +186,15 @@ impl Sequencer {
         lane.front = lane.done;
     }
 
-    /// Returns the time when the oldest delivery has waited long enough for its lane to spill.
+    /// Returns the time when the oldest delivery will have waited for `spill_after`, so that its lane spills. Returns
+    /// `None` if that lane cannot spill.
     pub(super) fn spill_timeout(&self) -> Option<u64> {
         let head = self.window.oldest()?;
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
     }
 
-    /// Returns whether the lane of the oldest delivery can spill. If the handler version is
-    /// missing, no lane spills: all keys wait, and the source keeps the events without room.
+    /// Returns whether the lane of the oldest delivery can spill. If the handler version is not available, no lane
+    /// spills. All keys wait then, and the source keeps the events for which there is no room.
     pub(super) fn can_spill_head(&self, lane: u32) -> bool {
         lane != NO_LANE
             && self.settings.rollout.is_some()
@@ -202,8 +204,8 @@ impl Sequencer {
             })
     }
 
-    /// Dead-letters events beyond `spill_limit`, including those held before their key stopped, if
-    /// the `overflow` setting requires it.
+    /// If `overflow` is `dead-letter`, which is not the default, turns the events beyond `spill_limit` into dead
+    /// letters, including events that were held before their key stopped.
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
         // A lane that holds only checks has nothing to spill. It need not be full.
@@ -254,9 +256,9 @@ impl Sequencer {
         }
     }
 
-    /// Watches a parked key that has reached its spill limit and therefore blocks the stream.
-    /// Another partition's owner may have released the key, after the awaited event went to that
-    /// partition. This lane therefore loads the key record again.
+    /// Watches a parked key (stopped at an event) that has reached `spill_limit` and therefore blocks the stream. If
+    /// the awaited event went to another partition, the owner of that partition may have released the key. This
+    /// function therefore schedules another load of the key record.
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if !lane.parked() || !lane.durable_but_full(&self.settings) {
@@ -278,7 +280,7 @@ impl Sequencer {
         }
     }
 
-    /// Returns whether the intake has stopped and no activity in progress will resume it.
+    /// Returns whether the sequencer accepts no deliveries and no work in progress will change that.
     pub(super) fn stalled(&self) -> bool {
         self.window.len() >= self.prefetch
             && self.turns == 0
@@ -287,7 +289,7 @@ impl Sequencer {
             && self.shards.iter().all(ShardState::is_quiet)
     }
 
-    /// Dead-letters the held events of a key that has just ended.
+    /// Turns the held events of a key that has just ended into dead letters.
     pub(super) fn dead_letter_held(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         lane.spill_all = false;
@@ -318,7 +320,7 @@ impl Sequencer {
         }
     }
 
-    /// Skips sequences that never arrived, and dead-letters each of them.
+    /// Skips sequences whose events never arrived, and writes a dead letter for each of them.
     pub(super) fn skip_unseen(&mut self, index: u32, last: u64, error: &str) {
         let lane = &mut self.lanes[index];
         let first = lane.done;

@@ -1,5 +1,5 @@
-//! The times at which lanes must be processed again. A lane has at most one valid entry. An invalid
-//! entry stays until it comes due, so that setting and clearing a timer need no search.
+//! The times at which lanes must be processed again. A lane has at most one valid entry. An entry that became invalid
+//! stays until its time comes, so that setting and clearing a timer need no search.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ pub(super) struct LaneTimers {
 }
 
 impl LaneTimers {
-    /// Sets a timer for the lane, identified by index and birth.
+    /// Sets a timer for the lane with this index and serial.
     pub(super) fn set(&mut self, at: u64, lane: u32, serial: u64) {
         self.heap.push(Reverse((at, lane, serial)));
     }
@@ -19,7 +19,7 @@ impl LaneTimers {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Removes and returns a lane whose time has come.
+    /// Removes the earliest timer if its time has come, and returns its lane: index and serial.
     pub(super) fn pop(&mut self, now: u64) -> Option<(u32, u64)> {
         if self.next()? > now {
             return None;

@@ -1,5 +1,6 @@
-//! Logs the incidents that an operator must notice: keys that are parked or unreadable, missing events, and events that
-//! become dead letters. This module reads committed batches and must never decide anything.
+//! Logs the incidents that an operator must notice: parked keys (stopped at a failed or missing event), unreadable
+//! keys, missing events, and events that become dead letters. This module reads committed batches and must never decide
+//! anything.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,19 +12,19 @@ use ordain_core::{
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, shell_quoted, truncated};
 
-/// Maximum number of log lines per interval. Further lines are only counted, because a handler that fails for every
-/// key must not fill the disk with log lines.
+/// Maximum number of log lines per interval. This module only counts further lines, because a handler that fails for
+/// every key must not fill the disk with log lines.
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Maximum size of an error in a line, in bytes; the store has the whole error.
+/// Maximum size of an error in a line, in bytes. The store has the whole error.
 const ERROR_BYTES: usize = 512;
 
-/// The throttle of the whole process, which has one log.
+/// The throttle of the whole process, because all partitions write to the same log.
 static THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
-/// Returns the batch if there is something to log once it is committed.
+/// Returns the batch if it contains an incident, which must be logged after the commit. Returns `None` otherwise.
 pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     let has_alarm = |write: &KeyWrite| {
         !write.letters.is_empty()
@@ -54,8 +55,8 @@ pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
     orphan_letters.for_each(|(_, letter)| log_dead_letter(stream, letter));
 }
 
-/// Returns the reason if a write parks its key. A write that only repeats an earlier reason contains the time of that
-/// reason; the function then returns `None`.
+/// Returns the reason if a write parks its key. Returns `None` if the write only repeats an earlier reason; such a
+/// write contains the time of that reason.
 fn newly_parked(record: &KeyRecord) -> Option<&FailureInfo> {
     let parks = record.status == KeyStatus::Parked;
     record.failure.as_deref().filter(|failure| parks && failure.since == 0)
@@ -76,8 +77,8 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
     );
 }
 
-/// Returns the gap if a write ends the requests for its events. A write that only repeats an earlier gap contains the
-/// time of that gap; the function then returns `None`.
+/// Returns the gap (the missing events of the key) if a write ends the requests for these events. Returns `None` if the
+/// write only repeats an earlier gap; such a write contains the time of that gap.
 fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
     record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
@@ -97,7 +98,7 @@ fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {
     );
 }
 
-/// Logs spilled events that cannot be read.
+/// Logs that the spilled events of a key (moved from memory into the store) cannot be read.
 pub(super) fn log_unreadable_spill(stream: &str, key: &str, error: &str) {
     if !allow_line() {
         return;
@@ -106,7 +107,7 @@ pub(super) fn log_unreadable_spill(stream: &str, key: &str, error: &str) {
         stream,
         key = %escape_invisible(key),
         error = %shortened(error),
-        "spilled events of the key unreadable; the events of the key become dead letters"
+        "stored events of the key unreadable; the events of the key become dead letters"
     );
 }
 
@@ -142,8 +143,8 @@ fn allow_line() -> bool {
     is_allowed
 }
 
-/// Logs the number of suppressed lines. The end of the process calls this too, because the task would not run any
-/// more.
+/// Logs the number of suppressed lines. A driver also calls this function at its end, because the task of
+/// `allow_line` may not run before the process ends.
 pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
     if suppressed > 0 {

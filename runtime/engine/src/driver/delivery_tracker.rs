@@ -11,25 +11,25 @@ use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
 use ordain_store::checkpoint::Checkpoint;
 
-/// Longest time between two checkpoints while there are new acknowledgements.
+/// Longest time between two checkpoints while deliveries are acknowledged.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The deliveries of a source, from the first unacknowledged one on.
+/// The deliveries of a source, from the first unacknowledged delivery on.
 pub(super) struct DeliveryTracker {
-    /// The name of the checkpoint, if the source can resume.
+    /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     checkpoint_name: Option<String>,
-    /// The channel of acknowledgements to a source that tracks them itself.
+    /// The channel of acknowledgements to the source; `None` if the source does not need them.
     acknowledgements: Option<watch::Sender<AckProgress>>,
-    /// The epoch of the subscription from which deliveries arrive.
+    /// The epoch (number) of the subscription from which deliveries arrive.
     subscription_epoch: u64,
-    /// Number of deliveries over earlier connections.
+    /// The number of deliveries of earlier subscriptions.
     earlier_deliveries: DeliveryNumber,
     delivered: DeliveryNumber,
     through: DeliveryNumber,
-    /// The end position of each delivery, if the source has a checkpoint.
+    /// The end position of each unacknowledged delivery; empty if the source has no checkpoint.
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
     acknowledged: Option<FilePosition>,
-    /// Fingerprints of the source's data at the end of each batch that is not before the last checkpoint.
+    /// Fingerprints of the source's data at the end of each batch, from the last checkpoint on.
     fingerprints: VecDeque<ReadFingerprint>,
     /// Number of acknowledgements since the last checkpoint.
     unsaved: usize,
@@ -72,8 +72,8 @@ impl DeliveryTracker {
         self.fingerprints.extend(fingerprint);
     }
 
-    /// Switches to another subscription if `epoch` is new. Returns whether it is. Unacknowledged
-    /// deliveries of the previous subscription arrive again.
+    /// Switches to another subscription if `epoch` is new. Returns whether `epoch` is new. Unacknowledged deliveries of
+    /// the previous subscription arrive again.
     pub(super) fn switch_subscription(&mut self, epoch: u64) -> bool {
         let is_new = epoch != self.subscription_epoch;
         if is_new {
@@ -94,7 +94,7 @@ impl DeliveryTracker {
         self.delivered
     }
 
-    /// Acknowledges the deliveries through a number.
+    /// Acknowledges all deliveries up to the delivery with the number `through`.
     pub(super) fn acknowledge(&mut self, through: DeliveryNumber) {
         self.through = through;
         if let Some(acknowledgements) = &self.acknowledgements {
@@ -110,7 +110,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Returns whether another delivery may be taken.
+    /// Returns whether the driver may take another delivery.
     pub(super) fn has_room(&self) -> bool {
         let repeats = self.positions.len() + self.unsaved + self.saving.unwrap_or(0);
         self.checkpoint_name.is_none() || repeats < self.limit
@@ -121,12 +121,14 @@ impl DeliveryTracker {
         self.through == self.delivered
     }
 
-    /// Returns whether a newer checkpoint than the last one could be written.
+    /// Returns whether another checkpoint is needed: deliveries were acknowledged since the last checkpoint, or the
+    /// store may have lost it.
     pub(super) fn needs_checkpoint(&self) -> bool {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }
 
-    /// Returns the latest time of the next checkpoint.
+    /// Returns the latest time at which the next checkpoint must be written; `None` if no checkpoint is needed or one
+    /// is being written.
     pub(super) fn next_checkpoint_at(&self) -> Option<Instant> {
         (self.needs_checkpoint() && self.saving.is_none())
             .then(|| self.saved_at + CHECKPOINT_INTERVAL)
@@ -148,7 +150,8 @@ impl DeliveryTracker {
     }
 
     /// Returns the checkpoint of all acknowledged deliveries in its stored form. `commits` returns the last durable
-    /// commit of each shard. The checkpoint counts as being written until [`Self::record_checkpoint`].
+    /// commit of each shard (slice of the store). The checkpoint counts as being written until
+    /// [`Self::record_checkpoint`] or [`Self::record_failed_checkpoint`].
     pub(super) fn begin_checkpoint(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);
@@ -176,7 +179,7 @@ impl DeliveryTracker {
         self.is_checkpoint_lost = true;
     }
 
-    /// Makes another checkpoint due, because the store may have gone back to an earlier one.
+    /// Makes another checkpoint due, because the store may have gone back to an earlier checkpoint.
     pub(super) fn invalidate_checkpoint(&mut self) {
         self.is_checkpoint_lost = self.checkpoint_name.is_some() && self.acknowledged.is_some();
     }
@@ -200,7 +203,7 @@ mod tests {
         file
     }
 
-    /// Returns the offset at which a file with this text would be resumed.
+    /// Returns the offset at which reading of a file with this text would resume.
     fn resume(tracker: &mut DeliveryTracker, text: &[u8]) -> Option<u64> {
         let mark = tracker.begin_checkpoint(Vec::new).expect("a checkpoint");
         let checkpoint = Checkpoint::decode(&mark.value).expect("decoded");

@@ -5,7 +5,7 @@ use ordain_store::StoreError;
 /// The reason why a driver ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// Another owner has the partition.
+    /// Another process owns the partition now.
     #[error("another process has taken the partition over")]
     Fenced,
     /// The store is not in the state in which this process left it.
@@ -17,22 +17,22 @@ pub enum DriverError {
     StoreRolledBack {
         /// The shard.
         shard: u32,
-        /// The expected last commit, and the state of the store.
+        /// The last commit that this process expected, and the state that it found in the store.
         detail: String,
     },
     /// The store failed.
     #[error("the store failed")]
     Store(#[from] StoreError),
-    /// A key holds as many events as `spill_limit` allows, and no later event can resolve that.
+    /// The store holds as many events of a key as `spill_limit` allows, and no later event can resolve that.
     #[error(
         "key {key:?} is stopped at event {event}, and the store holds as many later events of the key \
-         as `spill_limit` allows. `overflow = \"pause\"` lets no other event in: fix the cause \
-         (`ordain keys why`) or raise `spill_limit`, then run again"
+         as `spill_limit` allows. With `overflow = \"pause\"`, the stream accepts no further event: fix \
+         the cause (`ordain keys why`) or raise `spill_limit`, then run again"
     )]
     KeyFull {
         /// The key.
         key: String,
-        /// The event.
+        /// The sequence of the event at which the key is stopped.
         event: u64,
     },
     /// More batches wait for the publisher than the sequencer allows.

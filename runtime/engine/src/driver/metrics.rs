@@ -10,11 +10,12 @@ use ordain_store::Partition;
 use ordain_util::gauge::BacklogGauge;
 use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO_COMMIT_SECONDS};
 
-/// Oldest producer's time that [`CommitHistograms::publish_to_commit`] includes. Older times belong to old events that
-/// are read again, or are not times at all. A single older time would outweigh a million others in the sum.
+/// Maximum age of a producer's time that [`CommitHistograms::publish_to_commit`] includes. Older times belong to old
+/// events that are read again, or are not times at all. A single older time would outweigh a million other times in the
+/// sum.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
-/// The histogram also leaves out times further in the future than this. Other future times count as now, because
-/// clocks differ.
+/// The histogram also leaves out times that are further in the future than this limit. Times in the future within the
+/// limit count as now, because clocks differ.
 const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
 
 /// Figures that a driver writes, and that metrics and status reports read.
@@ -23,16 +24,16 @@ pub struct PartitionMetrics {
     partition: Partition,
     stats: Mutex<AccumulatedStats>,
     commit_histograms: Mutex<CommitHistograms>,
-    /// Events that wait for delivery in the broker or in the store.
+    /// The number of events that wait for delivery in the broker or in the store.
     pub lag: Arc<BacklogGauge>,
-    /// Events received over HTTP and not yet published to the broker: first the events of this partition, then the
-    /// events without a known partition.
+    /// The numbers of events received over HTTP and not yet published to the broker: first of the events of this
+    /// partition, then of the events without a known partition.
     pub inbox: [Arc<BacklogGauge>; 2],
-    /// Number of events that this process put into the store for the partition and that the store lost before they
-    /// were read.
+    /// The number of events that this process put into the store for the partition and that the store lost before the
+    /// stream read them.
     pub lost_events: Arc<AtomicU64>,
-    /// Number of differences between the broker and the stream's exchange, queue and bindings, found while the stream
-    /// ran.
+    /// The number of times that an exchange, queue or binding of the stream was missing or different in the broker
+    /// while the stream ran.
     pub topology_changes: Arc<AtomicU64>,
     source_ended: AtomicBool,
     is_idle: AtomicBool,
@@ -50,7 +51,7 @@ struct AccumulatedStats {
 pub struct CommitHistograms {
     /// Duration of commits, in seconds.
     pub commit: Histogram,
-    /// Number of events that a commit settled.
+    /// The number of events that each commit settled.
     pub batch: Histogram,
     /// Time from the producers' times of events to their commits, in seconds.
     pub publish_to_commit: Histogram,
@@ -100,7 +101,7 @@ impl PartitionMetrics {
         self.lock_stats().current = *stats;
     }
 
-    /// Records the end of the driver: counters stay, current values are cleared.
+    /// Records the end of the driver: keeps the counters and clears the current values.
     pub fn end_driver(&self) {
         let mut stats = self.lock_stats();
         stats.earlier = stats.earlier.plus(&stats.current.counters());
@@ -148,8 +149,8 @@ impl PartitionMetrics {
         self.commit_histograms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the partition rests: its source has ended or is empty, all its events are settled or held, and
-    /// all committed messages are published.
+    /// Returns whether the partition is idle: its source has ended or is empty, all its events are settled or held in
+    /// the store, and all committed messages are published.
     pub fn is_idle(&self) -> bool {
         self.is_idle.load(Ordering::SeqCst)
     }

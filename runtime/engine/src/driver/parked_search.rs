@@ -1,8 +1,10 @@
-//! Finds the keys that a failure has parked under another handler version, so that this version retries them. The
-//! sequencer finds keys in memory itself; this module finds the keys in the store.
+//! Finds the keys that another handler version parked (stopped at an event on which the version failed), so that the
+//! current version retries them. The sequencer finds such keys in memory itself; this module finds such keys in the
+//! store.
 //!
-//! The sequencer decides what happens to each key. The search therefore repeats until the store shows no such key.
-//! The search then records the number of the rollout, and no start searches again before the next rollout.
+//! The sequencer decides what happens to each key. The search therefore repeats until the store has no such key. The
+//! search then records the number of the current rollout (the choice of a handler version), and no start searches again
+//! before the next rollout.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,30 +16,30 @@ use tokio::sync::{Semaphore, mpsc};
 use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok};
 use ordain_util::backoff::Backoff;
 
-/// Keys in one page.
+/// Maximum number of keys in one page.
 const KEY_PAGE_LIMIT: usize = 256;
-/// Number of key records that the search reads in one step, and the pause after a step as a multiple of the step's
-/// duration. During the pause, the store is free for other requests.
+/// The number of key records that the search reads in one step. The second constant is the pause after a step, as a
+/// multiple of the step's duration. During the pause, the store is free for other requests.
 const KEY_RECORDS_PER_STEP: usize = 1_000;
 const PAUSE_FACTOR: u32 = 3;
 /// Limits the searches of this process to one at a time.
 static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
 /// Maximum number of keys that wait for room in the sequencer.
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
-/// Delays before the next pass: long enough for the commits of the last keys, and doubled each time, because a pass
-/// reads all keys of the stream.
+/// Delays before the next pass over the keys. The delay is long enough for the commits of the keys that the last pass
+/// found. It doubles after each pass, because a pass reads all keys of the stream.
 const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
 /// The longest delay between passes, and between the pages of a pass.
 const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
-/// Maximum number of passes. One pass finds the keys and the next finds none; a key that is still parked after half a
-/// minute cannot be read or written.
+/// Maximum number of passes. Normally, one pass finds the keys and the next pass finds none. A key that is still parked
+/// after half a minute cannot be read or written.
 const PASS_LIMIT: u32 = 16;
 
-/// The stream of keys that the sequencer must check.
+/// The found keys, which the sequencer must check.
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl ParkedSearch {
-    /// Starts the search, if a rollout is given.
+    /// Starts the search for a rollout. Without a rollout, the search has ended from the start.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
@@ -57,7 +59,7 @@ impl ParkedSearch {
         self.0.is_none()
     }
 
-    /// Returns the next keys; an empty page ends the search. Cancel-safe.
+    /// Returns the next keys. An empty result means that the search has ended. Cancel-safe.
     pub(super) async fn next(&mut self) -> Vec<Key> {
         let Some(keys) = &mut self.0 else { return std::future::pending().await };
         let page = keys.recv().await;
@@ -126,7 +128,8 @@ impl ParkedSearchTask {
         }
     }
 
-    /// Sends the keys that the store shows, and returns their number; `None` if the receiver is gone.
+    /// Sends the parked keys that it finds in the store, and returns their number. Returns `None` if the receiver is
+    /// gone.
     async fn run_pass(&self) -> Option<usize> {
         let status = Some(KeyStatus::Parked);
         let mut filter = KeyFilter {

@@ -21,11 +21,13 @@ use crate::replay::ReplayAnswer;
 use crate::sink::CommittedBatch;
 use ordain_store::{StoreError, retry_until_ok};
 
-/// Turns that the driver submits to the workers together.
+/// Maximum number of turns (runs of events of one key) that the driver submits to the workers together.
 const TURN_BATCH_LIMIT: usize = 128;
-/// Maximum number of concurrent loads. While both are in progress, more keys collect for the next load.
+/// Maximum number of concurrent loads of key records. While two loads are in progress, further keys collect for the
+/// next load.
 const LOAD_LIMIT: usize = 2;
-/// Maximum number of concurrent reads of spilled events. The size of their results is not known in advance.
+/// Maximum number of concurrent reads of spilled events (events that were moved from memory into the store). The size
+/// of a result is not known before its read.
 const SPILL_READ_LIMIT: usize = 4;
 
 /// Maximum number of shards that the text of a log line names. The CloudEvent in the line names all shards.
@@ -34,7 +36,7 @@ const LOGGED_SHARD_LIMIT: usize = 16;
 /// A request to the store whose answer is outstanding.
 pub(super) type StoreFuture = Pin<Box<dyn Future<Output = StoreReply> + Send>>;
 
-/// The result of a checkpoint: whether the store wrote it.
+/// The result of writing a checkpoint: whether the store wrote the checkpoint.
 pub(super) type CheckpointResult = Result<bool, StoreError>;
 
 /// An answer of the store.
@@ -43,13 +45,13 @@ pub(super) enum StoreReply {
     Input(Input),
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
-    /// The answer to a load of several key records, and the requests for which the load had no room.
+    /// The answer to a load of several key records, and the requests that did not fit into the load.
     Loaded(Vec<Input>, Vec<(AttemptToken, Key)>),
     /// The answer to a read of spilled events.
     SpillRead(Input),
     /// The answer to a checkpoint.
     Checkpoint(CheckpointResult),
-    /// The answer to a repeated mark of the published messages.
+    /// The store has repeated the mark of the published messages.
     OutboxMarkRepeated,
 }
 
@@ -81,8 +83,8 @@ impl Driver {
         self.take_failure()
     }
 
-    /// Makes another checkpoint due while the store may have gone back in time. After the sequencer has resolved the
-    /// doubt, wakes the waiting tasks and logs the commits that were repeated.
+    /// Makes another checkpoint due while the store may have gone back in time. When the sequencer knows that the store
+    /// has all commits, wakes the waiting tasks and logs the repeated commits.
     fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
             self.delivery_tracker.invalidate_checkpoint();
@@ -118,8 +120,9 @@ impl Driver {
         }
     }
 
-    /// Repeats the mark of the published messages of a shard whose lost commits were repeated. The messages of these
-    /// commits are in the outbox again, and without the mark the next owner would publish them once more.
+    /// Marks the published messages of a shard (slice of the store) as published once more, after lost commits of the
+    /// shard were repeated. The messages of these commits are in the outbox again, and without the mark the next owner
+    /// would publish them once more.
     fn repeat_outbox_mark(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };
         let store = Arc::clone(&self.store);
@@ -127,7 +130,7 @@ impl Driver {
         let claim = self.claim;
         self.request(async move {
             let mark = || store.outbox_done(&partition, claim, shard, through, &[]);
-            retry_until_ok("mark of published messages", mark).await;
+            retry_until_ok("marking of messages as published", mark).await;
             StoreReply::OutboxMarkRepeated
         });
     }
@@ -167,7 +170,7 @@ impl Driver {
         }
     }
 
-    /// Submits the turns that `perform` gathered, and starts waiting loads and reads as far as their limits allow.
+    /// Submits the turns that `perform` gathered, and starts waiting loads and reads up to their limits.
     fn submit_work(&mut self) {
         self.turns.pause(!self.sequencer.may_run());
         if !self.turn_batch.is_empty() {
@@ -194,7 +197,8 @@ impl Driver {
         let bytes = self.load_bytes;
         self.request(async move {
             let (mut tokens, mut keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
-            let loaded = retry_until_ok("load", || store.load(&partition, &keys, bytes)).await;
+            let loaded =
+                retry_until_ok("load of keys", || store.load(&partition, &keys, bytes)).await;
             let rest = tokens.split_off(loaded.len()).into_iter().zip(keys.split_off(loaded.len()));
             let input = |(token, loaded)| Input::Loaded { token, loaded };
             StoreReply::Loaded(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
@@ -289,7 +293,7 @@ impl Driver {
     }
 }
 
-/// Returns the first of the shards with their lost commits, as text.
+/// Returns the first shards with their lost commits, as text.
 fn list_ranges(shards: &[LostCommits]) -> String {
     let named = shards.iter().take(LOGGED_SHARD_LIMIT);
     let mut ranges: Vec<String> = named.map(LostCommits::to_string).collect();

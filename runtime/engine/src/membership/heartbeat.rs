@@ -19,12 +19,13 @@ use ordain_store::{
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait;
 
-/// Interval between two heartbeats, which is also the delay until returned partitions are claimed.
+/// Interval between two heartbeats. It is also the delay until another instance claims a partition that was released.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The heartbeat of a running instance. Dropping it stops the heartbeat, and the leases expire.
+/// The heartbeat of a running instance. Dropping this value stops the heartbeat. The leases of the instance (its rights
+/// to partitions) then expire.
 pub(crate) struct Heartbeat {
     id: InstanceId,
     info: watch::Sender<InstanceInfo>,
@@ -36,7 +37,7 @@ pub(crate) struct Heartbeat {
     task: JoinHandle<()>,
 }
 
-/// Access to the membership for a part of this process: publishes information, and receives the table.
+/// Access to the membership for a part of this process: publishes information, and receives the membership table.
 #[derive(Clone)]
 pub(crate) struct Membership {
     id: InstanceId,
@@ -79,14 +80,14 @@ impl Membership {
     }
 }
 
-/// The newest table, and the time of the request for it.
+/// The newest membership table, and the time when this instance requested it.
 #[derive(Debug, Clone)]
 struct MembershipSnapshot {
     requested_at: Instant,
     table: Arc<MembershipTable>,
 }
 
-/// The ownerships that may still be active.
+/// The ownerships (times in which this process may act for a partition) that may still be active.
 type OwnershipRegistry = Arc<Mutex<Vec<Weak<Ownership>>>>;
 
 struct HeartbeatTask {
@@ -108,7 +109,8 @@ struct HeartbeatTask {
 }
 
 impl Heartbeat {
-    /// Joins the instances of a store. On return, the other instances can see this one, and its table is available.
+    /// Joins the instances of a store. When this method returns, the other instances can see this instance, and the
+    /// membership table is available.
     pub(crate) async fn start(
         store: &Arc<dyn Store>,
         id: InstanceId,
@@ -159,7 +161,7 @@ impl Heartbeat {
         }
     }
 
-    /// Returns the newest table, and the time of the request for it.
+    /// Returns the newest table, and the time when this instance requested it.
     pub(crate) fn table(&self) -> (Arc<MembershipTable>, Instant) {
         let MembershipSnapshot { requested_at, table } = self.table.borrow().clone();
         (table, requested_at)
@@ -173,7 +175,7 @@ impl Heartbeat {
         }
     }
 
-    /// Stops the heartbeat. No further write of it reaches the store.
+    /// Stops the heartbeat. Afterwards, no write of the heartbeat reaches the store.
     pub(crate) async fn stop(mut self) {
         self.task.abort();
         // The task was cancelled.
@@ -200,15 +202,15 @@ impl Heartbeat {
         self.trigger.notify_one();
     }
 
-    /// Returns a new ownership. The ownership ends as soon as this instance learns that another instance has the
-    /// lease, before this instance acts on the table in any other way.
+    /// Returns a new ownership. The ownership ends as soon as this instance reads in the table that another instance
+    /// has the lease. The ownership ends before this instance uses the table for anything else.
     pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
         let ownership = Arc::new(Ownership::new(self.lease_until.clone()));
         lock(&self.ownerships).push(Arc::downgrade(&ownership));
         ownership
     }
 
-    /// Records the lease on which an ownership depends, and evaluates the ownership against the newest table.
+    /// Records the lease on which an ownership depends, and checks the ownership against the newest table.
     pub(crate) fn record_lease(&self, ownership: &Ownership, partition: &Partition, epoch: u64) {
         ownership.record_lease(partition.clone(), epoch);
         let MembershipSnapshot { requested_at, table } = self.table.borrow().clone();
@@ -309,8 +311,8 @@ impl HeartbeatTask {
     }
 }
 
-/// Releases the leases of processes on this machine that ended without releasing them, so that a start need not wait
-/// until they expire.
+/// Releases the leases of processes on this machine that ended without releasing their leases. A start then need not
+/// wait until these leases expire.
 pub(crate) async fn release_leases_of_dead_processes(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
         let info = InstanceInfo::decode(&member.info);

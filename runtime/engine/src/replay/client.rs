@@ -21,17 +21,17 @@ use crate::https;
 use ordain_cloudevents::{EventDecoder, HEADERS_SIZE_LIMIT, decode_http};
 use ordain_config::{ReplayServer, ResourceName};
 
-/// Requests of one query at one time.
+/// Maximum number of concurrent requests of one query.
 const QUERY_CONCURRENCY: usize = 4;
-/// Number of consecutive failures after which the rest of a query waits for the next round.
+/// Number of consecutive failed requests after which a query stops. The remaining events wait for the next round.
 const FAILURE_LIMIT: usize = 4;
-/// Queries of a partition at one time.
+/// Maximum number of concurrent queries of a partition.
 const QUERY_LIMIT: usize = 64;
 /// Time limit of a query, including its wait for other queries. The limit is longer if a single answer may take longer.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The reason for a query that ended early.
+/// The reason of a query that ended before it requested all events.
 const OVERLOADED_REASON: &str = "the server is overloaded";
-/// Characters that are escaped in a path: all but the unreserved ones of RFC 3986.
+/// Characters that are escaped in a path: all characters except the unreserved characters of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The data that all queries to one host share.
@@ -93,8 +93,8 @@ impl ReplayClient {
         }
     }
 
-    /// Requests each of the missing sequences within a time limit: a host that does not answer must not delay
-    /// the caller any longer.
+    /// Requests the event of each missing sequence, within a time limit. A host that does not answer must not delay the
+    /// caller any longer.
     pub(super) async fn query(
         self: &Arc<Self>,
         key: &Key,
@@ -109,8 +109,8 @@ impl ReplayClient {
         }
     }
 
-    /// Returns the result of a query that had no time to run. The query counts as failed for all sequences if the
-    /// server did not answer at all.
+    /// Returns the answer of a query that reached its time limit before it could run. The query counts as failed for
+    /// all sequences if the server did not answer any request.
     fn timed_out_answer(
         &self,
         started_at: Instant,
@@ -190,7 +190,7 @@ impl ReplayClient {
         self.host.lock_last_answer().is_some_and(|at| at >= started_at)
     }
 
-    /// Requests one event. The answer comes with the permits for the memory that it takes.
+    /// Requests one event. Also returns the permits for the memory that the answer takes.
     async fn request(
         self: &Arc<Self>,
         key: Key,
@@ -260,18 +260,18 @@ impl ReplayClient {
     }
 }
 
-/// The result of a request: the event, or `None` if the server does not have it. After an error, a repeated request
-/// may succeed.
+/// The result of a request: the event, or `None` if the server does not have the event. After an error, a repeated
+/// request may succeed.
 type FetchResult = Result<Option<Event>, FetchError>;
 
-/// The permits of a request: of its host, and of the process.
+/// The permits of a request: one permit of its host, and one permit of the process.
 type RequestPermits = [OwnedSemaphorePermit; 2];
 
 /// The reason why a request returned no event, although another attempt may return it.
 enum FetchError {
-    /// There was no answer, or the server cannot answer now.
+    /// The server did not answer, or cannot answer now.
     Unavailable(String),
-    /// The answer is not an event, or another event.
+    /// The answer is not an event, or is not the requested event.
     InvalidAnswer(String),
 }
 

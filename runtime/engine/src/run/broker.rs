@@ -17,15 +17,15 @@ use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{Mark, Store, StoreError};
 use ordain_util::log_throttle::LogThrottle;
 
-/// How long a start waits for a broker that does not answer, if the process can do nothing without it.
+/// Maximum time that a start waits for a broker that does not answer, if the process can do nothing without the broker.
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings that the broker is unavailable.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Declares the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is available:
-/// within `patience`, or without a limit.
+/// Declares the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is available.
+/// Waits for the broker for at most `timeout`, or without a limit if `timeout` is `None`.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -71,8 +71,9 @@ pub(super) async fn prepare(
     Ok(())
 }
 
-/// The bindings of a stream: those of the configuration, and those of an earlier one. The store keeps a record of the
-/// bindings that Ordain has declared, because the broker does not tell them from bindings of other programs.
+/// The bindings of a stream: the bindings of the current configuration, and the bindings of earlier configurations. The
+/// store keeps a record of the bindings that Ordain has declared, because the broker does not distinguish them from
+/// bindings of other programs.
 struct StreamBindings {
     stream: Arc<str>,
     recorded: Vec<DeclaredBinding>,
@@ -95,14 +96,15 @@ impl StreamBindings {
         Ok(Self { stream, recorded, configured, removed })
     }
 
-    /// Records the configured bindings beside the earlier ones, before the broker has them.
+    /// Records the configured bindings in addition to the earlier bindings, before the broker has the configured
+    /// bindings.
     async fn record_all(&self, store: &Arc<dyn Store>) -> Result<(), StoreError> {
         let new = self.configured.iter().filter(|binding| !self.recorded.contains(binding));
         let all: Vec<_> = self.recorded.iter().chain(new).cloned().collect();
         if all == self.recorded { Ok(()) } else { record(store, &self.stream, &all).await }
     }
 
-    /// Records the configured bindings, and those that the broker refused to remove.
+    /// Records the configured bindings, and the earlier bindings that the broker refused to remove.
     async fn record_removal(
         &self,
         store: &Arc<dyn Store>,
@@ -146,7 +148,7 @@ fn bindings_mark(stream: &str) -> String {
     format!("bindings/{stream}")
 }
 
-/// Reads the recorded bindings of a stream. An unreadable record counts as empty: the next one replaces it.
+/// Reads the recorded bindings of a stream. An unreadable record counts as empty; the next record replaces it.
 async fn recorded_bindings(
     store: &Arc<dyn Store>,
     stream: &str,
@@ -155,7 +157,7 @@ async fn recorded_bindings(
     Ok(value.and_then(|value| serde_json::from_slice(&value).ok()).unwrap_or_default())
 }
 
-/// Warns of queues that Ordain has declared for streams that do not read them in this configuration.
+/// Warns of queues that Ordain has declared and that no stream of this configuration reads.
 async fn warn_of_unread_queues(
     loaded: &LoadedConfig,
     broker: &BrokerEndpoint,
@@ -188,7 +190,8 @@ async fn warn_of_unread_queues(
     Ok(Ok(()))
 }
 
-/// Retries an action while it fails only because the broker is unavailable, until a time or without a limit.
+/// Retries an action while the action fails because the broker is unavailable, until a given time or without a time
+/// limit. Returns any other error at once.
 async fn retry_until_available<T>(
     until: Option<Instant>,
     work: impl AsyncFn() -> Result<T, BrokerError>,

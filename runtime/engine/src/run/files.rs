@@ -1,5 +1,5 @@
-//! The files of a configuration. All are opened before anything is read or written. No file may be both read and
-//! written, or written by two sinks, even under different names.
+//! The files of a configuration. The process opens all files before it reads or writes any of them. No file may be both
+//! read and written, or written by two sinks, even under different names.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{File, Metadata};
@@ -13,7 +13,8 @@ use ordain_cloudevents::{letter_event, message_id};
 use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{Partition, Store, StoreError};
 
-/// Commits whose messages are read from the outbox at one time.
+/// Maximum number of commits whose messages one read of the outbox returns. The outbox is the store's record of
+/// committed messages that are not published yet.
 const OUTBOX_PAGE_COMMITS: usize = 1_024;
 
 /// The identity of a file under any name: device and inode.
@@ -26,7 +27,7 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Opens the files. Everything that can be rejected is rejected before a sink's file is created or truncated.
+    /// Opens the files. Rejects every file that it can reject before it creates or truncates a sink's file.
     pub(super) async fn open(loaded: &LoadedConfig, store: &dyn Store) -> Result<Self, RunError> {
         let CheckedFiles { sources, sink_paths, mut written } = check_all(loaded)?;
         let mut files = Self { sources, sinks: Sinks::default() };
@@ -47,12 +48,12 @@ impl OpenFiles {
     }
 }
 
-/// Rejects the files that a start would reject, without creating any.
+/// Rejects the files that a start would reject. Creates no file.
 pub fn check_files(loaded: &LoadedConfig) -> Result<(), RunError> {
     Ok(check_all(loaded).map(drop)?)
 }
 
-/// Open sources, and sinks that can be opened; `None` for standard output.
+/// The open files of sources, and the paths of file sinks. The path is `None` for standard output.
 struct CheckedFiles<'a> {
     sources: BTreeMap<String, File>,
     sink_paths: Vec<(String, Option<FileSinkPath<'a>>)>,
@@ -99,8 +100,8 @@ fn file_identity(metadata: &Metadata) -> FileIdentity {
     (metadata.dev(), metadata.ino())
 }
 
-/// Opens the event file of a stream. Only a regular file has positions at which to resume; opening any other might
-/// block for ever.
+/// Opens the event file of a stream, which must be a regular file. A file of another kind has no positions at which to
+/// resume, and opening it might block forever.
 pub(super) fn open_source(
     loaded: &LoadedConfig,
     stream: &str,
@@ -139,8 +140,8 @@ impl FileSinkPath<'_> {
         ))
     }
 
-    /// Rejects a path that is not a regular file of its own, before opening it, because opening a pipe might block.
-    /// Also rejects a file that cannot be written.
+    /// Rejects a path that is not a regular file of its own, before this method opens the file, because opening a pipe
+    /// might block. Also rejects a file to which this process cannot write.
     fn check(
         &self,
         read: &BTreeMap<FileIdentity, String>,
@@ -169,7 +170,7 @@ impl FileSinkPath<'_> {
         self.register(&metadata, written)
     }
 
-    /// Records the file, which must not belong to another sink.
+    /// Records the file. Rejects a file that already belongs to another sink.
     fn register(
         &self,
         metadata: &Metadata,
@@ -199,8 +200,8 @@ impl FileSinkPath<'_> {
     }
 }
 
-/// Returns the ids of all messages in the outbox, for any sink, because a message's sink may have been another file
-/// before.
+/// Returns the ids of all messages in the outbox, for any sink, because the sink of a message may have written to
+/// another file before.
 async fn unpublished_ids(
     config: &Config,
     store: &dyn Store,

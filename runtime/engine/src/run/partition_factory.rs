@@ -22,16 +22,16 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) store: &'a Arc<dyn Store>,
     pub(super) pool: &'a WorkerPool,
     pub(super) handlers: &'a Arc<HandlerRegistry>,
-    /// The files of events, by stream, until their sources are started for the first time.
+    /// The event files by stream. The first start of a source takes its file.
     pub(super) sources: RefCell<BTreeMap<String, File>>,
     pub(super) broker: Option<Arc<BrokerEndpoint>>,
     /// Limits for requests to replay servers.
     pub(super) replay_limits: replay::ReplayLimits,
-    /// Notifiers of streams that this process adds events to.
+    /// The notifiers of the streams to whose queues this process adds events.
     pub(super) notifiers: Arc<QueueNotifiers>,
-    /// With `once`: `true` if a partition that rests may end.
+    /// With `once`: `true` when an idle partition may end.
     pub(super) may_end: watch::Sender<bool>,
-    /// The last consumer window of each stream.
+    /// The last prefetch window (number of unacknowledged deliveries) of each stream's consumers.
     pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastPrefetch>>,
     pub(super) committed_batches: mpsc::Sender<CommittedBatch>,
     pub(super) publisher_commands: mpsc::Sender<PublisherCommand>,

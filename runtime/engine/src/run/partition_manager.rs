@@ -1,5 +1,6 @@
-//! The partitions of this instance during a run: claims the partitions of its share, drives them, and releases those
-//! of other instances. `share` computes the share.
+//! Manages the partitions of this instance during a run. The manager claims and drives the partitions of the instance's
+//! share, and releases the partitions that belong to the share of another instance. The module `share` computes the
+//! share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -25,16 +26,17 @@ use ordain_store::{InstanceInfo, Ownership, OwnershipPhase};
 use ordain_util::shutdown::shutdown_requested;
 use ordain_util::wait;
 
-/// Delay before a lease that was refused is requested again.
+/// Delay after a refused lease before this instance requests it again. A lease is the right of an instance to a
+/// partition.
 const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Interval between two reports of this instance's work.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval between two checks whether all partitions rest.
+/// Interval between two checks whether all partitions are idle.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long `run --once` waits for a partition beyond the lease of its holder, which may have died.
+/// How long `run --once` waits for a partition after the lease of its holder has expired. The holder may have died.
 const HOLDER_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
-/// A running request for a partition.
+/// A running operation on a partition, such as its start or its release.
 type PartitionFuture<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, RunError>)> + 'a>>;
 
 /// A partition that this instance owns, claims or releases.
@@ -46,7 +48,7 @@ struct OwnedPartition {
 /// A lease that this instance has released.
 struct ReleasedLease {
     epoch: u64,
-    /// The time when the store confirmed the release; `None` before the store has answered.
+    /// The time when the store confirmed the release; `None` until then.
     answered_at: Option<Instant>,
 }
 
@@ -55,25 +57,25 @@ pub(super) struct PartitionManager<'a> {
     factory: &'a PartitionFactory<'a>,
     status: &'a RunStatus,
     heartbeat: &'a mut Heartbeat,
-    /// The table from which `share` was computed.
+    /// The membership table from which `share` was computed.
     table: Arc<MembershipTable>,
     share: BTreeSet<Partition>,
     owned: BTreeMap<Partition, OwnedPartition>,
     leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
-    /// Partitions that are being started; `None` if another instance owns the partition by now.
+    /// Partitions that are starting. The result is `None` if another instance owns the partition by now.
     starting: FuturesUnordered<PartitionFuture<'a, Option<Box<DriverConfig>>>>,
     drivers: JoinSet<(Partition, Result<Stats, DriverError>)>,
     releasing: FuturesUnordered<PartitionFuture<'a, ()>>,
-    /// Released leases, until the table is known to contain the release.
+    /// Released leases, until the table contains the release.
     released: BTreeMap<Partition, ReleasedLease>,
-    /// Partitions whose lease was refused, and the time of the next request.
+    /// Partitions whose lease was refused, each with the time of the next request.
     retry_at: BTreeMap<Partition, Instant>,
-    /// With `once`: partitions that have been driven to their end.
+    /// With `once`: partitions whose drivers have reached their end.
     finished: BTreeSet<Partition>,
-    /// Partitions of other instances for which the wait is already logged.
+    /// Partitions for whose owner this instance waits and has already logged the wait.
     logged_waits: BTreeSet<Partition>,
     is_ending: bool,
-    /// Number of messages that the last drivers left unpublished.
+    /// Number of messages that the ended drivers left unpublished.
     unpublished: usize,
     started: Instant,
 }
@@ -105,8 +107,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Claims, drives and releases partitions until the requested end; with `once`, until the drivers of all partitions
-    /// have reached their end. Returns the number of messages that are left unpublished.
+    /// Claims, drives and releases partitions until the shutdown is requested or, with `once`, until the drivers of all
+    /// partitions have reached their end. Returns the number of messages that remain unpublished.
     pub(super) async fn run(
         mut self,
         mut shutdown: watch::Receiver<bool>,
@@ -156,8 +158,9 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Returns whether all partitions rest and no event is on its way between them. The function checks the partitions
-    /// one after the other. If no event was added to a queue meanwhile, each partition has rested until the last check.
+    /// Returns whether all partitions are idle and no event is on its way between them. The function checks the
+    /// partitions one after the other. If no event was added to a queue meanwhile, each partition was still idle at the
+    /// last check.
     fn all_idle(&self, all: &BTreeSet<Partition>) -> bool {
         let notifiers = &self.factory.notifiers;
         let (before, was_empty) = notifiers.writes();
@@ -170,7 +173,7 @@ impl<'a> PartitionManager<'a> {
         all_idle && was_empty && is_empty && before == after
     }
 
-    /// Monitors whether the broker is reachable, if a stream has events from there.
+    /// Monitors whether the broker is reachable, if a stream receives events from the broker.
     fn watch_broker_health(&self) -> watch::Receiver<BrokerHealth> {
         let PartitionFactory { loaded, broker, .. } = self.factory;
         let uses_broker = |stream: &StreamConfig| matches!(stream.source, SourceConfig::Amqp(_));
@@ -214,7 +217,7 @@ impl<'a> PartitionManager<'a> {
                 tracing::info!(
                     stream = &*partition.stream,
                     partition = partition.number,
-                    "partition left the share of this process: handing it over to another instance"
+                    "partition no longer assigned to this process: handing it over to another instance"
                 );
                 owned.ownership.advance_to(OwnershipPhase::Draining);
             }
@@ -255,7 +258,7 @@ impl<'a> PartitionManager<'a> {
         Ok(())
     }
 
-    /// Waits for a partition of our share that another instance still owns.
+    /// Waits for a partition of this instance's share that another instance still owns.
     fn wait_for_holder(
         &mut self,
         partition: &Partition,
@@ -275,8 +278,8 @@ impl<'a> PartitionManager<'a> {
         let gives_up = !alone || holder < self.heartbeat.id();
         if gives_up && self.started.elapsed() > timeout {
             return Err(RunError::Store(StoreError::InUse(format!(
-                "the process {name} runs stream {stream}, and --once needs all of its partitions: stop \
-                 that process first, or run without --once beside it"
+                "the process {name} runs stream {stream}, and --once needs all partitions of the stream: \
+                 stop that process first, or run without --once"
             ))));
         }
         if self.logged_waits.insert(partition.clone()) {

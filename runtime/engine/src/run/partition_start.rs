@@ -1,5 +1,5 @@
-//! Starts a leased partition: claims it, publishes the messages that an earlier owner left, and builds the parts of
-//! its driver.
+//! Starts a partition for which this instance has the lease: claims the partition, publishes the messages that an
+//! earlier owner left unpublished, and builds the parts of the driver.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use ordain_store::{InstanceInfo, Ownership};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::StreamContext;
 
-/// Commits whose messages are read and published together.
+/// Maximum number of commits whose messages are read and published together.
 const OUTBOX_PAGE_COMMITS: usize = 64;
 /// Time between two warnings that a partition waits.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns the number of batches that may wait for the publisher: the sequencers allow no more unpublished batches.
+/// Returns the number of batches that may wait for the publisher. The sequencers allow no more unpublished batches.
 pub(super) fn unpublished_batch_limit(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.sequencer_settings(stream, &partition_share(config, stream, 0, None));
@@ -58,8 +58,8 @@ fn partition_share(
     }
 }
 
-/// Rejects a store with committed messages of a stream that neither this configuration nor another running instance
-/// has: no process would publish them.
+/// Rejects a store that has unpublished messages of a stream that neither this configuration nor another running
+/// instance has. No process would publish these messages.
 pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
     store: &dyn Store,
@@ -103,16 +103,16 @@ pub(super) async fn check_backlog(
     Ok(())
 }
 
-/// Returns the size limit of left-over messages that may wait for exchanges, in bytes. A process that dies has left at
-/// most as many bytes of messages, unless it had other settings.
+/// Returns the size limit, in bytes, of the messages of earlier owners that may wait for exchanges. A process that dies
+/// leaves at most as many bytes of unpublished messages, unless it had other settings.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }
 
 impl PartitionFactory<'_> {
-    /// Claims a partition under the epoch of its lease, publishes the messages that an earlier owner left in its
-    /// outbox, and builds the parts of its driver. Returns `None` if another process has claimed the partition since,
-    /// or the publisher has ended.
+    /// Claims a partition under the epoch of its lease, publishes the messages that an earlier owner left in its outbox
+    /// (committed messages that are not published yet), and builds the parts of its driver. Returns `None` if another
+    /// process has claimed the partition since, or the publisher has ended.
     pub(super) async fn start_partition(
         &self,
         partition: &Partition,
@@ -146,8 +146,9 @@ impl PartitionFactory<'_> {
         self.driver_config(name, stream, claimed, handle, completions, backlog, metrics).await
     }
 
-    /// Publishes the messages that an earlier owner committed and did not publish, before any new ones of the same
-    /// shards. Returns those that are not done; `None` if the publisher has ended.
+    /// Publishes the messages that an earlier owner committed and did not publish, before any new message of the same
+    /// shards. Returns, as inputs for the sequencer, the messages of these that the store does not record as published
+    /// yet. Returns `None` if the publisher has ended.
     async fn publish_backlog(
         &self,
         handle: &Arc<PartitionHandle>,

@@ -9,10 +9,10 @@ use ordain_config::LoadedConfig;
 use ordain_store::{KeyFilter, Store, StoreError};
 use ordain_util::text::pluralized;
 
-/// Keys in a page while held events are counted.
+/// Maximum number of keys in a page while held events are counted.
 const KEY_PAGE_LIMIT: usize = 1_000;
 
-/// Maximum number of streams that are named for each blocked status.
+/// Maximum number of streams that the text names for each blocked status.
 const STREAM_LIMIT: usize = 10;
 
 /// The result of a run.
@@ -20,20 +20,20 @@ const STREAM_LIMIT: usize = 10;
 pub struct RunReport {
     /// The counts of the run.
     pub stats: Stats,
-    /// The events that the store holds at the end, from any run, if they were counted.
+    /// The events of all runs that the store holds at the end; `None` if this run did not count them.
     pub held: Option<HeldTotals>,
 }
 
 /// Blocked keys and their held events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldTotals {
-    /// Number of events of all keys that are held in the store.
+    /// The number of events that the store holds for all keys.
     pub events: u64,
-    /// Number of keys by index in [`BLOCKED_STATUSES`] and by stream.
+    /// The number of keys for each blocked status (as its index in [`BLOCKED_STATUSES`]) and stream.
     keys: BTreeMap<(usize, Arc<str>), u64>,
 }
 
-/// Statuses of blocked keys: the status, its name in commands, and its text in the report.
+/// The statuses of blocked keys. Each entry has the status, its name in commands, and its text in the report.
 const BLOCKED_STATUSES: [(KeyStatus, &str, &str); 3] = [
     (KeyStatus::Waiting, "waiting", "waiting for an event"),
     (KeyStatus::Retrying, "retrying", "waiting to retry"),
@@ -41,7 +41,7 @@ const BLOCKED_STATUSES: [(KeyStatus, &str, &str); 3] = [
 ];
 
 impl HeldTotals {
-    /// Counts the held events and blocked keys of a store, which reads the record of every key.
+    /// Counts the held events and blocked keys of a store. Reads the record of every key.
     pub(super) async fn count(store: &dyn Store) -> Result<Self, StoreError> {
         let mut held = Self::default();
         for stream in store.streams().await? {
@@ -69,7 +69,7 @@ impl HeldTotals {
         *self != Self::default()
     }
 
-    /// Returns the streams with keys of this status, and their number of keys.
+    /// Returns the streams with keys of this status, each with the number of these keys.
     fn streams(&self, status_index: usize) -> impl Iterator<Item = (&str, u64)> {
         let entries = self.keys.iter().filter(move |((status, _), _)| *status == status_index);
         entries.map(|((_, stream), keys)| (&**stream, *keys))
@@ -77,7 +77,7 @@ impl HeldTotals {
 }
 
 impl RunReport {
-    /// Returns whether any event is not settled with effect. A run with `--strict` then fails.
+    /// Returns whether any event is held or became a dead letter. A run with `--strict` then fails.
     pub fn has_problems(&self) -> bool {
         self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(HeldTotals::has_any)
     }
@@ -114,7 +114,7 @@ fn causes(stats: &Stats) -> impl Iterator<Item = (Cause, u64)> {
 }
 
 impl RunReport {
-    /// Returns the report for people, with commands that show more under the configuration of the run.
+    /// Returns the report as text for people. The text includes commands that show more details.
     pub fn text(&self, config: &LoadedConfig) -> String {
         let Self { stats, held } = self;
         let mut text = String::new();

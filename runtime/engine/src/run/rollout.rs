@@ -1,5 +1,6 @@
-//! Handler versions during a run: monitors the folder of handlers, loads new files while others run, offers versions,
-//! and follows the rollouts in the store.
+//! Manages handler versions during a run: monitors the folder of handlers, loads new files while other versions run,
+//! and publishes the version that this instance can execute (its offer). Follows the rollouts in the store. A rollout
+//! records the version that executes a stream's events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -31,11 +32,12 @@ use ordain_wasm::{
     LoadError, LoadOutcome, PluginFolder,
 };
 
-/// Interval between two scans of the folder, in addition to notifications: not every file system sends them.
+/// Interval between two scans of the folder. The scans supplement the notifications of changes, which not every file
+/// system sends.
 const FOLDER_SCAN_INTERVAL: Duration = Duration::from_secs(2);
 /// Delay before the next request to a store that did not answer.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Delay between a notification and the scan, which collects changes that belong together.
+/// Delay between a notification and the scan. The delay collects changes that belong together.
 const DEBOUNCE_DELAY: Duration = Duration::from_millis(50);
 /// Time between two warnings that the folder cannot be read, or that no rollout can be written.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
@@ -60,8 +62,8 @@ pub(super) struct RolloutController<'a> {
 struct RolloutState {
     /// The highest known rollout number.
     newest_number: u64,
-    /// The rollout from which this instance may return to a lower version: the rollout of the version that this
-    /// instance offers, or the rollout that this instance found at its start.
+    /// The rollout that this instance may replace with a rollout of a lower version. It is the rollout of the version
+    /// that this instance offers, or the rollout that this instance found at its start.
     revertible: Option<Arc<Rollout>>,
     has_begun: bool,
     /// The time since which this instance lacks the version of the rollout.
@@ -88,7 +90,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Follows the folder and the store while it is polled. With `once`, returns an error if a version stays missing.
+    /// Follows the folder and the store until the future is dropped. With `once`, returns an error if a version stays
+    /// missing.
     pub(super) async fn run(mut self, once: bool) -> RunError {
         let (notify_change, mut changes) = mpsc::channel(1);
         let _watcher = self.watch_folder(notify_change);
@@ -133,8 +136,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Returns the error for a stream whose version has been missing for longer than a lease. An instance that died has
-    /// left the membership by then.
+    /// Returns the error for a stream whose version has been missing for longer than the lease duration. By then, an
+    /// instance that died has left the membership.
     fn check_missing(&mut self) -> Option<RunError> {
         let timeout = Duration::from_millis(self.loaded.config.runtime.lease.0);
         for (stream, _) in self.handlers.streams() {
@@ -151,7 +154,7 @@ impl<'a> RolloutController<'a> {
         None
     }
 
-    /// Watches the folder for changes. If that fails, only the interval of `FOLDER_SCAN_INTERVAL` applies.
+    /// Watches the folder for changes. If watching fails, only the scans at each `FOLDER_SCAN_INTERVAL` find changes.
     fn watch_folder(&self, notify_change: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
         // A single waiting notification is enough.
@@ -223,7 +226,7 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Loads a file on a thread of its own, while other versions run.
+    /// Starts to load a file on a thread of its own, while other versions run.
     fn start_load(&self, file: &HandlerFile) -> PendingLoad {
         tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
         let (sender, receiver) = oneshot::channel();
@@ -271,8 +274,8 @@ impl<'a> RolloutController<'a> {
             (_, Ok(handler)) => {
                 let instead = self.handlers.offered_build(&file.name);
                 let instead = instead.map_or_else(
-                    || "no stream names it".to_owned(),
-                    |build| format!("the offered version {} is not lower", build.version),
+                    || "no stream uses this handler".to_owned(),
+                    |build| format!("this process offers {}, which is not lower", build.version),
                 );
                 let handler = &**handler.version();
                 tracing::info!(handler, "handler version usable but not offered: {instead}");
@@ -281,8 +284,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Handles a key that was executed under an unknown rollout. The rollout will appear in the table, unless the
-    /// store went back in time and lost the rollout.
+    /// Handles a key that was executed under a rollout that this instance does not know. The membership table has that
+    /// rollout, unless the store went back in time and lost the rollout.
     async fn refresh_decisions(&mut self) {
         let Ok(table) = self.store.table().await else {
             tokio::time::sleep(STORE_RETRY_DELAY).await;
@@ -298,8 +301,8 @@ impl<'a> RolloutController<'a> {
         self.table = Arc::new(table);
     }
 
-    /// Writes the rollouts that are due, and follows the rollouts in the table. Returns the time of the next attempt
-    /// if the store did not answer.
+    /// Writes the rollouts that are due, and applies the rollouts of the table. Returns the time of the next attempt if
+    /// the store did not answer, and `None` otherwise.
     async fn decide_all(&mut self) -> Option<Instant> {
         let handlers = Arc::clone(self.handlers);
         let offers = handlers.offered_builds();
@@ -433,9 +436,9 @@ impl<'a> RolloutController<'a> {
                 match catalog.load_result(&file.path) {
                     Some(Ok(found)) if found.version == rollout.build.version => {
                         return format!(
-                            "{path} has another content (SHA-256 {:.12}…) than the file of the rollout \
-                             ({:.12}…): copy the rollout's file from another instance, or give this file a higher \
-                             version",
+                            "{path} has another content (SHA-256 {:.12}…) than the file of the same \
+                             version that the rollout names ({:.12}…): copy that file from another instance, or give \
+                             this file a higher version",
                             found.digest, rollout.build.digest
                         );
                     }

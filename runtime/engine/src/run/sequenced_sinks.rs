@@ -1,4 +1,5 @@
-//! Adds the sinks whose messages pass through the store, except exchanges, which need a broker.
+//! Adds the sinks whose messages the store numbers or queues before they are sent. The module `broker` adds the
+//! exchanges.
 
 use std::sync::Arc;
 

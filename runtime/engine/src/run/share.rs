@@ -20,8 +20,8 @@ pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
     loaded.config.streams.iter().flat_map(partitions_of).collect()
 }
 
-/// Returns the partitions that an instance must own, according to the table. The other instances compute their shares
-/// from the same table and together own all other partitions.
+/// Returns the partitions that an instance must own, according to the membership table. The other instances compute
+/// their shares from the same table and together own all other partitions.
 pub(super) fn share(
     loaded: &LoadedConfig,
     table: &MembershipTable,

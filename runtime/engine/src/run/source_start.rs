@@ -22,19 +22,20 @@ use ordain_store::checkpoint::Checkpoint;
 use ordain_store::{Claim, Mark, Partition, StoreError};
 use ordain_util::tail_fingerprint::TailFingerprint;
 
-/// Divisor of a partition's memory for deliveries that the broker has sent and the driver has not taken; the rest is
-/// for events, states and outcomes.
+/// Divisor of a partition's memory: this share is for deliveries that the broker has sent and the driver has not taken.
+/// The rest is for events, states and outcomes.
 const PREFETCH_MEMORY_DIVISOR: usize = 4;
 
-/// Delay before a checkpoint that the store did not accept is written again.
+/// Delay before a checkpoint is written again after the store did not accept it.
 const CHECKPOINT_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A running source.
 pub(super) struct StartedSource {
     pub(super) source: SourceHandle,
-    /// Events received over HTTP that are not in the source's queue yet.
+    /// The events received over HTTP that are not in the source's queue yet. `None` if the stream does not receive such
+    /// events.
     pub(super) inbox: Option<Inbox>,
-    /// The name of the source's checkpoint, if it can resume.
+    /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     pub(super) checkpoint_name: Option<String>,
 }
 
@@ -97,8 +98,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Starts the inbox of events over HTTP for a partition. The owner of partition 0 also gets the queue of events
-    /// without a known partition.
+    /// Starts the inbox (events received over HTTP) of a partition. The owner of partition 0 also reads the queue of
+    /// events without a known partition.
     async fn start_inbox(
         &self,
         stream: &StreamConfig,

@@ -13,14 +13,14 @@ use ordain_wasm::HandlerRegistry;
 /// The phase of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RunPhase {
-    /// Compiles the handlers.
+    /// The process compiles the handlers.
     #[default]
     LoadingHandlers,
-    /// Opens the store.
+    /// The process opens the store.
     OpeningStore,
-    /// Claims the first partitions.
+    /// The process claims its first partitions.
     ClaimingPartitions,
-    /// Drives partitions; the process has owned its whole share.
+    /// The process has owned its whole share of the partitions at least once, and drives partitions.
     Running,
 }
 
@@ -36,7 +36,7 @@ struct RunState {
     partitions: Vec<Arc<PartitionMetrics>>,
     driven: usize,
     share: usize,
-    /// Requests to the ingress, by response status.
+    /// The number of requests to the ingress (the HTTP listener for producers), by response status.
     requests: BTreeMap<u16, u64>,
 }
 
@@ -60,7 +60,7 @@ impl RunStatus {
         self.lock().store.clone()
     }
 
-    /// Returns the partitions that are driven, or were.
+    /// Returns the figures of all partitions that this process drives or has driven.
     pub fn partitions(&self) -> Vec<Arc<PartitionMetrics>> {
         self.lock().partitions.clone()
     }
@@ -74,7 +74,7 @@ impl RunStatus {
             .fold(Stats::default(), |sum, partition| sum.plus(&partition.stats()))
     }
 
-    /// Returns the number of answered requests to the ingress, by status.
+    /// Returns the number of answered requests to the ingress, by response status.
     pub fn requests(&self) -> BTreeMap<u16, u64> {
         self.lock().requests.clone()
     }
@@ -98,7 +98,7 @@ impl RunStatus {
         state.phase = RunPhase::ClaimingPartitions;
     }
 
-    /// Returns the figures of a partition, which stay the same for all its drivers.
+    /// Returns the figures of a partition. All drivers of the partition share these figures.
     pub(super) fn partition(&self, partition: &Partition) -> Arc<PartitionMetrics> {
         let mut state = self.lock();
         if let Some(found) =
@@ -111,7 +111,7 @@ impl RunStatus {
         metrics
     }
 
-    /// Records how many partitions of its share this process drives, and the size of the share.
+    /// Records the number of partitions of its share that this process drives, and the size of the share.
     pub(super) fn set_share(&self, driven: usize, share: usize) {
         let mut state = self.lock();
         state.driven = driven;
@@ -121,7 +121,7 @@ impl RunStatus {
         }
     }
 
-    /// Returns how many partitions of its share this process drives, and the size of the share.
+    /// Returns the number of partitions of its share that this process drives, and the size of the share.
     pub fn share(&self) -> (usize, usize) {
         let state = self.lock();
         (state.driven, state.share)
@@ -138,7 +138,7 @@ impl RunStatus {
         report
     }
 
-    /// Releases the store, which closes when its last user releases it.
+    /// Releases the store. The store closes when its last user releases it.
     pub fn release_store(&self) {
         self.lock().store = None;
     }

@@ -56,7 +56,7 @@ impl SinkContent {
         }
     }
 
-    /// Adds the content to an exchange's sink.
+    /// Adds the content to the sink of an exchange.
     pub(super) fn put(&self, exchange: &mut ExchangeSink, stream: &str, sequence: Option<u64>) {
         match self {
             Self::Message(message) => exchange.add_message(stream, message, sequence),

@@ -20,7 +20,7 @@ pub enum PublisherError {
         stream: String,
         /// The key of the event that emitted the message.
         key: String,
-        /// The event.
+        /// The sequence of the event.
         sequence: u64,
         /// The sink.
         sink: String,
@@ -38,11 +38,11 @@ pub enum PublisherError {
         /// The letter's sequence.
         sequence: u64,
     },
-    /// The store has lost numbers that were assigned.
+    /// The store has lost messages to which it had assigned numbers, and this process cannot repeat all of them.
     #[error(
         "stream {stream}: the store went back in time: shard {shard} has lost more messages to {to} than this \
-         process has in memory. The next start numbers messages after the ones that the shard has, so some numbers \
-         are assigned twice: check the receivers for numbers that two messages of the last minutes share"
+         process has in memory. The next start continues after the last number that the shard still has, so some \
+         numbers are assigned twice: check the receivers for numbers that two messages of the last minutes share"
     )]
     StoreRolledBack {
         /// The stream.
@@ -52,7 +52,7 @@ pub enum PublisherError {
         /// The shard.
         shard: u32,
     },
-    /// The store has numbers of a newer owner, but no newer owner exists.
+    /// The store has numbers from an owner with a higher epoch, but no such owner exists.
     #[error(
         "stream {stream}: shard {shard} of the store has numbers for {to} from an owner with a higher epoch than \
          this process, but this process owns the partition. A part of the store was removed or restored: restore \
@@ -85,7 +85,7 @@ pub enum PublisherError {
         /// The reason of the failure.
         error: std::io::Error,
     },
-    /// The reader of standard output has gone.
+    /// Standard output has no reader any more.
     #[error(
         "standard output, to which the sink {0} writes, has no reader any more; committed messages \
          that were not written are published at the next start"

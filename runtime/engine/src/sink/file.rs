@@ -1,10 +1,11 @@
 //! A file sink that contains each message exactly once.
 //!
-//! The store records the file's length together with the removal of the messages from the outbox. A process that died
-//! before the store recorded them has written the lines beyond that length. The next start truncates these lines and
-//! publishes them again from the outbox. If the outbox lacks the message of such a line, the store is at an earlier
-//! time than the file, and Ordain truncates nothing: consumers may have read these lines, and the store could never
-//! publish them again. If another file takes the place of the sink file, Ordain never truncates that file.
+//! The store records the file's length together with the removal of the messages from the outbox (committed messages
+//! that are not published yet). If the process dies after it wrote lines and before the store recorded them, the file
+//! has lines after the recorded length. The next start truncates these lines and publishes their messages again from
+//! the outbox. If the outbox lacks the message of such a line, the store is at an earlier time than the file. Ordain
+//! then truncates nothing, because consumers may have read these lines, and the store could never publish them again.
+//! If another file has replaced the sink file, Ordain never truncates that file.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -19,9 +20,9 @@ use ordain_util::canonical_path::canonical_path;
 use ordain_util::tail_fingerprint::TailFingerprint;
 use serde::Deserialize;
 
-/// Maximum size of a line that may be Ordain's, in bytes: an event of the largest size, in base64.
+/// Maximum size of a line that Ordain may have written, in bytes: an event of the largest size, in base64.
 const LINE_BYTES: u64 = 128 << 20;
-/// The beginning of the `source` of all messages and dead letters.
+/// The beginning of the attribute `source` of all messages and dead letters of Ordain.
 const OWN_SOURCE: &str = "/ordain/";
 
 /// An open file sink.
@@ -31,7 +32,7 @@ pub(crate) struct FileSink {
     mark_name: String,
     file: File,
     inode: u64,
-    /// The fingerprinted end of the written data, after which the next message is written.
+    /// The fingerprint and the end of the written data. The next message is written after this end.
     tail: TailFingerprint,
     is_synced: bool,
 }
@@ -53,7 +54,7 @@ struct LineIdentity<'a> {
 }
 
 impl FileSinkRecovery {
-    /// Returns whether the file is longer than the length in the store.
+    /// Returns whether the file is longer than the length that the store has recorded.
     pub(crate) fn has_unrecorded_lines(&self) -> bool {
         self.file_length > self.sink.tail.end()
     }
@@ -71,7 +72,7 @@ impl FileSinkRecovery {
             sink.file.set_len(length)?;
             tracing::info!(
                 path = %sink.path.display(), bytes = file_length - length,
-                "removed lines that the store had not recorded as published; the outbox publishes its messages again"
+                "removed lines that the store had not recorded as published; Ordain writes their messages again"
             );
             return Ok(sink);
         }
@@ -90,8 +91,8 @@ impl FileSinkRecovery {
 }
 
 impl FileSink {
-    /// Opens the file, given the store's mark for it. Without a mark, the contents of the file stay, and new messages
-    /// are written after these contents.
+    /// Opens the file. `mark` is the store's record of the file's published length. Without a mark, the contents of the
+    /// file stay, and the sink writes new messages after these contents.
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_create(path)?;
         let metadata = file.metadata()?;
@@ -127,8 +128,8 @@ impl FileSink {
         Ok(FileSinkRecovery { sink, file_length })
     }
 
-    /// Reads the data beyond the published length. Returns the end of its last complete line, and the number of
-    /// Ordain's messages that are not in the outbox.
+    /// Reads the data after the published length. Returns the end of the last complete line of this data, and the
+    /// number of lines that are messages of Ordain and not in the outbox.
     fn lines_beyond(&self, unpublished: &HashSet<String>) -> io::Result<(u64, u64)> {
         let mut reader = BufReader::new(&self.file);
         let mut at = reader.seek(SeekFrom::Start(self.tail.end()))?;
@@ -157,7 +158,7 @@ impl FileSink {
         }
     }
 
-    /// Returns the name of a file's mark in the store, which is the same for every spelling of the path.
+    /// Returns the name of a file's mark in the store. The name is the same for every spelling of the path.
     pub(crate) fn mark_name(path: &Path) -> String {
         format!("sink/{}", canonical_path(path).display())
     }
@@ -233,8 +234,8 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
     );
 }
 
-/// Returns whether a file is the one that was written, or a copy of it: judged by its content, or, if nothing was
-/// written yet, by its inode.
+/// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the content or, if the sink
+/// has written nothing yet, the inode.
 fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Result<bool> {
     Ok(match &published.fingerprint {
         None => true,

@@ -1,4 +1,4 @@
-//! Runs of messages that are being published and are not marked as done yet.
+//! Runs of messages that are being published. The store does not record these messages as published yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::PartitionHandle;
 use ordain_store::{Mark, Partition};
 
-/// Messages of one shard that are marked as done together.
+/// Messages of one shard (slice of the store) that the store marks as published together.
 pub(super) struct PublishRun {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,
@@ -18,12 +18,12 @@ pub(super) struct PublishRun {
     pub(super) unconfirmed: usize,
 }
 
-/// A queue in which runs are completed in order.
+/// The identity of a queue in which runs are completed in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum RunQueueId {
-    /// A shard, whose messages are marked as done up to a commit.
+    /// A shard of a partition. A mark of the shard applies to all messages up to a commit.
     Shard(Partition, u32),
-    /// A file, whose mark covers everything up to a length.
+    /// A file. A mark of the file covers all data up to a length.
     File(String),
 }
 
@@ -35,14 +35,15 @@ pub(super) struct PendingRuns {
     queues: HashMap<RunQueueId, VecDeque<u64>>,
     /// The number of the run that is being collected.
     next_number: u64,
-    /// Runs that may be done.
+    /// The numbers of runs that may be done.
     candidates: Vec<u64>,
 }
 
 impl PublishRun {
     /// Returns whether no message waits for a confirm. For a run with file marks, also requires that the ownership is
-    /// not lost. Messages that are not marked as done stay in the outbox, and the next owner writes them again. After
-    /// the ownership has ended, no mark may therefore claim that a file contains them.
+    /// not lost. Messages without a mark stay in the outbox (committed messages that are not published yet), and the
+    /// next owner writes them again. After the ownership has ended, no mark may therefore state that a file contains
+    /// these messages.
     fn is_done(&self) -> bool {
         self.unconfirmed == 0 && (self.marks.is_empty() || !self.handle.ownership.is_lost())
     }
@@ -74,7 +75,7 @@ impl PendingRuns {
         self.next_number += 1;
     }
 
-    /// Records that a number of a run's messages are confirmed.
+    /// Records that `count` messages of a run are confirmed.
     pub(super) fn record_confirms(&mut self, number: u64, count: usize) {
         if let Some(run) = self.pending.get_mut(&number) {
             run.unconfirmed = run.unconfirmed.saturating_sub(count);
@@ -84,7 +85,7 @@ impl PendingRuns {
         }
     }
 
-    /// Removes and returns the runs that are done; those of the same shard or file in order.
+    /// Removes and returns the runs that are done. Runs of the same shard or file stay in order.
     pub(super) fn take_done(&mut self) -> Vec<PublishRun> {
         let mut done = Vec::new();
         while let Some(number) = self.candidates.pop() {

@@ -1,9 +1,11 @@
-//! The publisher of a process: receives the committed batches of all partitions in order, passes their messages and
-//! forwarded dead letters to the sinks, and reports published messages to the store and the sequencer.
+//! The publisher of a process: receives the committed batches of all partitions in order, and passes their messages and
+//! forwarded dead letters to the sinks. Reports published messages to the store and the sequencer.
 //!
-//! The publisher is one task, because the length of a file that several partitions write to must be stored in the
-//! same order as its contents. Exchanges have tasks of their own: an exchange that accepts nothing delays only its
-//! own shard, until the outbox is full. As an exception, the publisher records the marks of a file in order.
+//! The publisher is one task, because several partitions may write to one file, and the store must record the lengths
+//! of the file in the order of its contents. Exchanges have tasks of their own: an exchange that accepts nothing delays
+//! only the shards (slices of the store) with messages for it, until the outbox (committed messages that are not
+//! published yet) is full. Runs with lines of the same file are an exception: the publisher records the marks of a file
+//! in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -33,22 +35,23 @@ const CONFIRM_GROUP_LIMIT: usize = 256;
 pub struct PartitionHandle {
     /// The partition.
     pub partition: Partition,
-    /// The claim under which the partition's messages are committed.
+    /// The claim with which the store recognises this owner of the partition. The partition's messages are committed
+    /// under this claim.
     pub claim: Claim,
-    /// The sink of its stream's dead letters, if they are forwarded.
+    /// The sink of the stream's dead letters; `None` if the stream does not forward dead letters.
     pub dead_letter: Option<Arc<str>>,
-    /// The channel to the driver, which is notified when everything of a shard up to a commit is published and marked
-    /// as done.
+    /// The channel to the driver. The publisher sends a message when all messages of a shard up to a commit are
+    /// published and marked as published.
     pub completions: mpsc::Sender<Completion>,
     /// The ownership under which the messages may be published.
     pub ownership: Arc<Ownership>,
     /// For each shard, the number of the last commit before this claim.
     pub claimed_commits: Box<[u64]>,
-    /// For each shard, the commit through which everything is durably done.
+    /// For each shard, the commit up to which all messages are published and durably marked as published.
     pub watermarks: Box<[PublishWatermark]>,
     /// For each shard, the last commit that is known to be durable.
     pub durable_commits: Box<[AtomicU64]>,
-    /// True from the start of the driver on.
+    /// True after the driver has started.
     pub driven: AtomicBool,
 }
 
@@ -58,8 +61,8 @@ impl PartitionHandle {
         self.driven.load(Ordering::SeqCst)
     }
 
-    /// Waits until the driver knows that the store has all commits of the partition. Returns `false` if the partition
-    /// is given up.
+    /// Waits until the driver knows that the store has all commits of the partition. Returns `true` then, and `false`
+    /// if this process gives up the partition.
     pub(super) async fn has_all_commits(&self) -> bool {
         let (answer, answered) = oneshot::channel();
         let sent = self.completions.send(Completion::StoreCheck(answer)).await;
@@ -91,13 +94,13 @@ impl PartitionHandle {
     }
 }
 
-/// A committed batch with something to publish.
+/// A committed batch with messages or dead letters to publish.
 pub struct CommittedBatch {
     /// The partition of the batch.
     pub handle: Arc<PartitionHandle>,
     /// The batch.
     pub batch: Arc<Batch>,
-    /// The result of the commit: which writes it applied.
+    /// The result of the commit, which shows the writes that the store applied.
     pub applied: AppliedCommit,
 }
 
@@ -109,16 +112,17 @@ pub(crate) struct OutboxBacklog {
     pub shard: u32,
     /// The commits with their messages.
     pub entries: Vec<OutboxEntry>,
-    /// Receives the number of messages when they are sent to the sinks. Messages that the partition's driver commits
-    /// are sent later.
+    /// The receiver gets the number of messages after the publisher has sent them to the sinks. The partition's driver
+    /// starts afterwards, so the messages that it commits follow.
     pub accepted: oneshot::Sender<usize>,
 }
 
 /// A request to the publisher.
 pub(crate) enum PublisherCommand {
-    /// A request to publish left-over messages.
+    /// A request to publish the messages that an earlier process left unpublished.
     PublishBacklog(OutboxBacklog),
-    /// A request for the left-over messages of a partition that are not done, for the partition's driver.
+    /// A request for the left-over messages of a partition that are sent and not marked as published yet. The
+    /// partition's driver needs them.
     TakeSentBacklog(Arc<PartitionHandle>, oneshot::Sender<Vec<Input>>),
 }
 
@@ -127,19 +131,19 @@ pub(crate) struct OutboxPublisher {
     store: Arc<dyn Store>,
     sinks: Sinks,
     runs: PendingRuns,
-    /// Left-over messages of partitions without a driver.
+    /// Messages of earlier processes that are sent, in partitions without a driver.
     sent_backlogs: Vec<SentBacklog>,
-    /// Left-over pages that wait for room: one page of each partition.
+    /// Pages of left-over messages that wait for room: at most one page of each partition.
     waiting_backlogs: VecDeque<OutboxBacklog>,
-    /// Approximate limit of left-over messages, in bytes, above which no further page is accepted.
+    /// Approximate size limit of left-over messages, in bytes. Above the limit, the publisher accepts no further page.
     backlog_bytes_limit: usize,
     tasks: JoinSet<Result<(), PublisherError>>,
     published: UnboundedReceiver<PublishedCount>,
-    /// Confirms that were received and not processed yet.
+    /// Received confirms that are not processed yet.
     confirmed: Vec<PublishedCount>,
 }
 
-/// Left-over messages of a shard that are not marked as done.
+/// Left-over messages of a shard that are not marked as published.
 struct SentBacklog {
     handle: Arc<PartitionHandle>,
     shard: u32,
@@ -150,8 +154,8 @@ struct SentBacklog {
 }
 
 impl OutboxPublisher {
-    /// Creates a publisher for the sinks. `backlog_bytes_limit` is the approximate limit of left-over messages, in
-    /// bytes.
+    /// Creates a publisher for the sinks. `backlog_bytes_limit` is the approximate size limit, in bytes, of the
+    /// messages of earlier processes.
     pub(crate) fn new(store: Arc<dyn Store>, mut sinks: Sinks, backlog_bytes_limit: usize) -> Self {
         // The channel needs no limit of its own: its messages come from the outbox, which has one.
         let (published_sender, published) = mpsc::unbounded_channel();
@@ -169,7 +173,7 @@ impl OutboxPublisher {
         }
     }
 
-    /// Publishes until all senders of batches are gone and everything is published.
+    /// Publishes until all senders of batches are gone and all messages are published.
     pub(crate) async fn run(
         mut self,
         mut committed: mpsc::Receiver<CommittedBatch>,
@@ -250,7 +254,7 @@ impl OutboxPublisher {
         Ok(messages)
     }
 
-    /// Waits for confirms of the tasks, and records them.
+    /// Waits for confirms from the tasks of exchanges and streams, and records the confirms.
     async fn next_confirms(&mut self) -> Result<(), PublisherError> {
         tokio::select! {
             _ = self.published.recv_many(&mut self.confirmed, CONFIRM_GROUP_LIMIT),
@@ -302,7 +306,7 @@ impl OutboxPublisher {
         Ok(())
     }
 
-    /// Ends the run that was collected.
+    /// Ends the run that is being collected.
     async fn end_run(
         &mut self,
         handle: Arc<PartitionHandle>,
@@ -314,7 +318,7 @@ impl OutboxPublisher {
         Ok(())
     }
 
-    /// Marks finished runs as done, and reports them.
+    /// Marks the messages of finished runs as published, and reports them.
     async fn finish_runs(&mut self) {
         let finished = self.runs.take_done();
         self.mark_runs(&finished).await;
@@ -335,9 +339,9 @@ impl OutboxPublisher {
         }
     }
 
-    /// Marks runs with file lines one after the other, because each mark covers more of a file than the one before.
-    /// Marks only the last of the other runs of each shard, and all shards concurrently, because each mark may need a
-    /// round trip to a server.
+    /// Marks runs with file lines one after the other, because each mark covers more of a file than the mark before.
+    /// For the other runs, marks only the last run of each shard, and marks all shards concurrently, because each mark
+    /// may need a round trip to a server.
     async fn mark_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {
@@ -355,7 +359,7 @@ impl OutboxPublisher {
         let PartitionHandle { partition, claim, .. } = &*run.handle;
         let PublishRun { shard, through, marks, .. } = run;
         run.handle.watermarks[*shard as usize].begin_mark(*through, !marks.is_empty());
-        let last = retry_until_ok("mark of published messages", || {
+        let last = retry_until_ok("marking of messages as published", || {
             self.store.outbox_done(partition, *claim, *shard, *through, marks)
         });
         // The store marks nothing if the shard has another claim.

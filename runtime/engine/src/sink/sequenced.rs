@@ -1,10 +1,10 @@
-//! Messages that pass through the store on their way to a destination. The store numbers them, retains them for replay,
-//! and queues them for a stream.
+//! Messages that pass through the store on their way to a destination (an exchange, a stream or a file). The store
+//! numbers them, retains them for replay, and queues them for a stream.
 //!
-//! Each destination has a task of its own, so that a blocked destination delays no other. A file has no task, because
-//! its messages are written in the order of its marks. In each call, the task passes all messages to the store that
-//! have arrived since the last call. It must keep the order of each outbox; the messages of different outboxes are
-//! independent.
+//! Each destination has a task of its own, so that a blocked destination delays no other destination. A file has no
+//! task, because the publisher writes its messages in the order of the file's marks. In each call, a task passes to the
+//! store all messages that have arrived since the last call. A task must keep the order of the messages of each outbox
+//! (the unpublished messages of a partition in one shard). The messages of different outboxes are independent.
 
 mod assigner;
 mod cursor;
@@ -25,14 +25,14 @@ pub(super) use assigner::SequenceAssigner;
 
 /// A message on its way to a destination.
 pub(super) struct OutboundMessage {
-    /// The number of its commit.
+    /// The number of the commit that contains the message.
     pub(super) commit: u64,
     pub(super) content: SinkContent,
     /// The index of the message's sink among the sinks of its destination, if the destination is an exchange.
     pub(super) exchange_index: usize,
 }
 
-/// The messages of a run for one destination.
+/// The messages of one run of the publisher for one destination.
 pub(super) struct DestinationBatch {
     pub(super) run: u64,
     pub(super) handle: Arc<PartitionHandle>,
@@ -43,14 +43,14 @@ pub(super) struct DestinationBatch {
 /// The number of each message of a batch; `None` if another owner has the partition now and publishes the message.
 pub(super) type MessageNumbers = Vec<Option<u64>>;
 
-/// The sink of a destination. It accepts the messages of all sinks with this destination, and the store numbers them
-/// together, in the order of their outbox.
+/// The sink of a destination. This value accepts the messages of all sinks with this destination. The store numbers
+/// these messages together, in the order of their outbox.
 pub(crate) struct SequencedSink {
     destination: Destination,
     /// The messages of the run that is being gathered.
     gathered: Vec<OutboundMessage>,
-    /// The channel to the task. The limit of the outbox also limits this channel, because the outbox has all its
-    /// messages.
+    /// The channel to the task. The limit of the outbox also limits this channel, because the outbox has all messages
+    /// of the channel.
     input: UnboundedSender<DestinationBatch>,
     start: Option<(SequenceAssigner, UnboundedReceiver<DestinationBatch>)>,
 }
@@ -72,7 +72,7 @@ impl SequencedSink {
         self.destination == *destination
     }
 
-    /// Adds a sink that is an exchange, before the task starts. Returns its index among the exchanges.
+    /// Adds an exchange as a sink, before the task starts. Returns the index of the sink among the exchanges.
     pub(super) fn add_exchange(&mut self, exchange: ExchangeSink) -> usize {
         let Some((assigner, _)) = &mut self.start else { return 0 };
         assigner.add_exchange(exchange)
@@ -93,7 +93,7 @@ impl SequencedSink {
         self.gathered.push(message);
     }
 
-    /// Sends the gathered messages to the task, as the messages of a run.
+    /// Sends the gathered messages to the task as the messages of run `run`.
     pub(super) fn send(&mut self, run: u64, handle: &Arc<PartitionHandle>, shard: u32) {
         if !self.gathered.is_empty() {
             let handle = Arc::clone(handle);

@@ -17,11 +17,11 @@ use ordain_config::NumberingPolicy;
 use ordain_store::{Mark, Store};
 use ordain_util::log_throttle::LogThrottle;
 
-/// Size of encoded lines above which they are written, in bytes.
+/// Size in bytes above which the encoded lines are written.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// Delay between attempts to write to a failing sink.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Time between two errors of a sink in the log.
+/// Shortest time between two logged errors of a sink.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A sink of lines.
@@ -29,7 +29,7 @@ struct BufferedLineSink {
     sink: LineSink,
     /// Encoded lines that are not written yet.
     buffer: Vec<u8>,
-    /// The numbering of the sink's messages, if they are numbered.
+    /// The numbering of the sink's messages; `None` if the messages have no numbers.
     numbering: Option<LineNumbering>,
 }
 
@@ -38,7 +38,7 @@ struct LineNumbering {
     assigner: SequenceAssigner,
     /// Contents that wait for their numbers.
     announced: Vec<DestinationBatch>,
-    /// The numbers of the contents to be encoded next; `None` for a content that another owner publishes.
+    /// The numbers of the contents that are encoded next; `None` for a content that another owner publishes.
     numbers: VecDeque<Option<u64>>,
 }
 
@@ -49,9 +49,9 @@ pub(crate) struct Sinks {
     exchanges: BTreeMap<String, ExchangeSink>,
     /// Sinks whose messages pass through the store, one for each destination.
     sequenced: Vec<SequencedSink>,
-    /// By sink: the index in `sequenced`, and the index of the sink's exchange in that sequenced sink.
+    /// For each sink: the index in `sequenced`, and the index of the sink's exchange in that sequenced sink.
     routes: BTreeMap<String, (usize, usize)>,
-    /// Number of contents of the current run that tasks publish.
+    /// The number of contents of the current run that tasks publish.
     unconfirmed_count: usize,
 }
 
@@ -79,12 +79,12 @@ impl Sinks {
         }
     }
 
-    /// Adds a sink that is an exchange.
+    /// Adds an exchange as a sink.
     pub(crate) fn add_exchange(&mut self, name: &str, sink: ExchangeSink) {
         self.exchanges.insert(name.to_owned(), sink);
     }
 
-    /// Adds a sink whose messages pass through the store to a stream or to an exchange.
+    /// Adds a sink whose messages the store numbers or queues on their way to a stream or an exchange.
     pub(crate) fn add_sequenced(
         &mut self,
         name: &str,
@@ -124,12 +124,13 @@ impl Sinks {
         tasks
     }
 
-    /// Returns whether a sink of lines has numbered messages, which must be announced.
+    /// Returns whether any sink of lines numbers its messages. The publisher must announce such messages before it adds
+    /// them.
     pub(super) fn has_numbered_lines(&self) -> bool {
         self.lines.values().any(|lines| lines.numbering.is_some())
     }
 
-    /// Announces a content that will be added later, if its sink numbers its lines.
+    /// Announces a content that the publisher adds later. Does nothing if the content's sink does not number its lines.
     pub(super) fn announce(
         &mut self,
         handle: &Arc<PartitionHandle>,
@@ -217,8 +218,8 @@ impl Sinks {
         Ok((std::mem::take(&mut self.unconfirmed_count), marks))
     }
 
-    /// Makes the written lines durable. A failed sync is not retried: the system may have dropped data that it could
-    /// not write, and the next sync would succeed without that data.
+    /// Makes the written lines durable. Does not retry a failed sync, because the system may have dropped data that it
+    /// could not write, and the next sync would succeed without that data.
     pub(super) fn sync(&mut self) -> Result<(), PublisherError> {
         for (name, BufferedLineSink { sink, .. }) in &mut self.lines {
             if sink.needs_sync() {
@@ -234,7 +235,7 @@ impl Sinks {
 }
 
 impl BufferedLineSink {
-    /// Encodes the next content, with its number if it is numbered. Skips a content that another owner publishes.
+    /// Encodes the next content, with its number if it has one. Skips a content that another owner publishes.
     fn put(&mut self, stream: &str, content: &SinkContent) {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {

@@ -1,18 +1,19 @@
-//! Tracks the commit through which the outbox of a shard is durably done.
+//! Tracks the commit up to which all messages of a shard (slice of the store) are published and durably marked as
+//! published.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The commit through which all messages are published and durably marked as done, so that no failure of the store
-/// can bring them back. A mark is written lazily, and is durable when a later commit is. The publisher records marks;
-/// the task that numbers messages reads the result.
+/// The commit up to which all messages are published and durably marked as published, so that no failure of the store
+/// can return them to the outbox. The store writes a mark lazily; the mark is durable when a later commit is durable.
+/// The publisher records marks; the task that numbers messages reads the result.
 #[derive(Debug, Default)]
 pub struct PublishWatermark {
     through: AtomicU64,
-    /// The oldest and the newest mark that may not be durable yet. Each has the commit through which the mark applies,
-    /// and the last commit when the mark was written.
+    /// The oldest and the newest mark that may not be durable yet. Each entry has the commit up to which the mark
+    /// applies, and the number of the last commit when the mark was written.
     pending_marks: Mutex<[Option<(u64, u64)>; 2]>,
-    /// The commit through which the last mark applies; [`HAS_FILES`] once a mark named a file.
+    /// The commit up to which the last mark applies. [`HAS_FILES`] after any mark named a file.
     last_mark: AtomicU64,
 }
 
@@ -20,7 +21,7 @@ pub struct PublishWatermark {
 const HAS_FILES: u64 = u64::MAX;
 
 impl PublishWatermark {
-    /// Returns the commit.
+    /// Returns the commit up to which all messages are durably marked as published.
     pub fn through(&self) -> u64 {
         self.through.load(Ordering::Relaxed)
     }
@@ -30,8 +31,9 @@ impl PublishWatermark {
         self.last_mark.fetch_max(if has_files { HAS_FILES } else { through }, Ordering::SeqCst);
     }
 
-    /// Returns the commit through which the outbox must be marked once more after lost commits were repeated. The
-    /// messages of these commits are in the outbox again.
+    /// Returns the commit up to which the messages must be marked as published again, after lost commits were repeated.
+    /// The messages of these commits are in the outbox again. Returns `None` if there was no mark, or if a mark named a
+    /// file.
     pub fn mark_to_repeat(&self) -> Option<u64> {
         let last_mark = self.last_mark.load(Ordering::SeqCst);
         (last_mark != 0 && last_mark != HAS_FILES).then_some(last_mark)

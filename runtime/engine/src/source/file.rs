@@ -18,7 +18,7 @@ use ordain_cloudevents::{DecodeError, EventDecoder};
 use ordain_store::checkpoint::reread_advice;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Interval at which a followed file is checked for more data.
+/// Interval at which the reader checks a followed file for more data.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The settings of a file source.
@@ -37,7 +37,8 @@ pub struct FileOptions {
 }
 
 impl FileOptions {
-    /// Returns whether another file now has the path of the followed file. A renamed file is followed until then.
+    /// Returns whether another file now has the path of the followed file. The reader follows a renamed file until
+    /// another file has its path.
     fn is_replaced(&self) -> io::Result<bool> {
         let Some((file, path)) = &self.file else { return Ok(false) };
         let Ok(metadata_at_path) = std::fs::metadata(path) else { return Ok(false) };
@@ -47,8 +48,8 @@ impl FileOptions {
     }
 }
 
-/// Starts a reader on a thread of its own, because reading and decoding block. The reader ends at the end of the
-/// input, or when the receiver of its deliveries is dropped.
+/// Starts a reader on a thread of its own, because reading and decoding block. The reader ends at the end of the input
+/// (unless it follows the file), or when the receiver of its deliveries is dropped.
 pub fn read_file(options: FileOptions) -> io::Result<SourceHandle> {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
@@ -146,8 +147,8 @@ fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<D
     Ok(batch)
 }
 
-/// Takes a last line without a line end. With `may_be_unfinished`, another process may still be writing the line, so it
-/// is taken only if it is an event, and otherwise left for the next run.
+/// Takes a last line without a line end. With `may_be_unfinished`, another process may still be writing the line. The
+/// function then takes the line only if it is an event; otherwise the line stays for the next run.
 fn take_last_line(
     lines: &mut SourceSplitter,
     options: &FileOptions,
@@ -203,8 +204,8 @@ fn finish_replaced_file(
     ))
 }
 
-/// Checks that the data read so far is unchanged. If the data has changed, the file has other lines now, and the reader
-/// cannot know which of these lines are new.
+/// Checks that the data that was already read is unchanged. If the data has changed, the file has other lines now, and
+/// the reader cannot know which of these lines are new.
 fn check_unchanged(
     file: &File,
     head: &[u8],
@@ -240,8 +241,9 @@ fn too_long(whole: u64, limit: usize) -> DecodeError {
     }
 }
 
-/// Returns the dead letter of a line that is not an event. Its tag depends on the position in the file: a line that
-/// is read again after a crash produces the same letter, and two lines with the same text produce two.
+/// Returns the dead letter of a line that is not an event. The tag of the letter depends on the position in the file: a
+/// line that is read again after a crash produces the same letter, and two lines with the same text produce two
+/// letters.
 fn letter(
     error: DecodeError,
     options: &FileOptions,

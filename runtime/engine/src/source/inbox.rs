@@ -1,9 +1,10 @@
-//! Events received over HTTP for a stream that has a queue of the broker. They wait in the store until a copy of each
-//! is published to the stream's exchange, so that the broker routes it to the owner of its key. While the broker does
-//! not accept events, the owner of their partition gets them directly.
+//! Events received over HTTP for a stream whose source is a queue of the broker. The events wait in the store until the
+//! inbox has published a copy of each event to the stream's exchange. The broker routes the copy to the owner of the
+//! event's key. While the broker does not accept events, the inbox offers the events directly to the owner of their
+//! partition.
 //!
-//! The record of a key contains its partition. If a stream has several partitions, events of keys without a record
-//! wait in a separate queue: only the broker knows their partition.
+//! The record of a key contains its partition. If a stream has several partitions, events of keys without a record wait
+//! in a separate queue, because only the broker knows their partition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +23,14 @@ use ordain_store::Partition;
 use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
 
-/// Maximum number of offered events that wait for the sequencer.
+/// Maximum number of offered events (passed to the driver before the broker delivers them) that wait for the sequencer.
 const OFFER_LIMIT: usize = 64;
 /// Delays between two attempts to reach an unavailable broker.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 /// Time between two warnings that events are not published.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Returns the queue of events without a known partition, which is numbered after the partitions.
+/// Returns the queue of events without a known partition. Its number follows the numbers of the partitions.
 pub fn unrouted_queue(stream: &Arc<str>, partitions: u32) -> Partition {
     Partition { stream: Arc::clone(stream), number: partitions }
 }
@@ -43,9 +44,10 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Starts to publish the events of a partition's queue, and of the queue without a known partition. Offers at most
-    /// `offer_limit` events of the partition's queue to the driver, because the sequencer must recognise their copies
-    /// when the broker delivers them. Never offers events of the queue without a known partition.
+    /// Starts to publish the events of a partition's queue (`routed`), and of the queue without a known partition
+    /// (`unrouted`). While the broker does not accept events, offers at most `offer_limit` events of the partition's
+    /// queue to the driver. The limit exists because the sequencer must recognise the copies of these events when the
+    /// broker delivers them. Never offers events of the queue without a known partition.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,
@@ -71,17 +73,18 @@ impl Inbox {
         Self { offered_events, is_broker_unavailable, relays }
     }
 
-    /// Returns the next event that the broker does not accept now. The broker delivers the same event later.
+    /// Returns the next offered event: an event that the broker does not accept now. The broker delivers the same event
+    /// later.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         self.offered_events.recv().await
     }
 
-    /// Returns whether the broker is unavailable, judging by the last attempt to publish.
+    /// Returns whether the broker was unavailable at the last attempt to publish.
     pub fn is_broker_unavailable(&self) -> bool {
         self.is_broker_unavailable.load(Ordering::Relaxed)
     }
 
-    /// Stops, and waits until published events are removed from the queue, which has a time limit.
+    /// Stops, and waits until published events are removed from the queue. The wait has a time limit.
     pub async fn end(self) {
         drop(self.offered_events);
         for relay in self.relays {
@@ -131,8 +134,9 @@ impl IngressRelay {
         }
     }
 
-    /// Publishes waiting and new events until the broker is unavailable, the broker accepts none of many events, or
-    /// the inbox is dropped. Returns the number of published events, and the reason of a failure.
+    /// Publishes waiting and new events until publishing fails or the inbox is dropped. Publishing fails if the broker
+    /// is unavailable, or if it accepts none of many events. Returns the number of published events, and the reason of
+    /// a failure.
     async fn publish(&mut self) -> (u64, Option<String>) {
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(self.queue.clone());
@@ -202,7 +206,7 @@ impl IngressRelay {
         (unconfirmed.through(), failed)
     }
 
-    /// Offers events up to its limits, until the broker is available again.
+    /// Offers events to the driver, up to the limits, until the broker is available again.
     async fn offer_events(&mut self, backoff: &mut Backoff) {
         let Self { queue, producer, offer, offers_left, .. } = self;
         let mut source = (*offers_left > 0).then(|| read_queue(queue.clone()));

@@ -12,10 +12,11 @@ const READ_BYTES: usize = 1 << 18;
 pub(super) struct LineSplitter<R> {
     input: R,
     buffer: Vec<u8>,
-    /// Start of the part of `buffer` that is not returned yet. Up to [`TAIL_LIMIT_BYTES`] bytes before it are kept.
+    /// Start of the part of `buffer` that is not returned yet. The buffer keeps up to [`TAIL_LIMIT_BYTES`] bytes before
+    /// this index.
     start: usize,
     end: usize,
-    /// From here to `end`, the buffer matches the input without a gap.
+    /// From this index to `end`, the buffer matches the input without a gap.
     contiguous_from: usize,
     /// The first bytes of the input, at most [`TAIL_LIMIT_BYTES`].
     head: Vec<u8>,
@@ -38,7 +39,7 @@ pub(super) enum NextLine<'a> {
 }
 
 impl<R: Read> LineSplitter<R> {
-    /// Splits an input from its beginning.
+    /// Creates a splitter for an input from its beginning.
     pub(super) fn new(input: R, limit: usize) -> Self {
         let buffer = vec![0; TAIL_LIMIT_BYTES + READ_BYTES.max(2 * limit)];
         Self {
@@ -55,8 +56,8 @@ impl<R: Read> LineSplitter<R> {
         }
     }
 
-    /// Splits an input that continues at a position. The arguments include the first bytes of the input, and the bytes
-    /// before that position.
+    /// Creates a splitter for an input that continues at a position. The arguments include the first bytes of the
+    /// input, and the bytes before that position.
     pub(super) fn resume(
         input: R,
         limit: usize,
@@ -80,7 +81,7 @@ impl<R: Read> LineSplitter<R> {
         &self.head
     }
 
-    /// Returns the last bytes that were read, including those of an incomplete line.
+    /// Returns the last bytes that were read, including the bytes of an incomplete line.
     pub(super) fn tail(&self) -> TailFingerprint {
         let unended = self.dropped + (self.end - self.start) as u64;
         TailFingerprint::new(
@@ -144,7 +145,7 @@ impl<R: Read> LineSplitter<R> {
         NextLine::Line(line, self.position)
     }
 
-    /// Reads more data. Returns `false` if there is none now.
+    /// Reads more data. Returns `true` if it read any, and `false` if no data is available now.
     fn fill(&mut self) -> io::Result<bool> {
         let gone = self.start.saturating_sub(TAIL_LIMIT_BYTES);
         if gone > 0 {

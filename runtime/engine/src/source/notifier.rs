@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 use ordain_core::QueueRun;
 use ordain_store::Partition;
 
-/// Maximum number of a shard's runs that wait for a reader. If another process reads the partition, no reader takes
-/// them.
+/// Maximum number of runs (consecutive new entries) of a shard that wait for a reader. If another process reads the
+/// partition, no reader in this process takes the runs.
 const RUNS_LIMIT: usize = 1_024;
 
 /// The notifiers of all partitions that this process adds events to.
@@ -24,7 +24,7 @@ impl QueueNotifiers {
         Arc::clone(notifiers.entry(partition.clone()).or_default())
     }
 
-    /// Returns the number of writes, and whether everything has been read and acknowledged.
+    /// Returns the number of writes to all partitions, and whether all written events have been read and acknowledged.
     pub fn writes(&self) -> (u64, bool) {
         let notifiers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let writes = notifiers.values().map(|notifier| notifier.writes()).sum();
@@ -32,14 +32,14 @@ impl QueueNotifiers {
     }
 }
 
-/// Entries that were added to a shard, and the time, in ms since the Unix epoch.
+/// Runs of entries that were added to a shard, each with the time of its write, in ms since the Unix epoch.
 pub(super) type NewQueueRuns = VecDeque<(QueueRun, u64)>;
 
 /// The notifier of one partition.
 #[derive(Debug, Default)]
 pub struct QueueNotifier {
     writes: AtomicU64,
-    /// The number of writes after which the reader found the queue empty, plus one.
+    /// The number of writes after which the reader last found the queue empty, plus one.
     emptied_at: AtomicU64,
     /// Shards with new entries, and the positions of the entries that this process added.
     new_runs: Mutex<BTreeMap<u32, NewQueueRuns>>,
@@ -48,7 +48,8 @@ pub struct QueueNotifier {
 }
 
 impl QueueNotifier {
-    /// Notifies the reader of a write to the queue of a shard. `added` has the entries that the reader must expect.
+    /// Notifies the reader of a write to the queue of a shard (slice of the store). `added` has the entries that the
+    /// reader must expect.
     pub fn record_write(&self, shard: u32, added: Option<QueueRun>) {
         // A reader that sees the count must find the shard.
         let mut new_runs = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +74,7 @@ impl QueueNotifier {
         self.entries_added.notified().await;
     }
 
-    /// Takes the shards that were written since the last call, with the entries that this process put there.
+    /// Takes the shards to whose queues this process wrote since the last call, with the added entries.
     pub(super) fn take_new_runs(&self) -> BTreeMap<u32, NewQueueRuns> {
         std::mem::take(&mut self.new_runs.lock().unwrap_or_else(PoisonError::into_inner))
     }

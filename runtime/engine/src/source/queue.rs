@@ -1,9 +1,9 @@
 //! Reads the events that wait in the store's queues for a partition.
 //!
-//! Each shard has a queue of its own. A new owner of the partition reads each queue from its beginning, so it receives
-//! events again that an earlier owner read and did not remove. The reader removes an event a short time after the
-//! driver has acknowledged it; it must never remove an event earlier. Writers in this process notify the reader. The
-//! reader polls the store for entries of other processes.
+//! Each shard (slice of the store) has a queue of its own. A new owner of the partition reads each queue from its
+//! beginning. The new owner therefore receives again the events that an earlier owner read and did not remove. The
+//! reader removes an event a short time after the driver has acknowledged it, and must never remove an event earlier.
+//! Writers in this process notify the reader. The reader polls the store for entries of other processes.
 //!
 //! A store that went back in time refuses the queue position that the reader names. The reader then reads the shard
 //! again from its beginning, and delivers only the entries that it has not delivered ([`QueueCursor`]).
@@ -38,15 +38,16 @@ use ordain_util::log_throttle::LogThrottle;
 const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 /// Time between two polls if only this process writes to the queue.
 const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Number of acknowledged events at which the reader removes them; a quarter of the queue's limit if that is less.
+/// Number of acknowledged events at which the reader removes these events. A quarter of the queue's limit applies
+/// instead if it is less.
 const REMOVAL_THRESHOLD_EVENTS: u64 = 512;
-/// Time after which the reader removes acknowledged events, even if there are only a few.
+/// Time after which the reader removes acknowledged events even if their number is below [`REMOVAL_THRESHOLD_EVENTS`].
 const REMOVAL_DELAY: Duration = Duration::from_millis(100);
 /// Time between two counts of the waiting events.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
-/// Time between two warnings that the store is unavailable, and between two that it went back in time.
+/// Time between two warnings that the store is unavailable, and between two warnings that the store went back in time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Time limit of the last removal, when the reader ends.
+/// Time limit of the last removal at the end of the reader.
 const LAST_REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before the next read of an unavailable store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -56,25 +57,25 @@ const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 pub struct QueueOptions {
     /// The store that has the queues.
     pub store: Arc<dyn Store>,
-    /// The partition whose queues are read.
+    /// The partition whose queues the reader reads.
     pub partition: Partition,
-    /// The owner's claim; the store removes entries only under this claim.
+    /// The owner's claim, which identifies the owner to the store. The store removes entries only under this claim.
     pub claim: Claim,
     /// Notifies the reader of new entries that this process wrote.
     pub notifier: Arc<QueueNotifier>,
     /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
-    /// True if only streams of this store and numbering producers write to the queue, each in order.
+    /// True if only streams of this store, and producers that number their events, write to the queue, each in order.
     pub is_fed_locally: bool,
     /// True if other processes may write to the queue.
     pub has_other_writers: bool,
-    /// The gauge of waiting events; `None` if the reader does not report them.
+    /// The gauge of the number of waiting events; `None` if the reader does not report this number.
     pub backlog_gauge: Option<Arc<BacklogGauge>>,
-    /// True if the gauge also counts events that are delivered and not yet removed.
+    /// True if the gauge also counts events that are delivered and not removed yet.
     pub counts_delivered: bool,
-    /// The owner whose commits settle these events; `None` if they are settled without a commit, as in an inbox.
+    /// The owner whose commits settle these events. `None` if events are removed without a commit, as in an inbox.
     pub handle: Option<Arc<PartitionHandle>>,
-    /// Counts events that this process put into the queue and that the store lost before they were read.
+    /// The number of events that this process put into the queue and that the store lost before the reader read them.
     pub lost_events: Arc<AtomicU64>,
 }
 
@@ -105,9 +106,9 @@ struct QueueReader {
     acknowledged: watch::Receiver<AckProgress>,
     /// The cursor of each shard.
     cursors: Vec<QueueCursor>,
-    /// Approximate number of entries that can be removed.
+    /// Approximate number of acknowledged entries that the reader can remove.
     removable_count: usize,
-    /// When the first of these entries was acknowledged.
+    /// The time when the driver acknowledged the first of the removable entries.
     removable_since: Instant,
     /// The earliest time of the next removal.
     next_removal_at: Instant,
@@ -216,7 +217,7 @@ impl QueueReader {
         }
     }
 
-    /// Passes on to the next reader the entries that this process wrote and that this reader has not read.
+    /// Passes to the next reader the entries that this process wrote and that this reader has not read.
     fn put_back(&mut self) {
         self.take_new_runs();
         for (shard, cursor) in (0..).zip(&mut self.cursors) {
@@ -237,8 +238,8 @@ impl QueueReader {
         }
     }
 
-    /// Removes finished entries, reads the next entries, and counts the waiting events if the read returned none. Also
-    /// returns whether the read returned entries that were delivered before.
+    /// Removes acknowledged entries, and reads the next entries. If the read returned no entry, counts the waiting
+    /// events. Also returns whether the read returned entries that were delivered before.
     async fn next_batch(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.is_poll_due) {
@@ -251,7 +252,7 @@ impl QueueReader {
         Ok((batch, is_known))
     }
 
-    /// Finds the shards that have unread entries. The function reads only the ends of each queue, because most queues
+    /// Finds the shards that have unread entries. This method reads only the ends of each queue, because most queues
     /// have no new entries.
     async fn poll_shards(&mut self) -> Result<(), StoreError> {
         let QueueOptions { store, partition, .. } = &self.options;
@@ -282,7 +283,7 @@ impl QueueReader {
         tokio::time::sleep(STORE_RETRY_DELAY).await;
     }
 
-    /// Reads the next entries of the shards that may have unread entries. Shards without more entries are not read
+    /// Reads the next entries of the shards that may have unread entries. A shard without more entries is not read
     /// again until a notification or a poll.
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         let mut batch = DeliveryBatch::default();
@@ -361,7 +362,7 @@ impl QueueReader {
         self.notify_driver();
     }
 
-    /// Notifies the driver that the store may have gone back in time; an idle driver would not notice.
+    /// Notifies the driver that the store may have gone back in time. An idle driver would not notice.
     fn notify_driver(&self) {
         if let Some(handle) = &self.options.handle {
             handle.report_store_rollback();
@@ -386,8 +387,8 @@ impl QueueReader {
         );
     }
 
-    /// Delivers a batch, and processes acknowledgements while it waits for room. Returns false if the receiver is
-    /// closed.
+    /// Delivers a batch, and processes acknowledgements while it waits for room. Returns true after the delivery, and
+    /// false if the receiver is closed.
     async fn deliver(
         &mut self,
         sender: &mpsc::Sender<DeliveryBatch>,
@@ -485,8 +486,8 @@ impl QueueReader {
 }
 
 /// Creates the dead letter of an unreadable entry. The tag is derived from the queue position, so that a repeated read
-/// creates the same letter. The tag also selects the shard of the queue for the letter's commit, because the removal of
-/// the entry depends on that commit.
+/// creates the same letter. The tag also determines that the letter is committed in the shard of the queue, because the
+/// removal of the entry depends on that commit.
 fn letter(
     partition: &Partition,
     shards: u32,

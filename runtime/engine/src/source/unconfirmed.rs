@@ -1,5 +1,5 @@
-//! Events that were read from a queue and published, but not confirmed. An event stays in the queue until the broker
-//! has confirmed it and all events before it.
+//! Events that the inbox (events received over HTTP) has read from a queue in the store and that the broker has not
+//! confirmed. An event stays in the queue until the broker has confirmed this event and all events before it.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use ordain_core::Event;
 
 use ordain_amqp::SequencedEvent;
 
-/// Limits for unconfirmed events: number, and size in bytes. Events beyond the limits wait in the store.
+/// Limits for the number of unconfirmed events, and for their size in bytes. Events beyond the limits wait in the
+/// store.
 const EVENT_LIMIT: usize = 1_024;
 const EVENT_BYTES_LIMIT: usize = 16 << 20;
 
@@ -19,10 +20,10 @@ pub(super) struct UnconfirmedEvents {
     events: VecDeque<Option<UnconfirmedEvent>>,
     /// Number of confirmed events before the first unconfirmed event.
     through: u64,
-    /// Number of unconfirmed events, and their size in memory, in bytes.
+    /// The number of unconfirmed events. The second field is their size in memory, in bytes.
     count: usize,
     bytes: usize,
-    /// Maximum length of `events`: at most this many events can be published again after a failure.
+    /// Maximum length of `events`. After a failure, at most this many events are published again.
     repeat_limit: usize,
 }
 
@@ -34,7 +35,7 @@ struct UnconfirmedEvent {
 }
 
 impl UnconfirmedEvents {
-    /// Creates an empty list of at most `most` events.
+    /// Creates an empty list of at most `repeat_limit` events.
     pub(super) fn new(repeat_limit: usize) -> Self {
         Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, repeat_limit }
     }
@@ -56,7 +57,7 @@ impl UnconfirmedEvents {
             && self.events.len() < self.repeat_limit
     }
 
-    /// Returns whether some events were refused and must be retried.
+    /// Returns whether the broker refused some events, which must be retried.
     pub(super) fn has_refused(&self) -> bool {
         self.events.iter().flatten().any(|pending| pending.is_refused)
     }
@@ -75,8 +76,8 @@ impl UnconfirmedEvents {
         }
     }
 
-    /// Returns the events to publish now, and their indexes in `events`. Without `retry`, leaves out refused events
-    /// and later events of the same keys.
+    /// Returns the indexes in `events` of the events to publish now, and these events. Without `retry`, leaves out
+    /// refused events and later events of the same keys.
     pub(super) fn to_publish(&self, retry: bool) -> (Vec<usize>, Vec<SequencedEvent>) {
         let mut refused = HashSet::new();
         let pending = self.events.iter().enumerate();
@@ -94,8 +95,8 @@ impl UnconfirmedEvents {
             .unzip()
     }
 
-    /// Records which of the published events the broker accepted. Returns the number of events, from the first, that
-    /// are confirmed now.
+    /// Records which of the published events the broker accepted. Returns the number of confirmed events before the
+    /// first unconfirmed event.
     pub(super) fn confirm(&mut self, indexes: &[usize], accepted: &[bool]) -> u64 {
         for (index, accepted) in indexes.iter().zip(accepted) {
             let slot = &mut self.events[*index];
@@ -114,7 +115,8 @@ impl UnconfirmedEvents {
         self.through
     }
 
-    /// Returns refused events that were not offered yet, and reduces `most`, their maximum number, by their count.
+    /// Returns refused events that were not offered to the driver yet. Returns at most `offers_left` events, and
+    /// reduces `offers_left` by their number.
     pub(super) fn take_offers(&mut self, offers_left: &mut usize) -> Vec<Arc<Event>> {
         let pending = self.events.iter_mut().flatten();
         let refused = pending.filter(|pending| pending.is_refused && !pending.is_offered);

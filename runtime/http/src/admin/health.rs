@@ -13,13 +13,12 @@ use crate::problem::ProblemDetails;
 use ordain_engine::run::RunPhase;
 use ordain_store::Store;
 
-/// Interval between two health checks of the store, so that an unavailable store is noticed while the process is
-/// idle.
+/// Interval between two health checks of the store. The checks detect an unavailable store while the process is idle.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit for a response of the store; above it, the store counts as unavailable.
+/// Time limit for a response of the store. A store that exceeds the limit counts as unavailable.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The time since which the store is unavailable, if it is.
+/// The time since which the store is unavailable; `None` while the store is available.
 #[derive(Default)]
 pub(super) struct StoreHealth(Mutex<Option<Timestamp>>);
 
@@ -59,7 +58,7 @@ impl StoreHealth {
     }
 }
 
-/// Checks the store at intervals, without end.
+/// Checks the store at every [`CHECK_INTERVAL`]. This function never returns.
 pub(super) async fn watch(app: &AdminState) {
     loop {
         if let Some(store) = app.figures.store() {

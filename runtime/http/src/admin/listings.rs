@@ -20,7 +20,7 @@ use ordain_config::known_streams;
 use ordain_core::LetterId;
 use ordain_store::{KeyFilter, ListPage, Store};
 
-/// Rows of a page: the default and the maximum.
+/// Default number of rows of a page. The second constant is the maximum.
 const DEFAULT_ROWS: usize = 100;
 const MAX_ROWS: usize = 1_000;
 
@@ -37,8 +37,8 @@ pub(super) struct KeysQuery {
     limit: Option<usize>,
 }
 
-/// The query for a page of dead letters, or for one letter if it has an `id`; an `id` without `key` selects a letter
-/// without a key.
+/// The query for a page of dead letters or, with an `id`, for one letter. An `id` without a `key` selects a letter
+/// whose event has no key.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeadQuery {
@@ -55,9 +55,9 @@ impl AdminState {
         self.figures.store().ok_or_else(not_yet)
     }
 
-    /// Fetches data from the store and returns it as JSON, which is encoded on a blocking thread. The query keeps its
-    /// permit until its response is sent, even if the caller has left. Neither queries without an answer nor pages in
-    /// memory can therefore accumulate.
+    /// Fetches data from the store and returns it as JSON, which a blocking thread encodes. The query keeps its permit
+    /// until its response is sent, even if the caller has disconnected. The number of running queries, and of pages in
+    /// memory, is therefore limited.
     async fn respond<T, F>(
         &self,
         fetch: impl FnOnce(Arc<dyn Store>) -> F,

@@ -1,5 +1,5 @@
-//! `GET /metrics`: the counts of the drivers, the workers and the background tasks, read at each request. Labels
-//! contain names of the configuration and words of fixed sets, never keys.
+//! `GET /metrics`: the counts of the drivers, the workers and the background tasks. Each request reads the current
+//! counts. Labels contain names of the configuration and words of fixed sets, never keys of events.
 
 mod write;
 
@@ -29,7 +29,7 @@ struct MetricsSnapshot {
     partitions: Vec<(String, Arc<PartitionMetrics>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
     totals: Stats,
-    /// Counts by the names of the replay sources.
+    /// The counts of requests for missing events, by the name of the replay source.
     replays: BTreeMap<String, ReplayCounts>,
     times: CommitHistograms,
     handlers: Vec<(String, String, Histogram)>,
@@ -37,7 +37,7 @@ struct MetricsSnapshot {
     rollouts: Vec<(String, u64)>,
     parked: BTreeMap<Arc<str>, u64>,
     wanted: BTreeMap<String, u64>,
-    /// Requests over HTTP, by the status of their responses.
+    /// The number of requests of producers over HTTP, by the status of the response.
     requests: BTreeMap<u16, u64>,
 }
 
@@ -62,8 +62,8 @@ pub(super) async fn metrics(
     Ok(([(CONTENT_TYPE, form)], body).into_response())
 }
 
-/// Converts `OpenMetrics` to the format of Prometheus, which names a counter in its comments as in its samples and has
-/// no end mark.
+/// Converts `OpenMetrics` to the format of Prometheus. In that format, a counter has the same name in comments and in
+/// samples, and the text has no end mark.
 fn to_prometheus_format(open: &str) -> String {
     let mut text = String::with_capacity(open.len() + 256);
     let mut lines = open.lines().peekable();
@@ -123,8 +123,8 @@ impl MetricsSnapshot {
         snapshot
     }
 
-    /// Returns the number of parked keys of a stream: the last count of the store, or the count of keys in memory if
-    /// that count is higher.
+    /// Returns the number of parked keys of a stream (keys that stopped at a failed or missing event). It is the higher
+    /// of two numbers: the last count of the keys in the store, and the number of parked keys in memory.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();
         counted.max(stats.lanes_in(LaneState::Parked) as u64)

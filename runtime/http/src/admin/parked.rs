@@ -1,5 +1,6 @@
-//! The number of parked keys. Most parked keys are in the store only, so a count needs a pass over all keys. A
-//! background task counts them after a request, and rarely enough to use a negligible share of the store's time.
+//! The number of parked keys (keys that stopped at a failed or missing event). Most parked keys are in the store only,
+//! so a count must read all keys. A background task counts the parked keys after a request, and rarely enough to use a
+//! negligible share of the store's time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +12,10 @@ use tokio::sync::Notify;
 use super::AdminState;
 use ordain_store::{KeyFilter, Store, StoreError};
 
-/// Keys in a page of the count.
+/// Maximum number of keys in a page of the count.
 const PAGE_KEYS: usize = 500;
-/// Shortest delay between two counts, and the delay as a multiple of the last count's duration.
+/// Shortest delay between two counts. The second constant is the delay as a multiple of the last count's duration; the
+/// longer delay applies.
 const MIN_COUNT_DELAY: Duration = Duration::from_secs(2);
 const COUNT_DELAY_FACTOR: u32 = 50;
 
@@ -25,14 +27,14 @@ pub(super) struct ParkedCounts {
 }
 
 impl ParkedCounts {
-    /// Returns the last count by stream (empty before the first count), and requests a new one.
+    /// Returns the last count by stream, and requests a new count. The result is empty before the first count.
     pub(super) fn get(&self) -> BTreeMap<Arc<str>, u64> {
         self.request.notify_one();
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Counts after each request, without end.
+/// Counts the parked keys after each request. This function never returns.
 pub(super) async fn count_on_request(app: &AdminState) {
     loop {
         app.parked_counts.request.notified().await;

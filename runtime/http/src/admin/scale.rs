@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::AdminState;
 use crate::view;
 
-/// Shortest delay between two reads: instances report their work every two seconds.
+/// Shortest delay between two reads. Instances report their work every two seconds.
 const READ_DELAY: Duration = Duration::from_secs(2);
 
 /// The result of the last read.
@@ -21,14 +21,15 @@ pub(super) struct WantedInstances {
 }
 
 impl WantedInstances {
-    /// Returns the wanted instances of each stream (empty before the first read), and requests a new read.
+    /// Returns the number of wanted instances of each stream, and requests a new read. The result is empty before the
+    /// first read.
     pub(super) fn get(&self) -> BTreeMap<String, u64> {
         self.request.notify_one();
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Reads after each request, without end.
+/// Reads the reports after each request. This function never returns.
 pub(super) async fn watch_wanted(app: &AdminState) {
     loop {
         app.wanted.request.notified().await;

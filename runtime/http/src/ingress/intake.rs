@@ -17,12 +17,12 @@ use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
-/// How long after a full queue the intake checks each queue for room before it writes a request.
+/// After a queue was full, the intake checks each queue for room before it writes a request, for this time.
 const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Maximum number of queue entries in one read of their keys.
 const PAGE_ENTRIES: usize = 1_024;
-/// Approximate maximum size of these entries, in bytes.
+/// Approximate maximum size, in bytes, of the queue entries in one read of their keys.
 const PAGE_BYTES: usize = 4 << 20;
 
 /// The intake of a stream's events.
@@ -34,23 +34,24 @@ pub(super) struct Intake {
     first: u64,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
-    /// Retains events for replay and detects conflicts; `None` if the queue's assigner does both or neither.
+    /// Retains events for replay and detects conflicts. `None` if the assigner of the queue does both, or if the stream
+    /// needs neither.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
-    /// True if the broker chose the partitions, so that only a key's record shows the key's partition.
+    /// True if the broker chooses the partitions of keys, so that only the record of a key shows its partition.
     is_spread_by_broker: bool,
     notifiers: Arc<QueueNotifiers>,
-    /// The keys of the events that wait until their partition is known, by shard.
+    /// The keys of the events that wait until their partition is known, by shard (slice of the store).
     waiting: tokio::sync::Mutex<BTreeMap<u32, WaitingKeys>>,
-    /// When a queue was last full.
+    /// The time when a queue was last full.
     full_at: Mutex<Option<Instant>>,
 }
 
-/// The keys with waiting events in a shard, as far as the intake has read the queue. The intake reads each entry once,
-/// for all requests.
+/// The keys with waiting events in a shard, as far as the intake has read the shard's queue. The intake reads each
+/// entry once for all requests.
 #[derive(Default)]
 struct WaitingKeys {
-    /// The number of the newest entry of each key.
+    /// For each key, the number of its newest entry.
     keys: BTreeMap<String, u64>,
     /// The number of the first entry that may still wait.
     start: u64,
@@ -59,7 +60,7 @@ struct WaitingKeys {
 }
 
 impl WaitingKeys {
-    /// Forgets keys without an entry from `first` on.
+    /// Removes the keys whose newest entry is before entry `first`.
     fn forget_before(&mut self, first: u64) {
         if self.start < first {
             self.start = first;
@@ -120,7 +121,8 @@ impl Intake {
         }))
     }
 
-    /// Returns the fault of an event that the decoder accepts and that would become a dead letter.
+    /// Returns the fault of an event that the decoder accepts and that would nevertheless become a dead letter. Returns
+    /// `None` if the event has no such fault.
     pub(super) fn fault(&self, event: &Event) -> Option<String> {
         if self.is_routed
             && let Some(words) = RoutingKeyTemplate::length_error(event.key())
@@ -139,7 +141,7 @@ impl Intake {
         }
     }
 
-    /// Writes events to the queues of the stream, each behind the earlier events of its key. When the call returns
+    /// Writes events to the queues of the stream, each event after the earlier events of its key. When the call returns
     /// successfully, all accepted events are durable.
     pub(super) async fn accept(
         &self,
@@ -205,7 +207,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns the given keys that have waiting events in a partition. Usually no key has any.
+    /// Returns the given keys that have waiting events in a partition. Usually, no key has waiting events.
     async fn waiting_keys<'a>(
         &self,
         partition: &Partition,
@@ -253,8 +255,9 @@ impl Intake {
         Ok(keys)
     }
 
-    /// Rejects a request that has no room before the intake writes any event, if a queue was full within the last
-    /// minute. Otherwise a producer that retries a rejected request would fill the remaining room with copies.
+    /// Rejects a request for which a queue lacks room, before the intake writes any event. Checks this only if a queue
+    /// was full within the last minute. Without this check, a producer that retries a rejected request would fill the
+    /// remaining room with copies.
     async fn check_room(&self, items: &[AssignItem]) -> Result<(), AssignError> {
         let full_at = *self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = self
@@ -283,7 +286,8 @@ impl Intake {
     }
 
     /// Notifies the readers of the queues in this process. If the request is accepted, the readers also get the queue
-    /// positions of its events, so that they detect a loss. The producer of a rejected request sends it again anyway.
+    /// positions of its events, so that the readers detect a loss. A rejected request does not need this, because its
+    /// producer sends it again.
     fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of =
             |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });

@@ -1,6 +1,6 @@
-//! Data of events and handlers, as part of a JSON text. A page may contain much data. The data must never become a
-//! tree, because a tree takes up to a hundred times the memory of its text. The data is escaped only while it is
-//! written, because escapes take up to six times the memory.
+//! Data of events and handlers, as part of a JSON text. A page may contain much data. This module must never parse the
+//! data into a tree, because a tree takes up to a hundred times the memory of its text. It escapes the data only while
+//! it writes the data, because escapes take up to six times the memory.
 
 use std::fmt;
 
@@ -12,8 +12,7 @@ use serde_json::value::RawValue;
 
 use ordain_cloudevents::compact;
 
-/// Maximum depth of nested arrays and objects: JSON readers have limits of 100 and more, and a row adds a few levels
-/// of its own.
+/// Maximum depth of nested arrays and objects. JSON readers have limits of 100 and more, and a row adds a few levels.
 const NESTING_LIMIT: usize = 90;
 
 /// Bytes of an event or a state: a part of a JSON text.
@@ -24,7 +23,7 @@ pub struct JsonData(DataForm);
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 enum DataForm {
-    /// JSON, or any form that was read from JSON.
+    /// Data that is JSON, or any form of data that was read from a row.
     Json(Box<RawValue>),
     /// A text that is not JSON.
     Text(String),
@@ -47,10 +46,10 @@ impl<'de> Deserialize<'de> for JsonData {
 }
 
 impl JsonData {
-    /// Converts bytes to JSON without white space if they are JSON that every reader accepts, or else to a text, or
-    /// else to base64. The forms are distinguishable: `{"text": …}` contains JSON that some readers do not accept
-    /// (because it is nested deeply, or has extreme numbers or escapes), and `{"base64": …}` contains bytes that are
-    /// not UTF-8.
+    /// Converts bytes to JSON without white space if they are JSON that every reader accepts. Converts other bytes to a
+    /// text if they are UTF-8, and otherwise to base64. The forms are distinguishable. `{"text": …}` contains JSON that
+    /// some readers do not accept, because it is nested deeply or has extreme numbers or escapes. `{"base64": …}`
+    /// contains bytes that are not UTF-8.
     pub fn of(bytes: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return Self(DataForm::Binary { base64: STANDARD.encode(bytes) });
@@ -70,7 +69,7 @@ fn is_portable(json: &str) -> bool {
     NestingCheck { levels: NESTING_LIMIT }.deserialize(&mut reader).is_ok()
 }
 
-/// A visitor that reads JSON to its end, keeps nothing, and fails above a number of nested arrays and objects.
+/// A visitor that reads JSON to its end, keeps no data, and fails if arrays and objects are nested too deeply.
 #[derive(Clone, Copy)]
 struct NestingCheck {
     levels: usize,

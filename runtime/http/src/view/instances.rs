@@ -21,16 +21,17 @@ pub struct InstancesPage<L = BoundedRows<InstanceRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceRow {
-    /// The time after which the instance is removed unless it sends a heartbeat; `None` in a store for one process.
+    /// The time in ms after which the store removes the instance unless the instance sends a heartbeat; `None` in a
+    /// store for one process.
     pub expires_in_ms: Option<u64>,
-    /// The id; `None` for partitions without an owner.
+    /// The id of the instance; `None` for the row of the partitions without an owner.
     #[serde(rename = "instance")]
     pub id: Option<RowText>,
-    /// The names of the host and the process.
+    /// The name of the host and the number of the process.
     pub name: Option<RowText>,
     /// The handler version that the instance offers for each stream.
     pub offers: BTreeMap<String, RowText>,
-    /// The number of its partitions.
+    /// The number of partitions in this row.
     pub owns: usize,
     /// The partitions.
     pub partitions: Vec<PartitionRow>,
@@ -44,15 +45,16 @@ pub struct InstanceRow {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartitionRow {
-    /// Keys in memory that are blocked, if its owner has reported.
+    /// The number of blocked keys in the owner's memory; `None` if the owner has not reported it.
     pub blocked_keys: Option<u64>,
-    /// The epoch of the lease.
+    /// The epoch (number) of the lease, which is an instance's right to the partition.
     pub epoch: Option<u64>,
-    /// Events that wait for delivery in the broker or in the store, if the partition's owner has reported.
+    /// The number of events that wait for delivery in the broker or in the store; `None` if the owner has not reported
+    /// it.
     pub lag: Option<u64>,
-    /// The number.
+    /// The number of the partition.
     pub partition: u32,
-    /// Keys in memory with an event that can run, if its owner has reported.
+    /// The number of keys in the owner's memory that have an event to execute; `None` if the owner has not reported it.
     pub ready_keys: Option<u64>,
     /// The time at which the lease was granted or returned.
     pub since: Option<RowText>,
@@ -82,13 +84,13 @@ impl<'a> InstanceOverview<'a> {
         Self { loaded, table, infos: abouts, reports }
     }
 
-    /// Returns the work of a partition as its owner reported it, if it did.
+    /// Returns the work of a partition as its owner reported it; `None` without a report.
     fn work(&self, partition: &Partition) -> Option<PendingWork> {
         let holder = self.table.holder(partition)?;
         self.reports.get(&holder)?.get(&partition.stream, partition.number)
     }
 
-    /// Returns the work and wanted instances of a stream; `None` if the stream is not configured.
+    /// Returns the work and the number of wanted instances of a stream; `None` if the stream is not configured.
     pub fn scale(&self, name: &str) -> Option<ScaleReport> {
         let config = self.loaded.config.streams.get(name)?;
         let runs = |about: &&InstanceInfo| about.streams.contains_key(name) && !about.leaving;
@@ -122,8 +124,8 @@ impl<'a> InstanceOverview<'a> {
             .collect()
     }
 
-    /// Returns a row for each instance with its partitions, and a row for the partitions without an owner, if there
-    /// are any. The partitions are those of the streams that are configured here or that an instance runs.
+    /// Returns a row for each instance with its partitions. If partitions have no owner, also returns a row for these
+    /// partitions. The rows contain the partitions of all streams that are configured here or that an instance runs.
     pub fn rows(&self) -> Vec<InstanceRow> {
         let mut owned: BTreeMap<Option<InstanceId>, Vec<PartitionRow>> = BTreeMap::new();
         for (stream, count) in streams(self.loaded, &self.infos) {
@@ -195,19 +197,19 @@ fn streams(
     streams
 }
 
-/// The work of all instances for a stream, and the number of wanted instances, for a tool that starts and stops
-/// instances.
+/// The work of all instances for a stream, and the number of wanted instances. A tool that starts and stops instances
+/// reads this report.
 #[derive(Debug, Serialize)]
 pub struct ScaleReport {
     stream: String,
-    /// Events that wait for delivery in the broker or in the store, as far as known.
+    /// The number of events that wait for delivery in the broker or in the store, as far as known.
     lag: u64,
     ready_keys: u64,
     blocked_keys: u64,
     /// Number of instances that run the stream.
     instances: u64,
-    /// Number of wanted instances: never below the number of running instances while the lag of a partition is
-    /// unknown.
+    /// Number of wanted instances. It is never below the number of running instances while the lag (the number of
+    /// waiting events) of a partition is unknown.
     pub wanted_instances: u64,
 }
 
@@ -221,8 +223,8 @@ mod tests {
     const CONFIG: &str = "[streams.orders]\nhandler = \"orders\"\nlag_per_instance = 10\n\
         source = { kind = \"file\", path = \"-\", partitions = 3 }\n";
 
-    /// Evaluates a stream that two instances run while a third one is leaving. The argument holds each partition's
-    /// owner, and the lag that each instance reports for it.
+    /// Evaluates a stream that two instances run while a third instance is leaving. The argument has each partition's
+    /// owner, and the lag that each instance reports for the partition.
     fn scale(partitions: [(Option<u64>, [Option<u64>; 3]); 3]) -> (u64, u64, u64) {
         let loaded = LoadedConfig::parse(Path::new("ordain.toml"), CONFIG, &|_| None)
             .expect("the configuration is valid");

@@ -18,50 +18,50 @@ pub struct KeysPage<L = BoundedRows<KeyRow>> {
     pub cursor: Option<String>,
 }
 
-/// The row of a key. If the key's record cannot be read, the row has an `error`, and its JSON lacks the members that
-/// come from the record.
+/// The row of a key. If the key's record cannot be read, the row has an `error`, and its JSON lacks the members whose
+/// values come from the record.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, remote = "Self")]
 pub struct KeyRow {
-    /// Failed attempts of event `next`.
+    /// The number of failed attempts to execute event `next`.
     pub attempts: u32,
-    /// The time at which the owner checks the key again.
+    /// The time at which the owner of the key's partition handles the key again; `None` if no time is set.
     pub due_at: Option<RowText>,
-    /// The reason why the record cannot be read.
+    /// The reason why the record cannot be read; `None` if it can be read.
     #[serde(skip_serializing)]
     pub error: Option<RowText>,
-    /// Rounds of requests for event `next`.
+    /// The number of request rounds for event `next` while it is missing.
     pub gap_rounds: u32,
-    /// Later events in the store.
+    /// The later events of the key that the store holds.
     pub held: HeldRow,
-    /// The time of the first commit, which is part of the ids of messages.
+    /// The time of the key's first commit. It is part of the ids of the key's messages.
     pub incarnation: u64,
     /// The key.
     pub key: RowText,
-    /// The next sequence to settle.
+    /// The sequence that the key settles next; all lower sequences are settled.
     pub next: u64,
     /// Number of times that the key was parked.
     pub park_generation: u32,
-    /// The partition whose owner may commit.
+    /// The partition of the key. Only the partition's owner may commit changes of the key.
     pub partition: u32,
-    /// Ranges of sequences that were skipped unseen.
+    /// The ranges of sequences that were skipped because their events never arrived.
     pub skipped: Vec<(u64, u64)>,
-    /// Size of the state, in bytes.
+    /// Size of the handler state, in bytes.
     pub state_size: u64,
-    /// The name of the status, or `corrupt`.
+    /// The name of the status; `corrupt` if the record cannot be read.
     pub status: RowText,
-    /// The reason why the key does not proceed.
+    /// The reason why the key does not proceed; `None` if it proceeds.
     pub trouble: Option<TroubleRow>,
     /// The handler version of the last event that took effect.
     pub version: Option<RowText>,
     /// The SHA-256 of that version's file.
     pub version_digest: Option<RowText>,
-    /// The number of the rollout of that version.
+    /// The number of the rollout (the stored choice of a handler version) that selected that version.
     pub version_generation: Option<u64>,
-    /// The last gaps; `None` in a listing.
+    /// The last gaps (missing events) of the key; `None` in a listing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gaps: Option<Vec<GapRow>>,
-    /// The state; `None` in a listing.
+    /// The handler state; `None` in a listing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<JsonData>,
 }
@@ -150,7 +150,7 @@ impl KeyRow {
     }
 }
 
-/// The extent of the events that the store holds for a key.
+/// The number and the range of the events that the store holds for a key.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeldRow {
@@ -176,12 +176,13 @@ pub struct TroubleRow {
     pub cause: RowText,
     /// The reason in words.
     pub error: RowText,
-    /// The name of the limit that the handler exceeded, if it exceeded one that can be raised.
+    /// The name of the limit that the handler exceeded; `None` if it exceeded no limit, or a limit that cannot be
+    /// raised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<RowText>,
-    /// The time since which the reason applies.
+    /// The time from which the reason applies.
     pub since: RowText,
-    /// The handler version that failed, if one did.
+    /// The handler version that failed; `None` if no handler failed.
     pub version: Option<RowText>,
 }
 
@@ -196,12 +197,12 @@ impl TroubleRow {
         }
     }
 
-    /// Returns the cause; `None` if this version of the program does not know the name.
+    /// Returns the cause; `None` if this version of the program does not know its name.
     pub fn cause(&self) -> Option<Cause> {
         Cause::parse(self.cause.raw())
     }
 
-    /// Returns the limit, if there is one that this version of the program knows.
+    /// Returns the exceeded limit; `None` if there is none, or if this version of the program does not know its name.
     pub fn limit(&self) -> Option<HandlerLimit> {
         HandlerLimit::parse(self.limit.as_ref()?.raw())
     }
@@ -213,13 +214,13 @@ impl TroubleRow {
 pub struct GapRow {
     /// The answers of each source.
     pub answers: Vec<AnswersRow>,
-    /// The name of the way in which the gap ended.
+    /// The name of the way in which the gap ended, or of its state while it is open.
     pub end: RowText,
     /// The first missing sequence.
     pub first: u64,
     /// The last missing sequence.
     pub last: u64,
-    /// Duration of the gap; `None` while it is open.
+    /// Duration of the gap, in ms; `None` while the gap is open.
     pub lasted_ms: Option<u64>,
     /// Number of request rounds that have begun.
     pub rounds: u32,
@@ -244,7 +245,7 @@ impl GapRow {
         }
     }
 
-    /// Returns how the gap ended; `None` if this version of the program does not know the name.
+    /// Returns the way in which the gap ended; `None` if this version of the program does not know its name.
     pub fn end(&self) -> Option<GapEnd> {
         GapEnd::parse(self.end.raw())
     }
@@ -262,7 +263,7 @@ pub struct AnswersRow {
     pub failed: u32,
     /// Number of events that the source returned.
     pub found: u32,
-    /// The source.
+    /// The name of the replay source.
     pub source: RowText,
 }
 

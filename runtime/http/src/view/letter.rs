@@ -19,11 +19,11 @@ pub struct DeadPage<L = BoundedRows<LetterRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LetterRow {
-    /// The id within the key.
+    /// The id of the letter, unique within the key.
     pub id: RowText,
     /// The key; empty if the event has none.
     pub key: RowText,
-    /// The sequence, if the event has one.
+    /// The sequence of the event; `None` if the event has none.
     pub sequence: Option<u64>,
     /// The name of the cause.
     pub cause: RowText,
@@ -35,9 +35,9 @@ pub struct LetterRow {
     pub version: Option<RowText>,
     /// The time at which the letter was written.
     pub at: RowText,
-    /// The event, if the delivery was a readable event.
+    /// The event; `None` if the delivery was not a readable event.
     pub event: Option<EventRow>,
-    /// The delivery, if it was not a readable event.
+    /// The delivery; `None` if it was a readable event.
     pub raw: Option<JsonData>,
 }
 
@@ -78,9 +78,9 @@ pub struct EventRow {
     pub kind: RowText,
     /// The source.
     pub source: RowText,
-    /// The sequence, if it has one.
+    /// The sequence; `None` if the event has none.
     pub sequence: Option<u64>,
-    /// The time, if it has one.
+    /// The producer's time; `None` if the event has none.
     pub time: Option<RowText>,
     /// The type of the data.
     pub content_type: RowText,

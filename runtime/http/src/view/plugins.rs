@@ -1,4 +1,4 @@
-//! The folder of handlers: its files, the streams that use them, the versions that run, and the faults of files.
+//! The folder of handlers: its files, the streams that use the files, the versions that run, and the faults of files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use ordain_wasm::{CompilePriority, FileFault, HandlerEngine, HandlerFile, Plugin
 pub struct PluginsPage {
     /// The handlers.
     pub handlers: Vec<PluginRow>,
-    /// Files that are not handlers.
+    /// Files whose names are not valid handler names.
     pub refused: Vec<RefusedRow>,
 }
 
@@ -26,17 +26,17 @@ pub struct PluginsPage {
 pub struct PluginRow {
     /// The SHA-256 of the file, if the file is usable.
     pub digest: Option<RowText>,
-    /// The recorded version; for a file that cannot be loaded, the version in its name.
+    /// The handler version as the store records it. For a file that cannot be loaded, the version in the file's name.
     pub handler: RowText,
     /// The file.
     pub path: RowText,
-    /// The reason why the file is unusable or missing.
+    /// The reason why the file is unusable or missing; `None` for a usable file.
     pub reason: Option<RowText>,
-    /// The streams that the version executes; `None` without a running process.
+    /// The streams whose events the version executes; `None` if the row does not come from a running process.
     pub running: Option<Vec<RowText>>,
     /// `loading`, `broken`, `unused`, `active`, `older` or `gone`.
     pub state: RowText,
-    /// The streams that are configured with it.
+    /// The streams that are configured with this handler.
     pub streams: Vec<RowText>,
 }
 
@@ -50,25 +50,26 @@ pub struct RefusedRow {
     pub reason: RowText,
 }
 
-/// A file, as a process would load it from its folder.
+/// The result of loading a file as a process loads the files of its folder.
 #[derive(Debug, Serialize)]
 pub struct FileRow {
     /// The SHA-256 of the file, if the file is usable.
     pub digest: Option<RowText>,
-    /// The recorded version, if the file is usable.
+    /// The handler version as the store records it, if the file is usable.
     pub handler: Option<RowText>,
     /// The file.
     pub path: RowText,
     /// The reason why the file is unusable.
     pub reason: Option<RowText>,
-    /// The streams that are configured with it.
+    /// The streams that are configured with this handler.
     pub streams: Vec<RowText>,
 }
 
 /// The result of loading a file; `None` before the first load.
 type FileLoadResult = Option<Result<Build, FileFault>>;
 
-/// Returns the handlers in the folder as a start would load them now. Loads every file, which may take seconds.
+/// Returns the handlers in the folder as a start would load them now. This function loads every file, which may take
+/// seconds.
 pub fn plugins_page(
     loaded: &LoadedConfig,
     engine: &HandlerEngine,
@@ -96,7 +97,7 @@ pub fn inspect_file(
 ) -> Result<FileRow, HandlerSetupError> {
     let folder = scan_folder(loaded)?;
     let not_one = || {
-        Err("is ignored: the name of a handler's file ends with .wasm and does not begin with a dot".to_owned())
+        Err("is ignored: the name of a handler's file must end with .wasm and must not begin with a dot".to_owned())
     };
     let file = HandlerFile::from_path(path).unwrap_or_else(not_one);
     let found = file.and_then(|file| {

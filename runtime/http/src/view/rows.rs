@@ -1,4 +1,4 @@
-//! Lists of rows that are written and read with little memory.
+//! Lists of rows that a process can write and read with little memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,11 +6,11 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Maximum number of rows that are read: far more than a page has. The shortest row in JSON has 2 bytes and takes
-/// hundreds in memory, and the peer may not be a process of Ordain.
+/// Maximum number of rows that are read: far more than a page has. The limit protects against a server that is not a
+/// process of Ordain: the shortest row in JSON has 2 bytes and takes hundreds of bytes in memory.
 const ROWS_LIMIT: usize = 100_000;
 
-/// Rows that were read; at most 100,000.
+/// A list of rows that were read; at most 100,000.
 #[derive(Debug)]
 pub struct BoundedRows<R>(pub Vec<R>);
 
@@ -41,7 +41,7 @@ impl<'de, R: Deserialize<'de>> Visitor<'de> for RowsVisitor<R> {
     }
 }
 
-/// Rows that are built one at a time, while they are written.
+/// A list of rows that are built one at a time, while the list is written.
 #[derive(Debug)]
 pub struct LazyRows<'a, T, F>(pub &'a [T], pub F);
 

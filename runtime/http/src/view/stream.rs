@@ -19,11 +19,13 @@ pub struct StreamsPage<L = BoundedRows<StreamRow>> {
 /// The handler version of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct StreamVersion {
-    /// The version that executes the events, or, if this process lacks it, the version of the rollout.
+    /// The version that executes the events. If this process lacks that version, the version of the rollout (the stored
+    /// choice of a handler version).
     pub build: Option<Build>,
-    /// The number of the rollout, if it was read from the store.
+    /// The number of the rollout; `None` if it was not read from the store.
     pub rollout: Option<u64>,
-    /// The reason why the version is missing here, if it is: all keys of the stream wait.
+    /// The reason why this process lacks the version; all keys of the stream then wait. `None` if this process has the
+    /// version.
     pub missing: Option<String>,
 }
 
@@ -48,9 +50,9 @@ pub struct StreamRow {
     pub generation: Option<u64>,
     /// The handler version.
     pub handler: Option<RowText>,
-    /// The reason why the process does not have that version.
+    /// The reason why the process lacks that version; `None` if the process has it.
     pub missing: Option<RowText>,
-    /// `true` if keys that a failure has parked are retried under another version.
+    /// `true` if another version retries the keys that are parked (stopped) because of a failure.
     pub retry_on_new_version: Option<bool>,
     /// The kind of the source.
     pub source: Option<RowText>,
@@ -59,7 +61,7 @@ pub struct StreamRow {
 }
 
 impl StreamRow {
-    /// Builds the row of a stream. A stream without a configuration exists only in the store.
+    /// Builds the row of a stream. If `configured` is `None`, the stream exists only in the store.
     pub fn of(name: &str, configured: Option<(&StreamConfig, StreamVersion)>) -> Self {
         let (stream, executing) = configured.unzip();
         let StreamVersion { build, rollout: generation, missing } = executing.unwrap_or_default();

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use ordain_util::text::escape_invisible;
 
-/// A text of a row. Events, handlers and other processes write such texts: the displayed form escapes
-/// every character that could steer a terminal or hide text. JSON has the text itself.
+/// A text of a row. Events, handlers and other processes determine such texts. The displayed form therefore escapes
+/// every character that could control a terminal or hide text. The JSON form contains the unescaped text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RowText(String);

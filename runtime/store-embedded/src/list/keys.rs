@@ -15,7 +15,7 @@ use super::super::{EmbeddedStore, keys as places};
 use super::after;
 use ordain_store::{KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey};
 
-/// The maximum number of key records examined for a page, so that a search for a rare status takes only
+/// The maximum number of key records examined for a page, so that one page of a search for a rare status takes only
 /// about 20 ms.
 const PAGE_SCAN_LIMIT: usize = 10_000;
 

@@ -91,8 +91,7 @@ fn letter(
     Ok(value.and_then(|value| kept_letter(shared, &place, value.into(), now)))
 }
 
-/// Returns a stored letter; `None` if it has expired. An unreadable letter is returned as raw
-/// bytes.
+/// Returns a stored letter; `None` if it has expired. Returns an unreadable letter as raw bytes.
 fn kept_letter(shared: &SharedStore, place: &[u8], value: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&value) {
         Ok(stored) => shared.is_letter_live(stored.at, now).then_some(stored),
@@ -105,7 +104,7 @@ pub fn write_cursor(id: &LetterId) -> String {
     format!("{CURSOR_PREFIX}{}:{}:{}", id.sequence, id.tag, id.key)
 }
 
-/// Parses a cursor of [`write_cursor`]; `None` if it is not valid.
+/// Parses a cursor of [`write_cursor`]; returns `None` if it is not valid.
 pub fn read_cursor(cursor: &str) -> Option<LetterId> {
     let mut parts = cursor.strip_prefix(CURSOR_PREFIX)?.splitn(3, ':');
     let sequence = parts.next()?.parse().ok()?;

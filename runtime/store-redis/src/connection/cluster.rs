@@ -50,8 +50,7 @@ pub(super) async fn connect(
     client.build()?.get_async_connection().await
 }
 
-/// Refuses a Cluster with unassigned slots, because the client would search for their nodes again
-/// and again.
+/// Refuses a Cluster with unassigned slots, because the client library would search for their nodes without end.
 async fn check_slots(node: &mut MultiplexedConnection) -> RedisResult<()> {
     let ranges: Value = cmd("CLUSTER").arg("SLOTS").query_async(node).await?;
     let ranges = array(ranges, "CLUSTER SLOTS").unwrap_or_default().into_iter();

@@ -1,4 +1,4 @@
-//! Opens a connection to one host, whatever kind of server it is.
+//! Opens a connection to one host, for any kind of server.
 
 use std::time::Duration;
 
@@ -12,14 +12,13 @@ use super::super::value::bytes;
 use super::sentinel;
 use ordain_store::RedisAddress;
 
-/// The timeout for a connection with TLS and login: longer than the repetition of a few lost
-/// packets takes.
+/// The timeout for a connection, with TLS and login. It is longer than the network needs to repeat a few lost packets.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The timeout for an answer: longer than a commit of some MiB takes with a slow network and a slow
-/// disk. After it the connection counts as broken.
+/// The timeout for an answer, after which the connection counts as broken. It is longer than a commit of some MiB takes
+/// with a slow network and a slow disk.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects to the first host that answers; otherwise returns the error of the last host.
+/// Connects to the first host that answers. If no host answers, returns the error of the last host.
 pub(super) async fn connect_any(address: &RedisAddress) -> RedisResult<MultiplexedConnection> {
     let mut last = None;
     for (host, port) in &address.hosts {

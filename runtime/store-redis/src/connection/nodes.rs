@@ -31,10 +31,10 @@ pub(super) struct ClusterNodes {
     /// The numbers of broken calls, in total and by hash tag.
     disconnects: AtomicU64,
     tag_disconnects: Mutex<HashMap<Vec<u8>, u64>>,
-    /// The parts of the Cluster that do not answer, by hash tag, and the times since when.
+    /// The parts of the Cluster that do not answer, by hash tag, with the time since which they do not answer.
     silent: Mutex<HashMap<Vec<u8>, Instant>>,
     any_silent: AtomicBool,
-    /// The start of the last attempt to reconnect.
+    /// The time when the last attempt to reconnect began; `None` if there was none.
     last_attempt: tokio::sync::Mutex<Option<Instant>>,
 }
 

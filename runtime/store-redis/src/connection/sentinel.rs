@@ -146,7 +146,7 @@ pub(super) async fn open_master(
     }
 }
 
-/// Connects to a Sentinel without a login: most Sentinels have no password, and refuse one.
+/// Connects to a Sentinel without a login, because most Sentinels have no password and refuse a login.
 pub(super) async fn without_login(
     address: &RedisAddress,
     host: &str,

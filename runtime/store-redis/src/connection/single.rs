@@ -11,8 +11,8 @@ use super::sentinel::{self, MasterAddress};
 use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
 
-/// The interval between two queries of the Sentinels while the connection to a master works. A
-/// replaced master accepts writes that are lost when it joins the new master.
+/// The interval between two queries of the Sentinels while the connection to a master works. The queries are needed
+/// because a replaced master may still accept writes, and loses them when it becomes a replica of the new master.
 const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The connection to one server at a time.
@@ -27,7 +27,7 @@ pub(super) struct SingleServer {
 #[derive(Default)]
 struct CurrentConnection {
     connection: Option<MultiplexedConnection>,
-    /// The address from the Sentinels that the connection leads to.
+    /// The address to which the connection leads, if it came from the Sentinels.
     master_address: Option<MasterAddress>,
     /// The number of connections that broke before this one.
     disconnects: u64,
@@ -104,8 +104,8 @@ impl SingleServer {
         current.connection.clone().map(|connection| (connection, current.disconnects))
     }
 
-    /// Drops the connection that has `before` broken predecessors, because this connection broke too. Only the first
-    /// failed call on a connection counts.
+    /// Drops the current connection, because a call on it failed. `before` is the number of connections that broke
+    /// before it. Does nothing if another call has already dropped this connection.
     pub(super) fn drop_broken(&self, before: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.disconnects == before {

@@ -27,7 +27,7 @@ pub(in super::super) struct LetterRange {
 }
 
 impl LetterRange {
-    /// Restricts the range to places behind `place`.
+    /// Restricts the range to places after `place`.
     pub(in super::super) fn continue_after(&mut self, place: &[u8]) {
         self.from = bound(b'(', place);
     }
@@ -69,11 +69,12 @@ pub(in super::super) struct ShardLetters {
     now: u64,
     /// The letters with their places.
     pub(in super::super) letters: Vec<(Bytes, Bytes)>,
-    /// The place behind which there are more letters.
+    /// The place after which the read continues; `None` if there are no more letters.
     pub(in super::super) continue_after: Option<Bytes>,
 }
 
-/// Returns letters of one shard in a range: as many as selected, or as one call examines.
+/// Returns letters of one shard in a range. Returns fewer letters than the filter selects if one call cannot examine
+/// more.
 pub(in super::super) async fn letters_of_shard(
     store: &RedisStore,
     stream: &str,
@@ -170,8 +171,7 @@ impl LetterListing for RedisStore {
     }
 }
 
-/// Returns a stored letter; `None` if it has expired. An unreadable letter is returned as raw
-/// bytes.
+/// Returns a stored letter; `None` if it has expired. Returns an unreadable letter as raw bytes.
 fn kept_letter(store: &RedisStore, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),
@@ -198,8 +198,8 @@ fn after_all(prefix: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Writes a cursor: a place in hexadecimal digits. An invalid place is allowed, so that a listing
-/// continues behind it.
+/// Writes a cursor: a place in hexadecimal digits. An invalid place is allowed, so that a listing can continue after
+/// it.
 pub fn write_cursor(place: &[u8]) -> String {
     let digits = place.iter().map(|byte| format!("{byte:02x}"));
     CURSOR_PREFIX.chars().map(String::from).chain(digits).collect()

@@ -1,5 +1,5 @@
-//! The fence of a shard with the reply to its last commit. The store keeps the reply, so that a
-//! repeated commit whose reply was lost gets the same reply.
+//! The fence of a shard (a slice of the store): the record with the claim of the owner, its last commit, and the reply
+//! to that commit. If the reply is lost, the owner repeats the commit, and the store returns the stored reply.
 //!
 //! All numbers have fixed widths, so that a script can build the record.
 
@@ -13,11 +13,11 @@ pub const FENCE_FORMAT: u8 = 3;
 
 /// The offset of the last commit's number. The claim is between the format byte and this number.
 pub const FENCE_NUMBER_AT: usize = 1 + 16;
-/// The offset of the reply to that commit, which extends to the end. It begins with the commit's
-/// time.
+/// The offset of the reply to the last commit. The reply begins with the time of the commit, and extends to the end of
+/// the record.
 pub const FENCE_REPLY_AT: usize = FENCE_NUMBER_AT + 8;
 
-/// The bytes that open a refusal in the reply: the reason why a write was refused.
+/// The first byte of a refused write in the reply: the reason of the refusal.
 pub mod refused {
     /// The key record has another next sequence, which follows.
     pub const NEXT: u8 = 0;
@@ -34,25 +34,25 @@ pub mod refused {
 /// The fence record of one (partition, shard).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FenceRecord {
-    /// The claim of the owner that may commit.
+    /// The claim, which identifies the owner that may commit.
     pub claim: Claim,
     /// The number of the last commit; 0 if there was none.
     pub number: u64,
-    /// The reply to that commit; meaningless if there was none.
+    /// The reply to the last commit; meaningless if there was none.
     pub applied: AppliedCommit,
 }
 
 /// The result of comparing a commit with a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FenceVerdict {
-    /// The commit is the next, and must be applied.
+    /// The commit is the next commit, and must be applied.
     Apply,
-    /// The commit must be answered with this reply, without being applied.
+    /// The store must not apply the commit, and answers with this reply.
     Answer(CommitReply),
 }
 
 impl FenceVerdict {
-    /// Returns the reply of a shard without a claim.
+    /// Returns the reply to a commit to a shard without a claim.
     pub fn unclaimed() -> CommitReply {
         CommitReply::RolledBack { found: "the shard has no claim".to_owned(), last: None }
     }

@@ -25,7 +25,8 @@ pub fn decode_accepted_id(sequence: u64, bytes: &[u8]) -> Result<AcceptedId, Rec
     })
 }
 
-/// Appends the stretches of a key's ids. The time 0 refers to the time at [`NEW_TIME_AT`](super::NEW_TIME_AT).
+/// Appends the stretches of a key's ids: runs of ids with one timestamp. A time of 0 stands for the time at
+/// [`NEW_TIME_AT`](super::NEW_TIME_AT).
 pub(super) fn encode_id_times(times: &IdTimes, out: &mut Vec<u8>) {
     put_varint(times.iter().len() as u64, out);
     for stretch in times.iter() {

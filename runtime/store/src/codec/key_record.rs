@@ -1,10 +1,10 @@
 //! The record of a key.
 //!
-//! Fields that a condition compares or a store fills in are at fixed offsets at the front, so that
-//! a script needs no full decoder. The decoder must read every field that the encoder writes.
-//! Parsing checks the whole record even if the caller needs only the front, so that no commit
-//! builds on a record that the next load cannot read. Scripts are an exception: they check only
-//! format and length. Their commits follow a load, which has checked the rest.
+//! Fields that a store compares before a write, and fields that it fills in, are at fixed offsets at the front, so that
+//! a script needs no full decoder. The decoder must read every field that the encoder writes. Parsing checks the whole
+//! record even if the caller needs only the front. Otherwise a commit could change a record that the next load cannot
+//! read. Scripts are an exception, and check only format and length. A load precedes their commits, and has checked the
+//! rest.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub const INCARNATION_AT: usize = 18;
 pub const FAILURE_TIME_AT: usize = 26;
 /// The offset of [`KeyRecord::rollout_number`], eight bytes.
 pub const ROLLOUT_AT: usize = 34;
-/// The offset of the time that zeros in [`KeyRecord::gaps`] and [`KeyRecord::id_times`] refer to, eight bytes.
+/// The offset of the time that replaces zeros in [`KeyRecord::gaps`] and [`KeyRecord::id_times`], eight bytes.
 pub const NEW_TIME_AT: usize = 42;
 /// The offset of the numbers with variable width: attempts, rounds, park count, count, first and last of
 /// [`KeyRecord::spilled`], [`KeyRecord::ids_from`].
@@ -70,12 +70,12 @@ pub struct KeyRecordView<'a> {
     attempts: u32,
     rounds: u32,
     park_count: u32,
-    /// The name and the digest of the file.
+    /// The name of the handler version, and the digest of its file.
     version: Option<(&'a str, [u8; 32])>,
     failure: Option<FailureView<'a>>,
     digests: &'a [u8],
     gaps: RecordReader<'a>,
-    /// The time that zeros in `gaps` and in `id_times` refer to.
+    /// The time that replaces zeros in `gaps` and in `id_times`.
     new_times: u64,
     holes: RecordReader<'a>,
 }
@@ -232,8 +232,8 @@ pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
     record[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&takeovers.to_le_bytes());
 }
 
-/// Returns whether the bounds are possible. The count is not compared with the bounds: a repeat of a spilled event that
-/// may be new counts twice, until the write after the comparison of the two.
+/// Returns whether the bounds are possible. Does not compare the count with the bounds, because the count may be too
+/// high for a moment: a repeat of a spilled event counts as another event until the store has compared the two events.
 fn is_possible(spilled: SpillExtent) -> bool {
     let SpillExtent { count, first, last } = spilled;
     count == 0 || (first <= last && last < SEQUENCE_END)
@@ -260,7 +260,8 @@ fn read_digests<'a>(reader: &mut RecordReader<'a>) -> Result<&'a [u8], RecordDec
     reader.take(size, "digests")
 }
 
-/// Reads the next hole. Holes occupy the rest of the record and need no count.
+/// Reads the next hole. Holes are ranges of skipped sequences. They occupy the rest of the record, so the record needs
+/// no count of them.
 fn next_hole(reader: &mut RecordReader<'_>) -> Result<Option<(u64, u64)>, RecordDecodeError> {
     if reader.is_empty() {
         return Ok(None);
@@ -284,7 +285,7 @@ pub(super) fn cause_of(number: u8) -> Option<Cause> {
 mod tests {
     use super::*;
 
-    /// The numbers are stored: reordering an enum must not change them.
+    /// The store contains these numbers. A new order of the variants of an enum must not change them.
     #[test]
     fn stored_numbers_do_not_change() {
         for (number, status) in STATUSES.into_iter().enumerate() {

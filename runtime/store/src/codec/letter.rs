@@ -1,4 +1,4 @@
-//! The record of a dead letter. It must keep the delivery byte for byte.
+//! The record of a dead letter: an event that ended without effect. It must keep the delivery byte for byte.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ const LETTER_FORMAT: u8 = 1;
 
 /// The offset of the time at which the letter was put, eight bytes.
 pub const LETTER_TIME_AT: usize = 1;
-/// The offset of the key: its length with variable width, then its bytes. Behind it are the
-/// sequence (variable width), the tag (eight bytes) and the cause.
+/// The offset of the key: its length with variable width, then its bytes. The sequence (variable width), the tag (eight
+/// bytes) and the cause follow.
 pub const LETTER_KEY_AT: usize = 9;
 
 const CONTENT_NOTHING: u8 = 0;
@@ -45,7 +45,7 @@ pub fn encode_letter(letter: &DeadLetter, at: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Decodes a record; the content shares the bytes.
+/// Decodes a record without copying the content.
 pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, RecordDecodeError> {
     let mut reader = RecordReader::new("dead letter", bytes, LETTER_FORMAT)?;
     let at = reader.u64("time")?;
@@ -76,7 +76,7 @@ pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, RecordDecodeError> {
     Ok(StoredLetter { letter: DeadLetter { id, cause, error, origin, version, content }, at })
 }
 
-/// Returns the time at which a letter was put, without decoding the rest.
+/// Returns the time at which a letter was put, without decoding the rest of the record.
 pub fn letter_time(bytes: &[u8]) -> Option<u64> {
     let mut reader = RecordReader::new("dead letter", bytes, LETTER_FORMAT).ok()?;
     reader.u64("time").ok()

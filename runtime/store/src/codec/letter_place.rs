@@ -1,11 +1,11 @@
-//! The place of a dead letter among those of its stream: by key, sequence and tag, in byte order. A
-//! key can contain any bytes, so it is escaped and terminated.
+//! The place of a dead letter: bytes whose order sorts the letters of a stream by key, sequence and tag. A key can
+//! contain any bytes, so the place contains the key escaped and terminated.
 
 use ordain_core::LetterId;
 
 use crate::KEY_SIZE_LIMIT;
 
-/// The end of an escaped key: below any byte of a longer key, and never inside a key.
+/// The end of an escaped key. It sorts before any byte of a longer key, and never occurs inside an escaped key.
 const TERMINATOR: [u8; 2] = [0, 1];
 /// The escape of a NUL in a key.
 const ESCAPED_NUL: [u8; 2] = [0, 0xff];

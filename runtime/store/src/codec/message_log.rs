@@ -1,5 +1,5 @@
-//! A destination's records of keys and messages: the counter of each key, and the retained
-//! messages.
+//! The records of a destination (an exchange, a stream or a file that receives messages): the counter of each key, and
+//! the messages that the store retains for replay.
 //!
 //! All numbers have fixed widths, so that a script can build the records.
 
@@ -17,7 +17,7 @@ pub const COUNTER_FORMAT: u8 = 1;
 /// The counter of a key in a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyCounter {
-    /// The next number.
+    /// The number that the next message of the key gets.
     pub next: u64,
     /// The time when the counter expires, in ms since the Unix epoch; 0 if the key has not ended.
     pub end: u64,
@@ -40,11 +40,11 @@ impl KeyCounter {
     }
 }
 
-/// The offset of the content in a retained message, behind its expiry time.
+/// The offset of the content in a retained message. The expiry time of the message precedes the content.
 pub const RETAINED_CONTENT_AT: usize = 8;
 
-/// Encodes a retained message without its expiry time: first the content digest, so that two
-/// messages are compared without decoding, then the event with its number.
+/// Encodes a retained message without its expiry time: first the content digest, so that a store can compare two
+/// messages without decoding them, then the event with its number.
 pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());

@@ -1,9 +1,10 @@
-//! A destination's record of an origin: the last assigned outbox position, and the numbers of messages that may still
-//! be in the origin's outbox.
+//! The record of an origin at a destination. An origin is the outbox of one owner (committed messages that are to be
+//! published) in one shard. The record contains the last outbox position whose messages have their numbers, and the
+//! numbers of messages that may still be in the outbox.
 //!
-//! The record contains the last outbox position. The new messages of each call are in a block of their own. A call with
-//! only new messages therefore reads the record, and writes the record and one block, however large the outbox is. A
-//! call with repeated messages finds their blocks by the commits, which usually ascend from block to block.
+//! The new messages of each call are in a separate block. A call with only new messages therefore reads the record, and
+//! writes the record and one block, independently of the size of the outbox. A call with repeated messages finds their
+//! blocks by the numbers of the commits, which usually ascend from block to block.
 //!
 //! All numbers have fixed widths, so that a script can build the records.
 
@@ -13,21 +14,22 @@ use crate::OutboxPosition;
 /// The format byte of a record.
 pub const ORIGIN_FORMAT: u8 = 1;
 
-/// The progress of an origin.
+/// The progress of an origin at a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OriginRecord {
     /// The epoch of the origin's last owner.
     pub epoch: u64,
-    /// The last outbox position that this owner has assigned.
+    /// The last outbox position whose messages this owner has had numbered.
     pub last: OutboxPosition,
-    /// The highest outbox position ever assigned. Every later position is new.
+    /// The highest outbox position whose messages any owner has had numbered. The messages of every later position are
+    /// new.
     pub highest: OutboxPosition,
     /// The number of the first block.
     pub first: u64,
     /// The number after the last block.
     pub next: u64,
-    /// `true` if the commits of the blocks possibly do not ascend: an old commit had a new message, because a sink was
-    /// routed here later. A call then reads all blocks.
+    /// `true` if the commits may not ascend from block to block. This happens if the configuration routed a sink to
+    /// this destination later, so that an old commit had a new message. A call then reads all blocks.
     pub is_unordered: bool,
 }
 
@@ -40,7 +42,7 @@ impl Default for OriginRecord {
 }
 
 impl OriginRecord {
-    /// Records that an owner with this epoch has assigned the messages at an outbox position.
+    /// Records that the messages at an outbox position have their numbers, for an owner with this epoch.
     pub fn record_assigned(&mut self, epoch: u64, position: OutboxPosition) {
         if epoch != self.epoch {
             self.epoch = epoch;
@@ -83,12 +85,12 @@ impl OriginRecord {
     }
 }
 
-/// The assigned messages of one outbox position.
+/// The messages of one outbox position that have their numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignedChunk {
     /// The outbox position.
     pub position: OutboxPosition,
-    /// Digests of the ids, and the numbers; a number is 0 if the message has none.
+    /// The digest of the id and the number of each message; 0 if the message has no number.
     pub messages: Vec<(u64, u64)>,
 }
 

@@ -1,5 +1,5 @@
-//! The messages and letters of one batch as one value: a chunk for each applied write and a chunk
-//! for the letters, concatenated. A store therefore joins the chunks of the applied writes without
+//! The messages and dead letters of one batch (the content of one commit) as one value: a chunk for each applied write
+//! and a chunk for the letters, concatenated. A store can therefore join the chunks of the applied writes without
 //! decoding them.
 
 use bytes::Bytes;
@@ -13,8 +13,9 @@ use crate::{OutboxEntry, OutboxMessage};
 const OUTBOX_WRITE_FORMAT: u8 = 1;
 /// The format byte of the letters' chunk.
 pub const OUTBOX_LETTERS_FORMAT: u8 = 2;
-/// The format byte of the commit's time. The time is the incarnation of the following chunks that have no incarnation
-/// of their own. A script that commits writes it, because the script does not decode the writes.
+/// The format byte of the commit's time. The incarnation of a key is the time of its first commit. The commit's time is
+/// the incarnation of the following chunks that contain none. The commit script writes this time, because the script
+/// does not decode the writes.
 pub const OUTBOX_TIME_FORMAT: u8 = 3;
 
 /// Appends the chunk of one write. A write without messages has no chunk.
@@ -40,8 +41,8 @@ pub fn encode_outbox_write(
     }
 }
 
-/// Appends the chunk of forwarded letters that were put at `at`. Without letters, there is no
-/// chunk.
+/// Appends the chunk of dead letters that were put at `at` and are to be published. Appends nothing if there are no
+/// letters.
 pub fn encode_outbox_letters<'a>(
     letters: impl Iterator<Item = &'a DeadLetter>,
     at: u64,
@@ -60,7 +61,7 @@ pub fn encode_outbox_letters<'a>(
     }
 }
 
-/// Decodes all chunks of a batch; the contents share the bytes.
+/// Decodes all chunks of a batch without copying the contents.
 pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, RecordDecodeError> {
     let mut messages = Vec::new();
     let mut letters = Vec::new();

@@ -1,4 +1,4 @@
-//! The records of spilled events.
+//! The records of spilled events: events that wait in the store until their key can execute them.
 
 use bytes::Bytes;
 use ordain_core::Event;

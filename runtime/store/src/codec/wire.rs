@@ -156,14 +156,14 @@ impl<'a> RecordReader<'a> {
         Ok(head)
     }
 
-    /// Reads bytes with their length before them.
+    /// Reads a length, then this number of bytes.
     pub fn bytes(&mut self, part: &'static str) -> Result<&'a [u8], RecordDecodeError> {
         let length = self.varint(part)?;
         let length = usize::try_from(length).map_err(|_| self.damaged(part))?;
         self.take(length, part)
     }
 
-    /// Reads a text with its length before it.
+    /// Reads a length, then a text of this length.
     pub fn text(&mut self, part: &'static str) -> Result<&'a str, RecordDecodeError> {
         let bytes = self.bytes(part)?;
         std::str::from_utf8(bytes).map_err(|_| self.damaged(part))
@@ -188,7 +188,7 @@ pub fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Appends bytes with their length before them.
+/// Appends the length of the bytes, then the bytes.
 pub(super) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     put_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);

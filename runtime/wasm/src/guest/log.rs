@@ -1,5 +1,5 @@
-//! A guest's output, written to the host's log line by line and limited for each event. The end of standard error is
-//! also kept: most languages write the text of an uncaught error there and nowhere else.
+//! A guest's output, written to the host's log line by line and limited for each event. This module also keeps the end
+//! of standard error, because most languages write the text of an uncaught error only to standard error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,13 +12,13 @@ use super::super::wire::LogLevel;
 use super::EventIdentity;
 use ordain_util::text::escape_invisible;
 
-/// Cost of a line in addition to its text, in bytes, so that empty lines are limited too.
+/// Number of bytes that a line counts in addition to its text, so that empty lines are limited too.
 const LINE_OVERHEAD_BYTES: usize = 16;
 
-/// Size of the end of standard error that is kept for a failure's message, in bytes.
+/// Size, in bytes, of the end of standard error that is kept for the message of a failure.
 const STDERR_TAIL_BYTES: usize = 4 << 10;
 
-/// The output of an event, shared by a store and its two streams, which always run on one thread.
+/// The output of an event. The instance and its two output streams share it, and always run on one thread.
 pub(super) struct EventLog {
     limit: usize,
     state: Mutex<LogState>,
@@ -67,8 +67,8 @@ impl EventLog {
         String::from_utf8_lossy(&self.state().stderr_tail).into_owned()
     }
 
-    /// Writes a message of the logging interface, which may have several lines. Fails above the limit, which ends the
-    /// event, so that a guest that writes without end does not use up its time.
+    /// Writes a message of the logging interface, which may have several lines. Fails if the output exceeds the limit.
+    /// The failure ends the event, so that a guest that writes without end does not run until its time limit.
     pub(super) fn message(&self, level: LogLevel, text: &str) -> Result<(), LimitExceeded> {
         let mut state = self.state();
         let level = match level {

@@ -6,7 +6,7 @@ use wasmtime::ResourceLimiter;
 use super::super::failure::LimitExceeded;
 use super::super::settings::DisplaySize;
 
-/// Size of a table's element, which is a pointer in the host, in bytes.
+/// Size of a table element in bytes. The element is a pointer in the host.
 const TABLE_ELEMENT_BYTES: usize = size_of::<usize>();
 
 pub(super) struct MemoryBudget {
@@ -24,8 +24,8 @@ impl MemoryBudget {
         Ok(true)
     }
 
-    /// Returns the memory in use after a growth. Exceeding the limit is an error instead of WebAssembly's refusal: a
-    /// guest aborts on a refusal, and the failure would look like a fault of the guest.
+    /// Returns the memory in use after a growth. Returns an error if the growth exceeds the limit, instead of refusing
+    /// it as WebAssembly does. A guest aborts after a refusal, and the failure would look like a fault of the guest.
     fn check(&self, bytes: usize) -> wasmtime::Result<usize> {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {

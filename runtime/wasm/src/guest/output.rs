@@ -13,10 +13,10 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 use super::super::log_line::LogOrigin;
 use super::log::EventLog;
 
-/// Maximum size of one write of a guest, in bytes; a guest queries it before each write.
+/// Maximum size of one write of a guest, in bytes. A guest queries this limit before each write.
 const WRITE_LIMIT_BYTES: usize = 4 << 10;
 
-/// An output stream of a guest. It is always ready; output above the limit is dropped.
+/// An output stream of a guest. The stream is always ready. It drops output above the limit.
 #[derive(Clone)]
 pub(super) struct GuestOutput {
     log: Arc<EventLog>,
@@ -66,7 +66,7 @@ impl OutputStream for GuestOutput {
     }
 }
 
-/// Required by the trait; only interfaces that are not linked use it.
+/// An implementation that a trait requires. Only interfaces that are not linked would use it.
 impl AsyncWrite for GuestOutput {
     fn poll_write(
         self: Pin<&mut Self>,

@@ -9,7 +9,7 @@ use super::super::failure::LimitExceeded;
 use super::super::settings::DisplaySize;
 use super::EventIdentity;
 
-/// Maximum number of random bytes in one request: they are generated in the host's memory.
+/// Maximum number of random bytes in one request. The bytes are generated in the host's memory.
 const REQUEST_LIMIT_BYTES: u64 = 1 << 20;
 
 /// A generator that is seeded on first use, because most handlers never use randomness.

@@ -1,8 +1,8 @@
-//! Time as a guest sees it, and the amount of the machine's time that the guest has used.
+//! Time as a guest (the WebAssembly code of a handler) sees it, and the machine time that the guest has used.
 //!
-//! A guest never sees the machine's clocks. Its wall clock shows the event's time, and its time passes only when the
-//! guest waits: a sleep ends at once and advances both clocks by its length. A handler that sleeps therefore delays no
-//! other handler, and every attempt sees the same times.
+//! A guest never sees the machine's clocks. The guest's wall clock shows the event's time. The guest's time passes only
+//! when the guest waits: a sleep ends at once, and advances the wall clock and the monotonic clock by its length. A
+//! handler that sleeps therefore delays no other handler, and every attempt sees the same times.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +17,12 @@ use wasmtime_wasi::p2::{DynPollable, Pollable, subscribe};
 use super::super::engine::TICK_INTERVAL;
 use super::super::failure::TimeoutExceeded;
 
-/// Step of the monotonic clock, in ns. Each reading advances the clock by one step, so that a loop that waits for the
-/// clock to advance ends.
+/// Step of the monotonic clock, in ns. Each reading advances the clock by one step, so that a loop that waits for a
+/// later time ends.
 const STEP_NS: u64 = 1_000;
 
-/// The clocks of a guest, shared by a store, its timers and its epoch callback. These always run on one thread, so
-/// the lock is never contended.
+/// The clocks of a guest. The instance, its timers and its epoch callback (which runs at each tick) share them. All of
+/// these run on one thread, so the lock is never contended.
 pub(super) struct EventClock {
     timeout: Duration,
     state: Mutex<ClockState>,
@@ -36,7 +36,7 @@ struct ClockState {
     waited: Duration,
     /// The monotonic clock, in ns; it continues from event to event.
     monotonic_ns: u64,
-    /// Due time of the earliest timer that is being waited for, on the monotonic clock.
+    /// Due time, on the monotonic clock, of the earliest timer for which the guest waits.
     next_ns: Option<u64>,
     /// Number of times that the clock was advanced to a timer.
     advances: u64,
@@ -62,7 +62,7 @@ impl EventClock {
         *state = ClockState { event_ms, monotonic_ns, advances: moves, ..ClockState::default() };
     }
 
-    /// Accounts for a tick that passed while the guest ran. Fails if the guest has exceeded its time limit.
+    /// Adds a tick that passed while the guest ran to its used time. Fails if the guest has exceeded its time limit.
     pub(super) fn tick(&self) -> Result<(), TimeoutExceeded> {
         let mut state = self.state();
         // If this event has not paused yet, it began within this tick.
@@ -86,12 +86,12 @@ impl EventClock {
         })
     }
 
-    /// Polls a timer. The argument `registered_at` holds the number of clock moves at which this wait last registered
-    /// its due time.
+    /// Polls a timer. `registered_at` is the number of clock advances at the time when this wait last registered its
+    /// due time.
     ///
-    /// A wait for several timers polls all of them before it polls one again. By then the earliest due time is known,
-    /// and the clock advances to it unless that exceeds the time limit. A wait that can never end requests no other
-    /// poll; the host detects such a wait by that.
+    /// A wait for several timers polls all of the timers before it polls any timer again. By then the earliest due time
+    /// is known, and the clock advances to this time unless that exceeds the time limit. A wait that can never end does
+    /// not request another poll. The host thereby detects such a wait.
     fn poll_timer(
         &self,
         at_ns: u64,

@@ -13,7 +13,7 @@ const ENVELOPE_OVERHEAD_BYTES: usize = 1 << 10;
 /// Largest factor by which escaping enlarges a byte outside the data; headers may be escaped twice.
 const MAX_ESCAPE_FACTOR: usize = 12;
 
-/// Returns an error if a message is invalid; does not check the size of the whole message.
+/// Returns an error if a message is invalid. Does not check the size of the whole message.
 pub(super) fn check(message: &MessageReply) -> Result<(), String> {
     if message.kind.is_empty() {
         return Err("an empty type: every message needs one".into());
@@ -51,8 +51,9 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns an error with the message's size as an event if that exceeds the limit. A cheap upper bound comes first,
-/// because encoding every message would be expensive and most messages are far below the limit.
+/// Returns an error if the size of the message as an event exceeds the limit. The error contains the size. This
+/// function first computes a cheap upper bound, because encoding every message would be expensive and most messages are
+/// far below the limit.
 pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> {
     let data = message.data().len();
     let rest = message.memory() - data;

@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 use super::super::handler::Handler;
 use super::super::instance::HandlerInstance;
 
-/// Idle instances by handler. The instance that was used last is used first: its memory is probably still in the
+/// Idle instances by handler. The most recently used instance is used next, because its memory is probably still in the
 /// processor's cache.
 pub(super) struct IdleInstances {
     limit: usize,
     count: usize,
-    /// Number of uses so far, which identifies the least recently used handler.
+    /// Number of uses so far. The numbers of uses identify the least recently used handler.
     uses: u64,
     handlers: HashMap<u64, IdleEntry>,
 }

@@ -1,4 +1,5 @@
-//! The queues of turns, one for each source, served round robin.
+//! The queues of turns (runs of events of one key). Each source of turns has a queue. The workers serve the queues
+//! round robin.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -10,23 +11,23 @@ use super::super::handler::{ActiveVersion, Handler};
 use super::super::stream::StreamContext;
 use super::{ResultCallback, TurnResults};
 
-/// Events that a worker takes in one batch: enough to make the cost of taking them negligible, few enough that other
-/// queues do not wait long.
+/// Maximum number of events that a worker takes in one batch. The number is large enough to make the cost of taking a
+/// batch negligible, and small enough that other queues do not wait long.
 const BATCH_EVENTS_LIMIT: usize = 128;
-/// Limit for results that have been delivered but not taken, in bytes. Above it no turn of the queue starts: the
-/// receiver counts their memory only when it takes them.
+/// Limit for the size, in bytes, of results that were delivered to the receiver and that the receiver has not taken.
+/// Above this limit, no turn of the queue starts. The receiver counts the memory of results only when it takes them.
 const UNREAD_LIMIT_BYTES: usize = 4 << 20;
 
-/// A source of turns.
+/// The queue of one source of turns.
 pub(super) struct TurnQueue {
     pub(super) stream: Arc<StreamContext>,
-    /// The version that executes turns. While the version of the current rollout is not available here, the previous
-    /// version. `None` before the first rollout.
+    /// The version that executes turns; `None` before the first rollout (the stored choice of a version). While this
+    /// process lacks the version of the current rollout, the previous version.
     active: Mutex<Option<Arc<ActiveVersion>>>,
     callback: ResultCallback,
     waiting: Mutex<VecDeque<Turn>>,
     detached: AtomicBool,
-    /// Starts no more turns for now.
+    /// True while the queue starts no turns.
     paused: AtomicBool,
     /// Size of the results that the receiver has not taken yet, in bytes.
     unread_bytes: AtomicUsize,
@@ -62,7 +63,8 @@ impl TurnQueue {
         self.active().is_some_and(|active| active.handler.id() == handler.id())
     }
 
-    /// Switches to another version. With `None`, returns the turns that no worker has taken.
+    /// Switches to another version, and returns no turn. With `None` (this process lacks the new version), keeps the
+    /// previous version, and returns the turns that no worker has taken.
     pub(super) fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> VecDeque<Turn> {
         if active.is_none() {
             return std::mem::take(&mut *self.waiting());
@@ -108,7 +110,7 @@ pub(super) struct TurnBatch {
 pub(super) enum WakeReason {
     /// Turns are ready.
     Batch(TurnBatch),
-    /// A handler went out of use.
+    /// A handler is no longer used, so the worker must drop the idle instances of unused handlers.
     Retired,
     /// The pool is closing.
     Closed,
@@ -119,14 +121,15 @@ pub(super) struct TurnScheduler {
     workers: usize,
     state: Mutex<SchedulerState>,
     changed: Condvar,
-    /// Number of times that a handler went out of use.
+    /// Number of times that a handler was no longer used.
     retired: AtomicU64,
     closed: AtomicBool,
 }
 
 #[derive(Default)]
 struct SchedulerState {
-    /// The queues with turns in them, each once. A queue's own lock is taken either alone or while this lock is held.
+    /// The queues with turns, each queue once. A thread takes the lock of a queue either alone or while it holds this
+    /// lock.
     ready: VecDeque<Arc<TurnQueue>>,
     /// Number of workers that wait for turns.
     idle: usize,
@@ -188,7 +191,7 @@ impl TurnScheduler {
         }
     }
 
-    /// Counts results of a queue as taken, and wakes the workers if the queue may start turns again.
+    /// Records that the receiver has taken results of a queue. Wakes the workers if the queue may start turns again.
     pub(super) fn release_unread(&self, attachment: &TurnQueue, bytes: usize) {
         let before = attachment.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
         if before >= UNREAD_LIMIT_BYTES && before - bytes < UNREAD_LIMIT_BYTES {
@@ -202,7 +205,7 @@ impl TurnScheduler {
         self.changed.notify_all();
     }
 
-    /// Puts turns that a worker took and cannot execute now back at the front of their queue.
+    /// Returns turns to the front of their queue. A worker took these turns and cannot execute them now.
     pub(super) fn requeue(&self, attachment: &Arc<TurnQueue>, turns: VecDeque<Turn>) {
         if turns.is_empty() || attachment.is_detached() {
             return;
@@ -226,13 +229,14 @@ impl TurnScheduler {
         }
     }
 
-    /// Takes a batch from the next queue in the rotation, skipping streams that are not `wanted`.
+    /// Takes a batch from the next queue in the rotation. Skips queues of streams for which `wanted` returns false.
+    /// Returns `None` if no queue has a suitable turn.
     pub(super) fn try_take(&self, wanted: impl Fn(&StreamContext) -> bool) -> Option<TurnBatch> {
         self.take(&mut self.state(), wanted)
     }
 
-    /// Waits for something to do. `retired` is the value of [`Self::retired`] when the worker last dropped unused
-    /// instances.
+    /// Waits until turns are ready, a handler is no longer used, or the pool closes. `retired` is the value of
+    /// [`Self::retired`] when the worker last dropped unused instances.
     pub(super) fn wait(&self, retired: u64) -> WakeReason {
         let mut state = self.state();
         loop {
@@ -284,7 +288,7 @@ impl TurnScheduler {
     }
 }
 
-/// Takes the next turns of a queue, at most one worker's share.
+/// Takes the next turns of a queue, at most the share of one worker.
 fn next_batch(waiting: &mut VecDeque<Turn>, workers: usize) -> VecDeque<Turn> {
     let share = waiting.len().div_ceil(workers);
     let mut events = 0;

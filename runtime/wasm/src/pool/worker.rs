@@ -1,8 +1,9 @@
-//! A worker thread: an executor for turns and nothing else.
+//! A worker thread, which only executes turns (runs of events of one key).
 //!
-//! A turn that its tick interrupts moves to a list of slow turns, and the next turn starts on another instance. While
-//! there are slow turns, they get every other tick. A slow key therefore delays other keys by about a tick, and never
-//! takes more than half of the time of a worker that other keys need.
+//! A tick is the longest time that a turn runs without interruption. An interrupted turn moves to a list of slow turns,
+//! and the next turn starts on another instance. While the list has slow turns, they get every other tick. A slow key
+//! therefore delays other keys by about a tick. It never takes more than half of a worker's time while other keys need
+//! the worker.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,8 +22,8 @@ use super::instances::IdleInstances;
 use super::queue::{TurnBatch, TurnQueue, TurnScheduler, WakeReason};
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
-/// Size of the results that are delivered together, in bytes. The receiver counts their memory, and must learn of
-/// them soon.
+/// Size, in bytes, at which the worker delivers results. The receiver counts the memory of results, and must get them
+/// soon.
 const RESULT_BATCH_BYTES: usize = 1 << 20;
 
 pub(super) struct Worker {
@@ -31,7 +32,7 @@ pub(super) struct Worker {
     instances: IdleInstances,
     suspended: VecDeque<SuspendedTurn>,
     retired: u64,
-    /// Measured times of the current handler that are not yet added to its histogram.
+    /// Measured times of the current handler that are not added to the handler's histogram yet.
     times: Histogram,
 }
 
@@ -69,7 +70,7 @@ impl Worker {
         }
     }
 
-    /// Executes turns until there is neither a slow turn nor a new one.
+    /// Executes turns until neither a slow turn nor a new turn is left.
     fn work_until_idle(&mut self) {
         loop {
             self.drop_retired();
@@ -92,7 +93,7 @@ impl Worker {
         }
     }
 
-    /// Starts every turn of a batch, and delivers the results of the turns that end.
+    /// Starts every turn of a batch, and delivers the results of the turns that end without interruption.
     fn execute(&mut self, bunch: TurnBatch) {
         let TurnBatch { queue: attachment, mut turns } = bunch;
         let Some(active) = attachment.active() else {
@@ -158,7 +159,7 @@ impl Worker {
         }
     }
 
-    /// Adds a turn's time to the histogram, divided equally among its events.
+    /// Adds the time of a turn to the histogram, divided equally among the events of the turn.
     fn measure(&mut self, done: &TurnResult, ran: Duration) {
         let events = done.outcomes.len() + usize::from(done.failure.is_some());
         self.times.add(ran.as_secs_f64() / events.max(1) as f64, events as u64);

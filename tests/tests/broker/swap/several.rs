@@ -76,7 +76,9 @@ fn instance_without_new_version_waits() -> Result<()> {
     let why = pair.rig.home.output(&["keys", "why", "cases", key, "--admin", &url])?;
     let why = String::from_utf8(why.stdout)?;
     ensure!(
-        why.contains("wait for a handler version here: there is no file of this version"),
+        why.contains(
+            "wait on this instance for a handler version: there is no file of this version"
+        ),
         "{why}"
     );
     pair.rig.publish(&lines[200..400])?;

@@ -126,7 +126,7 @@ async fn lost_commits_are_detected() {
             panic!("the store opened an empty database")
         };
         // The claim and the commits.
-        assert!(words.contains("had answered 4 groups of requests and contains 0"), "{words}");
+        assert!(words.contains("had answered 4 groups of requests and contains only 0"), "{words}");
     }
     fs::remove_file(rig.path().join("answered")).expect("a file");
     rig.reopen().await;

@@ -108,8 +108,8 @@ impl Sequencer {
         self.accept_deferred(index);
     }
 
-    /// Starts a new stretch of ids if the commit took so long that its ids are younger than the stretch
-    /// that was current when the commit was formed.
+    /// Starts a new stretch of ids (a run of ids with one timestamp) if the commit took so long that its ids no longer
+    /// belong to the stretch that was the newest when the commit was formed.
     fn update_id_times(&mut self, index: u32, write: &KeyWrite, time: u64) {
         if self.settings.ordering == OrderingMode::Fifo
             && let WriteCondition::Next(first) = write.condition

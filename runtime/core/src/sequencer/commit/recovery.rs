@@ -1,24 +1,23 @@
 //! Recovers commits that the store has lost, from the batches that memory keeps.
 //!
-//! A store that went back in time under its owner's claim has lost the latest commits. The
-//! sequencer sends the same batches again, in order and under their numbers. It omits the writes
-//! that were refused, and sets the times of the first commit, so that no message gets another id.
-//! If a batch does not apply as before, the store differs from the state that the batches were made
-//! for, and the ownership ends.
+//! A store goes back in time if a failure removes its newest writes. If the claim, which identifies the owner to the
+//! store, is still the same, only the latest commits of this owner are lost. The sequencer sends the same batches
+//! again, in order and under their numbers. It omits the writes that the store refused, and sets the times that the
+//! store set at the first commit, so that no message gets another id. If a batch does not apply as before, the store
+//! does not have the state for which the batches were formed. The owner then gives up the partition.
 //!
-//! The reply to a commit reveals the loss. After a broken connection to the store, the reply to a
-//! query for the newest commit also reveals it. Data that the sequencer read earlier may be older
-//! than the recovered commits, and nothing reveals that: spilling an event again does not change
-//! `next`. The sequencer therefore undoes everything that may depend on such data. It replaces the
-//! batch in flight by a void batch, and then loads the lanes of the shard again. The writes of the
-//! void batch have a condition that never holds, and its letters go into the next batch. Original
-//! and void batch have the same number. An earlier sending of the original may still arrive; the
-//! reply then shows which of the two the store applied.
+//! The reply to a commit shows the loss. After a broken connection to the store, the sequencer queries the store for
+//! the newest commit, and the reply shows the loss as well. Data that the sequencer read before the recovery may be
+//! older than the recovered commits. No later reply shows that, because a recovered commit that only spilled events
+//! does not change `next`. The sequencer therefore undoes everything that may depend on such data. It replaces the
+//! batch in flight by a void batch, whose writes have a condition that never holds. It then loads the lanes of the
+//! shard again. The letters of the original batch go into the next batch. The original batch and the void batch have
+//! the same number. If an earlier request with the original batch still arrives at the store, the reply shows which of
+//! the two batches the store applied.
 //!
-//! One case remains: an earlier sending of the original, made after the store went back, arrives
-//! between the last recovered commit and the void batch. The store then applies the original, and
-//! its effects count: its letters are in the store's outbox, and no later batch would put them
-//! there.
+//! One case remains: a request with the original batch, sent after the store went back, arrives between the last
+//! recovered commit and the void batch. The store then applies the original batch. The sequencer accepts its effects,
+//! because its letters are in the outbox of the store, and no later batch would write them there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ use crate::letter::{DeadLetter, LetterContent};
 use crate::sequencer::Sequencer;
 use crate::sequencer::letters::OrphanLetter;
 
-/// The latest commits of a shard, the newest last, without a hole.
+/// The latest commits of a shard, the newest last. Their numbers have no holes.
 #[derive(Debug, Default)]
 pub(super) struct CommitHistory {
     commits: VecDeque<KeptCommit>,
@@ -62,9 +61,8 @@ impl KeptCommit {
     }
 }
 
-/// Returns a batch whose writes never apply, without letters. It has one extra write, for a key
-/// that no event has. The refusal of this write shows that the void batch was applied, not an
-/// earlier sending.
+/// Returns a batch without letters whose writes never apply. The batch has one more write, for a key that no event has.
+/// The refusal of this write shows that the store applied the void batch, not the original batch.
 fn void_batch(batch: &Batch) -> Batch {
     let mut writes = batch.writes.clone();
     writes.push(KeyWrite {
@@ -88,7 +86,8 @@ fn void_batch(batch: &Batch) -> Batch {
 }
 
 impl InFlightBatch {
-    /// Returns the letters to the queue for the next batch, if the void batch was applied.
+    /// If the store applied the void batch, puts the letters of the original batch back into the queue for the next
+    /// batch.
     pub(super) fn return_letters(
         &mut self,
         applied: &AppliedCommit,
@@ -125,9 +124,9 @@ fn batch_memory(batch: &Batch) -> usize {
 }
 
 impl Sequencer {
-    /// Keeps a commit in case the store loses it, together with the previous commits that fit.
-    /// Beyond `keep_bytes`, the shard with the most bytes drops its oldest commit, because a commit
-    /// without its predecessors is useless. A shard that is recovering commits drops none.
+    /// Keeps a commit in case the store loses it. If the kept commits of all shards exceed
+    /// [`commit_history_bytes`](crate::SequencerSettings::commit_history_bytes), the shard with the most bytes drops
+    /// its oldest commits. A shard that is recovering commits drops none.
     pub(super) fn retain_commit(&mut self, batch: &Arc<Batch>, applied: &AppliedCommit) {
         if self.settings.commit_history_bytes == 0 {
             return;
@@ -153,17 +152,16 @@ impl Sequencer {
         }
     }
 
-    /// Marks all shards as in doubt: the store was unreachable, or another server is its master
-    /// now.
+    /// Marks all shards as in doubt, because the store was unreachable, or another server is its master now.
     pub(in super::super) fn doubt_all_shards(&mut self) {
         for shard in &mut self.shards {
             shard.in_doubt = true;
         }
     }
 
-    /// Queries the last commit of a shard in doubt by an empty commit, unless the reply to a batch
-    /// in flight will reveal it. A shard without commits needs the query too: it may have lost its
-    /// claim.
+    /// Queries the last commit of a shard in doubt. The query is an empty commit; if a batch is in flight, its reply
+    /// answers the query. A shard without commits needs the query too, because it may have lost the claim of this
+    /// owner.
     pub(super) fn query_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
         if !std::mem::take(&mut state.in_doubt) {
@@ -176,8 +174,8 @@ impl Sequencer {
         }
     }
 
-    /// Recovers lost commits, because the store differs from this owner's last commit. `last` is
-    /// the number of the last commit in the store; `None` if another owner made that commit.
+    /// Recovers lost commits, because the store does not have this owner's last commit. `last` is the number of the
+    /// last commit in the store; `None` if another owner made that commit.
     pub(super) fn recover_commits(&mut self, shard: u32, found: &str, last: Option<u64>) {
         let state = &mut self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
@@ -188,8 +186,8 @@ impl Sequencer {
         }
         if first < oldest {
             let found = format!(
-                "{found}: commits {first} to {newest} are lost, and memory keeps only \
-                 those from {oldest} on"
+                "{found}: commits {first} to {newest} are lost, and this process has only \
+                 commits from {oldest} on in memory"
             );
             return self.stop_rolled_back(shard, &found);
         }

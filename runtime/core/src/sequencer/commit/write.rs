@@ -104,7 +104,7 @@ impl Sequencer {
     }
 }
 
-/// The cost of a write: events and bytes towards the batch's limits, and bytes kept until the
+/// The cost of a write: the events and bytes that count towards the limits of the batch, and the bytes kept until the
 /// reply.
 pub(super) struct WriteCost {
     pub(super) events: usize,
@@ -112,7 +112,7 @@ pub(super) struct WriteCost {
     pub(super) kept_bytes: usize,
 }
 
-/// Advances the key record over the events of a chunk.
+/// Updates the key record: the events of a chunk are settled.
 fn advance_record(
     lane: &mut Lane,
     chunk: &ResultChunk,
@@ -157,8 +157,8 @@ fn accepted_id(sequence: u64, event: &Event) -> AcceptedId {
     AcceptedId { sequence, id: event.id_digest(), content }
 }
 
-/// Selects the held events that this write spills, from the first on, so that in a `fifo` stream no
-/// number becomes durable before an earlier number.
+/// Selects the held events that this write spills (moves into the store). It selects from the first event on, so that
+/// in a `fifo` stream no number becomes durable before a lower number.
 fn select_spill(
     lane: &mut Lane,
     settings: &SequencerSettings,
@@ -193,7 +193,7 @@ fn select_spill(
     (spill, spilled)
 }
 
-/// Removes and returns the checks that can be made now, at most one for each sequence.
+/// Removes and returns the deliveries that this write can compare with spilled events, at most one for each sequence.
 fn take_ready_checks(
     lane: &mut Lane,
     settings: &SequencerSettings,
@@ -216,7 +216,7 @@ fn take_ready_checks(
     now
 }
 
-/// Returns the extent of the spill area after the write.
+/// Returns the extent of the key's spilled events after the write.
 pub(super) fn spill_extent(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
     let mut spilled = lane.cold.stored_only;
     if lane.held.copies() > 0 {
@@ -234,8 +234,8 @@ pub(super) fn spill_extent(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
     spilled
 }
 
-/// Returns the record to write. Leaves out the fields of the event at `done` while earlier results
-/// are still to be written.
+/// Returns the record to write. If `more` results remain to be written first, omits the fields that describe the event
+/// at `done` (attempts, rounds, status, failure).
 fn record_to_write(lane: &Lane, more: bool) -> KeyRecord {
     let mut record = lane.record.clone();
     if more {

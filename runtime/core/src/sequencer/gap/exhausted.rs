@@ -1,4 +1,4 @@
-//! Decides about missing events after the last round.
+//! Decides about missing events after the last round of replay.
 
 use super::super::Sequencer;
 use super::super::retry::gap_failure;
@@ -6,7 +6,8 @@ use super::{GapState, LaneGap};
 use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::ExhaustedPolicy;
 
-/// The interval between two checks whether an unavailable source is back, in ms.
+/// The interval between two checks of an unavailable source, in ms. While the source is unavailable, no gap is given
+/// up.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the sources that failed and may still have them.

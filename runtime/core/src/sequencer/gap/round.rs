@@ -13,7 +13,7 @@ use crate::key_record::KeySnapshot;
 use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 
-/// The maximum number of sequences in one request; later rounds request the others.
+/// The maximum number of sequences in one request. Later rounds request the other sequences.
 const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
@@ -114,7 +114,7 @@ impl Sequencer {
         self.effects.push_back(Effect::Replay { token, key, source, missing, max_letter_age });
     }
 
-    /// Returns the missing ranges below the highest known sequence, as far as memory knows them.
+    /// Returns the ranges of missing sequences below the highest known sequence, according to the data in memory.
     fn missing_ranges(&self, index: u32) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };

@@ -1,9 +1,10 @@
-//! The sequence assigner: the task of a destination. It passes the messages of all outboxes to the store, which
-//! numbers them, and passes lost messages to the store again.
+//! The sequence assigner: the task of a destination. It passes to the store the messages of all outboxes (the
+//! unpublished messages of a partition in one shard). The store numbers them. The sequence assigner also passes to the
+//! store again the messages that the store has lost.
 //!
-//! A store that goes back in time may lose messages that their outbox records as published. The sequence assigner
-//! therefore keeps the last messages in memory, and passes them to the store again as soon as it finds that the store
-//! lacks them.
+//! A store that goes back in time may lose messages that their outbox already records as published. The sequence
+//! assigner therefore keeps the last messages in memory. It passes them to the store again as soon as it finds that the
+//! store lacks them.
 
 #[cfg(test)]
 mod tests;
@@ -32,18 +33,18 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum number of runs that the task passes to the store together.
 const BATCH_GROUP_LIMIT: usize = 64;
-/// Delay before a write to a full queue is retried; shorter if a reader in this process removes entries.
+/// Delay before a write to a full queue is retried. The delay ends earlier if a reader in this process removes entries.
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Delay before a call is retried after an error of the store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Time between two checks that the store has not gone back in time.
+/// Time between two checks whether the store has gone back in time.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Approximate size of the messages of earlier calls that stay in memory for each destination, in bytes: some seconds
+/// Approximate size, in bytes, of the messages of earlier calls that stay in memory for each destination: some seconds
 /// of a fast stream.
 const HISTORY_BYTES: usize = 16 << 20;
 /// How long this process may take to learn that it lost a partition, after the store has reported another owner.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time between two warnings, and how long a queue must be full before the first one.
+/// Time between two warnings. Also the time for which a queue must be full before the first warning.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of a destination's task.
@@ -52,9 +53,9 @@ pub(in crate::sink) struct SequenceAssigner {
     exchanges: Vec<ExchangeSink>,
     store: Arc<dyn Store>,
     notifiers: Arc<QueueNotifiers>,
-    /// The last messages of each outbox that the store received, for each shard of the destination.
+    /// The last messages that the store received, by partition, shard of the outbox, and shard of the destination.
     histories: HashMap<(Partition, u32, u32), OutboxHistory>,
-    /// The moment from which the histories count their times.
+    /// The time from which the histories count.
     created_at: Instant,
     /// [`FENCE_TIMEOUT`]; shorter in tests.
     fence_timeout: Duration,
@@ -77,7 +78,7 @@ impl SequenceAssigner {
         }
     }
 
-    /// Adds a sink that is an exchange. Returns its index among the exchanges.
+    /// Adds an exchange as a sink. Returns the index of the sink among the exchanges.
     pub(super) fn add_exchange(&mut self, exchange: ExchangeSink) -> usize {
         self.exchanges.push(exchange);
         self.exchanges.len() - 1
@@ -127,7 +128,8 @@ impl SequenceAssigner {
         self.created_at.elapsed().as_millis() as u64
     }
 
-    /// Passes lost messages to the store again, if the store may have gone back in time since it received them.
+    /// Passes to the store again the messages that it has lost, if the store may have gone back in time since it
+    /// received them.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -145,7 +147,7 @@ impl SequenceAssigner {
         self.assign_all(cursors).await.map(drop)
     }
 
-    /// Gives batches to the store. Returns the numbers of their messages.
+    /// Passes batches to the store. Returns the numbers of their messages.
     pub(in crate::sink) async fn assign(
         &mut self,
         batches: &[DestinationBatch],
@@ -163,8 +165,8 @@ impl SequenceAssigner {
         Ok(numbers)
     }
 
-    /// Passes the messages of outbox cursors to the store, all shards concurrently, and keeps the histories of the
-    /// cursors for later calls.
+    /// Passes the messages of outbox cursors to the store, all shards concurrently. Keeps the passed messages in memory
+    /// (the histories of the cursors) for later calls.
     async fn assign_all(
         &mut self,
         cursors: BTreeMap<u32, Vec<OutboxCursor>>,
@@ -180,7 +182,7 @@ impl SequenceAssigner {
         Ok(assigned)
     }
 
-    /// Sorts the messages of batches into outbox cursors, by shard of the destination and outbox.
+    /// Sorts the messages of batches into outbox cursors: one cursor for each outbox and shard of the destination.
     fn build_cursors(&mut self, batches: &[DestinationBatch]) -> BTreeMap<u32, Vec<OutboxCursor>> {
         let shards = self.store.shards();
         let mut cursor_indexes: HashMap<_, usize> = HashMap::new();
@@ -237,8 +239,8 @@ impl SequenceAssigner {
         )
     }
 
-    /// Passes the messages of the outbox cursors of one shard to the store, in calls of limited size, until all
-    /// messages are done that do not belong to another owner.
+    /// Passes the messages of the outbox cursors of one shard to the store, in calls of limited size. Returns when the
+    /// store has all messages that do not belong to another owner.
     async fn assign_shard(&self, cursors: &mut [OutboxCursor]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -285,7 +287,7 @@ impl SequenceAssigner {
         }
     }
 
-    /// Builds the next call. Also returns the index of each group's outbox cursor.
+    /// Builds the next call. Also returns, for each group of messages in the call, the index of its outbox cursor.
     fn next_call(&self, cursors: &[OutboxCursor]) -> (Arc<AssignRequest>, Vec<usize>) {
         let mut groups = Vec::new();
         let mut cursor_indexes = Vec::new();
@@ -341,7 +343,7 @@ impl SequenceAssigner {
                             to,
                             shard,
                             "the store went back in time and lost messages that the stream sent to `to`: waiting until \
-                             the store has all commits of the partition; then they are written again"
+                             the store has all commits of the partition again; then the messages are written again"
                         );
                         return Ok(false);
                     }
@@ -382,8 +384,9 @@ impl SequenceAssigner {
         let _ = timeout(FULL_QUEUE_RETRY_DELAY, has_room).await;
     }
 
-    /// Notifies the readers in this process that more messages wait. Reports no queue positions: if the store loses
-    /// messages, this sequence assigner repeats them from memory, so the reader must not count them as lost.
+    /// Notifies the readers in this process that more messages wait. Does not report the queue positions of the
+    /// messages. If the store loses messages, this sequence assigner repeats them from memory, so the reader must not
+    /// count them as lost.
     fn notify_readers(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
@@ -393,8 +396,8 @@ impl SequenceAssigner {
         }
     }
 
-    /// Forwards the numbered messages of a batch to the exchanges. A message without a number belongs to another owner.
-    /// Reports the messages that need no exchange as published.
+    /// Forwards the numbered messages of a batch to the exchanges. Does not forward a message without a number, which
+    /// belongs to another owner. Reports the messages that need no exchange as published.
     fn forward(
         &mut self,
         batch: DestinationBatch,

@@ -1,5 +1,5 @@
-//! The outbox cursor: the messages of one outbox for one shard of a destination, while the sequence assigner passes
-//! them to the store.
+//! The outbox cursor: the messages of one outbox (unpublished messages of a partition in one shard) for one shard of a
+//! destination, while the sequence assigner passes them to the store.
 //!
 //! [`PublishHistory`] decides which messages the sequence assigner repeats, and under which numbers. This module must
 //! never decide that.
@@ -15,13 +15,13 @@ use ordain_store::{
     OutboxChunk, OutboxPosition, Partition,
 };
 
-/// The messages that an owner has passed from an outbox to one shard of the destination.
+/// The last messages that an owner has passed from an outbox to one shard of the destination.
 pub(super) struct OutboxHistory {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) history: PublishHistory<OutboxChunk>,
 }
 
-/// The messages and bytes that one call to the store already contains.
+/// The number of messages and bytes that one call to the store already contains.
 #[derive(Default)]
 pub(super) struct CallBudget {
     items: usize,
@@ -51,12 +51,13 @@ pub(super) struct OutboxCursor {
     pub(super) batch_indexes: Vec<(usize, usize)>,
     /// The number of chunks that are done.
     done_chunks: usize,
-    /// The result for each message of the chunks that are done. The remaining messages belong to another owner.
+    /// The result for each message of the chunks that are done. When the cursor ends, messages without a result belong
+    /// to another owner.
     pub(super) assigned: Vec<AssignItemReply>,
     /// The messages of earlier calls, and which of them the store has lost.
     history: PublishHistory<OutboxChunk>,
-    /// True if the next call checks that the store still has all messages of earlier calls. The cursor then makes a
-    /// call even without a new message.
+    /// True if the next call must check whether the store still has all messages of earlier calls. The cursor then
+    /// makes a call even without a new message.
     pub(super) verifies: bool,
     /// True if this process has given up the partition.
     is_abandoned: bool,
@@ -64,7 +65,7 @@ pub(super) struct OutboxCursor {
     disconnects: u64,
     /// The time of that value, in milliseconds since the sequence assigner was created.
     disconnects_at: u64,
-    /// When the store first reported another owner; `None` if the last reply did not.
+    /// The time when the store first reported another owner; `None` if its last reply reported none.
     fenced_since: Option<Instant>,
 }
 
@@ -98,8 +99,8 @@ impl OutboxCursor {
         }
     }
 
-    /// Adds a message. The messages of a commit are divided into chunks of a size that never changes. `batch_index` has
-    /// the index of the message's batch, and the index in the batch.
+    /// Adds a message. The cursor divides the messages of a commit into chunks of a fixed size. `batch_index` has the
+    /// index of the message's batch, and the index of the message in the batch.
     pub(super) fn push(&mut self, commit: u64, item: AssignItem, batch_index: (usize, usize)) {
         self.batch_indexes.push(batch_index);
         let chunk = match self.chunks.last_mut() {
@@ -114,12 +115,13 @@ impl OutboxCursor {
             .push(OutboxChunk { position: OutboxPosition { commit, chunk }, items: vec![item] });
     }
 
-    /// Returns whether the store knows of another owner.
+    /// Returns whether the last reply of the store reported another owner.
     pub(super) fn is_fenced(&self) -> bool {
         self.fenced_since.is_some()
     }
 
-    /// Returns the next chunks that fit into the call, or `None` if there is nothing to pass on or to check.
+    /// Returns the next chunks that fit into the call. Returns `None` if the cursor has nothing to pass on and nothing
+    /// to check.
     pub(super) fn next_group(&self, budget: &mut CallBudget) -> Option<AssignGroup> {
         let PartitionHandle { partition, claim, ownership, claimed_commits, watermarks, .. } =
             &*self.handle;
@@ -146,7 +148,8 @@ impl OutboxCursor {
         Some(AssignGroup { origin, chunks })
     }
 
-    /// Records that a group is done. Its chunks stay in memory if the store may lose them (`may_roll_back`).
+    /// Records that a group is done. If `may_roll_back` is true, the store may lose the chunks of the group, so they
+    /// stay in memory.
     pub(super) fn record_done(
         &mut self,
         group: &AssignGroup,
@@ -178,8 +181,8 @@ impl OutboxCursor {
         *self.fenced_since.get_or_insert_with(Instant::now)
     }
 
-    /// Prepares to repeat all messages behind `last`, the last outbox position that the store has. Returns the number
-    /// of these messages, or `None` if memory does not have all of them.
+    /// Prepares to repeat all messages after `last`, the last outbox position that the store has. Returns the number of
+    /// these messages, or `None` if memory does not have all of them.
     pub(super) fn recover_lost(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         let messages = self.history.roll_back_to(last)?;
         self.verifies = false;
@@ -213,7 +216,7 @@ mod tests {
     use super::*;
     use crate::sink::PublishWatermark;
 
-    /// The partition's handle, whose messages are done for good through this commit.
+    /// Returns a partition handle whose messages are durably published up to this commit.
     fn target(done: u64) -> Arc<PartitionHandle> {
         let of_shard = PublishWatermark::default();
         of_shard.record_mark(done, done);

@@ -73,8 +73,8 @@ impl MetricsEncoder<'_, '_> {
         let help = "Events over HTTP that this process accepted and that the store lost before they were read, \
                     because it went back in time";
         self.counters("events_lost", help, lost)?;
-        let help = "Times that an exchange or queue of the stream was missing in the broker, or had another form, \
-                    while the stream ran";
+        let help = "Number of times that an exchange or queue of the stream was missing in the broker, or had another \
+                    form, while the stream ran";
         self.counters("topology_changes", help, changes)?;
         let help = "Commits that the store lost and that were repeated from memory";
         self.counters("commits_repeated", help, [(Vec::new(), all.recommitted)])?;
@@ -181,7 +181,7 @@ impl MetricsEncoder<'_, '_> {
         let samples = wanted.map(|(stream, wanted)| {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*wanted))
         });
-        let help = "Instances that the lag of a stream requires, as in GET /v1/scale";
+        let help = "Number of instances that the lag of a stream requires, as in GET /v1/scale";
         self.samples("wanted_instances", help, MetricType::Gauge, samples.collect::<Vec<_>>())
     }
 
@@ -196,7 +196,7 @@ impl MetricsEncoder<'_, '_> {
         self.samples(name, help, MetricType::Counter, samples)
     }
 
-    /// Writes a gauge for every partition.
+    /// Writes the gauges of every partition.
     fn gauges(
         &mut self,
         name: &str,

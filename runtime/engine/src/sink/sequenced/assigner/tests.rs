@@ -19,7 +19,7 @@ use crate::sink::content::SinkContent;
 /// How long the assigner of a test waits for a partition without a driver.
 const TEST_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A server, and an assigner of messages of one partition. The server goes back in time behind message 4.
+/// A server, and an assigner of messages of one partition. The server goes back in time to the moment after message 4.
 struct Rig {
     redis: Redis,
     snapshot: Snapshot,
@@ -104,8 +104,8 @@ impl Rig {
     }
 }
 
-/// The driver of the partition has ended, so that the owner never learns whether the store has all commits. Message 7
-/// must get no number behind the gap, and the publisher must not mark it as published.
+/// The driver of the partition has ended, so the owner never learns whether the store has all commits. Message 7 must
+/// get no number, because messages before it are missing, and the publisher must not mark message 7 as published.
 #[tokio::test]
 async fn assigner_without_driver_gives_up_the_partition() {
     let mut rig = Rig::start(true).await;
