@@ -41,9 +41,9 @@ pub struct InvalidEvent {
 /// The reason why a body is rejected as a whole.
 #[derive(Debug)]
 pub enum BodyError {
-    /// The body holds no events in the format that its headers name.
+    /// The body does not contain events in the format that its headers name.
     Unreadable(String),
-    /// The body holds more events than the limit.
+    /// The body contains more events than the limit.
     TooMany {
         /// The limit.
         limit: usize,
@@ -61,7 +61,7 @@ pub enum BodyError {
     },
 }
 
-/// Decodes up to `limit` events of a body. `check` returns the fault of an event that was decoded.
+/// Decodes the events of a body, at most `limit`. `check` returns the fault of a decoded event, if it has one.
 pub fn decode_body(
     decoder: &EventDecoder,
     form: ContentMode,
@@ -128,8 +128,8 @@ fn check_count(count: usize, limit: usize) -> Result<(), BodyError> {
     if count <= limit { Ok(()) } else { Err(BodyError::TooMany { limit }) }
 }
 
-/// A reader of an array's elements. After the first element above the limit it skips all elements, because an
-/// element takes several times its size in memory.
+/// A reader of an array's elements. After the first element above the limit, the reader skips all elements, because a
+/// decoded element takes several times its size in memory.
 struct BoundedArray {
     limit: usize,
 }

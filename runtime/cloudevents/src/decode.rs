@@ -45,7 +45,7 @@ pub struct EventDecoder {
     pub event_size: usize,
 }
 
-/// A fault before the event's key and sequence are known.
+/// A fault that is found before the key and sequence of the event are known.
 struct EventRejection(Cause, String);
 
 type DecodeResult<T> = Result<T, EventRejection>;

@@ -12,8 +12,8 @@ pub type DecodedDelivery = Result<Event, Box<DeadLetter>>;
 /// Deliveries, each with the position after it.
 #[derive(Debug, Default)]
 pub struct DeliveryBatch {
-    /// Number of the connection that delivered them. Unacknowledged deliveries of an earlier connection are
-    /// delivered again.
+    /// The number of the connection that delivered the batch. A new connection delivers the unacknowledged deliveries
+    /// of an earlier connection again.
     pub subscription_epoch: u64,
     /// The deliveries, in order.
     pub items: Vec<(DecodedDelivery, FilePosition)>,
@@ -36,9 +36,9 @@ pub const BATCH_BYTES: usize = 1 << 20;
 /// The progress of acknowledging the deliveries of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AckProgress {
-    /// Number of the connection.
+    /// The number of the connection, as in [`DeliveryBatch::subscription_epoch`].
     pub subscription_epoch: u64,
-    /// Number of acknowledged deliveries, counted from the connection's first.
+    /// The number of acknowledged deliveries of the connection.
     pub through: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct SourceHandle {
     pub acknowledge: Option<watch::Sender<AckProgress>>,
     /// Completes when the source has written the last acknowledgement.
     pub task: Option<JoinHandle<()>>,
-    /// True if the deliveries come from streams of this process, in order and without gaps. Such a source has
-    /// no end of its own.
+    /// True if the deliveries come from streams of this process, in order and without gaps. Such a source does not end
+    /// by itself.
     pub is_fed_locally: bool,
 }

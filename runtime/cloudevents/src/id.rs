@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use ordain_store::OutboxMessage;
 
-/// Returns `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that no two messages have the
-/// same id, independently of the content of their keys. In a `fifo` stream the incarnation is combined with the
-/// digest of the event's id by exclusive or, because after the store went back in time, another event can have the
-/// same sequence.
+/// Returns `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that no two messages have the same
+/// id, independently of the content of their keys. The incarnation is the time of the key's first commit. In a `fifo`
+/// stream, it is combined with the digest of the event's id by exclusive or. The reason: after the store went back in
+/// time (lost its newest writes), another event can have the same sequence.
 pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     let mut id = String::with_capacity(stream.len() + message.key.len() + 32);
     percent_encode(stream, &mut id);

@@ -1,5 +1,5 @@
-//! Encodes a dead letter as a line: the original event with the reason in extension attributes. The same letter
-//! must always produce the same bytes.
+//! Encodes a dead letter (a record of an event that ended without effect) as a line: the original event with the reason
+//! in extension attributes. The same letter must always produce the same bytes.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -77,9 +77,9 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
 
 /// Appends a dead letter of `stream` as a line, including its line end.
 ///
-/// Type, content type, headers and data are those of the event, so that a consumer of the event can read the
-/// letter. Bytes that are not a valid event become the data, as base64; a missing event has no data. Id and source
-/// are the letter's own; those of the event are in `deadid` and `deadsource`. `sequence` is the number from a
+/// Type, content type, headers and data are those of the event, so that a consumer of the event can read the letter.
+/// Bytes that are not a valid event become the data, as base64; a missing event has no data. The letter has its own id
+/// and source. The id and source of the event are in `deadid` and `deadsource`. `sequence` is the number from a
 /// sequenced sink.
 pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, out: &mut Vec<u8>) {
     let LetterAttributes { id, kind, content_type, reason } = letter_attributes(stream, letter);

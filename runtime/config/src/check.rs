@@ -1,5 +1,5 @@
-//! Checks conflicts between several settings. This module must not check a single setting: the type of the
-//! setting does.
+//! Checks conflicts between several settings. This module must not check a single setting, because the type of the
+//! setting does that.
 
 mod shared;
 
@@ -18,7 +18,7 @@ use super::{
 use ordain_store::PARTITIONS_LIMIT;
 use ordain_store::REDIS_BATCH_LIMIT;
 
-/// Returns the conflicts between settings that are each valid by themselves.
+/// Returns the conflicts between settings. Each of these settings is valid by itself.
 pub(super) fn check(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem> {
     let mut checks = ConfigChecker { config, lines, problems: Vec::new() };
     checks.process();

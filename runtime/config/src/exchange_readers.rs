@@ -1,4 +1,4 @@
-//! Finds the streams that read one exchange. The exchange has one count of each key for all of them, so their
+//! Finds the streams that read one exchange. The exchange has one count of each key for all these streams, so their
 //! settings for numbering must be equal.
 
 use ordain_core::OrderingMode;

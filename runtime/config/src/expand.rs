@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// environment.
 pub(super) type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Replaces the variables in a text. The flag is true if the text contained any.
+/// Replaces the variables in a text. The returned flag is `true` if the text contained variables.
 pub(super) fn expand<'a>(
     text: &'a str,
     env: EnvLookup<'_>,

@@ -1,4 +1,5 @@
-//! The names of all streams: the configured ones, and the ones that only the store has data of.
+//! The names of all streams: the configured streams, and the streams that are not configured but have data in the
+//! store.
 
 use ordain_store::{Store, StoreError};
 

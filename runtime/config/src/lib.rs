@@ -2,9 +2,9 @@
 //! Each error has its line and describes a valid value. This crate must not open anything that the
 //! configuration names, and must not decide anything at run time.
 //!
-//! Each table of the file is described once, in `process`, `stream`, `source` and `sink`, with meaning,
-//! form, bounds, default and reason; the macros in `section` derive the rest. `check` holds the checks
-//! that concern several settings, `unsupported` the settings that this build does not support yet.
+//! Each table of the file is described once, in `process`, `stream`, `source` and `sink`, with meaning, form, bounds,
+//! default and reason; the macros in `section` derive the rest. `check` contains the checks that concern several
+//! settings, and `unsupported` the list of settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 pub mod broker_url;
@@ -63,7 +63,7 @@ use section::section;
 
 use ordain_util::text::shell_quoted;
 
-/// The file that a command reads if none is named.
+/// The configuration file that a command reads if its command line names no file.
 pub const DEFAULT_FILE: &str = "ordain.toml";
 
 /// Size limit of a configuration file, in bytes: large enough for a thousand streams, small enough to reject
@@ -145,7 +145,7 @@ impl LoadedConfig {
         Err(ConfigError { file: self.file.clone(), problems })
     }
 
-    /// Returns the option that selects this configuration on a command line; empty for the default file.
+    /// Returns the command-line option that selects this configuration; an empty text for the default file.
     pub fn config_option(&self) -> String {
         match self.file.to_str() {
             Some(DEFAULT_FILE) => String::new(),

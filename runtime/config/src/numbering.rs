@@ -1,6 +1,6 @@
-//! Protects the numbering of a stream's events, which must not change while the store has data of the
-//! stream: events would be confused with each other and take effect twice. A mark in the store records
-//! the settings under which the data was written.
+//! Protects the numbering of a stream's events. The numbering must not change while the store has data of the stream,
+//! because Ordain would then confuse events with each other, and events could take effect twice. A mark (a named record
+//! in the store) records the settings under which the data was written.
 
 use ordain_core::OrderingMode;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ConfigError, LoadedConfig, StoreConfig, StreamConfig};
 use ordain_store::{InstanceId, InstanceInfo, Mark, Store, StoreError};
 
-/// Version of the mark's format.
+/// The version of the mark's format.
 const FORMAT_VERSION: u32 = 2;
 
 /// The reason why the settings of a stream cannot be used with the data in the store.
@@ -67,11 +67,11 @@ impl StreamNumbering {
     }
 }
 
-/// Checks the configured streams against the store and the running processes, and records the settings of
-/// new streams. Returns an error if the data of a stream was written with other settings, or if another
-/// process runs the stream with other settings. The marks are durable before any data of their streams.
-/// Each process must call this function again once it is in the membership. If two processes then start at the
-/// same time with different numbers of partitions, one of them finds the other.
+/// Checks the configured streams against the store and the running processes, and records the settings of new streams.
+/// Returns an error if the data of a stream was written with other settings, or if another process runs the stream with
+/// other settings. The marks are durable before any data of their streams. Each process must call this function again
+/// once it is in the membership: the list of running processes in the store. If two processes then start at the same
+/// time with different numbers of partitions, one of them finds the other.
 pub async fn check(
     loaded: &LoadedConfig,
     store: &dyn Store,

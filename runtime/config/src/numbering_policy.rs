@@ -14,15 +14,15 @@ use ordain_util::canonical_path::canonical_path;
 pub struct NumberingPolicy {
     /// The destination.
     pub destination: Destination,
-    /// How the store numbers and limits the messages.
+    /// The rules by which the store numbers and limits the messages.
     pub rules: DestinationRules,
     /// Number of partitions of the destination stream; 1 for other destinations.
     pub partitions: u32,
 }
 
 impl NumberingPolicy {
-    /// Exclusive upper bound of sequences from a producer: stores count exactly up to here, with room to
-    /// continue the count.
+    /// The exclusive upper bound of sequences from a producer. Stores count exactly beyond this bound, so they can
+    /// continue the count after the highest allowed sequence.
     const SEQUENCE_LIMIT: u64 = 1 << 51;
 
     /// Returns an error text if a producer's sequence is out of range.

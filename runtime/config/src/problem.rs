@@ -79,8 +79,8 @@ impl SettingLines {
         self.0.range(prefix.clone()..).next().is_some_and(|(name, _)| name.starts_with(&prefix))
     }
 
-    /// Returns the line of a setting. For a setting that the file leaves out, this is the line of the
-    /// nearest table around it, and 0 if the file has none.
+    /// Returns the line of a setting. For a setting that the file leaves out, returns the line of the nearest table
+    /// around it, or 0 if the file has no such table.
     pub fn line_of(&self, setting: &str) -> usize {
         let mut name = setting;
         loop {

@@ -23,8 +23,8 @@ pub(super) struct ConfigReader<'a> {
     pub(super) base: &'a Path,
     pub(super) problems: Vec<ConfigProblem>,
     pub(super) lines: SettingLines,
-    /// Lines that are not valid TOML. A setting that seems missing or misplaced may be on such a line, so if there
-    /// are any, only values on the other lines are checked.
+    /// Lines that are not valid TOML. A setting that seems missing or misplaced may be on such a line. If there are
+    /// such lines, the reader therefore checks only the values on the other lines.
     invalid_lines: Vec<usize>,
 }
 
@@ -65,7 +65,8 @@ pub struct ReferenceRow {
     pub form: &'static str,
     /// The lowest and the highest value, as the file would contain them.
     pub bounds: Option<(&'static str, &'static str)>,
-    /// The default, as the file would contain it; `None`: see `optional`.
+    /// The default, as the file would contain it. `None` if the setting has no default; `optional` is then `true` if it
+    /// may be left out.
     pub default: Option<&'static str>,
     /// The reason of the default, or of its absence.
     pub because: Option<&'static str>,
@@ -357,7 +358,7 @@ impl<'a> ConfigReader<'a> {
         Some(self.expand_variables(node, text)?.0)
     }
 
-    /// Replaces the variables of a text. The flag is true if the text contained any.
+    /// Replaces the variables of a text. The returned flag is `true` if the text contained variables.
     pub(super) fn expand_variables<'n>(
         &mut self,
         node: &SettingNode<'_>,

@@ -18,7 +18,7 @@ pub(super) trait Scalar: Sized {
     /// True if errors must not show the values of variables in the text.
     const HIDES_VARIABLES: bool = false;
 
-    /// Parses the text. A non-empty error is a hint that follows the expected form.
+    /// Parses the text. If the error is not empty, it is a hint that the message shows after the expected form.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// See [`SettingValue::within`].

@@ -18,19 +18,20 @@ const TURNS_PER_WORKER: usize = 256;
 /// Loads in progress, in batches: the store reads one batch while the sequencer requests the next.
 const LOADS_PER_BATCH: usize = 2;
 
-/// Divisor of the memory budget for commits that a shared store may lose. At ten thousand small events per
-/// second, the result holds the last few seconds. A server that syncs once per second loses one or two seconds.
+/// Divisor of the memory budget for commits that a shared store may lose. At ten thousand small events per second, the
+/// resulting memory holds the commits of the last few seconds. A server that syncs once per second loses one or two
+/// seconds.
 const KEPT_COMMITS_DIVISOR: usize = 8;
 
-/// Limit of committed and unpublished messages, for each event of `run_ahead`. The stream pauses at this limit,
-/// so that an unavailable sink does not fill the store.
+/// The maximum number of committed and unpublished messages, for each event of `run_ahead`. The stream pauses at this
+/// limit, so that an unavailable sink does not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
-/// Minimum number of ids of a key that are remembered at any age: the default prefetch.
+/// The minimum number of newest ids of a key that are remembered at any age. It is the default prefetch.
 const MIN_REMEMBERED_IDS: usize = 4_000;
 
-/// Longest interval between reads of the due index, in ms. A key that another process has added waits no longer
-/// than that. An idle partition costs one read per interval.
+/// Longest interval between reads of the due index, in ms. A key that another process has added to the index waits no
+/// longer than this interval. An idle partition costs one read per interval.
 const DUE_POLL_INTERVAL_MS: u64 = 5_000;
 
 /// The share of one partition.
@@ -44,7 +45,8 @@ pub struct PartitionParams {
     pub process_partitions: usize,
     /// Number of threads that execute handlers.
     pub workers: usize,
-    /// Handler version that executes events at the start, if one is active.
+    /// The rollout under which the sequencer executes events at the start. It names the handler version. `None` if no
+    /// version is active.
     pub version: Option<Arc<Rollout>>,
     /// Seed of the jitter.
     pub seed: u64,

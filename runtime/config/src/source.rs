@@ -190,8 +190,8 @@ impl Scalar for KeyLocation {
 /// another prefetch of events that were acknowledged while others were being removed.
 pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 
-/// Maximum number of events in a request over HTTP: as many as a producer gathers in a moment, and few enough
-/// that a request completes in time.
+/// The maximum number of events in a request over HTTP. A producer rarely gathers more in a moment, and a request with
+/// this number completes in time.
 pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
 impl SourceConfig {

@@ -24,8 +24,8 @@ impl RedisStore {
         call
     }
 
-    /// Runs a script, and repeats the call if another try may succeed. Not for commits, because their sender decides
-    /// whether to repeat them.
+    /// Runs a script, and repeats the call if another try may succeed. This function must not run commits, because the
+    /// sender of a commit decides whether to repeat it.
     pub(super) async fn run_script(
         &self,
         script: &LuaScript,

@@ -52,7 +52,8 @@ impl ConfigChecker<'_> {
         }
     }
 
-    /// Returns whether dead letters of a stream can return to it: directly, or through other streams and exchanges.
+    /// Returns whether dead letters of a stream can return to the stream, directly or through other streams and
+    /// exchanges.
     pub(super) fn has_dead_letter_loop(&self, stream: &ResourceName) -> bool {
         let mut reached = BTreeSet::new();
         let mut open = vec![stream];
@@ -127,8 +128,8 @@ fn shared_queue(source: &AmqpSourceConfig, other: &AmqpSourceConfig) -> Option<S
     queues(source).chain(dropped(source)).find(|queue| others.contains(queue))
 }
 
-/// Returns whether a binding of a topic exchange can match a routing key of the template. A template with placeholders
-/// is judged by the fixed text at the beginning of both.
+/// Returns whether a binding of a topic exchange can match a routing key of the template. For a template with
+/// placeholders, compares only the fixed text at the beginning of the template and of the binding.
 fn can_match(template: &RoutingKeyTemplate, binding: &str) -> bool {
     let Some((fixed, _)) = template.0.split_once('{') else {
         return topic_matches(binding, &template.0);
