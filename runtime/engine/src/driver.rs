@@ -251,7 +251,7 @@ impl Driver {
         is_idle
     }
 
-    /// Warns if a key that holds as many events as it may blocks the stream. Returns an error if no later event can
+    /// Warns if a key with a full buffer of events blocks the stream. Returns an error if no later event can
     /// resolve that. This is so with `once` or after a failure of the source, as soon as the search for parked keys has
     /// ended.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
