@@ -191,13 +191,15 @@ async fn subscribe(
         Ok((channel, consumer)) => Ok((connection, channel, consumer)),
         // An existing queue is used as it is. A queue that has disappeared is declared again with its bindings,
         // unless its events had no sequences of their own.
-        Err(BrokerError::Refused(_))
+        Err(BrokerError::Refused(reason))
             if is_resubscription && decoder.ordering == OrderingMode::Sequenced =>
         {
             topology.prepare(broker, &connection, false).await?;
-            let change = TopologyChange::QueueMissing(queue.to_owned());
-            record_change(options, &change, &mut LogThrottle::new(WARN_INTERVAL));
             let (channel, consumer) = open().await.map_err(|error| broker.error(&error))?;
+            if reason.contains("NOT_FOUND") {
+                let change = TopologyChange::QueueMissing(queue.to_owned());
+                record_change(options, &change, &mut LogThrottle::new(WARN_INTERVAL));
+            }
             Ok((connection, channel, consumer))
         }
         Err(error) => Err(error),

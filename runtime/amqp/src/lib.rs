@@ -1,7 +1,7 @@
 //! RabbitMQ: consumes events from queues and publishes messages to exchanges.
 //!
 //! Connections: `connect` opens them and classifies their errors, `broker_health` monitors whether the broker responds,
-//! and `topology` declares queues, with the `bindings` between them.
+//! and `topology` declares queues.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A
 //! `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue
@@ -15,7 +15,6 @@
 //! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged,
 //! and when.
 
-mod bindings;
 mod broker_health;
 mod confirm_tracker;
 mod connect;
@@ -37,7 +36,6 @@ mod unreadable;
 mod value;
 mod weight;
 
-pub use bindings::{DeclaredBinding, remove_bindings};
 pub use broker_health::watch_broker_health;
 pub use connect::{BrokerEndpoint, BrokerError};
 pub use consumer::start;

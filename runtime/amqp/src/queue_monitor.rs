@@ -122,19 +122,19 @@ async fn restore_topology(
     throttle: &mut LogThrottle,
 ) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, partition, stream, decoder, .. } = options;
-    let restored = async {
-        let may_declare = decoder.ordering == OrderingMode::Sequenced;
-        let queue = topology.restore_queue(broker, connection, *partition, may_declare).await?;
-        // The owner of the first partition restores what belongs to all.
-        let exchange = match partition {
-            0 => topology.restore_exchange(broker, stream).await?,
-            _ => Vec::new(),
-        };
-        Ok(queue.into_iter().chain(exchange).collect::<Vec<_>>())
-    };
-    let changes = timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| {
+    let mut changes = Vec::new();
+    // The owner of the first partition restores what belongs to all. If that fails, the next check repeats it.
+    if *partition == 0 {
+        let restored = topology.restore_exchange(broker, stream);
+        let restored = timeout(shortened(CHECK_TIMEOUT), restored).await;
+        changes.extend(restored.ok().and_then(Result::ok).into_iter().flatten());
+    }
+    let may_declare = decoder.ordering == OrderingMode::Sequenced;
+    let restored = topology.restore_queue(broker, connection, *partition, may_declare);
+    let change = timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| {
         Err(BrokerError::Unavailable("the broker does not answer declarations".to_owned()))
     })?;
+    changes.extend(change);
     for change in changes {
         record_change(options, &change, throttle);
     }

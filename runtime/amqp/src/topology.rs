@@ -5,12 +5,13 @@
 //! these queues, for example because of a policy that limits their length, it moves the messages to a separate queue.
 
 use futures_util::future::try_join_all;
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{
+    ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+};
 use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 
-use super::bindings::DeclaredBinding;
 use super::connect::{BrokerEndpoint, BrokerError};
 use ordain_config::{AmqpSourceConfig, ExchangeBinding};
 
@@ -102,7 +103,7 @@ impl Topology {
         channel.close(200, "done".into()).await.map_err(failed)
     }
 
-    /// Checks the form of a partition's queue. If the queue is missing, declares it again with `may_declare`, and
+    /// Checks the form of a partition's queue, and binds the queue to the exchange. If the queue is missing, declares it again with `may_declare`, and
     /// returns an error without `may_declare`.
     pub(super) async fn restore_queue(
         &self,
@@ -119,13 +120,16 @@ impl Topology {
         }
         let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
-        match self.declare_queue(&channel, partition, is_limited).await {
-            Ok(()) => Ok(None),
-            Err(error) => {
-                refused(with_advice(broker.error(&error), &self.queue(partition), "queue"))
-                    .map(Some)
-            }
+        let queue = self.queue(partition);
+        if let Err(error) = self.declare_queue(&channel, partition, is_limited).await {
+            return refused(with_advice(broker.error(&error), &queue, "queue")).map(Some);
         }
+        if let Some(exchange) = &self.exchange
+            && let Err(error) = self.bind_queue(&channel, exchange, partition).await
+        {
+            return refused(with_advice(broker.error(&error), exchange, "exchange")).map(Some);
+        }
+        Ok(None)
     }
 
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. An exchange
@@ -140,7 +144,10 @@ impl Topology {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
             return Ok(changes);
         };
-        let connection = broker.connect(&format!("ordain {stream} topology")).await?;
+        let connection = match broker.connect(&format!("ordain {stream} topology")).await {
+            Ok(connection) => connection,
+            Err(error) => return refused(error).map(|change| vec![change]),
+        };
         match self.check_exchange(broker, &connection).await {
             Err(BrokerError::Refused(words)) if words.contains("NOT_FOUND") => {
                 changes.push(TopologyChange::ExchangeMissing(exchange.clone()));
@@ -253,25 +260,18 @@ impl Topology {
         channel.queue_declare(queue.as_str().into(), durable, arguments).await.map(drop)
     }
 
-    /// Returns the bindings that Ordain declares; with `declare = false`, there are none. The bindings to the queues
-    /// come first. They must exist before another exchange routes messages to the exchange of the stream.
-    pub fn bindings(&self) -> Vec<DeclaredBinding> {
-        let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
-            return Vec::new();
-        };
-        let to_queues = (0..self.partitions).map(|partition| DeclaredBinding {
-            source: exchange.clone(),
-            destination: self.queue(partition),
-            to_queue: true,
-            routing_key: String::new(),
-        });
-        let to_exchange = self.bind.iter().map(|bind| DeclaredBinding {
-            source: bind.exchange.0.clone(),
-            destination: exchange.clone(),
-            to_queue: false,
-            routing_key: bind.routing_key.0.clone(),
-        });
-        to_queues.chain(to_exchange).collect()
+    async fn bind_queue(
+        &self,
+        channel: &Channel,
+        exchange: &str,
+        partition: u32,
+    ) -> lapin::Result<()> {
+        let queue = self.queue(partition);
+        let options = QueueBindOptions::default();
+        let nothing = FieldTable::default();
+        channel
+            .queue_bind(queue.as_str().into(), exchange.into(), "".into(), options, nothing)
+            .await
     }
 
     /// Declares the exchange, and binds its queues before anything routes messages to the exchange.
@@ -279,12 +279,16 @@ impl Topology {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
         channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, nothing()).await?;
-        let (to_queues, to_exchange): (Vec<_>, Vec<_>) =
-            self.bindings().into_iter().partition(|binding| binding.to_queue);
-        for bindings in [to_queues, to_exchange] {
-            // The bindings follow each other at once: an exchange that divides its messages must not do so for long
-            // among a part of the queues.
-            try_join_all(bindings.iter().map(|binding| binding.declare(channel))).await?;
+        // The bindings follow each other at once: an exchange that divides its messages must not do so for long among a
+        // part of the queues.
+        let partitions = 0..self.partitions;
+        try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
+            .await?;
+        for ExchangeBinding { exchange: from, routing_key } in &self.bind {
+            let from = from.0.as_str().into();
+            let key = routing_key.0.as_str().into();
+            let options = ExchangeBindOptions::default();
+            channel.exchange_bind(exchange.into(), from, key, options, nothing()).await?;
         }
         Ok(())
     }

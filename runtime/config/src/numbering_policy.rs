@@ -125,7 +125,7 @@ impl NumberingPolicy {
     }
 }
 
-/// Returns how the keys of a stream are numbered.
+/// Returns the rules by which the store numbers the events of each key of a stream, and retains them.
 fn numbers(stream: &StreamConfig) -> NumberingSettings {
     let key_ttl = stream.key_ttl.0.map_or(u64::MAX, |ttl| ttl.0);
     NumberingSettings {

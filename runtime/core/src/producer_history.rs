@@ -144,7 +144,8 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }
 
-    /// Records that the producer has written the next lost call again. `call` is the call as the store has it now. `at`
+    /// Records that the producer has written the call again that [`Self::next_lost`] returned. `call` is the call as the
+    /// store has it now. `at`
     /// is the time of the write if the store had lost events of the call, and `None` if it had all of them. The old
     /// witnesses stay until the store has all calls again. If the producer fails before that, the store therefore
     /// refuses new events.

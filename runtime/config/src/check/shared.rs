@@ -38,7 +38,9 @@ impl ConfigChecker<'_> {
             }
             for ExchangeBinding { exchange, .. } in &source.bind {
                 let is_divided = |(_, other): &&(_, &AmqpSourceConfig)| {
-                    other.partitions > 1 && other.exchange.as_ref() == Some(exchange)
+                    other.declare
+                        && other.partitions > 1
+                        && other.exchange.as_ref() == Some(exchange)
                 };
                 if let Some((other, _)) = sources.iter().find(is_divided) {
                     let message = format!(

@@ -9,7 +9,10 @@ pub fn decode_spilled(key: &str, sequence: u64, bytes: Bytes) -> Result<Arc<Even
     let event =
         Event::decode(bytes).map_err(|error| format!("spilled event {sequence}: {error}"))?;
     if event.key() != key {
-        return Err(format!("spilled event {sequence} belongs to key {:?}", event.key()));
+        return Err(format!(
+            "spilled event {sequence} belongs to key {:?}, not to key {key:?}",
+            event.key()
+        ));
     }
     Ok(Arc::new(event))
 }
