@@ -103,8 +103,8 @@ impl Topology {
         channel.close(200, "done".into()).await.map_err(failed)
     }
 
-    /// Checks the form of a partition's queue, and binds the queue to the exchange. If the queue is missing, declares it again with `may_declare`, and
-    /// returns an error without `may_declare`.
+    /// Checks the form of a partition's queue, and binds the queue to the exchange. If the queue is missing, declares it
+    /// again with `may_declare`, and returns an error without `may_declare`.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,

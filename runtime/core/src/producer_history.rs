@@ -144,11 +144,10 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }
 
-    /// Records that the producer has written the call again that [`Self::next_lost`] returned. `call` is the call as the
-    /// store has it now. `at`
-    /// is the time of the write if the store had lost events of the call, and `None` if it had all of them. The old
-    /// witnesses stay until the store has all calls again. If the producer fails before that, the store therefore
-    /// refuses new events.
+    /// Records that the producer has written the call again that [`Self::next_lost`] returned. `call` is the call as
+    /// the store has it now. `at` is the time of the write if the store had lost events of the call, and `None` if it had
+    /// all of them. The old witnesses stay until the store has all calls again. If the producer fails before that, the
+    /// store therefore refuses new events.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;
