@@ -103,8 +103,9 @@ impl Topology {
         channel.close(200, "done".into()).await.map_err(failed)
     }
 
-    /// Checks the form of a partition's queue, and binds the queue to the exchange. If the queue is missing, declares it
-    /// again with `may_declare`, and returns an error without `may_declare`.
+    /// Binds a partition's queue to the exchange. With `may_declare`, also checks the form of the queue, and declares a
+    /// missing queue again. Without it, a missing queue is an error, and the form is not checked: a check could declare a
+    /// queue that has just been removed.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -115,14 +116,15 @@ impl Topology {
         if !self.declare {
             return Ok(None);
         }
-        if !may_declare {
-            self.check_queue(broker, connection, partition).await?;
-        }
-        let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
-        let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
         let queue = self.queue(partition);
-        if let Err(error) = self.declare_queue(&channel, partition, is_limited).await {
-            return refused(with_advice(broker.error(&error), &queue, "queue")).map(Some);
+        let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
+        if may_declare {
+            let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
+            if let Err(error) = self.declare_queue(&channel, partition, is_limited).await {
+                return refused(with_advice(broker.error(&error), &queue, "queue")).map(Some);
+            }
+        } else {
+            self.check_queue(broker, connection, partition).await?;
         }
         if let Some(exchange) = &self.exchange
             && let Err(error) = self.bind_queue(&channel, exchange, partition).await

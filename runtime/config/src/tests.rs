@@ -435,7 +435,7 @@ fn streams_that_feed_each_other_fit_together() {
     check(&(stream("a", "") + &sink("x", "a", false)), &[(5, "sinks.x", "needs numbered events")]);
     check(
         &(stream("a", "key_ttl = \"1h\"") + &sink("x", "a", true)),
-        &[(4, "streams.a.key_ttl", "sink \"x\" numbers the keys of this stream")],
+        &[(4, "streams.a.key_ttl", "sink \"x\" numbers the events of this stream")],
     );
     check(
         &(stream("a", "") + &sink("x", "a", true) + &sink("y", "a", false)),

@@ -1,6 +1,6 @@
 //! Tests of starts that are refused: each reports its reason, with the exit code for its kind of cause.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::FieldTable;
 use ordain_servers::{Rabbit, RabbitOptions};
@@ -84,7 +84,7 @@ fn fifo_stream_stops_without_its_queue() -> Result<()> {
     rig.client.take("out", 30)?;
     rig.until_empty()?;
     rig.client.delete_queue("cases")?;
-    let status = service.wait()?;
+    let status = service.wait().with_context(|| service.stderr())?;
     ensure!(status.code() == Some(1), "{status}: {}", service.stderr());
     ensure!(service.stderr().contains("no queue 'cases'"), "{}", service.stderr());
     refused(&rig.home, 78, &["queue \"cases\"", "no queue"]).map(drop)

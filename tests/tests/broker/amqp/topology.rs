@@ -1,6 +1,6 @@
 //! Tests of exchanges and queues that other programs remove or replace while a stream runs.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::FieldTable;
 use ordain_tests::amqp::from_line;
@@ -80,8 +80,9 @@ fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     rig.client.take("out", 30)?;
     rig.until_empty()?;
     rig.client.delete_queue("cases")?;
-    rig.client.queue_with("cases", FieldTable::default())?;
-    let status = service.wait()?;
+    let replaced = rig.client.queue_with("cases", FieldTable::default());
+    replaced.with_context(|| service.stderr())?;
+    let status = service.wait().with_context(|| service.stderr())?;
     let log = service.stderr();
     ensure!(status.code() == Some(1), "{status}: {log}");
     ensure!(log.contains("was removed and declared again"), "{log}");
@@ -97,6 +98,9 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
     rig.home.write("ordain.toml", config(&url, "", "", ""))?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
+    let lines = in_turn(3, 10);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
     rig.rabbit.change_password("other", "rotated")?;
     rig.rabbit.close_connections()?;
     let path = service.stderr_path();
