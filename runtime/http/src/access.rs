@@ -96,7 +96,7 @@ pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let words = format!(
-            "no response within {REQUEST_TIMEOUT:?}: the store is unavailable, or other requests read \
+            "no response within {REQUEST_TIMEOUT:?}: the store is unavailable, or others read \
              large pages; try again"
         );
         ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words).into_response()

@@ -49,8 +49,8 @@ pub fn to_json(shown: &impl Serialize) -> String {
 /// Returns the error for a key that does not exist.
 pub fn no_key(stream: &str, key: &str) -> String {
     format!(
-        "the store has no record of key {key:?} of stream {stream}: no event of the key was executed or stored, \
-         or the record was removed; a new key is listed after its first event was executed, or after `spill_after`"
+        "key {key:?} of stream {stream} was never committed or held, or its record was removed; a new key is listed \
+         after its first event was executed, or after `spill_after`"
     )
 }
 

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// Every metric and its kind.
-const ALL: [(&str, &str); 22] = [
+const ALL: [(&str, &str); 23] = [
+    ("topology_changes_total", "counter"),
     ("events_lost_total", "counter"),
     ("commits_repeated_total", "counter"),
     ("events_total", "counter"),
