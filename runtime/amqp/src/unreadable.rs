@@ -40,6 +40,14 @@ pub(super) fn decode_or_letter(
     }
     decoder.decode(delivery).map_err(|error| {
         let raw = raw();
+        // A letter about the letter of another stream keeps its tag. Two streams that feed each other with their letters
+        // then repeat the ids, and the stores forward each of them once.
+        let properties = &delivery.properties;
+        let is_letter = !header(properties, "deadcause").is_empty();
+        if let Some(tag) = letter_tag(id(properties)).filter(|_| is_letter) {
+            let id = LetterId { key: "".into(), sequence: 0, tag };
+            return letter(id, error.cause, error.message, raw);
+        }
         let tag = if rest.is_empty() { digest(&raw) } else { digest(&raw) ^ digest(rest) };
         let key = error.key.unwrap_or_default().into();
         let id = LetterId { key, sequence: error.sequence.unwrap_or_default(), tag };
@@ -129,4 +137,72 @@ fn message_json(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
         "body_size": delivery.data.len(),
     });
     message.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use ordain_cloudevents::source_of;
+    use ordain_config::{KeyLocation, RoutingKeyTemplate};
+    use ordain_core::{EventParts, OrderingMode};
+
+    use super::*;
+    use crate::encode;
+
+    /// Delivers a letter of one stream to another, which rejects the event or cannot read it. Returns the new letter.
+    fn pass(from: &str, letter: &DeadLetter, to: &str) -> DeadLetter {
+        let decoder = DeliveryDecoder {
+            letter_source: source_of(to),
+            ordering: OrderingMode::Fifo,
+            event_size: 1 << 20,
+            key: KeyLocation::RoutingKey,
+        };
+        let message = encode::letter(from, letter, None, &RoutingKeyTemplate("{key}".to_owned()));
+        let body = message.body.bytes().to_vec();
+        let mut delivery = Delivery::mock(1, "x".into(), message.routing_key, false, body);
+        delivery.properties = message.properties;
+        match decode_or_letter(&decoder, "q", &delivery) {
+            Err(letter) => *letter,
+            Ok(event) => rejected(event),
+        }
+    }
+
+    fn rejected(event: Event) -> DeadLetter {
+        DeadLetter {
+            id: LetterId { key: event.key().into(), sequence: 1, tag: event.id_digest() },
+            cause: Cause::Rejected,
+            error: "no".to_owned(),
+            origin: None,
+            version: None,
+            content: LetterContent::Event(Arc::new(event)),
+        }
+    }
+
+    /// The store forwards each letter once. Letters that lead from stream to stream must therefore repeat an id soon.
+    /// Letters that lead over three streams are processed, because each may be the source of a stream of its own.
+    #[test]
+    fn letters_do_not_circulate_over_one_or_two_streams() {
+        let parts = EventParts { key: "k/1", id: "e", ..EventParts::default() };
+        let readable = rejected(Event::new(&parts));
+        let unreadable = DeadLetter {
+            cause: Cause::NoId,
+            content: LetterContent::Raw(Bytes::from_static(b"{}")),
+            ..readable.clone()
+        };
+        for streams in [&["a"][..], &["a", "b/b"]] {
+            for first in [&readable, &unreadable] {
+                let mut letter = first.clone();
+                let mut known = BTreeSet::new();
+                let mut hops = 0;
+                while known.insert((streams[hops % streams.len()], letter.id.clone())) {
+                    let [from, to] = [hops, hops + 1].map(|hop| streams[hop % streams.len()]);
+                    letter = pass(from, &letter, to);
+                    hops += 1;
+                    assert!(hops < 20, "{streams:?}: {letter:?}");
+                }
+            }
+        }
+    }
 }
