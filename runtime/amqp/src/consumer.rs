@@ -62,6 +62,7 @@ async fn run(
     let mut subscription_epoch = 0;
     let mut lost = false;
     let mut is_queue_lost = false;
+    let mut was_subscribed = false;
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     let mut backoff = RETRY_BACKOFF;
     let is_fifo = options.decoder.ordering == OrderingMode::Fifo;
@@ -83,12 +84,10 @@ async fn run(
             let subscribed = subscribe(options, &queue, prefetch.current(), subscription_epoch > 1);
             let (connection, channel, consumer) =
                 with_subscribe_timeout(&queue, subscribed).await?;
+            was_subscribed = true;
             // New events of a `fifo` stream would get the numbers of the lost ones.
             if is_queue_lost {
-                return Err(BrokerError::Refused(format!(
-                    "the queue {queue:?} was removed and declared again while the stream ran, so its events are lost: \
-                     publish again the events that have not taken effect, and start again"
-                )));
+                return Err(queue_was_removed(&queue));
             }
             if std::mem::take(&mut lost) {
                 tracing::info!(stream = &*options.stream, queue, "queue consumed again");
@@ -134,10 +133,11 @@ async fn run(
             }
             Err(error) => error,
         };
-        if let BrokerError::Refused(_) = &error
+        if let BrokerError::Refused(words) = &error
             && is_fifo
         {
-            return Err(error);
+            let was_removed = was_subscribed && words.contains("NOT_FOUND");
+            return Err(if was_removed { queue_was_removed(&queue) } else { error });
         }
         let is_first = !std::mem::replace(&mut lost, true);
         if throttle.allow() || is_first {
@@ -155,6 +155,14 @@ async fn run(
             () = deliver.closed() => return Ok(()),
         }
     }
+}
+
+/// The error that ends a `fifo` stream after the removal of its queue, even if the queue has been declared again.
+fn queue_was_removed(queue: &str) -> BrokerError {
+    BrokerError::Refused(format!(
+        "the queue {queue:?} was removed while the stream ran, so its events are lost: publish again the events that \
+         have not taken effect, and start again"
+    ))
 }
 
 /// Limits the time of a subscription's steps. A queue without a leader never responds, for example after a crash of the
