@@ -11,7 +11,7 @@ use crate::setup::{cargo, host, plugins, run, say, target_dir};
 pub(crate) struct BenchArgs {
     /// Name of the benchmark.
     name: Option<String>,
-    /// Runs of each side; the result is the median.
+    /// Number of runs of each compared side; the result is the median.
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// Print one JSON object instead of a table.
@@ -31,13 +31,16 @@ const BENCHES: [(&str, &str); 10] = [
     ("chain", "events through chained streams, on each store, and the cost of numbering"),
     ("core", "the sequencer alone, and the call of a handler"),
     ("embedded", "events from file to file through a handler, on the embedded store"),
-    ("ingress", "events over HTTP, and the behaviour above the limit"),
+    ("ingress", "events over HTTP, below the limits and above them"),
     (
         "instances",
         "the cost of several hosts that share partitions, and the duration of a handover",
     ),
-    ("isolation", "the effect of a key with a missing event and many later events on other keys"),
-    ("recovery", "the duration of gaps, compared to the minimum"),
+    (
+        "isolation",
+        "the effect that a key with a missing event and many later events has on the other keys",
+    ),
+    ("recovery", "the duration of gaps, compared to the expected duration"),
     ("store", "commits to each store, compared to plain writes of the same bytes"),
     ("swap", "the additional latency of events while the version of their handler changes"),
 ];

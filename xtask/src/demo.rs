@@ -25,8 +25,8 @@ pub(crate) struct DemoArgs {
     seed: u64,
 }
 
-/// Number of open orders at a time. It equals the reorder distance, so that many events are overtaken by a later
-/// event of their own order.
+/// Number of open orders at a time. It equals `REORDER`, so that a later event of an order often overtakes an earlier
+/// event of this order.
 const OPEN_ORDERS: u64 = 2_000;
 /// Largest number of later events that may overtake an event.
 const REORDER: u64 = 2_000;
@@ -101,7 +101,8 @@ fn prepare(plugins: &Path) -> Result<Files> {
 
 fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
     say(&format!(
-        "generating {} events of orders: 2 % repeated, reordered within {REORDER}, 1 % impossible steps",
+        "generating {} events of orders: 2 % repeated, each overtaken by at most {REORDER} later events, \
+         1 % impossible steps",
         args.events
     ));
     let events = args.events.to_string();
@@ -118,7 +119,7 @@ fn generate(ordain: &Path, args: &DemoArgs, files: &Files) -> Result<()> {
 
 fn start(ordain: &Path, files: &Files) -> Command {
     let mut command = Command::new(ordain);
-    // Warnings about dead letters are expected, and suppressed.
+    // The demo expects warnings about dead letters, and suppresses them.
     command.args(["--log", "error", "run", "--once", "--json"]).arg(&files.config);
     command
 }

@@ -11,8 +11,8 @@ use crate::setup::{cargo, root, run, say};
 const CARGO_FUZZ: &str = "0.13.2";
 /// Time limit for one input, in seconds: far more than any input needs.
 const TIMEOUT: u64 = 10;
-/// Size limit of an input, in bytes. Longer inputs find the same faults more slowly; only a few targets have limits
-/// beyond this size.
+/// Size limit of an input, in bytes. Longer inputs find the same faults more slowly. Only the targets in `LONG` have
+/// limits above this size.
 const LENGTH: u64 = 4 << 10;
 /// Targets with larger inputs, and the size limit of these inputs, in bytes.
 const LONG: (&[&str], u64) = (&["delivery", "line", "request"], 128 << 10);
@@ -30,7 +30,7 @@ pub(crate) struct FuzzArgs {
 }
 
 impl FuzzArgs {
-    /// Returns the arguments of the run for every change.
+    /// Returns the arguments of the short run that checks every change.
     pub(crate) fn short() -> Self {
         Self { targets: Vec::new(), seconds: 0, inputs: Some(20_000) }
     }
@@ -44,7 +44,7 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
         run(cargo("install").args(package))?;
     }
     say("building the targets with coverage counters");
-    // The code has no `unsafe`, so it needs no sanitizer, which only a nightly compiler has.
+    // The code has no `unsafe`, so it needs no sanitizer. A sanitizer would need a nightly compiler.
     run(&mut cargo_fuzz("build"))?;
     let targets = if args.targets.is_empty() { all()? } else { args.targets.clone() };
     for target in targets {
@@ -55,7 +55,7 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
             say(&format!("fuzzing {target} for {} s", args.seconds));
             vec![format!("-max_total_time={}", args.seconds)]
         };
-        // Inputs that reach new code are kept there between runs. They are not part of the project.
+        // Inputs that reach new code are kept in this folder between runs. They are not part of the project.
         let found = root().join("target/fuzz").join(&target);
         std::fs::create_dir_all(&found).with_context(|| found.display().to_string())?;
         let length = if LONG.0.contains(&target.as_str()) { LONG.1 } else { LENGTH };

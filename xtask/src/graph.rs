@@ -1,5 +1,5 @@
-//! `cargo xtask graph`: prints the crates of the runtime by floor, with their dependencies. A dependency on a higher
-//! floor, or on a crate that must be kept out, is an error.
+//! `cargo xtask graph`: prints the crates of the runtime by floor, with their dependencies. Two kinds of dependencies
+//! are errors: a dependency that does not lead to a lower floor, and a dependency on a crate that `KEPT_OUT` forbids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -26,7 +26,8 @@ const FLOORS: [&[&str]; 10] = [
 /// The composition root, above all floors.
 const ROOT: &str = "ordain";
 
-/// Packages that must not be in the dependency tree of a package, because of their cost to its users or the fuzzer.
+/// For each package, the packages that must not be in its dependency tree. They would make the builds of the package's
+/// users or of the fuzzer slow; the core must do no I/O.
 const KEPT_OUT: [(&str, &[&str]); 3] = [
     ("ordain-publisher", &["wasmtime", "axum", "fjall"]),
     ("ordain-fuzz-targets", &["wasmtime", "axum"]),
@@ -65,7 +66,7 @@ fn is_runtime(name: &str) -> bool {
     name.strip_prefix("ordain-").is_some_and(|rest| !others.contains(&rest))
 }
 
-/// Returns the fault of an edge, if it does not lead to a lower floor.
+/// Returns an error text if the dependency of `from` on `to` does not lead to a lower floor.
 fn upward(from: &str, height: usize, to: &str) -> Option<String> {
     let below = FLOORS[..height].iter().any(|floor| floor.contains(&to));
     (!below).then(|| format!("{from} depends on {to}, which is not on a lower floor"))
@@ -77,7 +78,7 @@ fn list(names: &BTreeSet<String>) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }
 
-/// Reads the dependencies between workspace crates, without dependencies of tests.
+/// Reads the dependencies between workspace crates. Omits dependencies that only tests need.
 fn edges() -> Result<BTreeMap<String, BTreeSet<String>>> {
     let output = output(cargo("metadata").args(["--no-deps", "--format-version", "1"]))?;
     let metadata: Value = serde_json::from_str(&output)?;

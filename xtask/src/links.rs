@@ -1,7 +1,8 @@
 //! `cargo xtask links`: checks the links in every tracked Markdown page.
 //!
-//! A relative link, or an image, must lead to a file or a folder that git tracks, and its anchor to a heading or an
-//! `<a id="…">` of that page. Links with a scheme (`https:`) are not checked: this command must never use the network.
+//! A relative link, or an image, must lead to a file or a folder that git tracks. Its anchor must lead to a heading or
+//! an `<a id="…">` of the page. Links with a scheme (`https:`) are not checked: this command must never use the
+//! network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -68,7 +69,7 @@ impl Tree {
         let complaint = String::from_utf8_lossy(&listed.stderr);
         ensure!(listed.status.success(), "`git ls-files` failed: {}", complaint.trim());
         let names = String::from_utf8(listed.stdout).context("a file's name is not UTF-8")?;
-        // A file that is deleted but not committed is still tracked, and is not a valid target.
+        // Git still lists a file whose removal is not committed. Such a file is no valid target.
         let files = names.split_terminator('\0').filter(|name| root.join(name).exists());
         let files: BTreeSet<String> = files.map(str::to_owned).collect();
         let mut pages = BTreeMap::new();
@@ -96,7 +97,7 @@ impl Tree {
         broken.collect()
     }
 
-    /// Checks one link of a page. The error completes a sentence that begins with the link.
+    /// Checks one link of a page. The error is the end of a sentence that begins with the link.
     fn check(&self, page: &str, target: &str) -> Result<(), String> {
         let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
         let path = percent_decode_str(path).decode_utf8_lossy();
@@ -167,8 +168,8 @@ impl Page {
     }
 }
 
-/// Returns the anchor of a heading's text, by GitHub's rules: the text in lower case with hyphens for spaces,
-/// without characters other than letters, digits, hyphens and underscores.
+/// Returns the anchor of a heading's text, by GitHub's rules: the text in lower case, with hyphens for spaces. It keeps
+/// only letters, digits, hyphens and underscores.
 fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|letter| match letter {
         ' ' => Some('-'),

@@ -12,7 +12,8 @@ use crate::setup::{lua_programs, root, say};
 const COMMON: &str = "common";
 /// Number of locals that Lua allows in one function.
 const LUA_LOCALS_LIMIT: usize = 200;
-/// Limit of the locals in a script's main chunk, so that a new capability fits without a rewrite.
+/// The limit that this command sets for the locals in a script's main chunk. It is below Lua's limit, so that a new
+/// feature fits without a rewrite of the script.
 const LOCALS_LIMIT: usize = 150;
 
 /// A Lua file.
@@ -27,7 +28,8 @@ impl Script {
     }
 }
 
-/// Runs luacheck on the scripts, and counts the locals of each as Redis compiles it.
+/// Runs luacheck on the scripts, and counts the locals of each script together with the common file, as Redis compiles
+/// them.
 pub(crate) fn lua() -> Result<()> {
     say("scripts of the Redis store");
     lua_programs()?;
@@ -52,14 +54,15 @@ fn scripts() -> Result<Vec<Script>> {
             text: text.with_context(|| format!("cannot read {path}"))?,
         })
     };
-    // A file that is removed or moved but not committed is still listed.
+    // Git still lists a file whose removal or move is not committed.
     paths.lines().filter(|path| root().join(path).exists()).map(read).collect()
 }
 
 /// Runs luacheck. A warning is an error.
 fn lint(common: &Script, scripts: &[Script]) -> Result<()> {
     let names = top_level_names(&common.text);
-    // The file declares locals for other scripts and uses few itself: 211 is the warning for unused variables.
+    // The common file declares locals for other scripts, and uses few of them itself. 211 is the warning for unused
+    // variables.
     luacheck(Command::new("luacheck").args(["--quiet", "--ignore", "211", "--", &common.path]))?;
     let paths = scripts.iter().map(|script| &script.path);
     let mut others = Command::new("luacheck");
@@ -102,8 +105,8 @@ fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
         let count = locals(&server, &whole).with_context(|| script.path.clone())?;
         ensure!(
             count <= LOCALS_LIMIT,
-            "{}: the main chunk has {count} locals; the limit is {LOCALS_LIMIT}, and {LUA_LOCALS_LIMIT} in \
-             Lua: move the locals of one phase to a block (`do … end`) or a function",
+            "{}: the main chunk has {count} locals; at most {LOCALS_LIMIT} are allowed (Lua's own limit is \
+             {LUA_LOCALS_LIMIT}); move the locals of one phase to a block (`do … end`) or a function",
             script.path
         );
         counts.push((count, script.name()));
@@ -112,15 +115,15 @@ fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
     let most: Vec<String> =
         counts.iter().take(3).map(|(count, name)| format!("{name} {count}")).collect();
     say(&format!(
-        "{} scripts without warnings; most locals, of {LOCALS_LIMIT}: {}",
+        "{} scripts without warnings; scripts with the most locals (limit {LOCALS_LIMIT}): {}",
         scripts.len() + 1,
         most.join(", ")
     ));
     Ok(())
 }
 
-/// Returns the largest number of locals that the main chunk has at one time. It follows from the number of additional
-/// locals with which Redis still compiles the script.
+/// Returns the largest number of locals that the main chunk has at one time. To find this number, the function adds
+/// locals to the script until Redis no longer compiles it.
 fn locals(server: &Redis, text: &str) -> Result<usize> {
     server.command(&["SCRIPT", "LOAD", text])?;
     let mut fits = 0;

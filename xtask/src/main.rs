@@ -34,11 +34,11 @@ enum Command {
     Fuzz(fuzz::FuzzArgs),
     /// Build the example handlers into `target/plugins`.
     Plugins,
-    /// Print the crates of the runtime by floor, and fail on a dependency on a higher floor.
+    /// Print the crates of the runtime by floor (layer); fail if a crate depends on one that is not on a lower floor.
     Graph,
     /// Check the links between Markdown pages: files, images and headings.
     Links,
-    /// Check the scripts that run in Redis: no warnings of luacheck, and few enough locals for Lua.
+    /// Check the scripts that run in Redis: luacheck must have no warnings, and no script may have too many locals.
     Lua,
     /// Count phrases that make English hard to read, and fail if a limit is exceeded.
     Prose(prose::ProseArgs),
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The causes without a backtrace, independent of the environment: the reader is a person.
+            // Prints the error with its causes, and never a backtrace, which would not help the reader.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

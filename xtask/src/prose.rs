@@ -20,12 +20,12 @@ use crate::setup::{root, say};
 use passage::Passage;
 use phrase::{FAMILIES, FAMILY_COUNT, Family};
 
-/// The upper limit of each family, in the order of `FAMILIES`, for each kind of text: the number of occurrences when
-/// the limit was set. Lower a limit when the number has fallen; never raise a limit.
+/// The upper limit of each family, in the order of `FAMILIES`, for each kind of text. Each limit was set to the number
+/// of occurrences at that time. Lower a limit when the number of occurrences has fallen; never raise a limit.
 #[rustfmt::skip]
 const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
     //               start  told  go-on  pronoun  so-many  still  had  may  look-at  is-there
-    (Kind::Comments, [   0,    0,     0,       0,       1,     0,   0,   0,       0,        0]),
+    (Kind::Comments, [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
     (Kind::Messages, [   2,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
     (Kind::Guide,    [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
     (Kind::Pages,    [   0,    0,     0,       0,       0,     0,   0,   0,       0,        0]),
@@ -33,7 +33,7 @@ const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
 
 const KIND_COUNT: usize = 4;
 
-/// Words that a literal must have to count as a message.
+/// The minimum number of words with which a literal counts as a message.
 const MESSAGE_WORDS: usize = 3;
 
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ fn family_names() -> PossibleValuesParser {
 }
 
 impl ProseArgs {
-    /// The arguments of `cargo xtask ci`.
+    /// Returns the arguments that `cargo xtask ci` uses.
     pub(crate) fn table() -> Self {
         Self { list: None, json: false }
     }
@@ -134,7 +134,7 @@ pub(crate) fn prose(args: &ProseArgs) -> Result<()> {
         .collect();
     ensure!(
         names.is_empty(),
-        "more phrases than the limits in xtask/src/prose.rs allow: {}; rewrite the new ones of those listed above",
+        "more phrases than the limits in xtask/src/prose.rs allow: {}; rewrite the new ones among the phrases above",
         names.join(", ")
     );
     Ok(())
@@ -156,7 +156,7 @@ impl Survey {
         let names = String::from_utf8(listed.stdout).context("a file's name is not UTF-8")?;
         let mut survey = Self::default();
         for path in names.split_terminator('\0').filter(|path| is_ours(path)) {
-            // A file that was deleted and not yet committed is still listed.
+            // Git still lists a file whose removal is not committed.
             if root.join(path).is_file() {
                 let bytes = std::fs::read(root.join(path)).with_context(|| path.to_owned())?;
                 survey.add_file(path, &String::from_utf8_lossy(&bytes));
@@ -209,7 +209,7 @@ impl Survey {
         self.of(kind, family).count()
     }
 
-    /// Returns the occurrences in 1,000 lines.
+    /// Returns the number of occurrences per 1,000 lines.
     fn density(&self, kind: Kind, family: &Family) -> f64 {
         1000.0 * self.count(kind, family) as f64 / self.lines[kind as usize].max(1) as f64
     }
@@ -258,7 +258,7 @@ impl Survey {
 }
 
 impl fmt::Display for Survey {
-    /// The table: for each family and kind of text the count, the count in 1,000 lines, and the limit.
+    /// Writes the table: for each family and kind of text, the count, the count per 1,000 lines, and the limit.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:16}", "count/1000/limit")?;
         for (kind, _) in &LIMITS {
@@ -287,12 +287,12 @@ fn cells() -> impl Iterator<Item = (Kind, &'static Family, usize)> {
     })
 }
 
-/// Returns whether the project wrote a file: the changed library in `vendor` has its own style.
+/// Returns whether a file belongs to this project. The changed library in `vendor` has a style of its own.
 fn is_ours(path: &str) -> bool {
     !path.starts_with("vendor/") || path == "vendor/README.md"
 }
 
-/// Returns whether a file of Rust has only tests. `xtask/src/tests.rs` is a command.
+/// Returns whether a Rust file contains only tests. `xtask/src/tests.rs` contains a command.
 fn is_test(path: &str) -> bool {
     let is_command = path.starts_with("xtask/");
     path.contains("/tests/") || (path.ends_with("/tests.rs") && !is_command)

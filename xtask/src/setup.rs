@@ -56,7 +56,7 @@ pub(crate) fn cargo(command: &str) -> Command {
     cargo
 }
 
-/// Runs a command to its end. If the command fails, the error contains it.
+/// Runs a command to its end. If the command fails, the error contains the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
     let status = command.status().with_context(|| format!("cannot start: {shown}"))?;

@@ -1,5 +1,7 @@
 //! `cargo xtask test`: runs the tests.
 
+mod release;
+
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
@@ -7,14 +9,18 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::setup::{cargo, host, plugins, run, say, servers, show};
+use release::ServerRelease;
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Only tests whose paths (program, modules and function) contain this text; `chaos` is a whole program.
+    /// Only tests whose paths (program, modules and function) contain this text; `chaos` selects a whole program.
     filter: Option<String>,
     /// With `chaos`: repeat rounds for this time, in minutes, instead of one round.
     #[arg(long, requires = "filter")]
     minutes: Option<u64>,
+    /// Run the tests of brokers and stores against the servers of another release.
+    #[arg(long, value_name = "RELEASE", conflicts_with_all = ["quick", "minutes"])]
+    servers: Option<ServerRelease>,
     /// Only tests without servers: unit tests, simulator, model, and conformance of the embedded store.
     #[arg(long, conflicts_with = "minutes")]
     quick: bool,
@@ -23,7 +29,7 @@ pub(crate) struct TestArgs {
 impl TestArgs {
     /// Returns the arguments for all tests.
     pub(crate) fn all() -> Self {
-        Self { filter: None, minutes: None, quick: false }
+        Self { filter: None, minutes: None, servers: None, quick: false }
     }
 }
 
@@ -34,6 +40,9 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     servers()?;
     plugins()?;
     host()?;
+    if let Some(release) = args.servers {
+        return release::test(release, args.filter.as_deref());
+    }
     if args.filter.as_deref() == Some("chaos") {
         return chaos(args.minutes.unwrap_or(0));
     }
@@ -42,7 +51,8 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
 
     let mut passed = simulation(&filter)?;
 
-    // Builds the whole workspace, so that all commands share the same build. All failures are reported.
+    // The command builds the whole workspace, so that all commands of this file share one build. It continues after a
+    // failed test, and reports all failures.
     let workspace = ["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"];
     say("building the other tests");
     run(cargo("test").args(workspace).arg("--no-run"))?;
@@ -53,7 +63,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     finish(args, passed)
 }
 
-/// Runs the simulator, whose sequencer has deliberate faults that no other build has.
+/// Runs the simulator. Only this build of the sequencer contains the deliberate faults.
 fn simulation(filter: &[&str]) -> Result<u64> {
     let simulator = ["--release", "--package", "ordain-sim", "--features", "faults"];
     say("building the simulator");
@@ -86,8 +96,8 @@ fn finish(args: &TestArgs, passed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of tests that run concurrently: twice the number of processors, since most tests wait for servers
-/// or leases.
+/// Returns the number of tests that run concurrently: twice the number of processors, because most tests spend their
+/// time waiting for servers or leases.
 fn threads() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -106,7 +116,7 @@ fn chaos(minutes: u64) -> Result<()> {
 /// Runs `cargo test`, prints its output, and returns the number of passed tests.
 fn counted(command: &mut Command) -> Result<u64> {
     let shown = show(command);
-    // The causes of a test's error are enough; backtraces would hide them.
+    // A test's error shows its causes. A backtrace would only hide them.
     command.env("RUST_LIB_BACKTRACE", "0");
     let started = command.stdout(Stdio::piped()).spawn();
     let mut child = started.with_context(|| format!("cannot start: {shown}"))?;

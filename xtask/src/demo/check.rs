@@ -85,11 +85,11 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
         .collect();
     for (key, sequence) in refused.symmetric_difference(&dead) {
         verdict.wrong.push(format!(
-            "order {key}, event {sequence}: {} a dead letter",
+            "order {key}, event {sequence}: the event {} a dead letter",
             if dead.contains(&(key.clone(), *sequence)) {
                 "is, but must not be,"
             } else {
-                "is not"
+                "must be, but is not,"
             }
         ));
     }

@@ -7,7 +7,7 @@ pub(crate) fn step(kind: &str) -> &str {
 
 /// The effect of a step on an order.
 pub(crate) enum Done {
-    /// The step is valid. The fields state whether the handler writes a receipt, and whether the order ends.
+    /// The step is valid. `receipt` is true if the handler writes a receipt, `ended` if the order ends.
     Went { receipt: bool, ended: bool },
     /// The step is impossible.
     Refused,

@@ -1,28 +1,28 @@
 //! A passage of prose as words, each with its line.
 
-/// A paragraph, a heading, a cell of a table, a comment or a message. Code within it is one word, a backtick.
+/// A paragraph, a heading, a cell of a table, a comment or a message. Code within it counts as one word of backticks.
 pub(super) struct Passage {
     text: String,
     /// For each piece of the text, its offset in `text` and its line in the file.
     pieces: Vec<(usize, usize)>,
-    /// The passage is a label, not a sentence.
+    /// True if the passage is a label, not a sentence.
     pub(super) is_heading: bool,
 }
 
 /// A word without the punctuation around it.
 pub(super) struct Word {
-    /// In lower case, without the `'s` of a possessive.
+    /// The word in lower case, without the `'s` of a possessive.
     pub(super) text: String,
     pub(super) line: usize,
     pub(super) starts_sentence: bool,
-    /// Punctuation follows, so that no phrase goes beyond this word.
+    /// True if punctuation follows the word, so that no phrase continues after it.
     pub(super) ends_clause: bool,
     /// The range of the word in the passage.
     start: usize,
     end: usize,
 }
 
-/// Words of an excerpt on each side of a phrase.
+/// The number of words of an excerpt on each side of a phrase.
 const CONTEXT_WORDS: usize = 8;
 
 impl Passage {
@@ -41,7 +41,7 @@ impl Passage {
         }
     }
 
-    /// Appends a white space, as between two lines of a paragraph.
+    /// Appends a space, such as between two lines of a paragraph.
     pub(super) fn push_space(&mut self) {
         self.text.push(' ');
     }
@@ -67,13 +67,13 @@ impl Passage {
         let mut words: Vec<Word> = Vec::new();
         let mut starts_sentence = true;
         for (start, raw) in split_at_spaces(&text) {
-            // A placeholder, with its punctuation.
+            // The part is a placeholder, whose braces contain punctuation.
             let core = match (raw.find('{'), raw.rfind('}')) {
                 (Some(first), Some(last)) if first < last => &raw[first..=last],
                 _ => raw.trim_matches(|letter: char| !letter.is_alphanumeric() && letter != '`'),
             };
             if core.is_empty() {
-                // A dash, a list's mark or a bracket alone.
+                // The part is only a dash, a list's mark or a bracket.
                 if let Some(last) = words.last_mut() {
                     last.ends_clause = true;
                 }
@@ -99,7 +99,7 @@ impl Passage {
         self.pieces.get(after.saturating_sub(1)).map_or(0, |(_, line)| *line)
     }
 
-    /// Returns the words from `first` to `last`, with some words on each side, as they are in the file.
+    /// Returns the text of the words from `first` to `last` as it is in the file, with some words on each side.
     pub(super) fn excerpt(&self, words: &[Word], first: usize, last: usize) -> String {
         let from = words[first.saturating_sub(CONTEXT_WORDS)].start;
         let to = words[(last + CONTEXT_WORDS).min(words.len() - 1)].end;

@@ -2,7 +2,7 @@
 
 use super::passage::{Passage, Word};
 
-/// Phrases that share a rule of style.
+/// Phrases that break the same rule of style.
 pub(super) struct Family {
     pub(super) name: &'static str,
     /// Each pattern is a list of elements between spaces, which match words one after the other:
@@ -11,7 +11,7 @@ pub(super) struct Family {
     /// - `^a`: this word at the start of a sentence;
     /// - `?a`: this word or none;
     /// - `…`: up to `GAP_WORDS` words;
-    /// - `!a`: the next word is not this one.
+    /// - `!a`: the next word is not `a`.
     patterns: &'static [&'static str],
 }
 

@@ -35,7 +35,7 @@ pub(super) fn line_comments(text: &str, mark: &str) -> Vec<Passage> {
     comments.finish()
 }
 
-/// Returns the offset at which a comment begins in a line: that of the first mark outside of quotes.
+/// Returns the offset at which a comment begins in a line: the offset of the first mark outside of quotes.
 fn comment_start(line: &str, mark: &str) -> Option<usize> {
     let mut quote = None;
     line.char_indices().find_map(|(at, letter)| {
@@ -101,9 +101,9 @@ fn begins_item(text: &str) -> bool {
 struct Lexer<'a> {
     text: &'a str,
     at: usize,
-    /// Lines before `at`.
+    /// The number of lines before `at`.
     lines: usize,
-    /// Open brackets of all kinds.
+    /// The number of open brackets of all kinds.
     depth: usize,
     /// The bracket depth of the test item that is being read.
     test: Option<usize>,
@@ -134,12 +134,10 @@ impl<'a> Lexer<'a> {
         if let Some(hashes) = self.raw_string() {
             return self.raw_literal(hashes);
         }
-        if let Some(attribute) =
-            TEST_ATTRIBUTES.iter().find(|attribute| rest.starts_with(**attribute))
-        {
+        if TEST_ATTRIBUTES.iter().any(|attribute| rest.starts_with(attribute)) {
             self.test.get_or_insert(self.depth);
-            // Skips the attribute up to a closing bracket; the next steps count the brackets that follow.
-            return self.advance(attribute.len() - usize::from(attribute.ends_with(']')));
+            // The next steps count the brackets of the attribute.
+            return self.advance(1);
         }
         match rest.as_bytes()[0] {
             b'"' => self.literal(),
@@ -232,7 +230,8 @@ impl<'a> Lexer<'a> {
         self.add_literal(pieces);
     }
 
-    /// Reads an escape behind its backslash. A line end continues the literal behind the white space that follows.
+    /// Reads an escape after its backslash. If the escape is a line end, the literal continues after the white space
+    /// that follows.
     fn escape(&mut self, pieces: &mut Vec<(usize, String)>) {
         let Some(letter) = self.rest().chars().next() else { return };
         self.advance(letter.len_utf8());
@@ -308,8 +307,15 @@ mod tests {
     fn literals_are_read_outside_of_tests() {
         let text = "fn a<'a>(x: &'a str) { say(\"one // two \\\n   three\", '\"', '\\''); r#\"raw \"x\" y\"# }\n\
                     #[test]\nfn b(a: [u8; 1]) { \"no\" }\nconst A: &str = \"yes\";\n\
-                    #[cfg(test)]\nmod tests { fn c() { \"no\" } }\nfn d() { \"last\\none\" }\n";
-        let expected = [(1, "one // two three"), (2, "raw \"x\" y"), (5, "yes"), (8, "last one")];
+                    #[cfg(test)]\nmod tests { fn c() { \"no\" } }\nfn d() { \"last\\none\" }\n\
+                    impl E {\n    #[cfg(test)]\n    fn f() { \"no\" }\n    const G: &str = \"inside\";\n}\n";
+        let expected = [
+            (1, "one // two three"),
+            (2, "raw \"x\" y"),
+            (5, "yes"),
+            (8, "last one"),
+            (12, "inside"),
+        ];
         check(&rust(text).literals, &expected);
         check(&rust(text).comments, &[]);
     }

@@ -1,5 +1,5 @@
-//! Finds or installs the servers that tests start, and the linter of the scripts. It must never change a server that
-//! was already installed or is running: tests use ports and folders of their own.
+//! Finds or installs the servers that tests start, and the linter of the Redis scripts. This module must never change a
+//! server that was already installed or is running: tests use ports and folders of their own.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,7 +13,7 @@ use super::{run, say};
 /// A version: major, minor, patch.
 type Version = [u32; 3];
 
-/// A program that tests or lints start.
+/// A program that the tests or the lints start.
 struct Server {
     program: &'static str,
     /// Returns the program's output with its version; `None` if the program is missing.
@@ -129,7 +129,7 @@ fn shown(version: Version) -> String {
     version.map(|part| part.to_string()).join(".")
 }
 
-/// Returns how a person installs the program.
+/// Returns advice for a person who must install the program.
 fn advice(server: &Server) -> String {
     let Server { apt, brew, .. } = server;
     let least = shown(server.least);
@@ -151,7 +151,7 @@ fn install(server: &Server) -> Result<()> {
 
 fn apt_get() -> Command {
     let mut apt_get = Command::new("apt-get");
-    // With this run level, packages start no services on systems without systemd.
+    // On a system without systemd, packages start no services in this run level.
     apt_get.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
     apt_get
 }
@@ -162,7 +162,7 @@ fn is_root() -> bool {
 
 /// Stops the service of a package that was just installed.
 fn disable(service: &str) -> Result<()> {
-    // The folder exists only if systemd is running, not if it is only installed.
+    // The folder exists only if systemd is running. If systemd is only installed, the folder does not exist.
     if Path::new("/run/systemd/system").is_dir() {
         say(&format!("disabling the service {service}: tests start their own server"));
         return run(Command::new("systemctl").args(["disable", "--now", service]));

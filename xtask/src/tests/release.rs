@@ -1,0 +1,167 @@
+//! Tests against the servers of another release of Debian. As root on Linux, the release is installed in a folder of its
+//! own. The tests are built here and run inside that folder. Otherwise they run here, with the servers in the PATH.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use serde_json::Value;
+
+use super::{counted, threads};
+use crate::setup::{cargo, root, run, say, target_dir};
+
+/// A release whose servers the tests use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ServerRelease {
+    /// `RabbitMQ` 3.10 and Redis 7.0.
+    Debian12,
+    /// `RabbitMQ` 4.0 and Redis 8.0.
+    Debian13,
+    /// Valkey 8.1 in place of Redis.
+    Debian13Valkey,
+    /// The newest packages of Debian.
+    Unstable,
+}
+
+impl ServerRelease {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Debian12 => "debian12",
+            Self::Debian13 => "debian13",
+            Self::Debian13Valkey => "debian13-valkey",
+            Self::Unstable => "unstable",
+        }
+    }
+
+    fn suite(self) -> &'static str {
+        match self {
+            Self::Debian12 => "bookworm",
+            Self::Debian13 | Self::Debian13Valkey => "trixie",
+            Self::Unstable => "sid",
+        }
+    }
+
+    fn packages(self) -> &'static [&'static str] {
+        match self {
+            // The last package gives the programs of Valkey the names of the programs of Redis.
+            Self::Debian13Valkey => &["valkey-server", "valkey-redis-compat"],
+            _ => &["rabbitmq-server", "redis-server"],
+        }
+    }
+
+    /// Returns the programs of the tests, each with the part of the tests' names that the release runs.
+    fn programs(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Debian13Valkey => &[("store_redis", "")],
+            _ => &[("broker", "broker::amqp"), ("store_redis", "")],
+        }
+    }
+}
+
+/// Runs the tests of a release, or those of them whose names contain `filter`.
+pub(super) fn test(release: ServerRelease, filter: Option<&str>) -> Result<()> {
+    let folder = if is_root()? { Some(install(release)?) } else { None };
+    if folder.is_none() {
+        say("only root can install another release: testing with the servers in the PATH");
+    }
+    let mut passed = 0;
+    for (program, part) in release.programs() {
+        let executable = build(program)?;
+        say(&format!("{program} with the servers of {}", release.name()));
+        let mut tests = match &folder {
+            Some(folder) => inside(folder, &executable),
+            None => Command::new(&executable),
+        };
+        tests.current_dir(root().join("tests"));
+        tests.env("RUST_TEST_THREADS", threads().to_string());
+        passed += counted(tests.arg(filter.unwrap_or(part)))?;
+    }
+    say(&format!("all {passed} tests passed"));
+    Ok(())
+}
+
+fn is_root() -> Result<bool> {
+    let id = Command::new("id").arg("-u").output().context("cannot start `id`")?;
+    Ok(cfg!(target_os = "linux") && id.stdout.trim_ascii() == b"0")
+}
+
+/// Installs a release into a folder, unless an earlier call has done so. Returns the folder.
+fn install(release: ServerRelease) -> Result<PathBuf> {
+    let folder = target_dir().join("servers").join(release.name());
+    let complete = folder.join("ordain-complete");
+    if complete.is_file() {
+        return Ok(folder);
+    }
+    say(&format!("installing the servers of {} into {}", release.name(), folder.display()));
+    if Command::new("debootstrap").arg("--version").stdout(Stdio::null()).status().is_err() {
+        run(Command::new("apt-get").args(["install", "--yes", "--quiet", "debootstrap"]))?;
+    }
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    run(Command::new("debootstrap")
+        .args(["--variant=minbase", release.suite()])
+        .arg(&folder)
+        .stdout(Stdio::null()))?;
+    // The packages must not start their services.
+    let policy = folder.join("usr/sbin/policy-rc.d");
+    fs::write(&policy, "#!/bin/sh\nexit 101\n")?;
+    fs::set_permissions(&policy, fs::Permissions::from_mode(0o755))?;
+    fs::copy("/etc/resolv.conf", folder.join("etc/resolv.conf"))?;
+    let packages = [&["openssl", "procps"], release.packages()].concat().join(" ");
+    let install = format!(
+        "apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends {packages}"
+    );
+    run(Command::new("chroot")
+        .arg(&folder)
+        .args(["sh", "-c", &install])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdout(Stdio::null()))?;
+    fs::write(complete, "")?;
+    Ok(folder)
+}
+
+/// Builds a program of tests, and returns its path.
+fn build(program: &str) -> Result<PathBuf> {
+    say(&format!("building {program}"));
+    let mut build = cargo("test");
+    // The selection of the other tests, so that all share one build.
+    build.args(["--release", "--workspace", "--exclude", "ordain-sim", "--no-run"]);
+    build.arg("--message-format=json-render-diagnostics");
+    let output = build.stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        bail!("the tests cannot be built");
+    }
+    let is_program = |artifact: &Value| {
+        artifact["target"]["name"] == program && artifact["target"]["kind"][0] == "test"
+    };
+    let lines = output.stdout.split(|byte| *byte == b'\n');
+    let mut artifacts = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    let found = artifacts.find(is_program);
+    let path = found.as_ref().and_then(|artifact| artifact["executable"].as_str());
+    Ok(path.with_context(|| format!("cargo built no test {program}"))?.into())
+}
+
+/// Returns a command that runs a program with another release as its root folder. The project, the folder for temporary
+/// files and the system's own folders keep their paths.
+fn inside(folder: &Path, program: &Path) -> Command {
+    let mut script = String::from("set -e\n");
+    let target = target_dir();
+    let shared = [root(), &target, Path::new("/tmp"), Path::new("/dev")];
+    for path in shared {
+        script += &format!("mkdir -p \"$1{0}\"; mount --rbind \"{0}\" \"$1{0}\"\n", path.display());
+    }
+    script += "mount -t proc proc \"$1/proc\"\n";
+    script += "folder=$1 directory=$2; shift 2\n";
+    script += "exec chroot \"$folder\" sh -c 'cd \"$0\" && exec \"$@\"' \"$directory\" \"$@\"\n";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+    command.arg(folder).arg(root().join("tests")).arg(program);
+    // The folder for temporary files that is shared.
+    command.env("TMPDIR", "/tmp");
+    command
+}
