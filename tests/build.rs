@@ -12,7 +12,7 @@ const WIT: &str = "../wit";
 fn main() -> Result<()> {
     println!("cargo::rerun-if-changed={GUESTS}");
     println!("cargo::rerun-if-changed={WIT}");
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").context("cargo says where")?);
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").context("OUT_DIR is not set")?);
     for entry in Path::new(GUESTS).read_dir()? {
         let path = entry?.path();
         let name = path.file_stem().context("a file")?.to_string_lossy().into_owned();
@@ -22,8 +22,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A component in text stays as it is; a core module becomes one of the world `plugin`, in two
-/// encodings of strings.
+/// Makes the components of one guest. Text of a component is only translated. Text of a core module becomes a component
+/// of the world `plugin`, once in each of two encodings of strings.
 fn make(path: &Path, out: &Path, name: &str) -> Result<()> {
     let wasm = wat::parse_file(path)?;
     let file = out.join(format!("{name}.wasm"));

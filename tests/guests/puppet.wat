@@ -1,5 +1,5 @@
-;; A handler that does as it is told: its event's data are pairs of an address and a value, both
-;; u32, which it stores; then it returns what is at address 0.
+;; A handler that the data of its event controls. The data are pairs of u32: an address and a value. The handler stores
+;; each value at its address, and returns the outcome at address 0.
 (module
   (memory $memory (export "memory") 960)
   (global $top (mut i32) (i32.const 0x100000))

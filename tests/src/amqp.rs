@@ -1,4 +1,4 @@
-//! A client of a broker, such as users of Ordain write: publishes events and receives messages.
+//! A broker client such as the programs that users of Ordain write: it publishes events and receives messages.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// How long no message may arrive before the client concludes that none is left.
+/// The time without a message after which the client concludes that the queue has no more.
 const QUIET: Duration = Duration::from_mins(1);
-/// How long no message may arrive before the client acknowledges the messages that it has.
+/// The time without a message after which the client acknowledges the messages received so far.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between deliveries that are acknowledged together.
 const TOGETHER: Duration = Duration::from_millis(100);
@@ -144,12 +144,12 @@ impl Client {
         Ok(refused)
     }
 
-    /// Receives `count` messages of a queue and acknowledges them: together where they arrive together, since a channel
-    /// that is closed while many acknowledgements are on their way to a quorum queue drops some, and the broker then
-    /// delivers their messages again.
+    /// Receives `count` messages of a queue and acknowledges them. Messages that arrive together are acknowledged
+    /// together: if a channel is closed while many acknowledgements are on their way to a quorum queue, the queue drops
+    /// some of the acknowledgements, and the broker delivers those messages again.
     pub fn take(&self, queue: &str, count: usize) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
-            // The broker requeues further deliveries when the channel ends.
+            // When the channel ends, the broker requeues the deliveries beyond `count`.
             let (channel, mut consumer) = self.consume(queue, Some(OUTSTANDING as u16)).await?;
             let mut taken = Vec::<Delivery>::new();
             let mut acknowledged = 0;
@@ -178,7 +178,7 @@ impl Client {
         })
     }
 
-    /// Receives and acknowledges the messages of a queue until none arrives for a while.
+    /// Receives messages of a queue until none arrives for a while, and acknowledges them.
     pub fn take_all(&self, queue: &str) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
             let (channel, mut consumer) = self.consume(queue, None).await?;
@@ -195,8 +195,9 @@ impl Client {
         })
     }
 
-    /// Receives `count` messages of a queue, loses those whose positions in the queue match, and publishes the others
-    /// to its exchange again. Returns how many messages it lost.
+    /// Receives `count` messages of a queue, drops some of them, and publishes the others to an exchange. `is_lost`
+    /// receives the index of a message, from 0, and decides whether the message is dropped. Returns the number of
+    /// dropped messages.
     pub fn lose(
         &self,
         queue: &str,
@@ -237,7 +238,7 @@ impl Client {
         Ok(self.runtime.block_on(channel.close(200, "done".into()))?)
     }
 
-    /// Closes the connection in order.
+    /// Closes the connection cleanly.
     pub fn close(self) -> Result<()> {
         Ok(self.runtime.block_on(self.connection.close(200, "done".into()))?)
     }

@@ -1,5 +1,5 @@
-//! A server of events over HTTP, such as users of Ordain run: it keeps its events, and fails as often as a test
-//! requests.
+//! An HTTP server of events, such as the servers that users of Ordain run. It keeps its events, and lets as many
+//! requests fail as a test specifies.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -36,8 +36,8 @@ struct Shared {
 }
 
 impl Archive {
-    /// Serves lines of a file as `/KEY/SEQUENCE`. `failing` of 1,000 requests fail in one of several ways. With a token
-    /// the server accepts only requests that carry the token.
+    /// Serves lines of a file as `/KEY/SEQUENCE`. On average, `failing` of 1,000 requests fail, in one of several ways.
+    /// With a token the server accepts only requests that carry the token.
     pub fn start(lines: &[String], failing: u32, token: Option<&str>) -> Result<Self> {
         Self::with(lines, failing, token, "404 Not Found")
     }
@@ -79,7 +79,7 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Adds events from now on.
+    /// Adds events, which the server serves from now on.
     pub fn keep<'a>(&self, lines: impl IntoIterator<Item = &'a String>) -> Result<()> {
         let mut events = self.shared.events.lock().unwrap_or_else(PoisonError::into_inner);
         for line in lines {
@@ -94,7 +94,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Returns the URL template of the events, as a setting.
+    /// Returns the URL template of the events, for a setting of the configuration.
     pub fn url(&self) -> String {
         format!("http://{}/{{key}}/{{sequence}}", self.address)
     }

@@ -27,7 +27,7 @@ pub use owner::{Owner, absent, claim, event, fresh, job, lease, next, number_of}
 use ordain_store::Store;
 
 /// How long the fixture's store keeps dead letters, in ms. All times of the suite are long compared with the duration
-/// of a case on a slow machine, so a fixture may add an offset to a running clock.
+/// of a case on a slow machine, so a fixture may use a running clock, to which [`Fixture::pass`] adds an offset.
 pub const DEAD_TTL: u64 = 100_000;
 
 /// A store under test, empty at first.
@@ -50,10 +50,10 @@ pub trait Fixture: Send {
     /// Saves the present data of the store, as a backup or a replica does.
     fn remember(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Returns the store to the data that was last saved.
+    /// Returns the store to the data that [`Self::remember`] saved last.
     fn go_back(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Replaces a key record with bytes.
+    /// Replaces the stored bytes of a key record with these bytes.
     fn garble(
         &mut self,
         stream: &str,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Returns the component of a guest. With `-utf16` behind the name, the strings of the guest are in that encoding.
+/// Returns the component of a guest. With `-utf16` after the name, the strings of the guest are in UTF-16.
 pub fn guest(name: &str) -> Result<Vec<u8>> {
     let file = Path::new(env!("OUT_DIR")).join(format!("{name}.wasm"));
     std::fs::read(&file).with_context(|| format!("guest {name} does not exist"))
@@ -27,7 +27,7 @@ pub fn importing(name: &str) -> Vec<u8> {
     wasm
 }
 
-/// Event data for the guests `puppet` and `memories`.
+/// Event data for the guests `puppet` and `memories`: pairs of numbers.
 #[derive(Debug, Clone, Default)]
 pub struct Pairs(Vec<u8>);
 

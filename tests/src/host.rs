@@ -97,8 +97,8 @@ impl Home {
             .with_context(|| format!("the host printed no report: {log}"))
     }
 
-    /// Runs `run --once --json` for a sink that writes to standard output, which a file of the home receives. Returns
-    /// the report.
+    /// Runs `run --once --json` for a sink that writes to standard output, and writes that output to a file of the
+    /// home. Returns the report.
     pub fn run_once_to(&self, out: &str) -> Result<Value> {
         let mut command = self.ordain(&["--log", "error", "run", "--once", "--json"])?;
         let output = command.stdout(fs::File::create(self.path(out))?).output()?;

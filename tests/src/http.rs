@@ -29,7 +29,8 @@ impl Answer {
         serde_json::from_str(&self.body).with_context(|| format!("the body is not JSON: {self:?}"))
     }
 
-    /// Returns the detail of an error, which must be problem details of its status.
+    /// Returns the `detail` of an error response. Its body must be problem details (JSON) with the status of the
+    /// response.
     pub fn problem(&self) -> Result<String> {
         let problem = self.json()?;
         let form = self.head.contains("content-type: application/problem+json");

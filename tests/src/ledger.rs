@@ -123,10 +123,10 @@ fn text(data: &Value, name: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Checks messages as their receiver has them: key, number, id. The numbers of each key must have no holes, and each
-/// number must have one id, however often its message arrived. Returns the number of messages of each key.
+/// Checks received messages, each given as key, number and id. The numbers of each key must have no holes, and each
+/// number must have one id, however often its message arrived. Returns how many different messages each key has.
 ///
-/// Messages of one key may arrive out of order if several outboxes send them: the numbers exist for this case.
+/// Messages of one key may arrive out of order if several outboxes send them; for this case messages have numbers.
 pub fn without_holes(
     came: impl IntoIterator<Item = (String, u64, String)>,
 ) -> Result<BTreeMap<String, u64>> {

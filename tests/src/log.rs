@@ -10,7 +10,8 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// The environment variable that names a file of CloudEvents, one per line, with sequences and marked ends.
+/// The environment variable that names a file of CloudEvents, one per line, with sequences and with a mark on the last
+/// event of each key.
 pub const REAL_LOG: &str = "ORDAIN_REAL_LOG";
 
 /// Formats the line of an event.
@@ -44,7 +45,7 @@ pub fn text(lines: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the lines of the real log, or generated lines. Prints which.
+/// Returns the lines of the real log, or generated lines. Prints which of the two it returns.
 pub fn real_or_generated() -> Result<Vec<String>> {
     let text = if let Some(path) = std::env::var_os(REAL_LOG).filter(|path| !path.is_empty()) {
         let text = std::fs::read_to_string(&path)
@@ -80,7 +81,7 @@ const RIGHT: &str = "must be CloudEvents in JSON, one a line, each with a `subje
                      the `sequence`s 1, 2, 3 and so on, each once and without holes; the last one \
                      and no other with `endofsequence`: true";
 
-/// Checks that the lines are such a log.
+/// Checks that the lines meet the requirements on a real log.
 fn fits(lines: &[String]) -> Result<()> {
     let keys = by_key(lines)?;
     let events: usize = keys.values().map(BTreeMap::len).sum();

@@ -17,8 +17,8 @@ const SHARED: [&str; 2] = ["sdk/rust", "wit"];
 /// for each handler.
 const HANDLERS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 
-/// Returns the component of a handler in `plugins/`. Builds it as `cargo xtask plugins` does if it is missing or older
-/// than its sources.
+/// Returns the component of a handler in `plugins/`. If the component is missing or older than its sources, builds it
+/// as `cargo xtask plugins` does.
 pub fn plugin(name: &str) -> Result<PathBuf> {
     // Two concurrent builds would wait for each other and then do the same work twice.
     static BUILDING: Mutex<()> = Mutex::new(());

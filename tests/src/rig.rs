@@ -1,4 +1,4 @@
-//! A broker, a client of it, and a home of a host between two of its queues.
+//! A broker, a client of the broker, and a home of a host between two of the broker's queues.
 
 use anyhow::Result;
 use lapin::ExchangeKind;
@@ -42,12 +42,12 @@ impl Rig {
         Self::on(Rabbit::shared()?, sections, stream, source)
     }
 
-    /// Starts the same rig on a broker that a test may kill, pause or configure.
+    /// Starts a rig as [`Self::with`] does, on a broker that a test may kill, pause or configure.
     pub fn alone(sections: &str, stream: &str, source: &str) -> Result<Self> {
         Self::on(Rabbit::start()?, sections, stream, source)
     }
 
-    /// Starts the same rig on a running broker.
+    /// Starts a rig as [`Self::with`] does, on a running broker.
     pub fn on(rabbit: Rabbit, sections: &str, stream: &str, source: &str) -> Result<Self> {
         let client = Client::connect(&rabbit.url_at(rabbit.port()))?;
         client.exchange("out", ExchangeKind::Topic)?;
@@ -92,8 +92,8 @@ impl Rig {
         tally::check(&by_key(lines)?, &out.join("\n"))
     }
 
-    /// Receives messages until `count` different ones have arrived. A message that arrives again after a loss must
-    /// equal the first with its id, and is left out.
+    /// Receives messages until `count` different ones have arrived. The host may publish a message again; the copy must
+    /// equal the first message, and is not added to `out`.
     pub fn take(&self, out: &mut Vec<String>, count: usize) -> Result<()> {
         while out.len() < count {
             for delivery in self.client.take("out", count - out.len())? {

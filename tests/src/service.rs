@@ -14,11 +14,11 @@ use crate::host::{Home, binary};
 /// The interval between two readings of the host's memory use.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Upper limit of a file's size in bytes, where a test limits files: larger than any file except a sink that a test has
-/// extended to this size.
+/// The limit on the size of a file, in bytes, in tests that set one. Only a sink that a test has extended to this size
+/// reaches the limit.
 pub const FILE_LIMIT: u64 = 1 << 30;
 
-/// A process that is killed when it is dropped.
+/// A running process of the host. Dropping the value kills the process.
 pub struct Service {
     child: Child,
     stdout: PathBuf,
@@ -41,8 +41,8 @@ impl Service {
         Self::spawn(home, command)
     }
 
-    /// Starts the host by another program, which receives the host and the host's arguments behind its own arguments.
-    /// Starts the host directly if `by` is empty.
+    /// Starts the host through another program, which receives the path of the host and the host's arguments after its
+    /// own arguments. Starts the host directly if `by` is empty.
     pub fn start_by(home: &Home, by: &[String], args: &[&str]) -> Result<Self> {
         let Some((program, own)) = by.split_first() else { return Self::start(home, args) };
         let mut command = Command::new(program);
@@ -53,7 +53,8 @@ impl Service {
 
     /// Starts `ordain` with a limit of [`FILE_LIMIT`] on files: writes fail as on a full disk.
     pub fn start_limited(home: &Home, args: &[&str]) -> Result<Self> {
-        // The shell ignores the signal that comes with the limit. A unit of the limit is 512 or 1,024 bytes.
+        // The shell ignores the signal that comes with the limit. The shell counts the limit in units of 512 or 1,024
+        // bytes.
         let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", FILE_LIMIT / 1_024);
         let mut command = Command::new("sh");
         command.current_dir(home.folder()).args(["-c", &limited]).arg(binary()?).args(args);
@@ -128,9 +129,10 @@ impl Service {
     /// Waits until the log contains these words.
     pub fn until_says(&mut self, words: &str) -> Result<()> {
         let log = self.stderr.clone();
-        self.until(&format!("{words:?} in its log"), || {
+        let said = self.until(&format!("{words:?} in its log"), || {
             fs::read_to_string(&log).is_ok_and(|log| log.contains(words))
-        })
+        });
+        said.with_context(|| self.stderr())
     }
 
     /// Waits until the host ends.
@@ -161,7 +163,7 @@ impl Service {
         }
     }
 
-    /// Stops the host in order, and waits until it has ended: its exit code must be 0.
+    /// Stops the host cleanly, and waits until it has ended: its exit code must be 0.
     pub fn end(&mut self) -> Result<()> {
         self.signal("TERM")?;
         let status = self.wait()?;

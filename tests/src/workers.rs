@@ -31,7 +31,7 @@ pub type Line = (String, String, String);
 pub struct Workers {
     /// The engine.
     pub engine: Arc<HandlerEngine>,
-    /// The queue. The field precedes the pool, because a driver drops the two in this order.
+    /// The queue. The field precedes the pool, so that the queue is dropped first, as in the host.
     pub turns: TurnQueueHandle,
     /// The pool.
     pub pool: WorkerPool,

@@ -1,11 +1,11 @@
-//! Chaos: a producer loses, repeats, delays and shuffles events, while `kill -9` ends hosts, their store and the broker
-//! at random moments, hosts join, leave and pause, and their links to the servers are cut, slow, silent, or lose
-//! replies. At the end of each round the test counts the effects from the host's output and from the store, by code
-//! that knows only what was sent.
+//! Chaos tests. A producer loses, repeats, delays and shuffles events. Meanwhile `kill -9` ends hosts, their store and
+//! the broker at random moments; hosts join, leave and pause; and their links to the servers are cut, slow, silent, or
+//! lose replies. At the end of each round the test counts the effects from the host's output and from the store, by
+//! code that knows only what was sent.
 //!
 //! Other rounds send events over HTTP while Redis loses its last seconds (`rewinds.rs`) or single keys (`removed.rs`),
-//! the folder of an embedded store is moved and restored (`folder.rs`), and the servers' name does not resolve
-//! (`names.rs`).
+//! while the folder of an embedded store is moved and restored (`folder.rs`), or while the servers' name does not
+//! resolve (`names.rs`).
 //!
 //! `ORDAIN_CHAOS_SEED` reuses a seed, `ORDAIN_CHAOS_ROUND` begins with the given round of that seed, and
 //! `ORDAIN_CHAOS_SECONDS` continues with more rounds for that time. The seed and the round determine the sent events,
@@ -43,7 +43,7 @@ mod chaos {
         text.map(|text| text.parse().with_context(|| format!("{name}={text}"))).transpose()
     }
 
-    /// The uses of randomness, each with its own generator: the draws of one do not change another.
+    /// The uses of randomness. Each has its own generator, so that the draws of one use do not change another use.
     #[derive(Clone, Copy)]
     enum Part {
         Settings,

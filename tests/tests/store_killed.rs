@@ -1,6 +1,6 @@
-//! Tests of `kill -9` of a process with an open embedded store, at any moment: afterwards the store has
-//! every answered commit, complete. The tests are a program of their own and run one after the other,
-//! because a process that is being forked holds the locks of its parent for a moment.
+//! Tests of `kill -9` of a process with an open embedded store, at any moment: afterwards the store has every answered
+//! commit, complete. The tests are a program of their own and run one after the other, because after a fork, the child
+//! holds the locks of its parent for a moment.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,7 +13,7 @@ use ordain_store::Outbox;
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_tests::conformance::{Owner, absent, event, fresh, job};
 
-/// The variable that makes a process the child: the folder of the store.
+/// The environment variable that marks the child process. Its value is the folder of the store.
 const FOLDER: &str = "ORDAIN_TEST_CRASH_FOLDER";
 
 const ROUNDS: u64 = 20;

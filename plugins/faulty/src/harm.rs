@@ -23,14 +23,14 @@ pub(crate) fn recurse() -> ! {
     panic!("the stack was large enough for {end}");
 }
 
-/// Recurses. No compiler can turn this into a loop, because the work after the inner call depends on the order of
-/// the calls. The function needs no stack in linear memory, so the stack of the host is exhausted.
+/// Calls itself `n` times. No compiler can turn this into a loop, because the work after the inner call depends on the
+/// order of the calls. The function needs no stack in linear memory, so it exhausts the host's stack.
 fn deeper(n: u64) -> u64 {
     if n == 0 { 0 } else { deeper(n - 1).rotate_left(1) ^ n }
 }
 
 /// Allocates `mib` MiB of memory and writes to every page.
 pub(crate) fn allocate(mib: usize) -> Vec<u8> {
-    // The allocator rejects a size beyond the address space, as any size that is too large.
+    // The allocator rejects a size beyond the address space, like any other size that is too large.
     black_box(vec![1; mib.saturating_mul(1 << 20).min(isize::MAX as usize)])
 }

@@ -1,7 +1,7 @@
 //! A deliberately faulty handler, for tests of the host.
 //!
-//! The data of an event is a command, `{"do": "panic", "text": "ouch"}`. A field with a value in
-//! the table is optional. Messages go to the sink `faulty` and have the type `faulty`.
+//! The data of an event is a command, `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives its
+//! default value. Messages go to the sink `faulty` and have the type `faulty`.
 //!
 //! | `do` | fields | effect |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //! | `reject` | `reason` "requested" | rejects the event |
 //! | `retry` | `reason` "requested", `after_ms` none | requests a retry |
 //! | `trap` | | executes `unreachable` |
-//! | `trap-if-used` | | traps unless the event is the first one of the instance |
+//! | `trap-if-used` | | traps if the instance has already received another event |
 //! | `panic` | `text` "requested" | panics: the text goes to standard error, then the instance traps |
 //! | `exit` | `code` 1 | ends the program through WASI, which passes only 0 or 1 to the host |
 //! | `loop` | | runs forever |
@@ -29,8 +29,8 @@
 //! | `senses` | | emits `{"time_ms": …, "monotonic_ns": …, "random": […]}`: the clock, the time on the monotonic clock between two reads, and four random numbers |
 //! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits the environment in the sandbox: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, where the last three are an error or "allowed" |
 //!
-//! A command that is not in the table is rejected. No command can fail a given number of times and then
-//! succeed: a failed attempt leaves nothing that the next one could see.
+//! A command that is not in the table is rejected. No command can fail a given number of times and then succeed,
+//! because a failed attempt leaves nothing that the next attempt could see.
 
 mod harm;
 mod probe;

@@ -15,7 +15,7 @@ struct Transaction {
 pub(crate) struct Account {
     balance: i64,
     transactions: u64,
-    /// The open month; empty before the first.
+    /// The open month; empty before the first transaction.
     month: String,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Ledger {
     cents: i64,
 }
 
-/// A transaction as it is sent to its order.
+/// The data of the message that sends a transaction to its order.
 #[derive(Serialize)]
 struct Forwarded<'a> {
     month: &'a str,

@@ -2,12 +2,13 @@
 //!
 //! 1. *Ledger*, keyed by ledger: an event `ledger.batch` contains many transactions of many orders. The
 //!    handler emits them in order, each under the key of its order.
-//! 2. *Account*, keyed by order: an event `transaction` changes the balance and is posted to its month.
-//! 3. *Statement*, keyed by order and month: events `posting` are added up until `month.closed`, which
-//!    emits the statement.
+//! 2. *Account*, keyed by order: an event `transaction` changes the balance, and the handler emits a posting to the
+//!    month of the transaction.
+//! 3. *Statement*, keyed by order and month: the handler adds up the events `posting`, and emits the statement at the
+//!    event `month.closed`.
 //!
-//! One component implements all stages and selects the stage by the type of an event. Two sequenced sinks
-//! connect the three streams, so that each key of the next stage has numbers without gaps.
+//! One component implements all stages and selects the stage by the type of an event. Two sequenced sinks connect the
+//! three streams, so that the events of each key of the second and third stage have numbers without gaps.
 //!
 //! | event | data | emitted to the sink |
 //! |---|---|---|

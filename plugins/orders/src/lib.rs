@@ -1,7 +1,7 @@
 //! The lifecycle of an order. Each key is an order.
 //!
-//! The type of an event names the new status, after its last dot: `order.paid` makes the order *paid*.
-//! The valid steps are:
+//! The part of an event's type after the last dot names the new status: `order.paid` makes the order *paid*. The valid
+//! steps are:
 //!
 //! | status | next status |
 //! |---|---|
@@ -13,11 +13,11 @@
 //! | delivered | refunded (ends the key) |
 //! | cancelled after it was paid | refunded (ends the key) |
 //!
-//! A created order can also be updated, any number of times: `order.updated` changes the amount and not
-//! the status.
+//! A created order can also be updated, any number of times: `order.updated` changes the amount and keeps the status.
 //!
-//! All other events are rejected with a reason that names the valid steps. A delivered order can be
-//! returned, so it is kept until the producer marks its last event with `end-of-sequence`.
+//! All other events are rejected with a reason that names the valid steps. A delivered order can still be refunded, so
+//! the handler keeps the order until it is refunded or the producer marks an event as the order's last one
+//! (`end-of-sequence`).
 //!
 //! The data is JSON. `order.created` and `order.updated` require `amount_cents`, a whole number. The
 //! producer decides on all other fields, and on the data of later events.

@@ -1,15 +1,15 @@
 //! Counts and hashes the events of a key, so that a checker that knows only the input can verify that each
 //! event took effect once and in order.
 //!
-//! The handler accepts any event. After each event it emits one message to the sink `tally`, of type `tally`,
-//! in JSON: `{"key": …, "sequence": …, "count": …, "hash": "16 hexadecimal digits"}`, where `count` and
-//! `hash` cover this event and all events before it. The state is the same count and hash.
+//! The handler accepts any event. After each event it emits one message to the sink `tally`, of type `tally`, in JSON:
+//! `{"key": …, "sequence": …, "count": …, "hash": "16 hexadecimal digits"}`, where `count` and `hash` cover this event
+//! and all events before it. The state consists of this count and this hash.
 //!
 //! # The hash
 //!
-//! FNV-1a with 64 bits, over all events of the key in order. Before the first event the hash is
-//! `0xcbf29ce484222325`. For each event the following bytes are added, each by
-//! `hash = (hash ^ byte) * 0x100000001b3` modulo 2⁶⁴:
+//! The hash is FNV-1a with 64 bits, over all events of the key in order. Before the first event the hash is
+//! `0xcbf29ce484222325`. Each event adds the following bytes, and each byte changes the hash to
+//! `(hash ^ byte) * 0x100000001b3` modulo 2⁶⁴:
 //!
 //! 1. the sequence, 8 bytes, little-endian;
 //! 2. the length of the type in bytes, 8 bytes, little-endian; the type in UTF-8;
@@ -55,7 +55,7 @@ fn handle(event: Event<Raw>, tally: Option<Tally>) -> Result<Outcome<Tally>> {
 
 ordain_sdk::handler!(handle);
 
-/// The rolling hash. It is text in JSON, since many readers round large numbers.
+/// The rolling hash. In JSON the hash is text, because many readers of JSON round large numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Hash(u64);
 

@@ -9,17 +9,27 @@ use ordain_store::BrokerHealth;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::connect::BrokerEndpoint;
+use super::connect::{BrokerEndpoint, BrokerError};
 
 /// Shortest time limit for a response. A first connection takes several round trips.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The result of the health checks.
+#[derive(Debug, Clone, Default)]
+pub struct BrokerStatus {
+    /// The ability of this process to use the broker.
+    pub health: BrokerHealth,
+    /// The error of the last check; `None` if the broker responded.
+    pub error: Option<String>,
+}
+
 /// Starts a task that checks the broker four times in each period of `lease`, until the returned receiver is dropped.
+/// The receiver is notified when the health changes.
 pub fn watch_broker_health(
     broker: &Arc<BrokerEndpoint>,
     lease: Duration,
-) -> watch::Receiver<BrokerHealth> {
-    let (health_sender, health_receiver) = watch::channel(BrokerHealth::Up);
+) -> watch::Receiver<BrokerStatus> {
+    let (status_sender, status_receiver) = watch::channel(BrokerStatus::default());
     let broker = Arc::clone(broker);
     tokio::spawn(async move {
         let check_interval = lease / 4;
@@ -27,15 +37,20 @@ pub fn watch_broker_health(
         let mut connection = None;
         let mut reached_at = Instant::now();
         let mut responding_since = None;
-        while !health_sender.is_closed() {
-            let answers = timeout(response_timeout, responds(&broker, &mut connection)).await;
-            let health = if answers == Ok(true) {
+        while !status_sender.is_closed() {
+            let response = timeout(response_timeout, check_response(&broker, &mut connection));
+            let error = match response.await {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some(format!("{broker} does not answer")),
+            };
+            let health = if error.is_none() {
                 reached_at = Instant::now();
                 // Wait until other processes can have reconnected: otherwise the first process that reconnects would
                 // take over all partitions.
                 let all_are_back = responding_since.get_or_insert(reached_at).elapsed()
                     > response_timeout + check_interval;
-                let previous = *health_sender.borrow();
+                let previous = status_sender.borrow().health;
                 if all_are_back { BrokerHealth::Up } else { previous }
             } else {
                 connection = None;
@@ -46,21 +61,26 @@ pub fn watch_broker_health(
                     BrokerHealth::Suspect
                 }
             };
-            health_sender.send_if_modified(|now| std::mem::replace(now, health) != health);
+            status_sender.send_if_modified(|status| {
+                status.error = error;
+                std::mem::replace(&mut status.health, health) != health
+            });
             sleep(check_interval).await;
         }
     });
-    health_receiver
+    status_receiver
 }
 
-/// Returns whether the broker responds. Uses the previous connection if there is one.
-async fn responds(broker: &BrokerEndpoint, connection: &mut Option<Connection>) -> bool {
-    if connection.is_none() {
-        *connection = broker.connect("ordain watch").await.ok();
-    }
-    let Some(connection) = connection else { return false };
-    match connection.create_channel().await {
-        Ok(channel) => channel.close(200, "done".into()).await.is_ok(),
-        Err(_) => false,
-    }
+/// Checks that the broker responds. Uses the previous connection if there is one.
+async fn check_response(
+    broker: &BrokerEndpoint,
+    connection: &mut Option<Connection>,
+) -> Result<(), BrokerError> {
+    let open = match connection.take() {
+        Some(open) => open,
+        None => broker.connect("ordain watch").await?,
+    };
+    let failed = |error| broker.error(&error);
+    let channel = connection.insert(open).create_channel().await.map_err(failed)?;
+    channel.close(200, "done".into()).await.map_err(failed)
 }

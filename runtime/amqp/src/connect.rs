@@ -1,7 +1,7 @@
 //! Opens connections to the broker, and classifies their errors.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
@@ -12,7 +12,8 @@ use tokio::time::timeout;
 
 use super::topology::has_default_delivery_limit;
 
-use ordain_config::{ConfigError, LoadedConfig};
+use ordain_config::{BrokerUrl, ConfigError, LoadedConfig};
+use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, truncated};
 
 /// Time limit for opening a connection, including TLS handshake and login: longer than the delay of a few lost packets.
@@ -29,21 +30,72 @@ const ERROR_TEXT_LIMIT: usize = 400;
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
+/// Time between two warnings that a file of `broker.url` cannot be read.
+const REREAD_WARN_INTERVAL: Duration = Duration::from_secs(30);
+/// The start of the texts with which the broker reports that a queue or exchange does not exist.
+const NOTHING_FOUND: &str = "NOT_FOUND - no ";
+/// The text by which this module recognises a refusal because of the type of an exchange.
+const UNKNOWN_TYPE: &str = "unknown exchange type";
+
 /// The reason why a broker cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
-    /// The broker refused the request; a retry will not help.
-    #[error("{0}")]
-    Refused(String),
+    /// The broker refused the request.
+    #[error("{reason}")]
+    Refused {
+        /// The cause, according to the broker.
+        cause: RefusalCause,
+        /// The description, with the broker's own words.
+        reason: String,
+    },
     /// The broker is unreachable or cannot respond; a retry may help.
     #[error("{0}")]
     Unavailable(String),
+}
+
+/// The cause of a refusal, according to the reply code of AMQP 0-9-1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalCause {
+    /// The login or a permission is missing, a limit of connections is reached, or the virtual host is missing. An
+    /// operator of the broker can change all of these at any time, so a retry may help.
+    Access,
+    /// The queue or exchange does not exist.
+    NotFound,
+    /// The queue or exchange exists in another form.
+    OtherForm,
+    /// The broker does not know the command, for example the type of an exchange.
+    Unsupported,
+}
+
+impl BrokerError {
+    /// Returns whether a retry may help although nothing of the configuration changes.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::Refused { cause: RefusalCause::Access, .. })
+    }
+
+    /// Returns whether the broker lacks the queue or exchange.
+    pub(super) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { cause: RefusalCause::NotFound, .. })
+    }
+
+    /// Changes the description of a refusal.
+    pub(super) fn map_refusal(self, describe: impl FnOnce(RefusalCause, String) -> String) -> Self {
+        match self {
+            Self::Refused { cause, reason } => {
+                Self::Refused { cause, reason: describe(cause, reason) }
+            }
+            unavailable @ Self::Unavailable(_) => unavailable,
+        }
+    }
 }
 
 /// The address of a broker, with its login and connection settings.
 #[derive(Clone)]
 pub struct BrokerEndpoint {
     uri: AMQPUri,
+    /// The configured URL, whose login may be in a file that changes. `None` in tests.
+    url: Option<BrokerUrl>,
+    reread_throttle: Arc<Mutex<LogThrottle>>,
     /// True if the broker sets a delivery limit on queues by default. Empty until a declaration has tested this.
     has_default_delivery_limit: Arc<OnceCell<bool>>,
 }
@@ -54,7 +106,8 @@ impl BrokerEndpoint {
         let mut uri = ordain_config::broker_url::parse(url)?;
         let seconds = heartbeat.as_secs().max(1);
         uri.query.heartbeat = Some(u16::try_from(seconds).unwrap_or(u16::MAX));
-        Ok(Self { uri, has_default_delivery_limit: Arc::default() })
+        let reread_throttle = Arc::new(Mutex::new(LogThrottle::new(REREAD_WARN_INTERVAL)));
+        Ok(Self { uri, url: None, reread_throttle, has_default_delivery_limit: Arc::default() })
     }
 
     /// Returns the broker of a configuration; `None` if the configuration has no broker.
@@ -63,9 +116,28 @@ impl BrokerEndpoint {
         let heartbeat = config
             .heartbeat
             .map_or(loaded.config.runtime.lease.0 / HEARTBEATS_PER_LEASE, |heartbeat| heartbeat.0);
-        let broker = Self::new(config.url.0.expose(), Duration::from_millis(heartbeat));
+        let broker = Self::new(config.url.expose(), Duration::from_millis(heartbeat));
         let broker = broker.map_err(|words| loaded.setting_error("broker.url", words))?;
-        Ok(Some(Arc::new(broker)))
+        Ok(Some(Arc::new(Self { url: Some(config.url.clone()), ..broker })))
+    }
+
+    /// Returns the URL with the present content of the files that it names as variables.
+    fn current_uri(&self) -> AMQPUri {
+        match self.url.as_ref().map(BrokerUrl::read_again) {
+            Some(Ok(Some(mut uri))) => {
+                uri.query.heartbeat = self.uri.query.heartbeat;
+                uri
+            }
+            Some(Err(reason)) => {
+                let mut throttle =
+                    self.reread_throttle.lock().unwrap_or_else(PoisonError::into_inner);
+                if throttle.allow() {
+                    tracing::warn!("`broker.url` not read again: {reason}; using the previous one");
+                }
+                self.uri.clone()
+            }
+            Some(Ok(None)) | None => self.uri.clone(),
+        }
     }
 
     /// Returns whether the broker sets a default delivery limit on each queue whose declaration does not exclude a
@@ -89,7 +161,7 @@ impl BrokerEndpoint {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let builder =
             ConnectionBuilder::new_with_runtime(runtime::default_runtime().map_err(failed)?)
-                .with_uri(self.uri.clone())
+                .with_uri(self.current_uri())
                 .with_properties(properties);
         match timeout(CONNECT_TIMEOUT, builder.connect()).await {
             Ok(connection) => connection.map_err(failed),
@@ -113,19 +185,49 @@ impl BrokerEndpoint {
             "{self} (user {user:?}): {}",
             escape_invisible(&truncated(words, ERROR_TEXT_LIMIT))
         );
-        let refused = match error.kind() {
-            ErrorKind::ProtocolError(error) => {
-                matches!(
-                    error.kind(),
-                    AMQPErrorKind::Soft(ACCESSREFUSED | NOTFOUND | PRECONDITIONFAILED)
-                        | AMQPErrorKind::Hard(COMMANDINVALID | NOTALLOWED)
-                ) && !TEMPORARY_REFUSALS.iter().any(|text| words.contains(text))
+        let cause = match error.kind() {
+            ErrorKind::ProtocolError(_)
+                if TEMPORARY_REFUSALS.iter().any(|text| words.contains(text)) =>
+            {
+                None
             }
-            ErrorKind::InvalidProtocolVersion(_) | ErrorKind::AuthProviderError(_) => true,
-            _ => false,
+            ErrorKind::ProtocolError(error) => match error.kind() {
+                AMQPErrorKind::Soft(ACCESSREFUSED) | AMQPErrorKind::Hard(NOTALLOWED) => {
+                    Some(RefusalCause::Access)
+                }
+                // The other texts of this code concern a queue that exists and cannot be used now.
+                AMQPErrorKind::Soft(NOTFOUND)
+                    if error.get_message().as_str().starts_with(NOTHING_FOUND) =>
+                {
+                    Some(RefusalCause::NotFound)
+                }
+                // RabbitMQ 4 has no code of its own for an unknown type of an exchange.
+                AMQPErrorKind::Soft(PRECONDITIONFAILED) if words.contains(UNKNOWN_TYPE) => {
+                    Some(RefusalCause::Unsupported)
+                }
+                AMQPErrorKind::Soft(PRECONDITIONFAILED) => Some(RefusalCause::OtherForm),
+                AMQPErrorKind::Hard(COMMANDINVALID) => Some(RefusalCause::Unsupported),
+                _ => None,
+            },
+            ErrorKind::InvalidProtocolVersion(_) | ErrorKind::AuthProviderError(_) => {
+                Some(RefusalCause::Unsupported)
+            }
+            _ => None,
         };
-        if refused { BrokerError::Refused(words) } else { BrokerError::Unavailable(words) }
+        match cause {
+            Some(cause) => BrokerError::Refused { cause, reason: words },
+            None => BrokerError::Unavailable(words),
+        }
     }
+}
+
+/// Returns whether the library refused an action only because the channel or connection is closed. The error that
+/// closed it says more.
+pub(super) fn is_state_error(error: &lapin::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidConnectionState(_)
+    )
 }
 
 /// Returns whether the broker may have closed a channel or connection because of a message. Returns `false` if, for

@@ -4,26 +4,29 @@
 //! unacknowledged messages again. Each channel therefore has a subscription epoch (a number), which distinguishes its
 //! deliveries from the deliveries of earlier channels. The consumer ignores an acknowledgement of an earlier epoch.
 
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lapin::options::{BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, Consumer};
-use ordain_core::OrderingMode;
+use ordain_store::QueueRecord;
 use tokio::sync::watch as latest;
 use tokio::sync::{mpsc, oneshot};
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
+use super::fifo_queue::{
+    QueueCheckError, check_subscribed_queue, handle_missing_queue, restore_own_queue,
+};
 use super::prefetch::AdaptivePrefetch;
-use super::queue_monitor::{ConsumerProgress, monitor_queue, record_change};
+use super::queue_monitor::{ConsumerProgress, monitor_queue, record_change, restore_exchange};
 use super::subscription::{Subscription, SubscriptionEnd};
 use super::topology::TopologyChange;
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
+use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
 /// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful.
@@ -32,6 +35,10 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
 /// Time between two warnings that a queue is not consumed.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval between two repairs of the topology of a stopped stream.
+const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
+/// Interval between two checks whether an operator has resumed a stopped stream.
+const RESUME_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time limit for all steps of a subscription.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the last acknowledgement and the end of the channel.
@@ -40,14 +47,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Starts a consumer. The consumer reconnects after every failure, until the receiver of its deliveries is dropped.
 pub fn start(options: ConsumerOptions) -> SourceHandle {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
-    let (fail, failure) = oneshot::channel();
+    // The consumer retries after each error, so it never reports a failure.
+    let (_, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = latest::channel(AckProgress::default());
-    let task = tokio::spawn(async move {
-        if let Err(error) = run(&options, &deliver, acknowledged).await {
-            // The receiver is gone when the process is ending; the error does not matter then.
-            let _ = fail.send(io::Error::other(error));
-        }
-    });
+    let task = tokio::spawn(async move { run(&options, &deliver, acknowledged).await });
     let acknowledge = Some(acknowledge);
     let task = Some(task);
     SourceHandle { deliveries, failure, acknowledge, task, is_fed_locally: false }
@@ -57,41 +60,40 @@ async fn run(
     options: &ConsumerOptions,
     deliver: &mpsc::Sender<DeliveryBatch>,
     mut acknowledged: latest::Receiver<AckProgress>,
-) -> Result<(), BrokerError> {
+) {
     let queue = options.topology.queue(options.partition);
+    let stream = &*options.stream;
     let mut subscription_epoch = 0;
-    let mut lost = false;
-    let mut is_queue_lost = false;
-    let mut was_subscribed = false;
+    let mut is_interrupted = false;
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     let mut backoff = RETRY_BACKOFF;
-    let is_fifo = options.decoder.ordering == OrderingMode::Fifo;
-    let memory = if is_fifo { usize::MAX } else { options.memory };
+    let memory = if options.is_fifo() { usize::MAX } else { options.memory };
     let mut prefetch =
         AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_prefetch));
+    let mut known = KnownQueue::default();
+    // The number of messages that the queue had when the last subscription ended.
+    let mut waiting = None;
+    options.health.set(SourceState::Retrying { reason: "not subscribed yet".to_owned() });
     loop {
         tokio::select! {
             () = options.ownership.wait_active() => {}
-            () = deliver.closed() => return Ok(()),
+            () = deliver.closed() => return,
         }
         if options.ownership.is_lost() {
-            return Ok(());
+            return;
         }
         subscription_epoch += 1;
         let progress = ConsumerProgress::default();
         let since = Instant::now();
         let session = async {
-            let subscribed = subscribe(options, &queue, prefetch.current(), subscription_epoch > 1);
+            let subscribed = subscribe(options, &queue, prefetch.current(), waiting, &mut known);
             let (connection, channel, consumer) =
                 with_subscribe_timeout(&queue, subscribed).await?;
-            was_subscribed = true;
-            // New events of a `fifo` stream would get the numbers of the lost ones.
-            if is_queue_lost {
-                return Err(queue_was_removed(&queue));
+            if std::mem::take(&mut is_interrupted) {
+                tracing::info!(stream, queue, "queue consumed again");
             }
-            if std::mem::take(&mut lost) {
-                tracing::info!(stream = &*options.stream, queue, "queue consumed again");
-            }
+            options.health.set(SourceState::Consuming);
+            waiting = None;
             let subscription = Subscription::new(
                 options,
                 &queue,
@@ -105,76 +107,123 @@ async fn run(
                 error = monitor_queue(options, &connection, &queue, &progress) => Err(error),
                 () = options.ownership.wait_inactive() => Ok(SubscriptionEnd::Suspended),
             };
+            waiting = options.lag.get();
             options.lag.set(None);
             close(&connection, &channel).await;
-            ended
+            ended.map_err(QueueCheckError::from)
         };
         let error = match session.await {
-            Ok(SubscriptionEnd::Done) => return Ok(()),
-            Ok(SubscriptionEnd::Resized | SubscriptionEnd::Suspended) => continue,
+            Ok(SubscriptionEnd::Done) => return,
+            Ok(SubscriptionEnd::Resized) => continue,
+            Ok(SubscriptionEnd::Suspended) => {
+                let reason = "the lease of the partition is not renewed".to_owned();
+                options.health.set(SourceState::Retrying { reason });
+                continue;
+            }
             Ok(SubscriptionEnd::Cancelled) => {
-                is_queue_lost = is_fifo && options.topology.is_declared() && {
-                    // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
-                    let queue = &options.topology.queue(options.partition);
-                    !options.broker.has_default_delivery_limit(queue).await.unwrap_or(true)
-                };
-                if is_fifo && !is_queue_lost {
+                // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
+                if options.is_fifo() && (known.is_marker_refused || !options.topology.is_declared())
+                {
                     tracing::error!(
-                        stream = &*options.stream,
+                        stream,
                         queue,
                         "subscription ended by the broker: if another program has removed the queue and declared it \
                          again, its events are lost, and new events get the numbers of the lost events; publish \
                          again the events that have not taken effect"
                     );
                 }
-                BrokerError::Unavailable(
+                QueueCheckError::Broker(BrokerError::Unavailable(
                     "the broker has ended the subscription: was the queue removed?".to_owned(),
-                )
+                ))
             }
             Err(error) => error,
         };
-        if let BrokerError::Refused(words) = &error
-            && is_fifo
-        {
-            let was_removed = was_subscribed && words.contains("NOT_FOUND");
-            return Err(if was_removed { queue_was_removed(&queue) } else { error });
+        let is_first = !std::mem::replace(&mut is_interrupted, true);
+        if let QueueCheckError::Lost(reason) = error {
+            tokio::select! {
+                () = wait_for_resume(options, &queue, &reason) => backoff.reset(),
+                () = deliver.closed() => return,
+                () = options.ownership.wait_inactive() => {}
+            }
+            continue;
         }
-        let is_first = !std::mem::replace(&mut lost, true);
+        let reason = error.to_string();
         if throttle.allow() || is_first {
-            tracing::warn!(
-                stream = &*options.stream, queue, %error,
-                "queue not consumed; retrying"
-            );
+            tracing::warn!(stream, queue, error = reason, "queue not consumed; retrying");
         }
+        options.health.set(SourceState::Retrying { reason });
         // A subscription that is lost at once without a delivery may fail the same way again.
         if progress.received() > 0 || since.elapsed() > MAX_RETRY_DELAY {
             backoff.reset();
         }
         tokio::select! {
             () = tokio::time::sleep(backoff.next_jittered()) => {}
-            () = deliver.closed() => return Ok(()),
+            () = deliver.closed() => return,
         }
     }
 }
 
-/// The error that ends a `fifo` stream after the removal of its queue, even if the queue has been declared again.
-fn queue_was_removed(queue: &str) -> BrokerError {
-    BrokerError::Refused(format!(
-        "the queue {queue:?} was removed while the stream ran, so its events are lost: publish again the events that \
-         have not taken effect, and start again"
-    ))
+/// Facts about a queue that its consumer knows from earlier subscriptions.
+#[derive(Debug, Default)]
+struct KnownQueue {
+    /// `true` if the broker has refused the marker.
+    is_marker_refused: bool,
+    /// `true` if the queue is not of type stream.
+    is_type_checked: bool,
+}
+
+/// Waits until an operator resumes the stream. Logs the reason of the stop repeatedly.
+async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
+    let stream = &*options.stream;
+    options.health.set(SourceState::Stopped { reason: reason.to_owned() });
+    let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
+    let mut restore_throttle = LogThrottle::new(shortened(RESTORE_INTERVAL));
+    loop {
+        if restore_throttle.allow() {
+            // If this fails, the next attempt repeats it.
+            let _ = tokio::time::timeout(SUBSCRIBE_TIMEOUT, restore_topology(options)).await;
+        }
+        if throttle.allow() {
+            tracing::error!(
+                stream,
+                queue,
+                "stream stopped: {reason}: `ordain streams resume {stream}`"
+            );
+        }
+        tokio::time::sleep(shortened(RESUME_CHECK_INTERVAL)).await;
+        // If the store does not answer, the next check repeats the request.
+        if let Ok(record) = options.records.get(options.partition).await
+            && !matches!(record, Some(QueueRecord::Lost { .. }))
+        {
+            tracing::info!(stream, queue, "stream resumed by an operator");
+            return;
+        }
+    }
+}
+
+/// Restores the queue and the exchange of a stopped stream, so that no new message is lost before the stream is resumed.
+async fn restore_topology(options: &ConsumerOptions) -> Result<(), BrokerError> {
+    let ConsumerOptions { broker, stream, partition, .. } = options;
+    if *partition == 0 {
+        restore_exchange(options).await?;
+    }
+    let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
+    let restored = restore_own_queue(options, &connection).await;
+    // The declarations are done, so an error of the connection does not matter.
+    let _ = connection.close(200, "done".into()).await;
+    restored
 }
 
 /// Limits the time of a subscription's steps. A queue without a leader never responds, for example after a crash of the
 /// broker.
 async fn with_subscribe_timeout<T>(
     queue: &str,
-    work: impl Future<Output = Result<T, BrokerError>>,
-) -> Result<T, BrokerError> {
+    work: impl Future<Output = Result<T, QueueCheckError>>,
+) -> Result<T, QueueCheckError> {
     tokio::time::timeout(SUBSCRIBE_TIMEOUT, work).await.unwrap_or_else(|_| {
-        Err(BrokerError::Unavailable(format!(
+        Err(QueueCheckError::Broker(BrokerError::Unavailable(format!(
             "the queue {queue:?} does not answer; if that persists, restart the broker"
-        )))
+        ))))
     })
 }
 
@@ -183,9 +232,10 @@ async fn subscribe(
     options: &ConsumerOptions,
     queue: &str,
     prefetch: u16,
-    is_resubscription: bool,
-) -> Result<(Connection, Channel, Consumer), BrokerError> {
-    let ConsumerOptions { broker, topology, stream, partition, decoder, .. } = options;
+    waiting: Option<u64>,
+    known: &mut KnownQueue,
+) -> Result<(Connection, Channel, Consumer), QueueCheckError> {
+    let ConsumerOptions { broker, topology, stream, partition, .. } = options;
     let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
     let open = async || {
         let channel = connection.create_channel().await?;
@@ -195,23 +245,29 @@ async fn subscribe(
         let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
         Ok((channel, consumer))
     };
-    match open().await.map_err(|error| broker.error(&error)) {
-        Ok((channel, consumer)) => Ok((connection, channel, consumer)),
-        // An existing queue is used as it is. A queue that has disappeared is declared again with its bindings,
-        // unless its events had no sequences of their own.
-        Err(BrokerError::Refused(reason))
-            if is_resubscription && decoder.ordering == OrderingMode::Sequenced =>
-        {
-            topology.prepare(broker, &connection, false).await?;
-            let (channel, consumer) = open().await.map_err(|error| broker.error(&error))?;
-            if reason.contains("NOT_FOUND") {
+    let (channel, consumer) = match open().await.map_err(|error| broker.error(&error)) {
+        Ok(opened) => opened,
+        Err(error) if error.is_not_found() => {
+            if options.is_fifo() {
+                handle_missing_queue(options, &connection, waiting).await?;
+            } else {
+                restore_own_queue(options, &connection).await?;
                 let change = TopologyChange::QueueMissing(queue.to_owned());
                 record_change(options, &change, &mut LogThrottle::new(WARN_INTERVAL));
             }
-            Ok((connection, channel, consumer))
+            open().await.map_err(|error| broker.error(&error))?
         }
-        Err(error) => Err(error),
+        Err(error) => return Err(error.into()),
+    };
+    if !topology.is_declared() && !known.is_type_checked {
+        topology.refuse_stream_queue(broker, &connection, *partition).await?;
+        known.is_type_checked = true;
     }
+    if options.is_fifo() {
+        let is_refused = &mut known.is_marker_refused;
+        check_subscribed_queue(options, &connection, waiting, is_refused).await?;
+    }
+    Ok((connection, channel, consumer))
 }
 
 /// Closes the channel and the connection. The broker then returns unacknowledged deliveries to the queue.

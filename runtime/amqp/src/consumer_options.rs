@@ -7,8 +7,10 @@ use super::connect::BrokerEndpoint;
 use super::decode::DeliveryDecoder;
 use super::prefetch::LastPrefetch;
 use super::topology::Topology;
-use ordain_store::Ownership;
+use ordain_core::OrderingMode;
+use ordain_store::{Ownership, QueueRecords};
 use ordain_util::gauge::BacklogGauge;
+use ordain_util::source_health::SourceHealth;
 
 /// The settings of a partition's consumer.
 #[derive(Debug)]
@@ -37,7 +39,21 @@ pub struct ConsumerOptions {
     pub ownership: Arc<Ownership>,
     /// The gauge of the number of messages that wait in the queue.
     pub lag: Arc<BacklogGauge>,
+    /// The gauge of the number of messages that the broker has dropped from the stream's queues. Only the consumer of
+    /// partition 0 sets it.
+    pub dropped: Arc<BacklogGauge>,
+    /// The records of the stream's queues. Only `fifo` streams use them.
+    pub records: QueueRecords,
+    /// The state of the consumer, for status reports.
+    pub health: Arc<SourceHealth>,
     /// The number of times that an exchange, queue or binding was missing or different in the broker while the stream
     /// ran.
     pub topology_changes: Arc<AtomicU64>,
+}
+
+impl ConsumerOptions {
+    /// Returns whether the order of the queue determines the sequences of the events.
+    pub(super) fn is_fifo(&self) -> bool {
+        self.decoder.ordering == OrderingMode::Fifo
+    }
 }

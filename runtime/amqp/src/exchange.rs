@@ -1,6 +1,6 @@
 //! The exchange of a sink, and the connection to it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -10,8 +10,11 @@ use lapin::{Channel, Connection, Event as ConnectionEvent, ExchangeKind};
 use tokio::time::timeout;
 
 use super::confirm_tracker::{ConfirmFuture, ConfirmResult, PendingPublish};
-use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message};
+use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message, is_state_error};
 use super::encode::AmqpMessage;
+
+/// Time that the library may need to report the error that ended a connection.
+const END_REPORT_DELAY: Duration = Duration::from_millis(100);
 
 /// The exchange of a sink.
 #[derive(Debug, Clone)]
@@ -21,11 +24,33 @@ pub(super) struct Exchange {
     pub(super) name: String,
 }
 
+/// A connection of a sink.
+#[derive(Debug)]
+pub(super) struct SinkConnection {
+    pub(super) connection: Connection,
+    /// The error that ended the connection.
+    end: Arc<OnceLock<String>>,
+}
+
 /// A channel with publisher confirms, and its connection.
 #[derive(Debug)]
 pub(super) struct ConfirmChannel {
-    pub(super) connection: Connection,
+    pub(super) link: SinkConnection,
     pub(super) channel: Channel,
+}
+
+impl SinkConnection {
+    /// Returns the error that ended the connection, if it has ended. The library reports this error a moment after it
+    /// refuses to use the connection.
+    pub(super) async fn end(&self) -> Option<&str> {
+        if self.connection.status().connected() {
+            return None;
+        }
+        if self.end.get().is_none() {
+            tokio::time::sleep(END_REPORT_DELAY).await;
+        }
+        self.end.get().map(String::as_str)
+    }
 }
 
 /// The broker's answer to a message that was published in isolation.
@@ -45,50 +70,53 @@ pub(super) enum IsolatedAnswer {
 
 impl Exchange {
     /// Opens a connection for publishing. Fails if the exchange does not exist.
-    pub(super) async fn open(&self) -> Result<Connection, BrokerError> {
+    pub(super) async fn open(&self) -> Result<SinkConnection, BrokerError> {
         let failed = |error| self.broker.error(&error);
-        let connection = self.connection().await?;
-        let channel = connection.create_channel().await.map_err(failed)?;
+        let link = self.connection().await?;
+        let channel = link.connection.create_channel().await.map_err(failed)?;
         let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
         let name = self.name.as_str().into();
         let declared =
             channel.exchange_declare(name, ExchangeKind::Topic, options, FieldTable::default());
-        declared.await.map_err(|error| match failed(error) {
-            BrokerError::Refused(words) => BrokerError::Refused(format!(
-                "the exchange {:?} of the sink {} cannot be used: {words}. Declare it first, with \
-                 the queues that its messages go to",
-                self.name, self.sink
-            )),
-            unavailable @ BrokerError::Unavailable(_) => unavailable,
+        declared.await.map_err(|error| {
+            failed(error).map_refusal(|_, reason| {
+                format!(
+                    "the exchange {:?} of the sink {} cannot be used: {reason}. Declare it first, with the queues \
+                     that its messages go to",
+                    self.name, self.sink
+                )
+            })
         })?;
         let _ = channel.close(200, "done".into()).await;
-        Ok(connection)
+        Ok(link)
     }
 
-    async fn connection(&self) -> Result<Connection, BrokerError> {
+    async fn connection(&self) -> Result<SinkConnection, BrokerError> {
         let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
+        let end = Arc::default();
         let events = Box::pin(connection.events_listener());
-        tokio::spawn(log_blocked_connection(self.sink.clone(), events));
-        Ok(connection)
+        tokio::spawn(watch_connection(self.clone(), Arc::clone(&end), events));
+        Ok(SinkConnection { connection, end })
     }
 
     /// Opens a channel. Uses the previous connection if it is still open.
     pub(super) async fn connect(
         &self,
-        previous: Option<Connection>,
+        previous: Option<SinkConnection>,
     ) -> Result<ConfirmChannel, BrokerError> {
-        let connection = match previous {
-            Some(connection) if connection.status().connected() => connection,
+        let link = match previous {
+            Some(link) if link.connection.status().connected() => link,
             _ => self.connection().await?,
         };
-        self.channel(connection).await
+        let channel = self.channel(&link.connection).await?;
+        Ok(ConfirmChannel { link, channel })
     }
 
-    async fn channel(&self, connection: Connection) -> Result<ConfirmChannel, BrokerError> {
+    async fn channel(&self, connection: &Connection) -> Result<Channel, BrokerError> {
         let failed = |error| self.broker.error(&error);
         let channel = connection.create_channel().await.map_err(failed)?;
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(failed)?;
-        Ok(ConfirmChannel { connection, channel })
+        Ok(channel)
     }
 
     /// Publishes a message.
@@ -115,12 +143,14 @@ impl Exchange {
         answer_timeout: Duration,
     ) -> (PendingPublish, IsolatedAnswer) {
         let unavailable = |reason: String| IsolatedAnswer::Unavailable(reason);
-        let link = async {
+        let open = async {
             let name = format!("ordain sink {}, one message", self.sink);
-            self.channel(self.broker.connect(&name).await?).await
+            let connection = self.broker.connect(&name).await?;
+            let channel = self.channel(&connection).await?;
+            Ok::<_, BrokerError>((connection, channel))
         };
-        let link = match timeout(answer_timeout, link).await {
-            Ok(Ok(link)) => link,
+        let (connection, channel) = match timeout(answer_timeout, open).await {
+            Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return (item, unavailable(error.to_string())),
             Err(_) => return (item, unavailable(format!("{} does not answer", self.broker))),
         };
@@ -128,9 +158,9 @@ impl Exchange {
             // Connecting may have taken longer than the lease.
             return (item, IsolatedAnswer::NotOwner);
         }
-        let confirmed = timeout(answer_timeout, self.publish(&link.channel, &item.outgoing)).await;
+        let confirmed = timeout(answer_timeout, self.publish(&channel, &item.outgoing)).await;
         let answer = match confirmed {
-            Err(_) if link.connection.status().blocked() => {
+            Err(_) if connection.status().blocked() => {
                 unavailable(format!("{} accepts no messages for now", self.broker))
             }
             Err(_) => IsolatedAnswer::TimedOut,
@@ -148,16 +178,18 @@ impl Exchange {
                 IsolatedAnswer::Confirm(if is_returned { ConfirmResult::Returned } else { result })
             }
         };
-        let _ = timeout(answer_timeout, link.connection.close(200, "done".into())).await;
+        let _ = timeout(answer_timeout, connection.close(200, "done".into())).await;
         (item, answer)
     }
 }
 
-/// Logs when the broker blocks the connection, and when it unblocks it.
-async fn log_blocked_connection(
-    sink: String,
+/// Logs when the broker blocks the connection, and when it unblocks it. Keeps the error that ends the connection.
+async fn watch_connection(
+    exchange: Exchange,
+    end: Arc<OnceLock<String>>,
     mut events: impl futures_util::Stream<Item = ConnectionEvent> + Unpin,
 ) {
+    let sink = exchange.sink;
     while let Some(event) = events.next().await {
         match event {
             ConnectionEvent::ConnectionBlocked(reason) => tracing::warn!(
@@ -167,6 +199,10 @@ async fn log_blocked_connection(
             ),
             ConnectionEvent::ConnectionUnblocked => {
                 tracing::info!(sink, "publishing unblocked by the broker");
+            }
+            ConnectionEvent::Error(error) if !is_state_error(&error) => {
+                // A later error is a consequence of the first.
+                let _ = end.set(exchange.broker.error(&error).to_string());
             }
             _ => {}
         }

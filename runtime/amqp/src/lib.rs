@@ -1,12 +1,13 @@
 //! RabbitMQ: consumes events from queues and publishes messages to exchanges.
 //!
 //! Connections: `connect` opens them and classifies their errors, `broker_health` monitors whether the broker responds,
-//! and `topology` declares queues.
+//! `topology` declares exchanges, queues and bindings, `topology_record` records the bindings, and `prepare` does both
+//! at a start.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A
 //! `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue
 //! that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries
-//! into dead letters.
+//! into dead letters. `fifo_queue` detects that the queue of a `fifo` stream is lost.
 //!
 //! Publishing: `publish` sends the messages that `encode` builds over an `exchange`. `confirm_tracker` tracks
 //! unconfirmed messages, `retry_queue` keeps refused messages, and `publish_warnings` logs them. `produce` publishes a
@@ -23,8 +24,10 @@ mod consumer_options;
 mod decode;
 mod encode;
 mod exchange;
+mod fifo_queue;
 mod header;
 mod prefetch;
+mod prepare;
 mod produce;
 mod publish;
 mod publish_warnings;
@@ -32,16 +35,19 @@ mod queue_monitor;
 mod retry_queue;
 mod subscription;
 mod topology;
+mod topology_record;
 mod unreadable;
 mod value;
 mod weight;
 
-pub use broker_health::watch_broker_health;
-pub use connect::{BrokerEndpoint, BrokerError};
+pub use broker_health::{BrokerStatus, watch_broker_health};
+pub use connect::{BrokerEndpoint, BrokerError, RefusalCause};
 pub use consumer::start;
 pub use consumer_options::ConsumerOptions;
 pub use decode::DeliveryDecoder;
 pub use prefetch::LastPrefetch;
+pub use prepare::{PreparedTopology, prepare_topology};
 pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
 pub use topology::Topology;
+pub use topology_record::{Binding, TopologyRecord, unbind};

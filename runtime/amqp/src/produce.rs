@@ -10,7 +10,7 @@ use lapin::{Channel, Connection};
 use ordain_core::Event;
 use tokio::time::timeout;
 
-use super::connect::{BrokerEndpoint, BrokerError};
+use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::encode::{self, AmqpMessage};
 use ordain_config::KeyLocation;
 use ordain_util::log_throttle::LogThrottle;
@@ -181,11 +181,14 @@ impl ExchangeProducer {
             return Err(error);
         }
         unroutable.map_or(Ok(()), |key| {
-            Err(BrokerError::Refused(format!(
-                "no queue takes messages of the exchange {exchange:?} with the routing key {:?}: bind a queue, \
-                 or start the stream once, which declares its queues",
-                key.as_str()
-            )))
+            Err(BrokerError::Refused {
+                cause: RefusalCause::NotFound,
+                reason: format!(
+                    "no queue takes messages of the exchange {exchange:?} with the routing key {:?}: bind a queue, \
+                     or start the stream once, which declares its queues",
+                    key.as_str()
+                ),
+            })
         })
     }
 

@@ -11,16 +11,16 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lapin::{Channel, Connection};
+use lapin::Channel;
 use ordain_core::DeadLetter;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::confirm_tracker::{ConfirmResult, ConfirmTracker, PendingPublish, UnmatchedReturn};
-use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message};
+use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message, is_state_error};
 use super::encode::{self, AmqpMessage};
-use super::exchange::{ConfirmChannel, Exchange, IsolatedAnswer};
+use super::exchange::{ConfirmChannel, Exchange, IsolatedAnswer, SinkConnection};
 use super::publish_warnings::PublishWarnings;
 use super::retry_queue::{KeyRetryQueue, RetryMode};
 use ordain_config::{AmqpSinkConfig as Config, RoutingKeyTemplate};
@@ -73,7 +73,7 @@ pub struct ExchangeSink {
     /// The channel to the task. The channel needs no limit of its own: its messages come from the outbox (committed
     /// messages that are not published yet), which has a limit.
     input: UnboundedSender<ExchangeBatch>,
-    unstarted: Option<(ExchangePublisher, Connection, UnboundedReceiver<ExchangeBatch>)>,
+    unstarted: Option<(ExchangePublisher, SinkConnection, UnboundedReceiver<ExchangeBatch>)>,
 }
 
 impl ExchangeSink {
@@ -193,7 +193,7 @@ impl From<UnmatchedReturn> for ChannelEnd {
 impl ExchangePublisher {
     async fn run(
         mut self,
-        connection: Connection,
+        connection: SinkConnection,
         mut input: UnboundedReceiver<ExchangeBatch>,
         published: UnboundedSender<PublishedCount>,
     ) {
@@ -223,8 +223,13 @@ impl ExchangePublisher {
             match ended {
                 Ok(()) => return,
                 Err(ChannelEnd::Failed(error)) => {
-                    let reason = self.exchange.broker.error(&error).to_string();
-                    connection = Some(link.connection);
+                    let mut reason = self.exchange.broker.error(&error).to_string();
+                    if is_state_error(&error)
+                        && let Some(end) = link.link.end().await
+                    {
+                        end.clone_into(&mut reason);
+                    }
+                    connection = Some(link.link);
                     if is_caused_by_message(&error) {
                         self.handle_closed_channel(
                             first.filter(|_| unconfirmed_count == 1),
@@ -291,7 +296,7 @@ impl ExchangePublisher {
         tracker: &mut ConfirmTracker<'_>,
         published: &UnboundedSender<PublishedCount>,
     ) -> Result<(), ChannelEnd> {
-        let is_blocked = link.connection.status().blocked();
+        let is_blocked = link.link.connection.status().blocked();
         if is_blocked {
             tracker.reset_timers();
         }

@@ -8,12 +8,14 @@ use std::time::Duration;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection};
-use ordain_core::OrderingMode;
 use tokio::time::{sleep, timeout};
 
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
+use super::fifo_queue::check_marker;
 use super::topology::TopologyChange;
+use super::topology_record::ExchangeMarker;
+use ordain_store::StoreError;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
@@ -30,6 +32,8 @@ const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 
+/// Time between two errors about messages that the broker has dropped.
+const DROPPED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 /// Number of queue checks from one check of the topology (exchange, form of the queue, and bindings) to the next: about
 /// a minute.
 const TOPOLOGY_CHECK_PERIOD: u32 = 12;
@@ -74,10 +78,13 @@ pub(super) async fn monitor_queue(
     let mut shared_checks = 0;
     let mut topology_throttle = LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2);
     let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
+    let mut dropped_throttle = LogThrottle::new(DROPPED_WARN_INTERVAL);
     for check in 0.. {
         // The first check follows the subscription: the connection may have been lost because the broker was rebuilt.
         if check % TOPOLOGY_CHECK_PERIOD == 0
-            && let Err(error) = restore_topology(options, connection, &mut topology_throttle).await
+            && let Err(error) =
+                restore_topology(options, connection, &mut topology_throttle, &mut dropped_throttle)
+                    .await
         {
             return error;
         }
@@ -120,25 +127,83 @@ async fn restore_topology(
     options: &ConsumerOptions,
     connection: &Connection,
     throttle: &mut LogThrottle,
+    dropped_throttle: &mut LogThrottle,
 ) -> Result<(), BrokerError> {
-    let ConsumerOptions { broker, topology, partition, stream, decoder, .. } = options;
+    let ConsumerOptions { broker, topology, partition, .. } = options;
     let mut changes = Vec::new();
     // The owner of the first partition restores what belongs to all. If that fails, the next check repeats it.
     if *partition == 0 {
-        let restored = topology.restore_exchange(broker, stream);
+        let restored = restore_exchange(options);
         let restored = timeout(shortened(CHECK_TIMEOUT), restored).await;
         changes.extend(restored.ok().and_then(Result::ok).into_iter().flatten());
     }
-    let may_declare = decoder.ordering == OrderingMode::Sequenced;
+    if *partition == 0 {
+        let report = report_dropped(options, connection, dropped_throttle);
+        if !matches!(timeout(shortened(CHECK_TIMEOUT), report).await, Ok(Ok(()))) {
+            options.dropped.set(None);
+        }
+    }
+    // A declaration would hide that a queue without a marker is missing.
+    let may_declare = if options.is_fifo() {
+        let has_marker = timeout(shortened(CHECK_TIMEOUT), check_marker(options, connection)).await;
+        has_marker.unwrap_or_else(|_| Err(no_answer()))?
+    } else {
+        true
+    };
     let restored = topology.restore_queue(broker, connection, *partition, may_declare);
-    let change = timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| {
-        Err(BrokerError::Unavailable("the broker does not answer declarations".to_owned()))
-    })?;
+    let change =
+        timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| Err(no_answer()))?;
     changes.extend(change);
     for change in changes {
         record_change(options, &change, throttle);
     }
     Ok(())
+}
+
+/// Reports the messages that the broker has dropped from the stream's queues, for example because of a policy.
+async fn report_dropped(
+    options: &ConsumerOptions,
+    connection: &Connection,
+    throttle: &mut LogThrottle,
+) -> Result<(), BrokerError> {
+    let ConsumerOptions { broker, topology, stream, dropped, .. } = options;
+    if !topology.is_declared() {
+        return Ok(());
+    }
+    let messages = topology.dropped_messages(broker, connection).await?;
+    dropped.set(messages.map(u64::from));
+    if let Some(messages) = messages.filter(|messages| *messages > 0)
+        && throttle.allow()
+    {
+        tracing::error!(
+            stream = &**stream,
+            messages,
+            "broker has dropped messages of this stream: a policy or an argument limits the length, the age or the \
+             deliveries of its queues. Remove the limit, then move the messages from the queue that collects them \
+             (its name ends with .dropped) back to the exchange"
+        );
+    }
+    Ok(())
+}
+
+fn no_answer() -> BrokerError {
+    BrokerError::Unavailable("the broker does not answer declarations".to_owned())
+}
+
+/// Restores the exchange and the bindings that lead to it. Returns the differences.
+pub(super) async fn restore_exchange(
+    options: &ConsumerOptions,
+) -> Result<Vec<TopologyChange>, BrokerError> {
+    let ConsumerOptions { broker, topology, stream, records, .. } = options;
+    let failed = |error: StoreError| BrokerError::Unavailable(error.to_string());
+    let marker = ExchangeMarker::new(records.store(), stream);
+    let before = marker.is_set_for(topology.exchange()).await.map_err(failed)?;
+    let mut has_marker = before;
+    let changes = topology.restore_exchange(broker, stream, &mut has_marker).await?;
+    if has_marker != before {
+        marker.set(topology.exchange().filter(|_| has_marker)).await.map_err(failed)?;
+    }
+    Ok(changes)
 }
 
 /// Logs and counts a difference between the broker and the topology.
@@ -159,6 +224,12 @@ pub(super) fn record_change(
             exchange,
             "exchange missing: declared again with its bindings; events that were published meanwhile are lost, so \
              publish them again"
+        ),
+        TopologyChange::ExchangeReplaced(exchange) => tracing::warn!(
+            stream,
+            exchange,
+            "exchange removed and declared again by another program: its bindings are declared again; events that \
+             were published since then are lost, so publish them again"
         ),
         TopologyChange::Refused(reason) if throttle.allow() => tracing::error!(
             stream,

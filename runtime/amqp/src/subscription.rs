@@ -6,11 +6,10 @@ use futures_util::StreamExt;
 use lapin::message::Delivery;
 use lapin::options::BasicAckOptions;
 use lapin::{Channel, Consumer};
-use ordain_core::OrderingMode;
 use tokio::sync::mpsc;
 use tokio::sync::watch as latest;
 
-use super::connect::BrokerError;
+use super::connect::{BrokerError, is_state_error};
 use super::consumer_options::ConsumerOptions;
 use super::prefetch::AdaptivePrefetch;
 use super::queue_monitor::ConsumerProgress;
@@ -105,7 +104,11 @@ impl<'a> Subscription<'a> {
                     let through = acknowledged_through(&acknowledged.borrow_and_update(), self.epoch);
                     if through > self.acknowledged_count {
                         self.acknowledged_count = through;
-                        acknowledge(self.channel, through).await.map_err(failed)?;
+                        match acknowledge(self.channel, through).await {
+                            // The consumer is about to return the error that closed the channel.
+                            Err(error) if is_state_error(&error) => {}
+                            acknowledged => acknowledged.map_err(failed)?,
+                        }
                     }
                     if changed.is_err() {
                         return Ok(SubscriptionEnd::Done);
@@ -157,7 +160,7 @@ impl<'a> Subscription<'a> {
 
     /// Logs the first message of a `fifo` stream (ordered by arrival) that has a priority.
     fn report_priority(&mut self, delivery: &Delivery) {
-        let is_fifo = self.options.decoder.ordering == OrderingMode::Fifo;
+        let is_fifo = self.options.is_fifo();
         let has_priority = delivery.properties.priority().is_some_and(|priority| priority > 0);
         if is_fifo && has_priority && !std::mem::replace(&mut self.is_priority_reported, true) {
             tracing::warn!(

@@ -4,6 +4,8 @@
 //! All declared queues of a stream are quorum queues with a single active consumer. If the broker drops messages from
 //! these queues, for example because of a policy that limits their length, it moves the messages to a separate queue.
 
+use std::collections::BTreeSet;
+
 use futures_util::future::try_join_all;
 use lapin::options::{
     ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
@@ -12,14 +14,18 @@ use lapin::protocol::{AMQPErrorKind, AMQPHardError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 
-use super::connect::{BrokerEndpoint, BrokerError};
+use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
+use super::topology_record::{Binding, BindingKind};
 use ordain_config::{AmqpSourceConfig, ExchangeBinding};
+use ordain_core::digest;
 
 /// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
 /// `rabbitmq_sharding` provides it.
 const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
 /// The argument that limits how often a queue delivers a message before it drops the message.
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
+/// The argument that selects the type of a queue.
+const QUEUE_TYPE_ARGUMENT: &str = "x-queue-type";
 /// An exchange type that exists from RabbitMQ 4.0 on.
 const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 
@@ -30,6 +36,8 @@ pub(super) enum TopologyChange {
     QueueMissing(String),
     /// The exchange was missing. It has been declared again with its bindings.
     ExchangeMissing(String),
+    /// The exchange exists, but was removed since the last check. It has its bindings again.
+    ExchangeReplaced(String),
     /// The queue or the exchange cannot be declared: it exists in another form, or the user lacks a right.
     Refused(String),
 }
@@ -57,8 +65,18 @@ impl Topology {
     }
 
     /// Returns whether Ordain declares the queues.
-    pub fn is_declared(&self) -> bool {
+    pub(super) fn is_declared(&self) -> bool {
         self.declare
+    }
+
+    /// Returns the name of the exchange; `None` if the stream has none.
+    pub fn exchange(&self) -> Option<&str> {
+        self.exchange.as_deref()
+    }
+
+    /// Returns the number of partitions.
+    pub(super) fn partitions(&self) -> u32 {
+        self.partitions
     }
 
     /// Returns the name of a partition's queue.
@@ -70,42 +88,61 @@ impl Topology {
         }
     }
 
-    /// Declares the missing exchange, queues and bindings, or checks that they exist. With `known`, all queues must
-    /// already exist, because a missing queue means that its messages are lost.
+    /// Declares the missing exchange, queues and bindings, or checks that they exist. Returns the queues that an earlier
+    /// version of RabbitMQ declared without a delivery limit, and that have the default limit of this version. With
+    /// `is_known`, the stream has run before: a queue in another form is bound nevertheless, so that no message is lost,
+    /// and then causes an error.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
-        known: bool,
-    ) -> Result<(), BrokerError> {
-        if !self.declare || known {
+        is_known: bool,
+    ) -> Result<Vec<String>, BrokerError> {
+        let mut limited = Vec::new();
+        if !self.declare {
             for partition in 0..self.partitions {
                 self.check_queue(broker, connection, partition).await?;
             }
+            self.check_exchange(broker, connection).await?;
+            return Ok(limited);
         }
-        if !self.declare {
-            return self.check_exchange(broker, connection).await;
-        }
-        let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
         let failed = |error| broker.error(&error);
+        let dropped = self.declare_dropped(broker, connection).await.err();
+        let dropped = match dropped {
+            Some(error @ BrokerError::Refused { cause: RefusalCause::OtherForm, .. })
+                if is_known =>
+            {
+                Some(error)
+            }
+            Some(error) => return Err(error),
+            None => None,
+        };
         let channel = connection.create_channel().await.map_err(failed)?;
-        self.declare_dropped(&channel).await.map_err(failed)?;
+        let mut other_form = dropped;
         for partition in 0..self.partitions {
-            self.declare_queue(&channel, partition, is_limited).await.map_err(|error| {
-                with_advice(broker.error(&error), &self.queue(partition), "queue")
-            })?;
+            match self.declare_queue(broker, connection, partition).await {
+                Ok(true) => limited.push(self.queue(partition)),
+                Ok(false) => {}
+                Err(error @ BrokerError::Refused { cause: RefusalCause::OtherForm, .. })
+                    if is_known =>
+                {
+                    other_form = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
         if let Some(exchange) = &self.exchange {
             self.declare_exchange(&channel, exchange)
                 .await
                 .map_err(|error| with_advice(broker.error(&error), exchange, "exchange"))?;
         }
-        channel.close(200, "done".into()).await.map_err(failed)
+        channel.close(200, "done".into()).await.map_err(failed)?;
+        other_form.map_or(Ok(limited), Err)
     }
 
-    /// Binds a partition's queue to the exchange. With `may_declare`, also checks the form of the queue, and declares a
-    /// missing queue again. Without it, a missing queue is an error, and the form is not checked: a check could declare a
-    /// queue that has just been removed.
+    /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the form
+    /// of an existing queue. Without it, a missing queue is an error: a declaration would hide that its messages are
+    /// lost.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -116,31 +153,29 @@ impl Topology {
         if !self.declare {
             return Ok(None);
         }
-        let queue = self.queue(partition);
-        let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
-        if may_declare {
-            let is_limited = broker.has_default_delivery_limit(&self.queue).await?;
-            if let Err(error) = self.declare_queue(&channel, partition, is_limited).await {
-                return refused(with_advice(broker.error(&error), &queue, "queue")).map(Some);
-            }
-        } else {
+        let mut change = None;
+        if !may_declare {
             self.check_queue(broker, connection, partition).await?;
+        } else if let Err(error) = self.declare_queue(broker, connection, partition).await {
+            change = Some(refused(error)?);
         }
-        if let Some(exchange) = &self.exchange
-            && let Err(error) = self.bind_queue(&channel, exchange, partition).await
-        {
+        let Some(exchange) = &self.exchange else { return Ok(change) };
+        let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
+        if let Err(error) = self.bind_queue(&channel, exchange, partition).await {
             return refused(with_advice(broker.error(&error), exchange, "exchange")).map(Some);
         }
-        Ok(None)
+        Ok(change)
     }
 
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. An exchange
     /// that another program has removed and declared again has no bindings, and drops all messages; the broker does not
-    /// report that. Uses a connection of its own, because a refused exchange type closes the connection.
+    /// report that. `has_marker` shows whether the exchange had its marker at the last check. Uses a connection of its
+    /// own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
         stream: &str,
+        has_marker: &mut bool,
     ) -> Result<Vec<TopologyChange>, BrokerError> {
         let mut changes = Vec::new();
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
@@ -151,19 +186,33 @@ impl Topology {
             Err(error) => return refused(error).map(|change| vec![change]),
         };
         match self.check_exchange(broker, &connection).await {
-            Err(BrokerError::Refused(words)) if words.contains("NOT_FOUND") => {
+            Err(error) if error.is_not_found() => {
                 changes.push(TopologyChange::ExchangeMissing(exchange.clone()));
+                *has_marker = false;
             }
             Err(error @ BrokerError::Unavailable(_)) => return Err(error),
-            Ok(()) | Err(BrokerError::Refused(_)) => {}
+            Ok(()) if *has_marker && self.is_exchange_replaced(broker, &connection).await? => {
+                changes.push(TopologyChange::ExchangeReplaced(exchange.clone()));
+                *has_marker = false;
+            }
+            Ok(()) | Err(BrokerError::Refused { .. }) => {}
+        }
+        if let Err(error) = self.declare_dropped(broker, &connection).await {
+            changes.push(refused(error)?);
         }
         let declared = async {
             let channel = connection.create_channel().await?;
-            self.declare_dropped(&channel).await?;
             self.declare_exchange(&channel, exchange).await
         };
         if let Err(error) = declared.await {
-            changes.push(refused(with_advice(broker.error(&error), exchange, "exchange"))?);
+            // The consumer of a queue that is missing notices that itself.
+            let is_queue_missing = error.to_string().contains("no queue ");
+            if !is_queue_missing {
+                changes.push(refused(with_advice(broker.error(&error), exchange, "exchange"))?);
+            }
+        } else if !*has_marker {
+            // Without the marker, only a replaced exchange remains unnoticed.
+            *has_marker = self.declare_exchange_marker(broker, &connection).await.is_ok();
         }
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;
@@ -171,7 +220,7 @@ impl Topology {
     }
 
     /// Checks that a partition's queue exists. The error names the queue.
-    async fn check_queue(
+    pub(super) async fn check_queue(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
@@ -182,13 +231,45 @@ impl Topology {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue = self.queue(partition);
         let found = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
-        match found.await.map_err(failed) {
-            Ok(_) => channel.close(200, "done".into()).await.map_err(failed),
-            Err(BrokerError::Refused(words)) => Err(BrokerError::Refused(format!(
-                "the queue {queue:?} is required and cannot be used: {words}"
-            ))),
-            Err(error) => Err(error),
+        found.await.map_err(|error| {
+            failed(error).map_refusal(|_, reason| {
+                format!("the queue {queue:?} is required and cannot be used: {reason}")
+            })
+        })?;
+        channel.close(200, "done".into()).await.map_err(failed)
+    }
+
+    /// Returns an error if a partition's queue is of type stream. Such a queue never removes a message, and delivers only
+    /// new messages to a new consumer. AMQP does not show the type of a queue, but the broker names the argument that
+    /// differs: only a queue of another type refuses the declaration because of its type. A user without the right to
+    /// declare the queue learns nothing, so the queue is then accepted.
+    pub(super) async fn refuse_stream_queue(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+        partition: u32,
+    ) -> Result<(), BrokerError> {
+        let failed = |error| broker.error(&error);
+        let channel = connection.create_channel().await.map_err(failed)?;
+        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let mut arguments = FieldTable::default();
+        arguments.insert(QUEUE_TYPE_ARGUMENT.into(), long_string("stream"));
+        let queue = self.queue(partition);
+        let declared = channel.queue_declare(queue.as_str().into(), durable, arguments);
+        match declared.await.map_err(failed) {
+            Ok(_) => {}
+            Err(BrokerError::Refused { cause: RefusalCause::OtherForm, reason })
+                if !reason.contains(QUEUE_TYPE_ARGUMENT) && !reason.contains("'durable'") => {}
+            Err(BrokerError::Refused { .. }) => return Ok(()),
+            Err(error) => return Err(error),
         }
+        Err(BrokerError::Refused {
+            cause: RefusalCause::OtherForm,
+            reason: format!(
+                "the queue {queue:?} is of type stream, which never removes messages: use a quorum queue, which \
+                 Ordain declares with declare = true, and move the messages to it with a shovel"
+            ),
+        })
     }
 
     async fn check_exchange(
@@ -197,22 +278,115 @@ impl Topology {
         connection: &Connection,
     ) -> Result<(), BrokerError> {
         let Some(exchange) = &self.exchange else { return Ok(()) };
+        check_exchange(broker, connection, exchange).await.map_err(|error| {
+            error.map_refusal(|_, reason| {
+                format!("the exchange {exchange:?} is required and cannot be used: {reason}")
+            })
+        })
+    }
+
+    /// Returns all bindings that the stream needs, whether Ordain or another program declares them.
+    pub fn bindings(&self) -> BTreeSet<Binding> {
+        let Some(exchange) = &self.exchange else { return BTreeSet::new() };
+        let to_queues = (0..self.partitions).map(|partition| Binding {
+            kind: BindingKind::Queue,
+            from: exchange.clone(),
+            to: self.queue(partition),
+            routing_key: String::new(),
+        });
+        let to_exchange = self.bind.iter().map(|bind| Binding {
+            kind: BindingKind::Exchange,
+            from: bind.exchange.0.clone(),
+            to: exchange.clone(),
+            routing_key: bind.routing_key.0.clone(),
+        });
+        to_queues.chain(to_exchange).collect()
+    }
+
+    /// Returns the name of the exchange's marker. The queue's name makes the marker unique to the stream, and lies within
+    /// the rights that the stream needs. The digest of the exchange's name makes another marker for another exchange. It
+    /// is short, because AMQP limits the whole name to 255 bytes.
+    fn exchange_marker(&self, exchange: &str) -> String {
+        format!("{}.x{:06x}.marker", self.queue, digest(exchange.as_bytes()) & 0xff_ffff)
+    }
+
+    /// Returns whether the exchange was removed since a marker of it was declared. Returns `false` if the exchange is
+    /// missing now. See [`Self::declare_exchange_marker`].
+    pub(super) async fn is_exchange_replaced(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+    ) -> Result<bool, BrokerError> {
+        let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
+            return Ok(false);
+        };
+        let exists = async |name: &str| match check_exchange(broker, connection, name).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        };
+        Ok(!exists(&self.exchange_marker(exchange)).await? && exists(exchange).await?)
+    }
+
+    /// Declares the marker of the stream's exchange: an exchange that the broker deletes when its last binding is
+    /// deleted. Its only binding leads to the stream's exchange. The marker therefore disappears together with the
+    /// stream's exchange, and shows later whether the exchange of this name is still the same exchange.
+    pub(super) async fn declare_exchange_marker(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+    ) -> Result<(), BrokerError> {
+        let Some(exchange) = &self.exchange else { return Ok(()) };
         let failed = |error| broker.error(&error);
         let channel = connection.create_channel().await.map_err(failed)?;
-        let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-        let found = channel.exchange_declare(
+        let marker = self.exchange_marker(exchange);
+        declare_marker(&channel, &marker).await.map_err(failed)?;
+        let options = ExchangeBindOptions::default();
+        let nothing = FieldTable::default();
+        let bound = channel.exchange_bind(
             exchange.as_str().into(),
-            self.exchange_kind(),
+            marker.as_str().into(),
+            "".into(),
             options,
-            FieldTable::default(),
+            nothing,
         );
-        match found.await.map_err(failed) {
-            Ok(()) => channel.close(200, "done".into()).await.map_err(failed),
-            Err(BrokerError::Refused(words)) => Err(BrokerError::Refused(format!(
-                "the exchange {exchange:?} is required and cannot be used: {words}"
-            ))),
+        bound.await.map_err(failed)?;
+        channel.close(200, "done".into()).await.map_err(failed)
+    }
+
+    fn marker(&self, partition: u32) -> String {
+        format!("{}.marker", self.queue(partition))
+    }
+
+    /// Returns whether a partition's queue still has its marker. See [`Self::declare_marker`].
+    pub(super) async fn has_marker(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+        partition: u32,
+    ) -> Result<bool, BrokerError> {
+        match check_exchange(broker, connection, &self.marker(partition)).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Declares the marker of a partition's queue: an exchange that the broker deletes when its last binding is
+    /// deleted. Only the queue is bound to the marker. The marker therefore disappears together with the queue, and
+    /// shows later whether the queue of this name is still the same queue. AMQP has no other identity of a queue.
+    pub(super) async fn declare_marker(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+        partition: u32,
+    ) -> Result<(), BrokerError> {
+        let failed = |error| broker.error(&error);
+        let channel = connection.create_channel().await.map_err(failed)?;
+        let marker = self.marker(partition);
+        declare_marker(&channel, &marker).await.map_err(failed)?;
+        self.bind_queue(&channel, &marker, partition).await.map_err(failed)?;
+        channel.close(200, "done".into()).await.map_err(failed)
     }
 
     fn exchange_kind(&self) -> ExchangeKind {
@@ -227,39 +401,93 @@ impl Topology {
         format!("{}.dropped", self.queue)
     }
 
-    /// Declares the exchange and the queue that receive the messages that the broker drops from other queues.
-    async fn declare_dropped(&self, channel: &Channel) -> lapin::Result<()> {
+    /// Returns the number of messages that the broker has dropped from the queues of the stream; `None` if the queue
+    /// that collects them is missing.
+    pub(super) async fn dropped_messages(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+    ) -> Result<Option<u32>, BrokerError> {
+        let failed = |error| broker.error(&error);
+        let channel = connection.create_channel().await.map_err(failed)?;
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let name = self.dropped_name();
-        let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-        let kind = ExchangeKind::Fanout;
-        let nothing = FieldTable::default;
-        channel.exchange_declare(name.as_str().into(), kind, durable, nothing()).await?;
-        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), long_string("quorum"));
-        channel.queue_declare(name.as_str().into(), durable, arguments).await?;
-        let options = QueueBindOptions::default();
-        let queue = name.as_str().into();
-        let exchange = name.as_str().into();
-        channel.queue_bind(queue, exchange, "".into(), options, nothing()).await
+        let nothing = FieldTable::default();
+        match channel.queue_declare(name.as_str().into(), options, nothing).await.map_err(failed) {
+            Ok(queue) => {
+                channel.close(200, "done".into()).await.map_err(failed)?;
+                Ok(Some(queue.message_count()))
+            }
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
+    /// Declares the exchange and the queue that receive the messages that the broker drops from other queues.
+    async fn declare_dropped(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+    ) -> Result<(), BrokerError> {
+        let name = self.dropped_name();
+        let declared = async {
+            let channel = connection.create_channel().await?;
+            let durable =
+                ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+            let kind = ExchangeKind::Fanout;
+            let nothing = FieldTable::default;
+            channel.exchange_declare(name.as_str().into(), kind, durable, nothing()).await?;
+            let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+            let mut arguments = FieldTable::default();
+            arguments.insert(QUEUE_TYPE_ARGUMENT.into(), long_string("quorum"));
+            channel.queue_declare(name.as_str().into(), durable, arguments).await?;
+            let options = QueueBindOptions::default();
+            let queue = name.as_str().into();
+            let exchange = name.as_str().into();
+            channel.queue_bind(queue, exchange, "".into(), options, nothing()).await?;
+            channel.close(200, "done".into()).await
+        };
+        declared.await.map_err(|error| with_advice(broker.error(&error), &name, "queue"))
+    }
+
+    /// Declares a partition's queue. Returns whether an earlier version of RabbitMQ declared the queue without a
+    /// delivery limit, so that the queue has the default limit of this version. Such a queue is used as it is, because
+    /// the arguments of a queue cannot be changed.
     async fn declare_queue(
         &self,
-        channel: &Channel,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
         partition: u32,
-        is_limited: bool,
-    ) -> lapin::Result<()> {
-        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    ) -> Result<bool, BrokerError> {
+        let queue = self.queue(partition);
+        let excludes_limit = broker.has_default_delivery_limit(&self.queue).await?;
+        let declare = async |excludes_limit| {
+            let channel = connection.create_channel().await?;
+            let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+            let arguments = self.queue_arguments(excludes_limit);
+            channel.queue_declare(queue.as_str().into(), durable, arguments).await?;
+            channel.close(200, "done".into()).await
+        };
+        let described = |error| with_advice(broker.error(&error), &queue, "queue");
+        match declare(excludes_limit).await {
+            Ok(()) => Ok(false),
+            Err(error) if excludes_limit && error.to_string().contains(DELIVERY_LIMIT_ARGUMENT) => {
+                declare(false).await.map_err(described)?;
+                Ok(true)
+            }
+            Err(error) => Err(described(error)),
+        }
+    }
+
+    fn queue_arguments(&self, excludes_limit: bool) -> FieldTable {
         let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), long_string("quorum"));
+        arguments.insert(QUEUE_TYPE_ARGUMENT.into(), long_string("quorum"));
         arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
         arguments.insert("x-dead-letter-exchange".into(), long_string(&self.dropped_name()));
-        if is_limited {
+        if excludes_limit {
             arguments.insert(DELIVERY_LIMIT_ARGUMENT.into(), AMQPValue::LongInt(-1));
         }
-        let queue = self.queue(partition);
-        channel.queue_declare(queue.as_str().into(), durable, arguments).await.map(drop)
+        arguments
     }
 
     async fn bind_queue(
@@ -296,10 +524,38 @@ impl Topology {
     }
 }
 
+/// Declares an exchange that the broker deletes when the last binding from it is deleted. Clients cannot publish to it.
+async fn declare_marker(channel: &Channel, name: &str) -> lapin::Result<()> {
+    let options = ExchangeDeclareOptions {
+        durable: true,
+        auto_delete: true,
+        internal: true,
+        ..ExchangeDeclareOptions::default()
+    };
+    let nothing = FieldTable::default();
+    channel.exchange_declare(name.into(), ExchangeKind::Fanout, options, nothing).await
+}
+
+/// Checks that an exchange exists.
+async fn check_exchange(
+    broker: &BrokerEndpoint,
+    connection: &Connection,
+    exchange: &str,
+) -> Result<(), BrokerError> {
+    let failed = |error| broker.error(&error);
+    let channel = connection.create_channel().await.map_err(failed)?;
+    let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+    // The broker ignores the type.
+    let kind = ExchangeKind::Fanout;
+    let found = channel.exchange_declare(exchange.into(), kind, options, FieldTable::default());
+    found.await.map_err(failed)?;
+    channel.close(200, "done".into()).await.map_err(failed)
+}
+
 /// Returns a refusal as a topology change, and any other error as an error.
 fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     match error {
-        BrokerError::Refused(words) => Ok(TopologyChange::Refused(words)),
+        BrokerError::Refused { reason, .. } => Ok(TopologyChange::Refused(reason)),
         away @ BrokerError::Unavailable(_) => Err(away),
     }
 }
@@ -310,21 +566,25 @@ fn long_string(text: &str) -> AMQPValue {
 
 /// Adds advice to a refusal: for a queue or exchange that exists in another form, and for a missing plugin.
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
-    let BrokerError::Refused(words) = error else { return error };
-    let advice = if words.contains("NOT_FOUND") {
-        "declare what is missing, or remove it from the configuration"
-    } else if words.contains("inequivalent") && words.contains(DELIVERY_LIMIT_ARGUMENT) {
-        "it was declared under a version before RabbitMQ 4.0, and later versions set a delivery limit on \
-         it: consume its messages, remove it, and start again"
-    } else if words.contains("inequivalent") {
-        "remove it, use another name, or use it as it is with declare = false"
-    } else if words.contains(SHARDING_EXCHANGE_TYPE) {
-        "more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins enable \
-         rabbitmq_sharding`"
-    } else {
-        "declare it by hand and set declare = false, or give the user the permission"
-    };
-    BrokerError::Refused(format!("the {what} {name:?} cannot be declared: {words}; {advice}"))
+    error.map_refusal(|cause, reason| {
+        let advice = match cause {
+            RefusalCause::NotFound => {
+                "declare what is missing, or remove it from the configuration"
+            }
+            RefusalCause::OtherForm => {
+                "set declare = false to use it as it is, choose another name in the configuration, or delete it in the \
+                 broker"
+            }
+            RefusalCause::Unsupported => {
+                "more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins enable \
+                 rabbitmq_sharding`"
+            }
+            RefusalCause::Access => {
+                "declare it by hand and set declare = false, or give the user the permission"
+            }
+        };
+        format!("the {what} {name:?} cannot be declared: {reason}; {advice}")
+    })
 }
 
 /// Returns whether the broker sets a default delivery limit on each queue whose declaration does not exclude a limit.
@@ -339,7 +599,7 @@ pub(super) async fn has_default_delivery_limit(
     let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
     let options = ExchangeDeclareOptions { auto_delete: true, ..ExchangeDeclareOptions::default() };
     let kind = ExchangeKind::Custom(VERSION_4_EXCHANGE_TYPE.to_owned());
-    let name = format!("{queue}.version.{:016x}", rand::random::<u64>());
+    let name = format!("{queue}.version.{:06x}", rand::random::<u32>() & 0xff_ffff);
     let declared =
         channel.exchange_declare(name.as_str().into(), kind, options, FieldTable::default()).await;
     match declared {
@@ -351,14 +611,13 @@ pub(super) async fn has_default_delivery_limit(
             Ok(true)
         }
         Err(error) if is_unknown_kind(&error) => Ok(false),
-        Err(error) => match broker.error(&error) {
-            BrokerError::Refused(words) => Err(BrokerError::Refused(format!(
+        Err(error) => Err(broker.error(&error).map_refusal(|_, reason| {
+            format!(
                 "an exchange `{queue}.version.*`, whose type reveals the broker's version, cannot be declared: \
-                 {words}. To fix this, allow the user to configure names that begin with {queue:?}, or declare \
+                 {reason}. To fix this, allow the user to configure names that begin with {queue:?}, or declare \
                  everything by hand and set declare = false"
-            ))),
-            away @ BrokerError::Unavailable(_) => Err(away),
-        },
+            )
+        })),
     }
 }
 

@@ -1,23 +1,26 @@
-//! Reads from a running process over HTTP, through its admin listener.
+//! Reads from a running process over HTTP, through its admin listener, and sends actions to it.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use ureq::http::{StatusCode, Uri};
+use serde_json::Value;
+use ureq::Body;
+use ureq::http::{Response, StatusCode, Uri};
 
 use crate::cli::CommandError;
 use ordain_engine::https;
 use ordain_util::text::{escape_invisible, truncated};
 
-/// The environment variable with the process's token.
+/// The environment variable that contains the token for the admin listener.
 const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
 
 /// Time limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for a response; longer than the listener's own limit.
+/// Time limit for a request and its response; longer than the time after which the listener itself ends a request.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size limit of a response, in MiB. A page of dead letters has up to 8 MiB, and a single event or state up to 64 MiB.
 /// Escapes of JSON and base64 add to these sizes.
@@ -38,6 +41,10 @@ pub(crate) struct AdminClient {
     agent: ureq::Agent,
     url: String,
     token: Option<String>,
+}
+
+fn encoded(text: &str) -> impl Display + '_ {
+    utf8_percent_encode(text, NON_ALPHANUMERIC)
 }
 
 /// Parses the URL of an admin listener.
@@ -67,18 +74,14 @@ impl AdminClient {
     }
 
     /// Sends a request for a path, given as its segments, with a query. `part` names the most important member of the
-    /// response. The error names this member if the response has another form.
+    /// response. If the JSON of the response does not have the expected form, the error names this member.
     pub(crate) fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: &[(&str, &str)],
         part: &str,
     ) -> Result<T, CommandError> {
-        let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
-        let mut url = format!("{}/v1", self.url);
-        for segment in path {
-            url += &format!("/{}", encoded(segment));
-        }
+        let mut url = self.page_url(path);
         for (at, (name, value)) in query.iter().enumerate() {
             url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, encoded(value));
         }
@@ -86,7 +89,38 @@ impl AdminClient {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let mut answer = request.call().map_err(|error| self.request_error(error))?;
+        self.read_response(request.call(), part)
+    }
+
+    /// Sends an action, as JSON, to a path. `part` names the most important member of the response.
+    pub(crate) fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        action: &Value,
+        part: &str,
+    ) -> Result<T, CommandError> {
+        let mut request =
+            self.agent.post(self.page_url(path)).header("content-type", "application/json");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.read_response(request.send(action.to_string()), part)
+    }
+
+    fn page_url(&self, path: &[&str]) -> String {
+        let mut url = format!("{}/v1", self.url);
+        for segment in path {
+            url += &format!("/{}", encoded(segment));
+        }
+        url
+    }
+
+    fn read_response<T: DeserializeOwned>(
+        &self,
+        response: Result<Response<Body>, ureq::Error>,
+        part: &str,
+    ) -> Result<T, CommandError> {
+        let mut answer = response.map_err(|error| self.request_error(error))?;
         let body = answer.body_mut().with_config().limit(RESPONSE_LIMIT_MIB << 20).read_to_vec();
         let body = body.map_err(|error| self.request_error(error))?;
         if answer.status() != StatusCode::OK {
@@ -106,7 +140,7 @@ impl AdminClient {
         let found = self.printable(found);
         CommandError::Failed(anyhow!(
             "the server at {} is not an admin listener of this version of Ordain ({found}): find the URL \
-             in the log of the process, and use the same version",
+             in the log of the process, and use a command of the process's version",
             self.url
         ))
     }
@@ -119,7 +153,8 @@ impl AdminClient {
             (StatusCode::UNAUTHORIZED, Some(_)) => {
                 let state = if self.token.is_some() { "rejects the token in" } else { "requires" };
                 CommandError::Failed(anyhow!(
-                    "the process at {} {state} {TOKEN_VARIABLE}: set it to `token` of the process's [admin]",
+                    "the process at {} {state} {TOKEN_VARIABLE}: set this variable to the `token` of the \
+                     process's [admin]",
                     self.url
                 ))
             }

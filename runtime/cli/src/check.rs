@@ -1,4 +1,4 @@
-//! `ordain check`: checks a configuration and its handlers. It must not open the store or run an event.
+//! `ordain check`: checks a configuration and its handlers. This module must not open the store or run an event.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::cli::{CommandError, FileArg};
 use crate::show::{self, JsonRow};
 use ordain_config::{StoreConfig, explain};
 use ordain_engine::run::check_files;
-use ordain_http::view::{StreamRow, StreamVersion};
+use ordain_http::view::{StreamIntake, StreamRow, StreamVersion};
 use ordain_wasm::{CompilePriority, HandlerSetupError, MisnamedFile};
 use ordain_wasm::{load_handlers, scan_folder};
 
@@ -29,7 +29,7 @@ pub(crate) struct CheckArgs {
 /// The result, as JSON.
 #[derive(Serialize)]
 struct CheckReport {
-    /// URL of a store that the check does not connect to.
+    /// URL of the Redis store, to which the check does not connect; `None` for an embedded store.
     not_asked: Option<String>,
     streams: Vec<StreamRow>,
 }
@@ -44,7 +44,7 @@ impl CheckArgs {
         loaded.check_supported()?;
         check_files(&loaded)?;
         let handlers = load_handlers(&loaded)?;
-        // `run` ignores unusable files; a check reports them.
+        // `run` ignores unusable files; `check` reports them.
         let folder = scan_folder(&loaded)?;
         if let Some(MisnamedFile { path, reason }) = folder.misnamed.first() {
             return Err(CommandError::Config(anyhow::anyhow!("{}: {reason}", path.display())));
@@ -67,8 +67,9 @@ impl CheckArgs {
             StoreConfig::Redis(redis) => Some(redis.url.to_string()),
         };
         if self.json {
-            let rows = streams
-                .map(|(name, stream, executing)| StreamRow::of(name, Some((stream, executing))));
+            let rows = streams.map(|(name, stream, executing)| {
+                StreamRow::of(name, Some((stream, executing)), StreamIntake::default())
+            });
             let found = CheckReport { not_asked: store, streams: rows.collect() };
             JsonRow::from(found).print(true)?;
         } else {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 
-use crate::{check, dead, instances, keys, logs, plugins, publish, run};
+use crate::{check, dead, instances, keys, logs, plugins, publish, run, streams};
 
 use crate::store::open_store;
 use ordain_config::known_streams;
@@ -27,7 +27,7 @@ use ordain_wasm::{COMPILE_COMMAND, CompileLimits, HandlerSetupError, LoadError, 
 pub(crate) struct OrdainCli {
     #[command(subcommand)]
     command: OrdainCommand,
-    /// Divisor of the waits for brokers and stores. For tests.
+    /// Divisor that shortens the waiting times for brokers and stores. For tests.
     #[arg(long, hide = true, default_value = "1", value_parser = value_parser!(u32).range(1..=100))]
     wait_divisor: u32,
     /// Format of the log on standard error.
@@ -44,21 +44,25 @@ enum OrdainCommand {
     Run(run::RunArgs),
     /// Check a configuration and its handlers without running them.
     Check(check::CheckArgs),
-    /// Publish events to a stream. The store numbers events without a number, keeps them for replay and
-    /// confirms them. Repeating the command after a crash neither duplicates nor renumbers events.
+    /// Publish events to a stream. The store numbers the events that have no number, and keeps all events for
+    /// replay; the store or the broker confirms them. Repeating the command after a crash neither duplicates nor
+    /// renumbers events.
     Publish(publish::PublishArgs),
-    /// Generate events: a seeded load for trials, tests and measurements.
+    /// Generate events for trials, tests and measurements. The same seed generates the same events.
     Generate(GenerateArgs),
     /// Inspect keys: their status and its reason.
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// Inspect streams, and resume a stream that has stopped.
+    #[command(subcommand)]
+    Streams(streams::StreamsCommand),
     /// Inspect dead letters.
     #[command(subcommand)]
     Dead(dead::DeadCommand),
     /// Inspect handlers.
     #[command(subcommand)]
     Plugins(plugins::PluginsCommand),
-    /// Show the processes that share the streams, and the partitions that each owns.
+    /// Show the processes that share the streams, and the partitions that each process owns.
     Instances(instances::InstancesArgs),
     /// Compile a handler from standard input into a cache. `run` starts this command in a process of its own.
     #[command(name = COMPILE_COMMAND, hide = true)]
@@ -94,7 +98,7 @@ impl ConfigArg {
     }
 }
 
-/// The configuration to run or check, as an argument or as the option of the other commands.
+/// The configuration file of `run` or `check`: an argument, or the option `--config` of the other commands.
 #[derive(Debug, Args)]
 pub(crate) struct FileArg {
     /// The configuration file.
@@ -111,7 +115,7 @@ impl FileArg {
     }
 }
 
-/// How long a command retries an unavailable store: an operator is waiting for its output.
+/// Time for which a command retries an unavailable store. The time is short, because an operator waits for the command.
 const STORE_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens the store to read it.
@@ -119,7 +123,7 @@ pub(crate) async fn open_to_read(loaded: &LoadedConfig) -> Result<Arc<dyn Store>
     loaded.check_supported()?;
     open_store(loaded, Some(shortened(STORE_RETRY_TIMEOUT))).await.map_err(|error| match error {
         StoreError::InUse(words) => CommandError::Unavailable(anyhow::anyhow!(
-            "{words}. Or ask the process that uses the store: --admin URL, with the URL from its log"
+            "{words}. Or read from the process that uses the store: --admin URL, with the URL from its log"
         )),
         error => error.into(),
     })
@@ -178,6 +182,7 @@ impl OrdainCli {
                 generate(&args).map(|()| ExitCode::SUCCESS).map_err(CommandError::Failed)
             }
             OrdainCommand::Keys(command) => command.run(),
+            OrdainCommand::Streams(command) => command.run(),
             OrdainCommand::Dead(command) => command.run(),
             OrdainCommand::Plugins(command) => command.run(),
             OrdainCommand::Instances(args) => args.run(),

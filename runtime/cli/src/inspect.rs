@@ -1,19 +1,22 @@
 //! Reads keys, dead letters and streams for commands: from the store, which the command opens, or from a
-//! running process. Both must return the same rows.
+//! running process. The store and the process must return the same rows.
 
 use std::sync::Arc;
 
 use clap::Args;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::admin_client::{AdminClient, parse_url};
-use crate::cli::{CommandError, ConfigArg, open_stream};
-use ordain_config::LoadedConfig;
+use crate::cli::{CommandError, ConfigArg, open_stream, open_to_read};
+use ordain_config::{LoadedConfig, known_streams};
 use ordain_core::LetterId;
+use ordain_engine::run::unbind_former;
 use ordain_http::view::{
-    self, BoundedRows, DeadPage, KeyRow, KeysPage, LetterRow, RowText, StreamRow, StreamsPage,
+    self, BindingRow, BoundedRows, DeadPage, KeyRow, KeysPage, LetterRow, LossRow, ResumedPage,
+    RowText, StreamIntake, StreamRow, StreamVersion, StreamsPage, UnboundPage,
 };
-use ordain_store::{KeyFilter, ListPage, Store};
+use ordain_store::{KeyFilter, ListPage, QueueRecords, Store};
 
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
@@ -59,7 +62,7 @@ impl InspectArgs {
 }
 
 impl InspectTarget {
-    /// Returns a page of keys. See [`KeyListing::keys`](ordain_store::KeyListing::keys).
+    /// Returns a page of keys, as in [`KeyListing::keys`](ordain_store::KeyListing::keys).
     pub(crate) async fn keys<F: RowForm<KeyRow>>(
         &self,
         stream: &str,
@@ -102,7 +105,7 @@ impl InspectTarget {
         }
     }
 
-    /// Returns a page of dead letters. See [`LetterListing::letters`](ordain_store::LetterListing::letters).
+    /// Returns a page of dead letters, as in [`LetterListing::letters`](ordain_store::LetterListing::letters).
     pub(crate) async fn letters<F: RowForm<LetterRow>>(
         &self,
         stream: &str,
@@ -185,13 +188,83 @@ impl InspectTarget {
     }
 }
 
+impl InspectArgs {
+    /// Returns the rows of all streams.
+    pub(crate) fn streams<F: RowForm<StreamRow>>(&self) -> Result<Vec<F>, CommandError> {
+        if let Some(process) = self.process() {
+            let page: StreamsPage<BoundedRows<F>> = process.get(&["streams"], &[], "streams")?;
+            return Ok(page.streams.0);
+        }
+        let loaded = self.load()?;
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(async {
+            let store = open_to_read(&loaded).await?;
+            let mut rows = Vec::new();
+            for name in known_streams(&loaded, &*store).await? {
+                let losses = view::queue_losses(&loaded, &store, &name).await?;
+                let stream = loaded.config.streams.get(name.as_str());
+                let configured = stream.map(|stream| (stream, StreamVersion::default()));
+                let intake = StreamIntake::of([], &losses);
+                rows.push(StreamRow::of(&name, configured, intake).into());
+            }
+            Ok(rows)
+        })
+    }
+
+    /// Acknowledges the losses of a stream's queues. Returns the acknowledged losses.
+    pub(crate) fn resume<F: RowForm<LossRow>>(&self, stream: &str) -> Result<Vec<F>, CommandError> {
+        if let Some(process) = self.process() {
+            let action = json!({ "action": "resume" });
+            let path = ["streams", stream, "actions"];
+            let page: ResumedPage<BoundedRows<F>> = process.post(&path, &action, "resumed")?;
+            return Ok(page.resumed.0);
+        }
+        let loaded = self.load()?;
+        let Some((name, config)) = loaded.config.streams.get_key_value(stream) else {
+            return Err(CommandError::Failed(anyhow::anyhow!(
+                "stream {stream:?} is not configured in {}",
+                loaded.file.display()
+            )));
+        };
+        let partitions = config.source.partitions();
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(async {
+            let store = open_to_read(&loaded).await?;
+            let losses = QueueRecords::new(&store, &name.shared()).resume(partitions).await?;
+            Ok(losses.iter().map(|loss| F::from(LossRow::of(loss))).collect())
+        })
+    }
+}
+
+impl InspectArgs {
+    /// Removes the bindings of a stream's earlier configurations. Returns the removed bindings.
+    pub(crate) fn unbind<F: RowForm<BindingRow>>(
+        &self,
+        stream: &str,
+    ) -> Result<Vec<F>, CommandError> {
+        if let Some(process) = self.process() {
+            let action = json!({ "action": "unbind" });
+            let path = ["streams", stream, "actions"];
+            let page: UnboundPage<BoundedRows<F>> = process.post(&path, &action, "unbound")?;
+            return Ok(page.unbound.0);
+        }
+        let loaded = self.load()?;
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(async {
+            let store = open_to_read(&loaded).await?;
+            let removed = unbind_former(&loaded, &store, stream).await?;
+            Ok(removed.iter().map(|binding| F::from(BindingRow::of(binding))).collect())
+        })
+    }
+}
+
 /// Requests the row of a stream from a process.
 fn stream_row(process: &AdminClient, stream: &str) -> Result<Option<StreamRow>, CommandError> {
     let page: StreamsPage = process.get(&["streams"], &[], "streams")?;
     Ok(page.streams.0.into_iter().find(|row| row.stream.raw() == stream))
 }
 
-/// Returns an error for a page whose cursor leads to the page itself.
+/// Returns an error if the cursor of a page leads to the page itself.
 fn check_cursor<F>(
     process: &AdminClient,
     page: ListPage<F>,

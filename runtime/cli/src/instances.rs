@@ -11,7 +11,8 @@ use ordain_http::view::{
     BoundedRows, InstanceOverview, InstanceRow, InstancesPage, PartitionRow, RowText,
 };
 
-/// Show the processes that share the streams: the partitions that each owns, since when, and their backlog.
+/// Show the processes that share the streams, and the partitions that each process owns. For each partition, show the
+/// time since which the process owns it, and its backlog.
 #[derive(Debug, Args)]
 pub(crate) struct InstancesArgs {
     #[command(flatten)]

@@ -23,20 +23,22 @@ pub(crate) enum KeysCommand {
     List(KeysListArgs),
     /// Show the whole record of a key, including its state.
     ///
-    /// `next` is the sequence to settle next; all lower sequences are settled. `held` are later events in
-    /// the store, with the bounds of their sequences. `attempts` counts the failed attempts of event `next`,
-    /// `gap_rounds` the rounds of requests for it; `skipped` lists the ranges of sequences that were given
-    /// up without their events. `trouble` is the reason why the key is blocked, with the `limit` that was
-    /// exceeded. `version` is the handler version of the last event that took effect, `version_digest` the
-    /// SHA-256 of its file, and `version_generation` the number of the rollout that selected it. `due_at` is
-    /// the time of the next check. `incarnation` (the time of the key's first commit) is part of the ids of
-    /// its messages; `park_generation` counts how often the key was parked, and `partition` is the key's
-    /// partition.
+    /// `next` is the sequence to settle next; all lower sequences are settled. `held` are later events that
+    /// wait in the store, with a lower and an upper bound of their sequences. `attempts` counts the failed
+    /// attempts of event `next`. `gap_rounds` counts the rounds of requests for event `next`. `skipped` lists
+    /// the ranges of sequences that were skipped because their events never arrived. `trouble` is the reason
+    /// why the key is blocked, with the `limit` that a handler exceeded. `version` is the handler version of
+    /// the last event that took effect, `version_digest` is the SHA-256 of the file of that version, and
+    /// `version_generation` is the number of the rollout that selected the version. `due_at` is the time at
+    /// which the owner checks the key next. `incarnation` is the time of the key's first commit; this time is
+    /// part of the ids of the key's messages. `park_generation` counts how often the key was parked.
+    /// `partition` is the partition of the key.
     ///
-    /// `gaps` are the last 16 gaps whose timeout elapsed: the missing sequences, the start, the number of
-    /// requests, the answer of each source, and the end: `arrived` without a request, `replayed` by a
-    /// source, `skipped`, `parked`, `waiting` without a limit, `passed` for another reason; otherwise it is
-    /// `open`.
+    /// `gaps` are the last 16 gaps whose timeout elapsed. Each gap has the missing sequences, the start, the
+    /// number of rounds of requests, the answers of each replay source, and the end. The end is `arrived`
+    /// (the stream's source delivered the event), `replayed` (a replay source returned the event), or `passed`
+    /// (another owner settled the sequences, or the key ended). If all rounds failed, the end is `skipped`,
+    /// `parked` or `waiting`, as `gap.on_exhausted` determines. A gap that has not ended is `open`.
     Show(KeyArgs),
     /// Explain in words the status of a key, its reason and the remedy.
     Why(KeyArgs),
@@ -166,8 +168,8 @@ async fn show_key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the key. With `why`, the error for an absent key names the key's dead letters, which may contain all its
-/// events.
+/// Reads the key. With `why`, the error for a key without a record also states the number of the key's dead letters,
+/// because all events of such a key may be dead letters.
 async fn read_key<F: RowForm<KeyRow>>(
     args: &KeyArgs,
     look: &InspectTarget,

@@ -25,9 +25,9 @@ pub(crate) fn set_status_line(line: ProgressBar) {
     let _ = STATUS_LINE.set(line);
 }
 
-/// Filters for the log lines of dependencies. The engines of the store and the handlers log megabytes at each start,
-/// for their developers only. The log of the Redis and RabbitMQ clients is off, because Ordain logs all errors of these
-/// clients itself, with their meaning. The log of the HTTP client contains tokens.
+/// Filters for the log lines of dependencies. The storage engine and the WebAssembly engine log megabytes at each
+/// start, which help only their developers. The logs of the Redis and RabbitMQ clients are off, because Ordain logs all
+/// errors of these clients itself, with their meaning. The log of the HTTP client is off, because it contains tokens.
 const DEPENDENCY_FILTERS: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
                      lapin=off,ureq=off,ureq_proto=off";
 
@@ -48,7 +48,7 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the reason why the process ends, independent of the log's filter.
+/// Writes the reason why the process ends, regardless of the log's filter.
 pub(crate) fn log_final_error(format: LogFormat, error: &str) {
     match format {
         LogFormat::Text => print_lossy(&format!("error: {}", escape_invisible_lines(error))),
@@ -69,7 +69,8 @@ fn is_terminal() -> bool {
 
 /// Standard error as the output of the log. The writer drops lines that it cannot write, and the caller continues.
 struct LogWriter {
-    /// True if lines are JSON, which escapes fewer invisible characters than the text format.
+    /// True if lines are JSON. The writer then escapes the invisible characters that the JSON format, unlike the text
+    /// format, leaves unescaped.
     json: bool,
 }
 

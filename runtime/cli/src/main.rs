@@ -21,13 +21,15 @@ mod run;
 mod show;
 mod status;
 mod store;
+mod streams;
 mod totals;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Replaces the default allocator: threads free millions of events, states and messages that others allocated.
+/// Replaces the default allocator, because threads free millions of events, states and messages that other threads
+/// allocated.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

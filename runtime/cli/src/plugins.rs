@@ -20,10 +20,10 @@ pub(crate) enum PluginsCommand {
     /// With `--admin` the list also shows which handlers the process runs, and in which streams (`-`: none).
     /// Without `--admin` this is unknown (`?`).
     List(PluginsListArgs),
-    /// Check files as a process checks its folder of handlers, before you copy them into the folder.
+    /// Check files before you copy them into the folder of handlers. A process checks its folder in the same way.
     ///
-    /// Compiles and starts each handler under the limits of the configuration. Exits with 78 if one of them
-    /// cannot be used.
+    /// Compiles and starts each handler under the limits of the configuration. Exits with 78 if a file cannot
+    /// be used.
     Check(PluginsCheckArgs),
 }
 

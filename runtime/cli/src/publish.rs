@@ -25,7 +25,7 @@ use ordain_util::wait::shortened;
 
 /// The text of `--help` after the options.
 const AFTER_HELP: &str = "\
-An invalid line stops the command after all lines before it are published: fix the line and repeat the
+If a line is invalid, the command publishes all earlier lines and stops: fix the line and repeat the
 command. With an embedded store, this command and `ordain run` cannot run at the same time. With
 [store] kind = \"redis\", you can publish events while the stream runs.
 
@@ -71,7 +71,7 @@ pub(crate) struct PublishArgs {
 impl PublishArgs {
     pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
-        // Check the input before a store, exchanges and queues are created.
+        // Check the input first, because opening the publisher creates a store, exchanges and queues.
         let data = self.data()?;
         if let Some(path) = self.file.as_deref().filter(|path| *path != Path::new("-")) {
             let words = || {
@@ -114,7 +114,7 @@ impl PublishArgs {
         stream.map_or(OrderingMode::Sequenced, |(_, stream)| stream.ordering)
     }
 
-    /// Publishes the event given by the options, which is decoded like a line of a file.
+    /// Builds one event from the options, decodes it like a line of a file, and publishes it.
     async fn publish_event(
         &self,
         publisher: &mut StreamPublisher,
@@ -178,7 +178,7 @@ impl PublishArgs {
         });
         let done = done.await;
         bar.finish_and_clear();
-        // After an error, the events before it are published.
+        // Even after an error, the counts matter: the events before the failed event are published.
         if self.json || done.is_ok() || counts != PublishCounts::default() {
             self.print_counts(file, counts)?;
         }
@@ -214,7 +214,7 @@ impl PublishArgs {
     }
 }
 
-/// Returns a bar that shows the progress through a file; hidden unless standard error is a terminal.
+/// Returns a bar that shows the progress through a file. The bar is hidden if standard error is not a terminal.
 fn progress_bar(path: Option<&Path>) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

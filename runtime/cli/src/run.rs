@@ -27,8 +27,8 @@ use ordain_wasm::HandlerRegistry;
 pub(crate) struct RunArgs {
     #[command(flatten)]
     config: FileArg,
-    /// Exit when every source has ended and every event is settled or held. Accepts sources of kind `file`
-    /// and `stream`, and rejects `amqp` and `http`, which have no end.
+    /// Exit when every source has ended and every event is settled or held (waits in the store). Accepts
+    /// sources of kind `file` and `stream`, and rejects `amqp` and `http`, which have no end.
     #[arg(long)]
     once: bool,
     /// With --once: exit with 1 if an event was dead-lettered or is held.
@@ -50,8 +50,8 @@ impl RunArgs {
                 report
             }
             cut_short => {
-                // Tasks that are still running would panic while the runtime shuts down. They end with the
-                // process.
+                // If the runtime shut down now, tasks that are still running would panic. Without a shutdown, the
+                // tasks end with the process.
                 std::mem::forget(runtime);
                 return cut_short.map(|_| ExitCode::from(EXIT_FAILED));
             }
@@ -61,7 +61,9 @@ impl RunArgs {
         Ok(if failed { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
     }
 
-    /// Prints the report so that it does not mix with messages on standard output or a log in JSON.
+    /// With `--json`, prints the report as JSON to standard output, or to standard error if a sink writes messages to
+    /// standard output. With `--once` alone, prints the report to standard error, as JSON if the log is JSON. Without
+    /// `--once`, logs the totals, even with `--json`.
     fn print_report(
         &self,
         report: &RunReport,
@@ -81,8 +83,8 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Runs until the run ends by itself or by a signal, and returns the report. Returns `None` if the grace period
-    /// elapsed.
+    /// Runs until the run ends by itself or by a signal, and returns the report. Returns `None` if, after a signal, the
+    /// grace period elapsed or a second signal arrived before the run ended.
     async fn run_to_end(&self, loaded: &LoadedConfig) -> Result<Option<RunReport>, CommandError> {
         let figures = Arc::<RunStatus>::default();
         let (stop, shutdown) = watch::channel(false);
@@ -106,7 +108,7 @@ impl RunArgs {
 }
 
 /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled or held.
-/// Starts the listener, the handlers, the store and the engine, in this order.
+/// Starts the admin listener, loads the handlers, opens the store and runs the engine, in this order.
 async fn run(
     loaded: &LoadedConfig,
     once: bool,
@@ -170,8 +172,8 @@ async fn drive(
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
     let run = PreparedRun::prepare(loaded, once, handlers, store, figures).await?;
-    // With `once` there is no ingress: its events would have no end. The ingress listens before the broker is
-    // connected: events are accepted while the broker is unavailable.
+    // With `once` there is no ingress, because its events would have no end. The ingress listens before the process
+    // connects to the broker, so that producers can send events even if the broker is unavailable.
     let ingress = if once {
         None
     } else {
@@ -198,7 +200,10 @@ async fn shut_down(
     tokio::select! {
         result = run => Ok(Some(result?)),
         () = tokio::time::sleep(grace) => {
-            tracing::warn!(?grace, "shutdown incomplete: `runtime.shutdown_grace` elapsed; the next start continues");
+            tracing::warn!(
+                ?grace,
+                "shutdown incomplete: `runtime.shutdown_grace` elapsed; the next start continues the unfinished work"
+            );
             Ok(None)
         }
         _ = terminate.recv() => Ok(None),

@@ -24,8 +24,8 @@ pub(crate) fn json(value: &Value, one_line: bool) -> io::Result<()> {
     text(&format!("{json}\n"))
 }
 
-/// A row as JSON. This program serialized the row, or a process sent it. The command prints a received row unchanged,
-/// with all members that the process sent and no others.
+/// A row as JSON, which this command has serialized itself or received from a process. The command prints a received
+/// row with exactly the members that the process sent.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct JsonRow(Box<RawValue>);
@@ -40,12 +40,13 @@ impl<T: Serialize> From<T> for JsonRow {
 impl JsonRow {
     /// Returns the row as a line of JSON.
     pub(crate) fn line(&self) -> String {
-        // Only JSON of another program is nested too deeply.
+        // `compact` fails if the JSON is nested too deeply. This program writes no such JSON, but a server may send it.
         let json = compact(self.0.get()).unwrap_or(Cow::Borrowed(self.0.get()));
         format!("{}\n", escape_invisible(&json))
     }
 
-    /// Prints the row on one line or over several lines. A row that is nested too deeply is always one line.
+    /// Prints the row on one line or over several lines. A row that is nested too deeply to be parsed is always printed
+    /// on one line.
     pub(crate) fn print(&self, one_line: bool) -> io::Result<()> {
         let tree = if one_line { None } else { serde_json::from_str(self.0.get()).ok() };
         match tree {

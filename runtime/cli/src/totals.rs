@@ -6,7 +6,7 @@ use ordain_core::{LaneState, Stats};
 
 use ordain_engine::run::RunStatus;
 
-/// Interval between two log lines: short enough for a graph, long enough for a log that is archived.
+/// Interval between two log lines: short enough to draw a graph, long enough to keep an archived log small.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Logs the totals once per minute if they changed, until the future is dropped.

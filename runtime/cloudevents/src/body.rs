@@ -1,4 +1,5 @@
-//! Decodes the events in the body of a request. A body with an invalid event must be rejected as a whole.
+//! Decodes the events in the body of a request. If one event of a body is invalid, this module must reject the whole
+//! body.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +15,13 @@ use crate::{ContentMode, DecodeError, EventDecoder, decode_http};
 /// Maximum number of invalid events that an error names.
 pub const NAMED_EVENTS_LIMIT: usize = 100;
 
-/// The events of a body with their places.
+/// The events of a body, each with its place in the body.
 #[derive(Debug)]
 pub struct BodyEvents {
     /// The events, in the order of the body.
     pub events: Vec<Arc<Event>>,
-    /// Name of a place: `index` or `line`; `None` if the body is a single event.
+    /// The kind of number that `places` holds: `index` in an array or `line` in a text; `None` if the body is a single
+    /// event.
     pub place_name: Option<&'static str>,
     /// The place of each event.
     pub places: Vec<usize>,
@@ -43,14 +45,14 @@ pub struct InvalidEvent {
 pub enum BodyError {
     /// The body does not contain events in the format that its headers name.
     Unreadable(String),
-    /// The body contains more events than the limit.
+    /// The body contains more events, or more line ends, than the limit.
     TooMany {
         /// The limit.
         limit: usize,
     },
     /// Some events of the body are invalid.
     InvalidEvents {
-        /// The name of a place, as in [`BodyEvents::place_name`].
+        /// The kind of number that states a place, as in [`BodyEvents::place_name`].
         place_name: Option<&'static str>,
         /// Number of invalid events.
         wrong: usize,
@@ -61,7 +63,8 @@ pub enum BodyError {
     },
 }
 
-/// Decodes the events of a body, at most `limit`. `check` returns the fault of a decoded event, if it has one.
+/// Decodes the events of a body. Rejects a body with more than `limit` events or line ends. `check` returns the fault
+/// of a decoded event, or `None` for an event without a fault.
 pub fn decode_body(
     decoder: &EventDecoder,
     form: ContentMode,
@@ -128,8 +131,9 @@ fn check_count(count: usize, limit: usize) -> Result<(), BodyError> {
     if count <= limit { Ok(()) } else { Err(BodyError::TooMany { limit }) }
 }
 
-/// A reader of an array's elements. After the first element above the limit, the reader skips all elements, because a
-/// decoded element takes several times its size in memory.
+/// A reader of an array's elements. The reader keeps `limit` elements and one more, which shows that the array exceeds
+/// the limit. It skips the rest, because the reference to a short element takes several times the memory of the
+/// element's text.
 struct BoundedArray {
     limit: usize,
 }

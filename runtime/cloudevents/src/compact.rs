@@ -1,10 +1,10 @@
-//! Removes the white space between the tokens of JSON. It must change nothing else: numbers, escapes, the order
-//! of members and repeated members stay byte for byte the same.
+//! Removes the white space between the tokens of JSON. This module must change nothing else: numbers, escapes, the
+//! order of members and repeated members stay byte for byte the same.
 
 use std::borrow::Cow;
 
-/// Maximum nesting of arrays and objects. It is the limit of serde_json, so that handlers can read every
-/// accepted event and no parser overflows its stack.
+/// Maximum nesting of arrays and objects. The parser serde_json has the same limit, so handlers that use it can read
+/// every accepted event. Because of the limit, no parser overflows its stack.
 pub const NESTING_LIMIT: usize = 127;
 
 /// The error of JSON that is nested deeper than [`NESTING_LIMIT`].

@@ -45,7 +45,7 @@ pub struct EventDecoder {
     pub event_size: usize,
 }
 
-/// A fault that is found before the key and sequence of the event are known.
+/// A fault without the key and sequence of the event. The caller adds them if it can read them.
 struct EventRejection(Cause, String);
 
 type DecodeResult<T> = Result<T, EventRejection>;
@@ -92,7 +92,8 @@ impl EventDecoder {
             return unreadable("not UTF-8: it must be a CloudEvent in JSON");
         };
         serde_json::from_str(text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text)).or_else(|error| {
-            // The parser counts lines from 1 in the text; the dead letter has the line number in the file.
+            // The parser reads one line at a time, so it always reports line 1. The dead letter states the line's
+            // number in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
             unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
         })
@@ -160,7 +161,7 @@ impl EventDecoder {
         attribute::sequence(envelope)
     }
 
-    /// Returns all other attributes of the event.
+    /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret.
     fn headers<'a>(
         &self,
         envelope: &EventEnvelope<'a>,

@@ -9,7 +9,7 @@ pub use ordain_store::checkpoint::{FilePosition, ReadFingerprint};
 /// A delivery: an event, or the dead letter of data that is not a valid event.
 pub type DecodedDelivery = Result<Event, Box<DeadLetter>>;
 
-/// Deliveries, each with the position after it.
+/// A batch of deliveries, each with the position in the source after that delivery.
 #[derive(Debug, Default)]
 pub struct DeliveryBatch {
     /// The number of the connection that delivered the batch. A new connection delivers the unacknowledged deliveries
@@ -30,7 +30,7 @@ pub struct DeliveryBatch {
 pub const READ_AHEAD_BATCHES: usize = 2;
 /// Maximum number of deliveries in a batch.
 pub const BATCH_EVENTS: usize = 256;
-/// Approximate size limit of a batch, in bytes; a batch has at least one delivery.
+/// Approximate size limit of a batch, in bytes. A batch has at least one delivery, which may be larger than the limit.
 pub const BATCH_BYTES: usize = 1 << 20;
 
 /// The progress of acknowledging the deliveries of a connection.
@@ -38,7 +38,8 @@ pub const BATCH_BYTES: usize = 1 << 20;
 pub struct AckProgress {
     /// The number of the connection, as in [`DeliveryBatch::subscription_epoch`].
     pub subscription_epoch: u64,
-    /// The number of acknowledged deliveries of the connection.
+    /// The number of the last delivery up to which all deliveries of the connection are acknowledged. The first
+    /// delivery of the connection has the number 1.
     pub through: u64,
 }
 

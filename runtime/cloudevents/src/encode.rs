@@ -16,9 +16,9 @@ use ordain_store::OutboxMessage;
 
 /// Appends a message of `stream` as a line, including its line end.
 ///
-/// `sequence` is the number from a sequenced sink. Data is written as JSON if it is valid JSON and has a content
-/// type of JSON, otherwise as base64. Headers become extension attributes; headers whose names are not allowed are
-/// combined in one attribute that [`EventDecoder`](super::EventDecoder) separates again.
+/// `sequence` is the number that a sequenced sink gave to the message. Data is written as JSON if it is valid JSON and
+/// has a content type of JSON, otherwise as base64. Headers become extension attributes; headers whose names are not
+/// allowed are combined in one attribute that [`EventDecoder`](super::EventDecoder) separates again.
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The attributes of the envelope. All others are extensions.
+/// The members of a CloudEvent that the specification or Ordain defines. All other members are extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EnvelopeMember {
     SpecVersion,
@@ -57,8 +57,8 @@ pub(super) struct EventEnvelope<'a> {
 }
 
 impl<'a> EventEnvelope<'a> {
-    /// Returns the JSON of a member. According to the specification, `null` means that an attribute is not set;
-    /// as data it is a value.
+    /// Returns the JSON of a member. According to the specification, an attribute with the value `null` is not set;
+    /// `null` in `data` is a value.
     pub(super) fn raw(&self, member: EnvelopeMember) -> Option<&'a str> {
         self.members[member as usize].filter(|raw| *raw != "null" || member == EnvelopeMember::Data)
     }
@@ -105,7 +105,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
     }
 }
 
-/// The name of a member, borrowed unless it has escapes.
+/// The name of a member; borrowed if it has no escapes.
 struct MemberName<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for MemberName<'de> {

@@ -24,8 +24,8 @@ pub fn message_event(stream: &str, message: &OutboxMessage) -> Event {
     })
 }
 
-/// Returns a dead letter of `stream` (a record of an event that ended without effect) as an event without a number: the
-/// original event with the reason in headers.
+/// Returns a dead letter of `stream` as an event without a number: the original event with the reason in headers. A
+/// dead letter is the record of an event that ended without effect.
 pub fn letter_event(stream: &str, letter: &DeadLetter) -> Event {
     let attributes = letter_attributes(stream, letter);
     let (event, raw): (Option<&Event>, &[u8]) = match &letter.content {

@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use ordain_store::OutboxMessage;
 
-/// Returns `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that no two messages have the same
-/// id, independently of the content of their keys. The incarnation is the time of the key's first commit. In a `fifo`
-/// stream, it is combined with the digest of the event's id by exclusive or. The reason: after the store went back in
-/// time (lost its newest writes), another event can have the same sequence.
+/// Returns `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that two messages never have the
+/// same id, whatever characters their keys contain. The part `incarnation` is the time of the key's first commit. In a
+/// `fifo` stream, this part is the exclusive or of that time and the digest of the event's id. The reason: after the
+/// store went back in time (lost its newest writes), another event can get a sequence that a lost event had. The digest
+/// gives the messages of the two events different ids.
 pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     let mut id = String::with_capacity(stream.len() + message.key.len() + 32);
     percent_encode(stream, &mut id);
@@ -27,7 +28,7 @@ pub fn source_of(stream: &str) -> String {
     source
 }
 
-/// Appends the text; all characters except the unreserved ones of RFC 3986 are written as `%XX`.
+/// Appends the text, with every byte that is not an unreserved character of RFC 3986 written as `%XX`.
 pub(super) fn percent_encode(text: &str, out: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {

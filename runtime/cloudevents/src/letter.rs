@@ -1,5 +1,5 @@
-//! Encodes a dead letter (a record of an event that ended without effect) as a line: the original event with the reason
-//! in extension attributes. The same letter must always produce the same bytes.
+//! Encodes a dead letter, the record of an event that ended without effect, as a line. The line contains the original
+//! event with the reason in extension attributes. The same letter must always produce the same bytes.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,13 +9,14 @@ use ordain_core::{DeadLetter, Event, LetterContent, LetterId};
 use super::encode::{write_data, write_headers, write_member};
 use super::id::{percent_encode, source_of};
 
-/// The `type` of a letter without an event or whose event has no type.
+/// The `type` of a letter that has no event, or whose event has no type.
 const LETTER_TYPE: &str = "ordain.dead-letter";
 
 /// The media type of data that could not be decoded.
 const BYTES_MEDIA_TYPE: &str = "application/octet-stream";
 
-/// The attributes that contain the reason. Headers with these names are combined in another attribute.
+/// The attributes that contain the reason. If the event has headers with these names, the headers are combined in
+/// another attribute.
 pub const REASON_ATTRIBUTES: [&str; 9] = [
     "deadcause",
     "deaderror",
@@ -32,7 +33,7 @@ pub const REASON_ATTRIBUTES: [&str; 9] = [
 pub struct LetterAttributes<'a> {
     /// Id of the letter.
     pub id: String,
-    /// Type of the event, or the type of a letter without one.
+    /// Type of the event; `ordain.dead-letter` if there is no event, or if the event has no type.
     pub kind: &'a str,
     /// Media type of the data; empty if it is unknown.
     pub content_type: &'a str,
@@ -77,10 +78,10 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
 
 /// Appends a dead letter of `stream` as a line, including its line end.
 ///
-/// Type, content type, headers and data are those of the event, so that a consumer of the event can read the letter.
-/// Bytes that are not a valid event become the data, as base64; a missing event has no data. The letter has its own id
-/// and source. The id and source of the event are in `deadid` and `deadsource`. `sequence` is the number from a
-/// sequenced sink.
+/// The letter has the type, content type, headers and data of the event, so that a consumer of the event can read the
+/// letter. Bytes that are not a valid event become the data, as base64; the letter of a missing event has no data. The
+/// letter has its own id and source. The id and source of the event are in `deadid` and `deadsource`. `sequence` is the
+/// number that a sequenced sink gave to the letter.
 pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, out: &mut Vec<u8>) {
     let LetterAttributes { id, kind, content_type, reason } = letter_attributes(stream, letter);
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
@@ -110,8 +111,8 @@ pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, o
     out.extend_from_slice(b"}\n");
 }
 
-/// Returns `stream/key/dead/sequence/tag`, the identity of a letter. It differs from the id of every message,
-/// which has a number instead of `dead`.
+/// Returns the id of a letter, `stream/key/dead/sequence/tag`. This id differs from the id of every message, which has
+/// a number instead of `dead`.
 fn letter_id(stream: &str, letter: &LetterId) -> String {
     let mut id = String::new();
     percent_encode(stream, &mut id);
@@ -122,7 +123,7 @@ fn letter_id(stream: &str, letter: &LetterId) -> String {
     id
 }
 
-/// Returns a producer's time as text, if the calendar contains it.
+/// Returns a producer's time as text; `None` if the time is outside the range of the calendar.
 fn time(ms: u64) -> Option<String> {
     let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
     Some(time.to_string())

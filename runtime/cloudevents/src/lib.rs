@@ -1,9 +1,9 @@
 //! CloudEvents 1.0 in JSON (structured mode), one event per line: the format in which files and HTTP deliver
 //! events and in which file sinks write messages and forwarded dead letters.
 //!
-//! This crate validates form, sizes and nesting of incoming events before any other part uses them. An error
-//! describes a valid value. This crate must never change data, except that it removes the white space between tokens
-//! of JSON, so that the digest of the content does not depend on the layout.
+//! This crate validates form, sizes and nesting of incoming events before any other part uses them. An error describes
+//! what would be valid. This crate must never change data, with one exception: it removes the white space between
+//! tokens of JSON, so that the digest of the content does not depend on the layout.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
 mod body;
@@ -42,12 +42,12 @@ pub const HEADERS_LIMIT: usize = 128;
 /// Size limit of all names and values of extension attributes, in bytes: they are stored with every event.
 pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 
-/// The extension attribute with the headers that cannot be extension attributes: their names contain other
-/// characters than `a-z` and `0-9`, belong to the envelope, or occur twice. Its value is a JSON array of
+/// The extension attribute with the headers that cannot be extension attributes: their names contain other characters
+/// than `a-z` and `0-9`, are names of envelope members, or occur twice. The value of the attribute is a JSON array of
 /// `[name, value]` pairs, as text.
 const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 
-/// The media type of events without one.
+/// The media type of the data of an event that has no `datacontenttype`.
 const JSON_MEDIA_TYPE: &str = "application/json";
 
 /// Returns whether a media type is JSON: `application/json`, `text/json`, `…+json`.

@@ -1,4 +1,4 @@
-//! Tests of decoding and encoding lines, and properties of the two and of `compact`.
+//! Tests of decoding and encoding lines. Property tests also cover `compact`.
 
 use ordain_core::{
     Cause, DeadLetter, EmittedMessage, Event, LetterContent, LetterId, Message, MessageParts,
@@ -14,7 +14,7 @@ const SEQUENCED_DECODER: EventDecoder =
 const FIFO_DECODER: EventDecoder =
     EventDecoder { ordering: OrderingMode::Fifo, event_size: 1 << 20 };
 
-/// Returns a valid event with `more` members.
+/// Returns the line of a valid event, with the additional members in `more`.
 fn line(more: &str) -> String {
     format!(
         r#"{{"specversion":"1.0","id":"e1","source":"/shop","type":"order.paid","subject":"o-1"{more}}}"#
@@ -111,7 +111,7 @@ fn sequences_are_numbers_or_decimal_text() {
             "`sequence` must be a whole number",
         );
         assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), None));
-        // Ordain numbers a fifo stream: the producer's number is an ordinary header.
+        // Ordain numbers the events of a fifo stream, so the producer's number is an ordinary header.
         let event = FIFO_DECODER.decode(line.as_bytes()).expect("an event");
         assert_eq!(event.sequence(), None);
         assert_eq!(event.headers().map(|(name, _)| name).collect::<Vec<_>>(), ["sequence"]);
@@ -404,7 +404,7 @@ proptest! {
     #[test]
     fn no_input_causes_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0_usize..400) {
         let _ = SEQUENCED_DECODER.decode(&bytes);
-        // The same holds for a valid line that is truncated or changed in one place.
+        // A valid line that is cut off, or that has one changed byte, causes no panic either.
         let mut whole = line(r#","sequence":"1","time":"2026-01-01T00:00:00Z","data":{"a":[1,"b\n"]},"x":"\u00fc""#).into_bytes();
         if let (Some(place), Some(byte)) = (whole.get_mut(cut), bytes.first()) {
             *place = *byte;

@@ -1,13 +1,13 @@
 //! Parses the URL of the broker.
 //!
-//! An error must never contain a part of the URL, because it may be the password.
+//! An error must never contain a part of the URL, because any part may belong to the password.
 
 use amq_protocol::uri::AMQPUri;
 
 /// Parses a URL. An error describes the fault in words and never contains the password.
 ///
-/// The syntax is that of RabbitMQ's URI specification without query parameters, which are settings
-/// of `[broker]`.
+/// The syntax is that of RabbitMQ's URI specification, but a URL must have no query parameters: these are settings of
+/// `[broker]`.
 pub fn parse(url: &str) -> Result<AMQPUri, String> {
     let rest = ["amqp://", "amqps://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     let rest = rest.ok_or("must begin with amqp:// or, for TLS, with amqps://")?;
@@ -30,11 +30,9 @@ pub fn parse(url: &str) -> Result<AMQPUri, String> {
         );
     }
     if !query.is_empty() {
-        return Err(
-            "must have no parameters: the heartbeat is set by `broker.heartbeat`".to_owned()
-        );
+        return Err("must have no parameters: set the heartbeat with `broker.heartbeat`".to_owned());
     }
-    // The AMQP client would replace an empty user or password by its default.
+    // The AMQP client would replace an empty user or password by a default.
     if !login.is_empty() && login.split_once(':').is_none_or(|(_, password)| password.is_empty()) {
         return Err("needs user:password before the @".to_owned());
     }
@@ -54,7 +52,7 @@ pub fn parse(url: &str) -> Result<AMQPUri, String> {
         }
         _ => {}
     }
-    // The error does not show the host: it may be a part of a password.
+    // The error does not show the host, because this text may be a part of a password.
     if host.is_empty() || host.contains([',', '[']) || host.ends_with(":0") {
         return Err(
             "between the login and the virtual host there must be one host (a name or an IPv4 \

@@ -1,4 +1,4 @@
-//! Checks conflicts between several settings. This module must not check a single setting, because the type of the
+//! Finds conflicts between several settings. This module must not check a setting alone, because the type of the
 //! setting does that.
 
 mod shared;
@@ -107,7 +107,10 @@ impl ConfigChecker<'_> {
             && admin.listen == ingress.listen
             && admin.listen.port() != 0
         {
-            self.report("ingress.listen", "is also the address of [admin]: each needs its own");
+            self.report(
+                "ingress.listen",
+                "is also the address of [admin]: each listener needs its own address",
+            );
         }
     }
 
@@ -132,7 +135,7 @@ impl ConfigChecker<'_> {
         if heartbeat > half {
             let message = format!(
                 "must be at most half of runtime.lease, here {half}ms: RabbitMQ detects a dead connection \
-                 after two to three heartbeats, and another instance owns its partitions after the lease"
+                 after two to three heartbeats, and after the lease another instance owns the partitions"
             );
             self.report("broker.heartbeat", message);
         }
@@ -166,8 +169,8 @@ impl ConfigChecker<'_> {
             && let Some(sink) = self.numbering_sink(name)
         {
             let message = format!(
-                "must be \"off\": sink \"{sink}\" numbers the events of this stream, and continues the numbers of \
-                 a key that `key_ttl` has removed, so the key would wait for its earlier sequences"
+                "must be \"off\": sink \"{sink}\" numbers the events of this stream. After `key_ttl` has removed a \
+                 key, the sink continues the numbers of the key, and the key would wait for its earlier sequences"
             );
             self.report(&at("key_ttl"), message);
         }
@@ -187,7 +190,7 @@ impl ConfigChecker<'_> {
     fn amqp_source(&mut self, at: &str, source: &AmqpSourceConfig) {
         if matches!(source.key, KeyLocation::Header(_)) && source.partitions > 1 {
             let message = "only a source with one partition can take the key from a header: the exchange \
-                           spreads events by routing key, so one key could be in several partitions";
+                           spreads events by routing key, so the events of one key could be in several partitions";
             self.report(&format!("{at}.key"), message);
         }
         if source.exchange.is_none() && source.partitions > 1 {
@@ -299,8 +302,8 @@ impl ConfigChecker<'_> {
         }
     }
 
-    /// Checks that each file has one writer and is not its own input, and that standard input has one
-    /// reader.
+    /// Checks that no two sinks write one file, that no stream reads a file that a sink writes, and that only one
+    /// stream reads standard input.
     fn files(&mut self) {
         let mut read: HashMap<&FileOrStdio, String> = HashMap::new();
         for (name, stream) in &self.config.streams {

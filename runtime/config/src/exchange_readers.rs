@@ -1,5 +1,5 @@
-//! Finds the streams that read one exchange. The exchange has one count of each key for all these streams, so their
-//! settings for numbering must be equal.
+//! Finds the streams that read one exchange. For each key of the exchange, Ordain keeps one count of events for all
+//! these streams, so the streams must have equal settings for numbering.
 
 use ordain_core::OrderingMode;
 

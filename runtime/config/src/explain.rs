@@ -19,8 +19,8 @@ pub fn explain() -> String {
     out
 }
 
-/// Appends one row. `place` is the row's full name in the reference: the names of the tables around it, and the
-/// kind of each table that has several kinds.
+/// Appends one row. `place` is the row's path in the reference: the names of the enclosing tables, with the kind of
+/// each table that has several kinds, and the row's own name.
 fn write_row(out: &mut String, title: &str, place: &str, row: &ReferenceRow, depth: usize) {
     let indent = "  ".repeat(depth);
     let _ = writeln!(out, "{indent}{title}");

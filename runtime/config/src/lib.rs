@@ -2,15 +2,14 @@
 //! Each error has its line and describes a valid value. This crate must not open anything that the
 //! configuration names, and must not decide anything at run time.
 //!
-//! Each table of the file is described once, in `process`, `stream`, `source` and `sink`, with meaning, form, bounds,
-//! default and reason; the macros in `section` derive the rest. `check` contains the checks that concern several
-//! settings, and `unsupported` the list of settings that this build does not support yet.
+//! Each table of the file is described once, in `process`, `stream`, `source`, `sink` and `replay`, with meaning, form,
+//! bounds, default and reason; the macros in `section` derive the rest. `check` contains the checks that concern
+//! several settings, and `unsupported` the list of settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 pub mod broker_url;
 mod check;
 mod exchange_readers;
-mod expand;
 mod explain;
 mod known;
 pub mod numbering;
@@ -75,12 +74,12 @@ section! {
     pub struct Config {
         /// Limits of the process, shared by all streams.
         runtime: RuntimeConfig = {};
-        /// Where the process serves operators.
+        /// The listener for operators.
         admin: Option<AdminConfig>;
-        /// Where the process accepts events over HTTP. If left out, it listens at the default address if a
-        /// stream has a source of kind `http`, and does not listen otherwise.
+        /// The listener for events over HTTP. Without this table, the process listens at the default address if a
+        /// stream has a source of kind `http`, and does not listen if no stream has one.
         ingress: Option<IngressConfig>;
-        /// Where all data is kept.
+        /// The store of all data.
         store: StoreConfig = { kind = "embedded" },
             because "it needs no server";
         /// The RabbitMQ of all sources and sinks of kind `amqp`.
@@ -99,20 +98,21 @@ section! {
 pub struct LoadedConfig {
     /// The file that was read.
     pub file: PathBuf,
-    /// The settings, with defaults for those that the file leaves out.
+    /// The settings, with defaults for the settings that the file leaves out.
     pub config: Config,
     /// The line of each setting in the file.
     pub lines: SettingLines,
 }
 
 impl LoadedConfig {
-    /// Reads a file and replaces environment variables. Relative paths in the file start at its folder.
+    /// Reads a file, and replaces environment variables in its texts by their values. Relative paths in the file start
+    /// at its folder.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = read_file(file).map_err(|message| ConfigError::of_file(file, message))?;
         Self::parse(file, &text, &|name| std::env::var(name).ok())
     }
 
-    /// Parses a text that came from `file`; `env` looks up variables.
+    /// Parses the text of `file`. The function `env` looks up environment variables.
     pub fn parse(
         file: &Path,
         text: &str,
@@ -153,7 +153,7 @@ impl LoadedConfig {
         }
     }
 
-    /// Returns an error about a setting that is found after reading, for example a missing handler.
+    /// Returns an error about a setting whose fault is found after the file was read, such as a missing handler.
     pub fn setting_error(&self, setting: &str, message: impl Into<String>) -> ConfigError {
         let line = self.lines.line_of(setting);
         let problem = ConfigProblem { line, setting: setting.to_owned(), message: message.into() };

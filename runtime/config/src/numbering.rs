@@ -22,7 +22,7 @@ pub enum NumberingError {
     Store(#[from] StoreError),
 }
 
-/// The settings that must not change, as the configuration writes them.
+/// The settings of a stream that must not change, in the form of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamNumbering {
@@ -69,9 +69,12 @@ impl StreamNumbering {
 
 /// Checks the configured streams against the store and the running processes, and records the settings of new streams.
 /// Returns an error if the data of a stream was written with other settings, or if another process runs the stream with
-/// other settings. The marks are durable before any data of their streams. Each process must call this function again
-/// once it is in the membership: the list of running processes in the store. If two processes then start at the same
-/// time with different numbers of partitions, one of them finds the other.
+/// other settings. When this function returns successfully, the marks are durable. Only then may a process write data
+/// of the streams.
+///
+/// Each process must call this function again after the process has joined the membership (the list of running
+/// processes in the store). Two processes that start at the same time with different numbers of partitions may not find
+/// each other in the first call. In the second call, one of them finds the other.
 pub async fn check(
     loaded: &LoadedConfig,
     store: &dyn Store,
@@ -110,7 +113,7 @@ pub async fn check(
             {
                 return Err(NumberingError::Store(StoreError::InUse(format!(
                     "the process {} runs stream {name} with {setting} = {value}; all processes must use \
-                     the same value: set streams.{name}.{setting} to it, or stop that process first",
+                     the same value: set streams.{name}.{setting} to this value, or stop that process first",
                     other.name
                 ))));
             }
@@ -125,6 +128,7 @@ pub async fn check(
 }
 
 /// Returns the number of partitions of a stream that has data in the store, whether the stream is configured or not.
+/// The number is 1 if the store has no mark of the stream.
 pub async fn partitions(store: &dyn Store, stream: &str) -> Result<u32, StoreError> {
     let mark = format!("stream/{stream}");
     match store.mark(&mark).await? {

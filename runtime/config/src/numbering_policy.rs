@@ -1,6 +1,6 @@
-//! Determines the numbering policy of messages that pass through the store: their destination, and how the
-//! store numbers and limits them. All publishers to one destination must use the same rules, so no other module
-//! may define them.
+//! Determines the numbering policy of messages that pass through the store: the destination of the messages, and
+//! how the store numbers and limits them. All publishers to one destination must use the same rules, so no other
+//! module may define such rules.
 
 use crate::{
     Config, ConfigError, FileOrStdio, LoadedConfig, ReplaySource, ResourceName, SinkConfig,
@@ -21,8 +21,8 @@ pub struct NumberingPolicy {
 }
 
 impl NumberingPolicy {
-    /// The exclusive upper bound of sequences from a producer. Stores count exactly beyond this bound, so they can
-    /// continue the count after the highest allowed sequence.
+    /// The exclusive upper bound of sequences from a producer. The numbers of every store are exact above this bound
+    /// too, so a store can continue the count after the highest allowed sequence.
     const SEQUENCE_LIMIT: u64 = 1 << 51;
 
     /// Returns an error text if a producer's sequence is out of range.
@@ -53,7 +53,7 @@ impl NumberingPolicy {
             }
             SinkConfig::File(sink) if sink.sequenced => {
                 let name = match &sink.path {
-                    // Several sinks may write to standard output, and each counts its own numbers.
+                    // Several sinks may write to standard output, and each sink has its own numbers.
                     FileOrStdio::Stdio => format!("-{name}").into(),
                     FileOrStdio::File(path) => canonical_path(path).display().to_string().into(),
                 };
@@ -63,8 +63,8 @@ impl NumberingPolicy {
         }
     }
 
-    /// Returns the destination under which the store keeps a stream's events for replay; `None` if the store
-    /// does not keep them or is not one of the stream's replay sources.
+    /// Returns the destination under which the store keeps a stream's events for replay. Returns `None` if the
+    /// store keeps no events of the stream, or is not one of the stream's replay sources.
     pub fn replay_log(name: &ResourceName, stream: &StreamConfig) -> Option<Destination> {
         if !stream.gap.replay.contains(&ReplaySource::Store) {
             return None;
@@ -80,19 +80,20 @@ impl NumberingPolicy {
         }
     }
 
-    /// Returns the numbering policy of an exchange, with the settings of the streams that read the exchange.
+    /// Returns the numbering policy of an exchange, with the settings of a stream that reads the exchange. If no stream
+    /// reads the exchange, returns a policy with default settings.
     pub fn to_exchange(config: &Config, exchange: &str) -> Self {
         let numbers = config.exchange_readers(exchange).next().map(|(_, stream)| numbers(stream));
         Self::numbered(Destination::Exchange(exchange.into()), numbers.unwrap_or_default())
     }
 
-    /// Returns the numbering policy of events that producers publish to an exchange. The streams that read the
-    /// exchange must have the same settings for numbering.
+    /// Returns the numbering policy of events that producers publish to an exchange. Returns an error if two streams
+    /// that read the exchange have different settings for numbering.
     pub fn for_producers(loaded: &LoadedConfig, exchange: &str) -> Result<Self, ConfigError> {
         if let Some((name, setting, other)) = loaded.config.numbering_conflict(exchange) {
             let message = format!(
-                "must be as in [streams.{other}] to accept events there: both streams read the exchange \
-                 {exchange}, whose keys are counted once"
+                "must be as in [streams.{other}], so that Ordain can publish to the exchange {exchange}: both \
+                 streams read this exchange, and Ordain counts each key once for both"
             );
             return Err(loaded.setting_error(&format!("streams.{name}.{setting}"), message));
         }
@@ -106,7 +107,7 @@ impl NumberingPolicy {
         is_numbered: bool,
         shards: u32,
     ) -> Option<Self> {
-        // The limit of the whole queue, divided among the shards.
+        // `queue_limit` applies to the whole queue of a partition, so each shard gets an equal part of the limit.
         let queue = stream.source.queue_limit()?.div_ceil(u64::from(shards.max(1)));
         let numbers = is_numbered.then(|| numbers(stream));
         Some(Self {
@@ -130,7 +131,7 @@ fn numbers(stream: &StreamConfig) -> NumberingSettings {
     let key_ttl = stream.key_ttl.0.map_or(u64::MAX, |ttl| ttl.0);
     NumberingSettings {
         first: stream.first,
-        // Events of a forgotten key must not be replayed to a new key of the same name.
+        // The store must not replay events of a forgotten key to a new key of the same name.
         retain: stream.retain.0.min(stream.complete_ttl.0).min(key_ttl),
         retain_events: stream.retain_events,
         complete_ttl: stream.complete_ttl.0,

@@ -1,5 +1,5 @@
-//! Errors in a configuration: all of them at once, each with its line and a description of a valid value. An
-//! error must never contain a secret: the readers of secret settings do not pass on their text.
+//! Errors in a configuration: all errors at once, each with its line and a description of a valid value. An
+//! error must never contain a secret: the readers of secret settings do not pass on the text of the setting.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub struct ConfigProblem {
     /// Line in the file, from 1; 0 if the error concerns the whole file.
     pub line: usize,
-    /// The setting, for example `streams.orders.gap.timeout`; empty if the error concerns none.
+    /// The setting, for example `streams.orders.gap.timeout`; empty if the error concerns no setting.
     pub setting: String,
     /// The fault, and a description of a valid value.
     pub message: String,

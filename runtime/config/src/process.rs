@@ -18,30 +18,32 @@ section! {
         /// Number of threads that execute handlers. Default: one per processor.
         workers: Option<usize> [1 to 1_024],
             because "a handler only computes, so threads beyond the number of processors do not add throughput";
-        /// Number of keys in memory, over all streams and partitions.
+        /// Maximum number of keys in memory, over all streams and partitions.
         max_active_keys: usize [1 to 10_000_000] = 100_000,
-            because "a lane with its key and state takes about 1 KiB, so this is about 100 MiB";
-        /// Memory for events, states, outcomes and unpublished messages. At three quarters of it,
-        /// waiting events move to the store and reading pauses; when it is full, the process loads and
-        /// executes nothing until data has been written. The store and the handlers use additional memory.
+            because "a key in memory takes about 1 KiB with its state, so this is about 100 MiB";
+        /// Memory for events, states, outcomes and unpublished messages, divided among the partitions. When a
+        /// partition has used three quarters of its part, its waiting events move to the store, and it reads no
+        /// further events. When the part is full, the partition completes its commits and publications before it
+        /// loads or executes anything. The store and the handlers use additional memory.
         memory_budget: ByteSize ["16MiB" to "1024GiB"] = "512MiB",
-            because "this is enough for the prefetch windows of many partitions, and half of a small machine";
-        /// Number of events of a partition that are dispatched or executed and not yet committed.
+            because "it holds the prefetched events of many partitions, and is half of a small machine's memory";
+        /// Maximum number of events of a partition that have been passed to a handler and are not yet committed.
         run_ahead: usize [1 to 1_000_000] = 4_096,
-            because "eight full batches keep the handlers busy while a batch commits, and a crash repeats little";
-        /// Number of events in a commit.
+            because "eight full batches of 512 keep the handlers busy during a commit, and a crash repeats few events";
+        /// Maximum number of events in a commit.
         batch: usize [1 to 65_536] = 512,
             because "larger batches no longer lower the cost of an event, and delay the next batch";
-        /// Size of a commit. A commit closes once it reaches this size, so the outcome of a turn always fits.
+        /// Size of a commit. A commit that has reached this size takes no further data. The last outcome may
+        /// exceed the size, so an outcome always fits.
         batch_size: ByteSize ["64KiB" to "256MiB"] = "4MiB",
-            because "a disk writes this in a few ms, which is how long the next commits wait";
+            because "a disk writes this in a few ms, and the next commits wait for that time";
         /// Size of the largest event, with its attributes and headers.
         event_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "an event describes what happened and refers to larger data, which is stored elsewhere";
         /// How long an instance owns its partitions after its last heartbeat.
         lease: Millis ["2s" to "10m"] = "10s",
-            because "it is longer than a usual pause of a process or network, and short enough for a failover";
-        /// Time from the first signal to the end of the process. Unfinished work is left to the next start.
+            because "it is longer than a usual pause of a process or network, and short enough for a quick failover";
+        /// Longest time from the first signal to the end of the process. The next start continues unfinished work.
         shutdown_grace: Millis ["0s" to "1h"] = "30s",
             because "service managers wait this long before they kill a process";
         /// Sink that receives a message for each parked key and dead letter.
@@ -54,7 +56,7 @@ section! {
     pub struct AdminConfig {
         /// Address and port to listen on; port 0 selects a free port.
         listen: SocketAddr = "127.0.0.1:7070",
-            because "other machines cannot reach it until the configuration allows them to";
+            because "other machines cannot reach this address; access from them must be configured explicitly";
         /// Token that a caller must present. Required for an address that other machines can reach.
         token: Option<Secret>;
     }
@@ -65,20 +67,20 @@ section! {
     pub struct IngressConfig {
         /// Address and port to listen on; port 0 selects a free port.
         listen: SocketAddr = "127.0.0.1:7071",
-            because "other machines cannot reach it until the configuration allows them to";
+            because "other machines cannot reach this address; access from them must be configured explicitly";
         /// Token that a caller must present. Required for an address that other machines can reach.
         token: Option<Secret>;
         /// Size of the largest request.
         request_size: ByteSize ["1KiB" to "256MiB"] = "8MiB",
-            because "it holds some thousand events; larger requests gain nothing and take longer to send again";
-        /// Total size of the requests in progress. Beyond it, Ordain rejects requests, and producers retry
+            because "it holds several thousand events; larger requests gain nothing and take longer to send again";
+        /// Total size of the requests in progress. Beyond this size, Ordain rejects requests, and producers retry
         /// after a moment.
         in_flight: ByteSize ["1MiB" to "16GiB"] = "64MiB",
-            because "it holds eight requests of the largest size, or some ten thousand small ones";
+            because "it holds eight requests of the largest size, or ten thousand requests of a few KiB";
     }
 }
 
-/// The values of a section that the file leaves out.
+/// The settings that apply if the file has no `[ingress]`.
 impl Default for IngressConfig {
     fn default() -> Self {
         let mut reader = ConfigReader::new("", Path::new(""), &|_| None);
@@ -94,7 +96,7 @@ section! {
         /// Interval between probes of a quiet connection, in whole seconds. Default: a fifth of
         /// `runtime.lease`, at least one second.
         heartbeat: Option<Millis> ["1s" to "5m"],
-            because "a dead connection must be detected before another instance owns its partition";
+            because "RabbitMQ must detect a dead connection before another instance owns the partition";
     }
 }
 
@@ -119,8 +121,8 @@ impl StoreConfig {
 }
 
 impl RedisConfig {
-    /// Returns the options for opening this store. Requests other than commits are retried for `patience`
-    /// while no server responds, and without limit if `patience` is `None`.
+    /// Returns the options for opening this store. While no server responds, the store retries requests other
+    /// than commits for `patience`. If `patience` is `None`, it retries without limit.
     pub fn options(&self, patience: Option<Duration>) -> RedisOptions {
         RedisOptions {
             address: self.url.clone(),
@@ -142,7 +144,7 @@ section! {
             because "it is easy to find next to the configuration";
         /// Memory for data read from the folder; writing uses about 100 MiB in addition.
         cache: ByteSize ["1MiB" to "1024GiB"] = "64MiB",
-            because "it holds the hot part of the records of a million keys; the system caches the rest";
+            because "it holds the frequently used part of a million key records; the system caches the rest";
         /// How long a dead letter is kept.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
             because "an operator can return from a holiday in the meantime";
@@ -152,17 +154,18 @@ section! {
 section! {
     /// `[store] kind = "redis"`.
     pub struct RedisConfig {
-        /// URL of a server, of a few nodes of a Cluster, or of Sentinels, separated by commas. For
-        /// Sentinels that watch several masters, the URL ends with the name of the master. Ordain detects
-        /// which of these it is.
+        /// URL with the address of a server, or with the addresses, separated by commas, of a few nodes of a
+        /// Cluster or of Sentinels. If the Sentinels watch several masters, the URL ends with the name of the
+        /// master. Ordain detects whether a server, a Cluster or Sentinels run at the addresses.
         url: RedisAddress;
         /// Prefix of the names of all keys in Redis.
         prefix: ResourceName = "ordain",
             because "several Ordain deployments can share one Redis under different prefixes";
-        /// Number of shards of the store, each in one hash slot. It can be changed only after a drain.
+        /// Number of shards of the store, each in one hash slot. A store keeps its number: another number needs
+        /// another `prefix`, under which Ordain begins with an empty store.
         shards: u32 [1 to 1_024] = 16,
-            because "it exceeds the masters of a usual cluster, and still allows large batches";
-        /// Which servers must have a commit before it succeeds.
+            because "it exceeds the number of masters of a usual cluster, and still allows large batches";
+        /// The servers that must have a commit before the commit succeeds: the master, or also replicas.
         durability: RedisDurability = "local",
             because "waiting for replicas adds a round trip to each batch";
         /// How long a dead letter is kept.
@@ -171,7 +174,7 @@ section! {
     }
 }
 
-/// The servers that must have a commit in Redis before it succeeds.
+/// The servers of Redis that must have a commit before the commit succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RedisDurability {
     /// The master.
@@ -181,7 +184,7 @@ pub enum RedisDurability {
 }
 
 impl RedisDurability {
-    /// Returns how many replicas must have a commit before it succeeds.
+    /// Returns how many replicas must have a commit before the commit succeeds.
     pub fn replicas(self) -> u32 {
         match self {
             Self::Local => 0,
@@ -210,12 +213,12 @@ impl super::scalar::Scalar for RedisDurability {
 section! {
     /// `[plugins]`: the handlers and their limits.
     pub struct PluginsConfig {
-        /// Folder with the files `<handler>@<version>.wasm` or `<handler>.wasm`.
+        /// Folder of the handlers: files named `<handler>@<version>.wasm` or `<handler>.wasm`.
         dir: FilePath = "plugins",
             because "it is easy to find next to the configuration";
         /// Time limit for one event, counted while the handler runs.
         timeout: Millis ["1ms" to "1h"] = "5s",
-            because "it is a thousand times what a handler needs, and short enough for an operator to notice";
+            because "a handler usually needs a thousandth of it, and an operator soon notices a handler that hangs";
         /// Memory limit of one handler instance, over all its memories.
         memory: ByteSize ["1MiB" to "4GiB"] = "64MiB",
             because "the runtime of every language fits, and a leak is stopped early";
@@ -224,7 +227,7 @@ section! {
             because "a new instance for each event costs up to a millisecond, depending on the language";
         /// Number of events after which a reused handler instance is replaced.
         instance_events: u64 [1 to 1_000_000_000] = 10_000,
-            because "the cost of a new instance is negligible per event, and slow leaks are bounded";
+            because "divided by this many events, the cost of a new instance is negligible, and slow leaks stay small";
         /// Size of the largest state of a key.
         state_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "every commit of the key writes the whole state";
@@ -233,16 +236,17 @@ section! {
             because "more messages point to a loop, not to a reaction to one event";
         /// Total size of the messages in one outcome.
         messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
-            because "such an outcome fits into a usual commit";
-        /// Size of the log of one event. An event that writes more fails; the log up to the limit is kept.
+            because "it is the default size of a commit, so one commit holds such an outcome";
+        /// Size of the log that a handler writes for one event. If the handler writes more, the event fails; the
+        /// log up to the limit is kept.
         log: ByteSize [0 to "1MiB"] = "16KiB",
-            because "some hundred lines are enough to understand one event";
+            because "a few hundred lines are enough to understand one event";
         /// Processor time for compiling a handler. A handler that needs more is rejected.
         compile_timeout: Millis ["1s" to "1h"] = "5m",
             because "the largest handler that was measured needs a hundredth of it";
         /// Memory for compiling a handler. A handler that needs more is rejected.
         compile_memory: ByteSize ["256MiB" to "64GiB"] = "4GiB",
-            because "a handler of 3 MB needs a fortieth of it, and a malicious file is stopped there";
+            because "a handler of 3 MB needs a fortieth of it, and the limit stops a malicious file";
     }
 }
 
@@ -257,5 +261,5 @@ pub enum InstanceMode {
 
 choice!(InstanceMode { "reuse" => InstanceMode::Reuse, "fresh" => InstanceMode::Fresh, });
 
-/// A duration or `"off"`, which means "never". The tables of streams use it too.
+/// A duration or `"off"`, which means "never". The tables of streams use this type too.
 pub(super) type OffOrMillis = OffOr<Millis>;

@@ -4,14 +4,14 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use ordain_util::expand::{EnvLookup, expand};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::expand::{EnvLookup, expand};
 use super::problem::{ConfigProblem, SettingLines};
 use super::suggest::nearest;
 
-/// The field that selects the kind of a table that has several.
+/// The field that selects the kind of a table, if the table has several kinds.
 const KIND_FIELD: &str = "kind";
 
 /// The state of reading a file.
@@ -36,7 +36,7 @@ pub(super) struct SettingNode<'n> {
     pub(super) key: &'n str,
     pub(super) line: usize,
     pub(super) value: &'n DeValue<'n>,
-    /// True if the value is in the file; otherwise it is a default, whose lines have no meaning.
+    /// True if the value is in the file. Otherwise the value is a default, which has no lines in the file.
     in_file: bool,
     /// True if `kind` is among the fields.
     has_kind: bool,
@@ -65,8 +65,8 @@ pub struct ReferenceRow {
     pub form: &'static str,
     /// The lowest and the highest value, as the file would contain them.
     pub bounds: Option<(&'static str, &'static str)>,
-    /// The default, as the file would contain it. `None` if the setting has no default; `optional` is then `true` if it
-    /// may be left out.
+    /// The default, as the file would contain it. `None` if the setting has no default; `optional` is then `true` if
+    /// the file may leave out the setting.
     pub default: Option<&'static str>,
     /// The reason of the default, or of its absence.
     pub because: Option<&'static str>,
@@ -88,7 +88,7 @@ pub(super) trait SettingValue: Sized {
     /// Reads the value. Before it returns `None`, it records at least one problem.
     fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self>;
 
-    /// Returns the value of a setting that is left out and has no default.
+    /// Returns the value of a setting that is left out and has no default; `None` if the setting is required.
     fn absent() -> Option<Self> {
         None
     }
@@ -264,7 +264,8 @@ impl<'a> ConfigReader<'a> {
         {
             return Some(value);
         }
-        // The problem is recorded. A default or placeholder lets the dependent settings be checked too.
+        // The problem is recorded. With a default or placeholder, the settings that depend on this setting are still
+        // checked.
         match row.default {
             Some(default) => self.read_literal(&node, default),
             None => T::absent().or_else(T::placeholder),
@@ -311,13 +312,13 @@ impl<'a> ConfigReader<'a> {
         inside
     }
 
-    /// Reads a default or a bound, which this crate's source writes as the file would.
+    /// Reads a default or a bound. The source of this crate contains both in the syntax of the file.
     fn read_literal<T: SettingValue>(&mut self, at: &SettingNode<'_>, text: &str) -> Option<T> {
         let value = DeValue::parse(text).ok()?;
         T::read(self, &SettingNode::new(at.name.clone(), at.line, value.get_ref(), false))
     }
 
-    /// Returns the `kind` of a table that has several.
+    /// Returns the `kind` of a table that has several kinds.
     pub(super) fn kind(
         &mut self,
         node: &SettingNode<'_>,
@@ -377,7 +378,7 @@ impl<'a> ConfigReader<'a> {
 /// Length limit, in characters, of a text that an error shows.
 const SHOWN_TEXT_LIMIT: usize = 60;
 
-/// Describes a value for an error: as written, if it is short.
+/// Describes a value for an error: a short value as written, and a long text only by the words "a long text".
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) if text.chars().count() > SHOWN_TEXT_LIMIT => {

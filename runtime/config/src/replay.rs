@@ -22,14 +22,15 @@ section! {
     pub struct ReplayServer {
         /// URL of one event, with the placeholders `{stream}`, `{key}` and `{sequence}` after the host.
         /// The server responds with 200 and the event as a CloudEvent, or with 404 or 410 if it does not
-        /// have the event; any other response is retried.
+        /// have the event. After any other response, Ordain tries again.
         url: ReplayUrl;
         /// Value of the header `authorization` of each request.
         authorization: Option<Authorization>;
         /// Time limit for one response.
         timeout: Millis ["10ms" to "5m"] = "5s",
             because "a slower server counts as unavailable, and the next round retries";
-        /// Number of concurrent requests to the host, over all streams; if they differ, the lowest value applies.
+        /// Number of concurrent requests to the server, over all streams. If streams set different values for one
+        /// server, the lowest value applies.
         concurrency: usize [1 to 256] = 16,
             because "many keys may miss events at once, and the server has other clients";
     }
@@ -40,8 +41,8 @@ section! {
 pub struct ReplayUrl(pub String);
 
 impl ReplayUrl {
-    /// Returns scheme, host and port. Metrics and listings name the server by them, because the rest of
-    /// the URL may be confidential.
+    /// Returns scheme, host and port. Metrics and listings identify the server by this text, because the rest
+    /// of the URL may be confidential.
     pub fn host(&self) -> &str {
         let after = self.0.find("://").map_or(0, |at| at + 3);
         let end = self.0[after..].find('/').map_or(self.0.len(), |at| after + at);
@@ -76,11 +77,11 @@ impl Scalar for ReplayUrl {
         for needed in ["key", "sequence"] {
             if !found.contains(&needed) {
                 return Err(format!(
-                    "{{{needed}}} is missing, so the URL does not identify one event"
+                    "{{{needed}}} is missing, so the URL does not identify a single event"
                 ));
             }
         }
-        // RFC 3986 allows none of these characters.
+        // RFC 3986 allows none of these characters in a path or query.
         let invalid = text.find(['#', '<', '>', '"', '`', '\\', '^', '|']);
         if invalid.is_some() || text.replace(['{', '}'], "").parse::<url::Url>().is_err() {
             return Err(
@@ -162,7 +163,8 @@ impl Scalar for ReplayShorthand {
     }
 }
 
-/// Maximum number of servers: Ordain queries them in turn while the key waits.
+/// Maximum number of elements of the array. The number is small, because Ordain queries the sources one after the other
+/// while the key waits.
 const REPLAY_LIMIT: usize = ordain_core::SOURCES_LIMIT - 1;
 
 impl SettingValue for Vec<ReplaySource> {
@@ -175,11 +177,11 @@ impl SettingValue for Vec<ReplaySource> {
         let found: Vec<_> =
             elements.iter().map(|element| ReplaySource::read(reader, element)).collect();
         let found: Self = found.into_iter().collect::<Option<_>>()?;
-        // Ordain always queries the store first: it holds the spilled events, and is the nearest source.
+        // Ordain always queries the store first, because the store holds the spilled events and is the nearest source.
         let late = found.iter().skip(1).any(|replay| *replay == ReplaySource::Store);
         let twice = (1..found.len()).any(|at| found[..at].contains(&found[at]));
         let wrong = match (found.len() > REPLAY_LIMIT, twice, late) {
-            (true, _, _) => "the array has more than 8",
+            (true, _, _) => "the array has more than 8 elements",
             (_, true, _) => "the array names an element twice",
             (_, _, true) => "\"store\" is not first",
             _ => return Some(found),

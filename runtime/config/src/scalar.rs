@@ -1,4 +1,4 @@
-//! Values that are a single word of the file: numbers, switches, choices.
+//! Values that the file writes as one text, number or switch.
 
 use toml::de::DeValue;
 
@@ -8,8 +8,8 @@ use super::reader::{ConfigReader, SettingNode, SettingValue, describe};
 pub(super) trait Scalar: Sized {
     /// Description of a valid value.
     const FORM: &'static str;
-    /// True if the value is written in quotes; otherwise it is a number or switch without quotes. A text
-    /// that contains variables is allowed in both cases.
+    /// True if the value is written in quotes; false for a number or switch without quotes. For both forms, the file
+    /// may instead contain a text with variables in quotes.
     const QUOTED: bool = true;
     /// True if the value may also be written without quotes.
     const BARE: bool = !Self::QUOTED;
@@ -20,6 +20,11 @@ pub(super) trait Scalar: Sized {
 
     /// Parses the text. If the error is not empty, it is a hint that the message shows after the expected form.
     fn parse(text: &str) -> Result<Self, String>;
+
+    /// Keeps the text with its variables, for a value that is read again while the process runs.
+    fn with_template(self, _template: &str) -> Self {
+        self
+    }
 
     /// See [`SettingValue::within`].
     fn within(&self, _low: &Self, _high: &Self) -> bool {
@@ -63,7 +68,10 @@ impl<T: Scalar> SettingValue for T {
             }
         };
         match T::parse(&text) {
-            Ok(value) => Some(value),
+            Ok(value) => Some(match node.value {
+                DeValue::String(template) => value.with_template(template),
+                _ => value,
+            }),
             Err(hint) => {
                 let found = if T::SECRET { "something else" } else { &shown };
                 let hint = if hint.is_empty() { hint } else { format!("; {hint}") };

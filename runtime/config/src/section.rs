@@ -1,6 +1,6 @@
-//! Describes the configuration. A table of the file is a [`section!`], which states each setting once, with
-//! meaning, form, bounds, default and the reason of the default. The struct, the reader, the checks and the
-//! printed reference are derived from it.
+//! Describes the configuration. A table of the file is a [`section!`], which states each setting once, with meaning,
+//! form, bounds, default and the reason of the default. The macro derives the struct, the reader, the checks and the
+//! printed reference from the section.
 
 /// Defines a struct for a table of the file. A setting has the form
 ///
@@ -9,8 +9,8 @@
 /// name: Type [low to high] = default, because "the reason of the default";
 /// ```
 ///
-/// with bounds, default and reason as the file would contain them. A setting without a default is required,
-/// unless its type is an `Option`.
+/// with bounds and default in the syntax of the file. A setting is required if it has no default and its type is
+/// not an `Option`.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
@@ -59,7 +59,7 @@ macro_rules! section {
             ) -> Option<Self> {
                 let table = reader.table(node, Self::ROWS)?;
                 let mut rows = Self::ROWS.iter();
-                // All fields are read before the first failed one returns, so that all errors are reported.
+                // Reads all fields before an invalid field ends the function, so that all errors are reported.
                 $(let $field = reader.field::<$type>(&table, rows.next()?);)*
                 Some(Self { $($field: $field?),* })
             }

@@ -1,5 +1,5 @@
-//! Derives the settings of one partition's sequencer from the configuration. Limits of the process are
-//! divided among its partitions here.
+//! Derives the settings of one partition's sequencer from the configuration. This module divides limits of the process
+//! among its partitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,43 +10,44 @@ use super::{
     Config, FileOrStdio, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
 };
 
-/// Turns in progress for each worker thread. At each of its steps, the sequencer exchanges a batch of turns with
-/// the workers. Even if each turn is one cheap event, a worker must have enough turns until the next step.
+/// Limit of the turns in progress for each worker thread. At each of its steps, the sequencer exchanges a batch of
+/// turns with the workers. Even if each turn is one cheap event, a worker must have enough turns until the next step.
 /// `run_ahead` limits the events in these turns.
 const TURNS_PER_WORKER: usize = 256;
 
-/// Loads in progress, in batches: the store reads one batch while the sequencer requests the next.
+/// Limit of the loads of key records in progress, as a multiple of `runtime.batch`: the store reads one batch of
+/// records while the sequencer requests the next batch.
 const LOADS_PER_BATCH: usize = 2;
 
-/// Divisor of the memory budget for commits that a shared store may lose. At ten thousand small events per second, the
-/// resulting memory holds the commits of the last few seconds. A server that syncs once per second loses one or two
-/// seconds.
+/// Divisor of the memory budget. The resulting memory holds copies of the newest commits, because a shared store may
+/// lose these commits. At ten thousand small events per second, these are the commits of the last few seconds. That is
+/// enough, because a server that syncs once per second loses the commits of one or two seconds.
 const KEPT_COMMITS_DIVISOR: usize = 8;
 
-/// The maximum number of committed and unpublished messages, for each event of `run_ahead`. The stream pauses at this
-/// limit, so that an unavailable sink does not fill the store.
+/// The maximum number of committed and unpublished messages of a partition, as a multiple of `run_ahead`. At this
+/// limit, the partition starts no further turns, so that an unavailable sink does not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
-/// The minimum number of newest ids of a key that are remembered at any age. It is the default prefetch.
+/// The minimum number of newest ids that a key remembers regardless of their age. This number is the default prefetch.
 const MIN_REMEMBERED_IDS: usize = 4_000;
 
-/// Longest interval between reads of the due index, in ms. A key that another process has added to the index waits no
-/// longer than this interval. An idle partition costs one read per interval.
+/// Longest interval between reads of the due index, in ms. After another process has added a key to the index, the
+/// owner finds the key within this interval. An idle partition costs one read per interval.
 const DUE_POLL_INTERVAL_MS: u64 = 5_000;
 
-/// The share of one partition.
+/// The data from which the settings of one partition are derived.
 #[derive(Debug, Clone)]
 pub struct PartitionParams {
     /// The partition's number.
     pub partition: u32,
-    /// Number of partitions of its stream that this process owns.
+    /// Number of partitions of the partition's stream that this process owns.
     pub stream_partitions: usize,
     /// Number of partitions of all streams that this process owns.
     pub process_partitions: usize,
     /// Number of threads that execute handlers.
     pub workers: usize,
-    /// The rollout under which the sequencer executes events at the start. It names the handler version. `None` if no
-    /// version is active.
+    /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
+    /// `None` if no version is active.
     pub version: Option<Arc<Rollout>>,
     /// Seed of the jitter.
     pub seed: u64,
@@ -101,7 +102,8 @@ impl Config {
             partition: share.partition,
             shards: self.shards(),
             max_lanes: (runtime.max_active_keys / of_process).max(1),
-            // At least two of the largest events fit in any case; otherwise nothing could be read.
+            // The budget always has room for two of the largest events. Otherwise a partition with a small share could
+            // not read any event.
             memory_budget: (runtime.memory_budget.bytes() / of_process)
                 .max(2 * runtime.event_size.bytes()),
             run_ahead: runtime.run_ahead,
@@ -128,11 +130,12 @@ impl Config {
             id_window,
             id_ttl: stream.id_ttl.0,
             id_floor: if stream.source.has_inbox(self.ingress.is_some()) {
-                // While the broker is unavailable, up to half of the ids may be of events that are only
-                // offered; all of their events are delivered again.
+                // While the broker is unavailable, the inbox passes events directly to the sequencer, up to half of
+                // `id_window`. The broker may deliver the copies of these events much later, so no id in the window
+                // expires.
                 id_window
             } else {
-                // The previous run may have had a larger prefetch.
+                // The previous run may have had a larger prefetch, so the floor is at least the default prefetch.
                 repeats.max(MIN_REMEMBERED_IDS).min(id_window)
             },
             digests: stream.digests,
@@ -169,7 +172,7 @@ impl StreamConfig {
         }
     }
 
-    /// Returns the replay sources from number 1 on; number 0 is the store.
+    /// Returns the replay sources from number 1 on. The store is source number 0, and is not in the result.
     pub fn replay_servers(&self) -> impl Iterator<Item = &ReplayServer> {
         self.gap.replay.iter().filter_map(|replay| match replay {
             ReplaySource::Store => None,

@@ -11,7 +11,7 @@ kinds! {
         "amqp" => Amqp(AmqpSinkConfig),
         /// A file or standard output, with one CloudEvent in JSON per line.
         "file" => File(FileSinkConfig),
-        /// Another stream of this Ordain.
+        /// Another stream of this configuration.
         "stream" => Stream(StreamSinkConfig),
     }
 }

@@ -60,43 +60,44 @@ section! {
         exchange: Option<AmqpName>;
         /// The queue. With more than one partition the queues are `{queue}.0`, `{queue}.1` and so on.
         queue: AmqpName;
-        /// Number of queues that share the keys. It cannot be changed while the store has data of the
+        /// Number of queues that share the keys. The number cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one queue needs no plugin in the broker";
         /// Number of unacknowledged deliveries of a partition.
         prefetch: usize [1 to 65_535] = 4_000,
-            because "a full queue delivers this in about 50 ms, which is longer than a commit takes";
-        /// Approximate number of events of a partition that came over HTTP and wait in the store. Beyond it,
-        /// Ordain rejects requests, and producers retry later.
+            because "a full queue delivers these events in about 50 ms, which is longer than a commit takes";
+        /// Approximate number of events of a partition that came over HTTP and wait in the store. Beyond this
+        /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,
-            because "a broker may be unavailable for a while, and a producer that gets this response can wait";
-        /// Where a delivery has its key.
+            because "a broker may be unavailable for a while, and a producer whose request is rejected can wait";
+        /// The part of a delivery that contains the key.
         key: KeyLocation = "routing-key",
-            because "the exchange spreads events by it, so all events of a key are in one partition";
-        /// Exchanges that feed this exchange.
+            because "the exchange spreads events by routing key, so all events of a key are in one partition";
+        /// Exchanges that feed `exchange`.
         bind: Vec<ExchangeBinding> = [],
-            because "the bindings can also be declared outside";
+            because "the bindings can also be declared outside Ordain";
         /// If true, Ordain declares the exchange, queues and bindings that are missing.
         declare: bool = true,
-            because "a first start should need no preparation";
+            because "a first start should need no preparation in the broker";
     }
 }
 
 section! {
     /// `source = { kind = "http" }`.
     pub struct HttpSourceConfig {
-        /// Number of partitions that share the keys. It cannot be changed while the store has data of the
+        /// Number of partitions that share the keys. The number cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Number of events of a partition that are read and neither settled nor held.
+        /// Number of events of a partition that the source reads in advance: events that are neither settled nor
+        /// held in the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
-        /// Approximate number of events of a partition that wait in the store. Beyond it, Ordain rejects
-        /// requests, and producers retry later.
+        /// Approximate number of events of a partition that wait in the store. Beyond this number, Ordain
+        /// rejects requests, and producers retry later.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stream may be behind for a minute, and a producer that gets this response can wait";
+            because "a stream may be behind for a minute, and a producer whose request is rejected can wait";
     }
 }
 
@@ -105,11 +106,12 @@ section! {
     pub struct FileSourceConfig {
         /// The file, or `-` for standard input, which cannot resume after a restart.
         path: FileOrStdio;
-        /// Number of partitions that share the keys. It cannot be changed while the store has data of the
+        /// Number of partitions that share the keys. The number cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Number of events of a partition that are read and neither settled nor held.
+        /// Number of events of a partition that the source reads in advance: events that are neither settled nor
+        /// held in the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
     }
@@ -118,17 +120,18 @@ section! {
 section! {
     /// `source = { kind = "stream" }`.
     pub struct StreamSourceConfig {
-        /// Number of partitions that share the keys. It cannot be changed while the store has data of the
+        /// Number of partitions that share the keys. The number cannot be changed while the store has data of the
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Number of events of a partition that are read and neither settled nor held.
+        /// Number of events of a partition that the source reads in advance: events that are neither settled nor
+        /// held in the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "it is the same prefetch as with a broker";
-        /// Approximate number of events of a partition that wait in the store. Beyond it, the streams and
-        /// producers that feed this stream wait.
+        /// Approximate number of events of a partition that wait in the store. Beyond this number, the streams
+        /// and producers that feed this stream wait.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stream may be behind for a minute, and a larger queue writes more events twice";
+            because "a stream may be behind for a minute, and the store writes an event twice if the event waits long";
     }
 }
 
@@ -137,13 +140,13 @@ section! {
     pub struct ExchangeBinding {
         /// The feeding exchange.
         exchange: AmqpName;
-        /// Which messages the feeding exchange passes on.
+        /// Routing key pattern of the messages that the feeding exchange passes on.
         routing_key: AmqpName = "#",
             because "a topic exchange then passes on every message";
     }
 }
 
-/// Maximum number of feeding exchanges: each is a binding to declare at the start.
+/// Maximum number of feeding exchanges: for each of them, a start declares a binding.
 const BIND_LIMIT: usize = 64;
 
 impl SettingValue for Vec<ExchangeBinding> {
@@ -185,18 +188,19 @@ impl Scalar for KeyLocation {
     }
 }
 
-/// Longest distance between checkpoints of a file, in events. After a crash, these events are read again, in
-/// addition to the prefetch. In a queue in the store, the same number of events may be present again, plus
-/// another prefetch of events that were acknowledged while others were being removed.
+/// Maximum number of events between two checkpoints of a file. After a crash, the source reads these events again, and
+/// also the unacknowledged events of the prefetch. For a queue in the store, this is the maximum number of acknowledged
+/// events that wait for their removal from the queue. During a removal, up to one prefetch of further events can be
+/// acknowledged. After a crash, the source reads all these events again.
 pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 
-/// The maximum number of events in a request over HTTP. A producer rarely gathers more in a moment, and a request with
-/// this number completes in time.
+/// The maximum number of events in a request over HTTP. A producer rarely has more events at once, and the store writes
+/// this number of events within the time limit of a request.
 pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
 impl SourceConfig {
-    /// Returns how many events may arrive again after a crash or a lost response; a `fifo` stream must remember
-    /// as many ids. `has_ingress` states whether a stream of the broker also accepts events over HTTP.
+    /// Returns how many events may arrive again after a crash or a lost response. A `fifo` stream must remember
+    /// at least this number of ids. `has_ingress` states whether a stream of the broker also accepts events over HTTP.
     pub fn redelivery_limit(&self, has_ingress: bool) -> usize {
         let prefetch = self.prefetch();
         prefetch

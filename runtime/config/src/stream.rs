@@ -13,9 +13,11 @@ use super::units::{Millis, Percent};
 section! {
     /// A stream.
     pub struct StreamConfig {
-        /// Name of the handler: `<handler>@<version>.wasm` in the folder of plugins.
+        /// Name of the handler, without its version. The files of the handler are `<handler>@<version>.wasm` in the
+        /// folder `plugins.dir`.
         handler: ResourceName;
-        /// Source of the numbers within a key: the producer, or Ordain in the order of delivery.
+        /// Source of the numbers within a key: the producer (`sequenced`), or Ordain in the order of delivery
+        /// (`fifo`).
         ordering: OrderingMode = "sequenced",
             because "only the producer's numbers show that an event is missing";
         /// Where the events come from.
@@ -25,15 +27,15 @@ section! {
             because "most producers count from 1";
         /// How the stream treats a missing event.
         gap: GapConfig = {},
-            because "the key waits for a missing event, requests it, and is then parked";
+            because "the key waits for a missing event, Ordain requests it, and parks the key if no request succeeds";
         /// How the stream treats a failing handler.
         retry: RetryConfig = {},
             because "an event is retried for a while, and then the key is parked";
-        /// How long a completed key is remembered, so that repeated events are recognized; and how long its
-        /// count is remembered if Ordain numbers its events.
+        /// How long Ordain remembers a completed key, so that it recognizes repeated events. If Ordain numbers the
+        /// events of the key, it remembers the count for the same time.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
-            because "it is longer than any usual redelivery, and a key takes some hundred bytes";
-        /// How long after its last write a key is forgotten, complete or not.
+            because "repeats usually arrive within this time, and a completed key takes a few hundred bytes";
+        /// Time after the last write of a key until Ordain forgets the key, completed or not.
         key_ttl: OffOrMillis ["1m" to "3650d"] = "off",
             because "a forgotten key that receives another event would start again";
         /// Number of events of a blocked key that stay in memory. Further events move to the store.
@@ -44,43 +46,46 @@ section! {
             because "most gaps close earlier, and the delivery timeout of a broker is much longer";
         /// Number of events of one key that may wait in the store.
         spill_limit: u64 [1 to 1_000_000_000] = 1_000_000,
-            because "events of 1 KiB take about 1 GiB, and one key should not fill a disk unnoticed";
+            because "a million events of 1 KiB take about 1 GiB, and one key should not fill a disk unnoticed";
         /// How the stream treats an event beyond `spill_limit`: reading pauses, or the event is dead-lettered.
         overflow: OverflowPolicy = "pause",
-            because "an event should not be dead-lettered unless the configuration requests it";
-        /// Number of events of a key in one turn, before other keys get a turn.
+            because "an event should be dead-lettered only if the configuration requests it";
+        /// Maximum number of events of a key in one turn. A worker executes a turn without interruption.
         quantum: usize [1 to 4_096] = 64,
-            because "it spreads the cost of a turn, and other keys wait for at most a millisecond";
-        /// Number of ids that a `fifo` stream remembers for each key. The default grows with the prefetch.
+            because "it spreads the cost of a turn over many events, and a fast handler delays other keys by only 1 ms";
+        /// Number of ids that a `fifo` stream remembers for each key. If the file leaves out the setting, Ordain raises
+        /// the default to the number of events that the source can deliver again after a crash.
         id_window: usize [1 to 1_000_000] = 4_000,
-            because "a crash can repeat the events of the prefetch window";
-        /// How long a key remembers an id after its event has settled, or up to a quarter longer; a later repeat
-        /// is a new event. Ids that a crash can redeliver, and the newest 4,000, never expire. With `[ingress]`
-        /// beside a broker, no id within `id_window` expires.
+            because "a crash can repeat the prefetched events";
+        /// How long a key remembers the id of an event after the event has settled; the actual time can be up to a
+        /// quarter longer. A repeat after that time counts as a new event. The newest 4,000 ids of a key, and the
+        /// ids of events that the source can deliver again after a crash, never expire. With `[ingress]` and a
+        /// source of kind `amqp` that has an exchange, no id within `id_window` expires.
         id_ttl: Millis ["1m" to "365d"] = "24h",
             because "a producer that repeats an event does so within a day";
         /// Number of content digests that the store keeps for each key, to distinguish a repeat from a different event
         /// with the same sequence.
         digests: usize [0 to 4_096] = 64,
-            because "a digest takes four bytes, and repeats arrive soon";
-        /// How long events that Ordain itself numbered or accepted are kept for replay, and how long a repeated
-        /// publish of a producer is recognized by its id. Each process that numbers events for this stream uses
-        /// this setting, `first`, `retain_events` and `complete_ttl`. The time is at most `complete_ttl`, after
-        /// which a key that has ended may begin again.
+            because "a digest takes four bytes, and a repeat usually arrives soon after the event";
+        /// How long Ordain keeps, for replay, the events that it numbered or accepted itself. For the same time, Ordain
+        /// recognizes an event that a producer publishes again, by the id of the event. Programs that number events
+        /// for this stream, such as `ordain publish`, apply this setting and the stream's `first`, `retain_events`
+        /// and `complete_ttl`. A time beyond `complete_ttl` or `key_ttl` has no effect, because a key may begin again
+        /// after these times.
         retain: Millis ["1s" to "365d"] = "24h",
             because "a consumer that lost an event requests it within a day";
         /// Number of events of a key that the store keeps for replay.
         retain_events: u64 [1 to 10_000_000] = 10_000,
-            because "it is the widest gap that a key waits for";
+            because "it is the widest gap that a key waits for by default (`max_width`)";
         /// Sink that also receives every dead letter, with the reason in extension attributes.
         dead_letter: Option<ResourceName>;
         /// Number of concurrent turns of this stream at the workers. Default: 256 for each worker.
         concurrency: Option<usize> [1 to 65_536],
             because "workers receive turns in batches, and no worker should wait for the next batch";
-        /// Number of events waiting in the broker for each instance. An autoscaler adds and removes instances by this
-        /// value.
+        /// Number of waiting events for which one instance is enough. Ordain divides the number of events that wait
+        /// in the broker or in the store by this value. An autoscaler can read the result.
         lag_per_instance: u64 [1 to 1_000_000_000] = 10_000,
-            because "most handlers process these in a second, and fewer events need no further process";
+            because "most handlers process these in a second, and fewer events do not justify another process";
         /// Share of the keys on which a new version of the handler is tested.
         canary: Option<Percent>;
         /// How long a new version is tested before it serves all keys.
@@ -96,7 +101,7 @@ section! {
             because "an event that was only overtaken arrives by then";
         /// Number of rounds of requests.
         attempts: u32 [1 to 1_000] = 5,
-            because "with the backoff, they take one to three seconds, within which a late response arrives";
+            because "with the backoff, five rounds take one to three seconds, within which a late response arrives";
         /// Delay between rounds: a random value between the lower bound and a ceiling that doubles with each
         /// round, up to the upper bound.
         backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "200ms..5s",
@@ -106,12 +111,13 @@ section! {
             because "it needs no other service";
         /// How far an event may be beyond the first missing sequence. Events further ahead are dead-lettered.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
-            because "a longer jump is an error of the producer, and all events in between would be kept";
+            because "a longer jump is an error of the producer, and all events in between would wait for the gap's end";
         /// Action after the last round: park the key, skip the event, or wait for it.
         on_exhausted: GapExhausted = "park",
             because "the stream promises order, so an operator must decide";
-        /// Requests the next event of an incomplete key once after this time without an event, so that a lost
-        /// last event is found too.
+        /// If an incomplete key gets no event for this time, Ordain requests the next event of the key once. The
+        /// request finds a lost event even if no later event shows the gap. If a replay source is unreachable, Ordain
+        /// requests the event again after the same time.
         tail: OffOrMillis ["1s" to "365d"] = "off",
             because "only the producer's habits determine how long a key may be quiet";
     }
@@ -120,10 +126,10 @@ section! {
 section! {
     /// Settings for failing handlers.
     pub struct RetryConfig {
-        /// Number of attempts of one event whose handler requests a retry or exceeds its time limit, the first
-        /// included.
+        /// Number of attempts of one event, including the first, if the handler requests a retry or exceeds the time
+        /// limit.
         attempts: u32 [1 to 1_000_000] = 5,
-            because "with the backoff, they take about a second, within which a short disturbance passes";
+            because "with the backoff, five attempts take about a second, within which a short disturbance passes";
         /// Delay between attempts: a random value between the lower bound and a ceiling that doubles with each
         /// attempt, up to the upper bound.
         backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "100ms..30s",

@@ -33,7 +33,8 @@ impl RoutingKeyTemplate {
 
     /// Returns the length of a message's routing key, in bytes, if it is too long.
     pub fn excessive_length(&self, stream: &str, key: &str, kind: &str) -> Option<usize> {
-        // Most routing keys are known to be short without building them.
+        // For most routing keys, this upper bound of the length is within the limit, so that the routing key need not
+        // be built.
         let most = self.0.len()
             + self.0.matches('{').count() * key.len().max(kind.len()).max(stream.len());
         if most <= Self::LIMIT_BYTES {
@@ -64,7 +65,7 @@ impl RoutingKeyTemplate {
     }
 }
 
-/// Returns the placeholders of a text. All of them must be known.
+/// Returns the placeholders of a text. Returns an error if one of them is not known.
 pub(super) fn placeholders<'a>(text: &'a str, known: &[&str]) -> Result<Vec<&'a str>, String> {
     let mut found = Vec::new();
     let mut rest = text;

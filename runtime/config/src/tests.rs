@@ -430,7 +430,7 @@ fn streams_that_feed_each_other_fit_together() {
     };
     check(&(stream("a", "") + &sink("x", "a", true)), &[]);
     check(&(stream("a", "ordering = \"fifo\"") + &sink("x", "a", false)), &[]);
-    // A stream may have producers and no sink as its sources.
+    // A stream may receive its events from producers only, without a sink.
     check(&stream("a", ""), &[]);
     check(&(stream("a", "") + &sink("x", "a", false)), &[(5, "sinks.x", "needs numbered events")]);
     check(
@@ -482,7 +482,8 @@ fn streams_share_no_queue_and_no_partitioned_exchange() {
         &two("queue = \"q\"", "queue = \"q\""),
         &[(14, "streams.b.source.queue", "[streams.a] also has the queue \"q\"")],
     );
-    // The queue of one stream is that of a partition of another, or collects what the broker drops from it.
+    // The queue of one stream is also the queue of a partition of another stream, or collects the messages that the
+    // broker drops from the queue of the other stream.
     check(
         &two(&exchange("q", 4), "queue = \"q.3\""),
         &[(16, "streams.b.source.queue", "[streams.a] also has the queue \"q.3\"")],
@@ -538,7 +539,7 @@ fn dead_letters_do_not_return_over_the_broker() {
         let bind = format!("{own}\nbind = [{{ exchange = \"y\", routing_key = \"{bound}\" }}]");
         case(&bind, &format!("exchange = \"y\"\nrouting_key = \"{key}\""), returns);
     }
-    // Over two other streams: one whose exchange feeds that of another, whose dead letters come home.
+    // The letters of `a` reach `b`. The exchange of `b` feeds the exchange of `c`, whose letters return to `a`.
     let sink = |name: &str, exchange: &str| {
         format!("[sinks.{name}]\nkind = \"amqp\"\nexchange = \"{exchange}\"\n")
     };
@@ -578,7 +579,7 @@ fn streams_of_a_numbered_exchange_must_be_numbered_alike() {
         let streams = stream("a", "") + &stream("b", setting);
         check(&(streams.clone() + &rest(true)), &[(8, &name, "must be as in [streams.a]")]);
         check(&(streams.clone() + &rest(false)), &[]);
-        // A stream that numbers its own events is exempt.
+        // A `fifo` stream numbers its own events, so its settings may differ.
         let fifo = stream("a", "ordering = \"fifo\"") + &stream("b", setting);
         check(&(fifo + &rest(true)), &[]);
     }
@@ -620,7 +621,7 @@ fn partitions_share_the_limits_of_the_process() {
     assert_eq!(settings.retry.on_exhausted, ExhaustedPolicy::Skip);
     let settings = config.sequencer_settings(&config.streams["payments"], &share);
     assert_eq!((settings.max_turns, settings.id_window), (192, 11_224));
-    // With many small partitions, each still has room for events.
+    // Even the smallest share of the limits has room for one key and two of the largest events.
     let settings = config.sequencer_settings(
         &config.streams["payments"],
         &PartitionParams { process_partitions: 100_000, ..share },

@@ -8,11 +8,14 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use amq_protocol::uri::AMQPUri;
+use ordain_util::expand::{expand_again, has_file_variable};
+
 use super::reader::{ConfigReader, ReferenceRow, SettingNode, SettingValue};
 use super::scalar::Scalar;
 use ordain_store::RedisAddress;
 
-/// Length limit of a name: names become parts of file names, queue names and metric labels.
+/// Length limit of a name, because names become parts of file names, queue names and metric labels.
 const NAME_LIMIT_BYTES: usize = 64;
 
 /// The name of a stream, a sink or a handler.
@@ -95,12 +98,12 @@ impl<T: SettingValue> SettingValue for NamedTables<T> {
     }
 }
 
-/// A text that is not empty and no longer than AMQP allows for a name.
+/// The name of a queue, exchange or header in the broker, or a routing key: a text of 1 to 240 bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AmqpName(pub String);
 
-/// Size limit in bytes: AMQP's short strings end at 255 bytes, and the rest is for the `.N` of a partition's
-/// queue.
+/// Size limit in bytes. AMQP allows names of up to 255 bytes. The rest is for the suffixes of names that begin with
+/// the name of a queue: `.N` of a partition, `.dropped`, `.N.marker`, `.x123456.marker` and `.version.123456`.
 const AMQP_NAME_LIMIT_BYTES: usize = 240;
 
 impl Scalar for AmqpName {
@@ -215,7 +218,27 @@ impl Scalar for Secret {
 
 /// URL of the broker. It may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BrokerUrl(pub Secret);
+pub struct BrokerUrl {
+    url: Secret,
+    /// The URL with its variables.
+    template: Secret,
+}
+
+impl BrokerUrl {
+    /// Returns the URL, for a connection only.
+    pub fn expose(&self) -> &str {
+        self.url.expose()
+    }
+
+    /// Reads again the files that the URL names as variables. Returns `None` if the URL names no file. The error does
+    /// not contain the URL.
+    pub fn read_again(&self) -> Result<Option<AMQPUri>, String> {
+        if !has_file_variable(&self.template.0) {
+            return Ok(None);
+        }
+        crate::broker_url::parse(&expand_again(&self.template.0)?).map(Some)
+    }
+}
 
 impl Scalar for BrokerUrl {
     const FORM: &'static str =
@@ -223,11 +246,16 @@ impl Scalar for BrokerUrl {
     const SECRET: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
-        crate::broker_url::parse(text).map(|_| Self(Secret(text.to_owned())))
+        crate::broker_url::parse(text)?;
+        Ok(Self { url: Secret(text.to_owned()), template: Secret(String::new()) })
+    }
+
+    fn with_template(self, template: &str) -> Self {
+        Self { template: Secret(template.to_owned()), ..self }
     }
 
     fn placeholder() -> Option<Self> {
-        Some(Self(Secret(String::new())))
+        Some(Self { url: Secret(String::new()), template: Secret(String::new()) })
     }
 }
 
@@ -237,6 +265,10 @@ impl Scalar for RedisAddress {
 
     fn parse(text: &str) -> Result<Self, String> {
         Self::parse(text)
+    }
+
+    fn with_template(self, template: &str) -> Self {
+        Self { template: Some(template.to_owned()), ..self }
     }
 
     fn placeholder() -> Option<Self> {

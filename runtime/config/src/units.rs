@@ -17,7 +17,7 @@ impl Millis {
     }
 }
 
-/// Units of time with their length in ms. The unit `ms` comes before `s`, because it ends in `s`.
+/// Units of time with their length in ms.
 const TIME_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
@@ -61,7 +61,8 @@ impl Scalar for OffOr<Millis> {
 pub struct ByteSize(pub u64);
 
 impl ByteSize {
-    /// Returns the size as a `usize`. The bounds of all sizes are far below what 32 bits hold.
+    /// Returns the size as a `usize`. A `usize` has 64 bits and holds every size, because no upper bound exceeds
+    /// 1024 GiB.
     pub fn bytes(self) -> usize {
         self.0 as usize
     }
@@ -111,7 +112,8 @@ impl Scalar for BackoffBounds {
         }
     }
 
-    /// Returns whether both bounds are valid. Only the upper bound can be too high.
+    /// Returns whether the lower bound is not below the lowest allowed value, and the upper bound is not above the
+    /// highest allowed value.
     fn within(&self, low: &Self, high: &Self) -> bool {
         self.min >= low.min && self.max <= high.max
     }

@@ -1,4 +1,4 @@
-//! Settings that can be configured but that this build does not support yet. The change that implements
+//! Settings that a file may contain but that this build does not support yet. The change that implements
 //! such a setting removes its row from [`UNSUPPORTED_FEATURES`]; no other module depends on the list.
 
 use super::problem::{ConfigProblem, SettingLines};

@@ -1,11 +1,11 @@
 //! The assignment of partitions to instances. All instances compute the assignment from the same
 //! table and get the same result.
 //!
-//! Shares are even: for each stream, the numbers of partitions of two instances differ by at most one. An owner keeps
-//! its partition unless its share is full, so that few partitions move. If several instances may own a partition,
-//! rendezvous hashing chooses one of them (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
-//! 1998). Rendezvous hashing alone would be uneven: with an average of ten partitions per instance, some instance would
-//! have twice as many.
+//! Shares are even: any two instances that run a stream own the same number of its partitions, or one of them owns one
+//! more. An owner keeps a partition as long as its share has room for it, so that few partitions move. If several
+//! instances may own a partition, rendezvous hashing chooses one of them (Thaler and Ravishankar, "Using name-based
+//! mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven: with an average of ten partitions
+//! per instance, some instance would have about twenty.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ pub type PartitionId<'a> = (&'a str, u32);
 pub struct OwnerCandidate<'a> {
     /// The id of the instance.
     pub id: u64,
-    /// The number of partitions of each stream that the instance runs.
+    /// The streams that the instance runs, each with its number of partitions.
     pub streams: BTreeMap<&'a str, u32>,
 }
 
@@ -54,7 +54,7 @@ pub fn owners<'a>(
 
 #[derive(Default)]
 struct PartitionShares<'a> {
-    /// The number of partitions of each stream, and the instances that run it.
+    /// The number of partitions of each stream, and the instances that run the stream.
     streams: BTreeMap<&'a str, (u32, Vec<u64>)>,
     owned: BTreeMap<u64, BTreeSet<PartitionId<'a>>>,
 }
@@ -74,8 +74,7 @@ impl<'a> PartitionShares<'a> {
             let holder = held.get(&(stream, number)).and_then(|id| has.get_mut(id));
             holder.unwrap_or(&mut free).push(number);
         }
-        // Some instances get one partition more: those that own the most partitions of the stream
-        // now.
+        // Some instances get one partition more than others: those that own the most partitions of the stream now.
         let even = partitions as usize / of.len();
         let more = partitions as usize % of.len();
         let mut by_number: Vec<u64> = of.to_vec();
@@ -99,7 +98,8 @@ impl<'a> PartitionShares<'a> {
             let with_room = room.iter_mut().filter(|(_, room)| **room > 0);
             let best =
                 with_room.min_by_key(|(id, _)| (self.load(**id), Reverse(weight(part, **id))));
-            // The total room equals the number of partitions.
+            // The room of all instances together equals the number of free partitions, so an instance with room always
+            // exists.
             let Some((id, room)) = best else { break };
             *room -= 1;
             self.assign_to(part, *id);
@@ -120,8 +120,9 @@ impl<'a> PartitionShares<'a> {
         self.owned.get(&id).map_or(0, |has| has.range(of_stream).count())
     }
 
-    /// Returns a partition to move, its present owner and its future owner. Counted over all streams, the present owner
-    /// has at least two partitions more than the future owner. The shares of the stream stay even.
+    /// Returns a partition to move, its present owner and its future owner; `None` if nothing needs to move. Counted
+    /// over all streams, the present owner has at least two partitions more than the future owner. The move keeps the
+    /// shares of the stream even.
     fn next_move(&self) -> Option<(PartitionId<'a>, u64, u64)> {
         let mut by_load: Vec<u64> = self.owned.keys().copied().collect();
         by_load.sort_by_key(|id| Reverse(self.load(*id)));
@@ -204,7 +205,8 @@ mod tests {
             let min = loads.values().min().unwrap();
             let max = loads.values().max().unwrap();
             assert!(max - min <= 1 && *max as usize <= even + 1, "step {step}: {min} to {max}");
-            // The share of the joining or leaving instance, and one more if the even share changes.
+            // Only the share of the joining or leaving instance moves, and one partition more if the even share
+            // changes.
             assert!(moved <= least + 1, "step {step}: {moved} moved, {least} had to");
             owners = next;
         }

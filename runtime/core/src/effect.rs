@@ -7,11 +7,11 @@ use crate::event::{DeliveryNumber, Key};
 use crate::key_record::{AppliedCommit, Batch};
 use crate::turn::{AttemptToken, Turn};
 
-/// A request of the sequencer. The driver performs each effect once. Some effects name the
-/// [`Input`](crate::Input) that answers them.
+/// A request of the sequencer. The driver (the code that calls the sequencer) performs each effect once. Some effects
+/// name the [`Input`](crate::Input) that answers them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Load a key record (the durable record of one key) and take it over for this partition, as soon as
+    /// Load a key record, the durable record of one key, and take the key over for this partition. Start as soon as
     /// [`may_read`](crate::Sequencer::may_read) permits. `Loaded` answers this effect.
     Load {
         /// The token to return with the answer.
@@ -19,28 +19,29 @@ pub enum Effect {
         /// The key.
         key: Key,
     },
-    /// Execute a turn (consecutive events of one key), as soon as [`may_run`](crate::Sequencer::may_run) permits.
+    /// Execute a turn: consecutive events of one key. Start as soon as [`may_run`](crate::Sequencer::may_run) permits.
     /// `TurnDone` answers this effect.
     Run(Turn),
-    /// Commit a batch under the claim, which identifies this owner to the store. `Committed` answers this effect. Until
-    /// then the sequencer requests no other batch of the same shard (a slice of the store), but may request the same
-    /// batch again.
+    /// Commit a batch under the claim, which identifies this owner to the store. `Committed` answers this effect.
+    /// Before that answer, the sequencer requests no other batch of the same shard (a slice of the store). After the
+    /// answer [`Unknown`](crate::CommitReply::Unknown), the sequencer requests the same batch again.
     Commit(Arc<Batch>),
-    /// Acknowledge all deliveries up to `through`. The store has settled their events durably, or holds them.
+    /// Acknowledge all deliveries up to `through`. The events of these deliveries are durable in the store: settled, or
+    /// held until they can run.
     Ack {
         /// The last delivery to acknowledge.
         through: DeliveryNumber,
     },
     /// Publish the messages of a committed batch, then its dead letters ([`Batch::forwarded`]). The messages and dead
     /// letters of all earlier batches of the shard go first. The sequencer requests this effect only for a batch with
-    /// messages or such dead letters. `Published` answers this effect.
+    /// messages or dead letters to publish. `Published` answers this effect.
     Publish {
         /// The batch.
         batch: Arc<Batch>,
         /// The result of the commit: its time, and the writes that the store refused.
         applied: AppliedCommit,
     },
-    /// Read spilled events (events that the store holds until they can run), as soon as
+    /// Read spilled events: events that the store holds until they can run. Start as soon as
     /// [`may_read`](crate::Sequencer::may_read) permits. `SpillRead` answers this effect.
     ReadSpill {
         /// The token to return with the answer.
@@ -64,8 +65,8 @@ pub enum Effect {
         source: usize,
         /// The missing sequences, ascending.
         missing: Vec<RangeInclusive<u64>>,
-        /// The maximum age of a dead letter that serves as a source, in ms. An older letter may belong to an earlier
-        /// key of the same name, which has ended.
+        /// The maximum age, in ms, of a dead letter from which the store may take a missing event. An older letter may
+        /// belong to a key of the same name that has ended.
         max_letter_age: u64,
     },
     /// Read the due index of this partition: the keys with the times at which their owner must process them. `DueRead`
@@ -75,8 +76,8 @@ pub enum Effect {
         after: Option<(u64, Key)>,
         /// The maximum number of entries to read.
         limit: usize,
-        /// `true` to read also the entries that are not due yet. The sequencer sets it after the source has ended,
-        /// because no more events can arrive.
+        /// `true` to read also the entries that are not due yet. The sequencer sets this flag after the source has
+        /// ended. No more events can arrive then, so the sequencer does not wait for the times of the entries.
         all: bool,
     },
     /// Stop: this owner has lost the partition. Close everything without another write.
@@ -88,7 +89,8 @@ pub enum Effect {
 pub enum StopReason {
     /// A newer owner has the partition.
     Fenced,
-    /// The state of the store differs from this owner's last commit.
+    /// The store lacks this owner's last commit, or has another commit in its place, and the sequencer cannot recover
+    /// the lost commits.
     RolledBack {
         /// The shard.
         shard: u32,

@@ -1,4 +1,5 @@
-//! Events from a source and messages to a sink. All parts share them by reference and must never copy them.
+//! Events from a source and messages to a sink. All parts of Ordain share events and messages by reference, and must
+//! never copy their content.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use crate::packed::{HeaderIter, PackedStrings, UnpackError, pack_headers};
 /// The unit of order: an order id, an account, a session.
 pub type Key = Arc<str>;
 
-/// The position of a delivery in its source's order. The driver counts deliveries from 1 without
-/// holes. A repeated delivery of the same event has its own position.
+/// The number of a delivery. The driver counts the deliveries of a source from 1 without holes. A repeated delivery of
+/// the same event has its own number.
 pub type DeliveryNumber = u64;
 
 /// The exclusive upper bound of sequences. The next sequence of a key is the last sequence plus one, and must fit in a
@@ -25,12 +26,12 @@ pub fn shard_of(key: &str, shards: u32) -> u32 {
     (xxh3_64(key.as_bytes()) % u64::from(shards.max(1))) as u32
 }
 
-/// Returns a 64-bit digest of any bytes. The digest is the same on every machine and in every version.
+/// Returns a 64-bit digest of any bytes. The digest is the same on every machine and in every version of Ordain.
 pub fn digest(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// The fields of an event from a decoder. [`Event::new`] packs them.
+/// The fields of an event, as a decoder has read them. [`Event::new`] packs them.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(missing_docs, reason = "the accessors of `Event` have the meanings")]
 pub struct EventParts<'a> {
@@ -46,7 +47,7 @@ pub struct EventParts<'a> {
     pub end: bool,
 }
 
-/// One event, immutable.
+/// An immutable event.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Event {
     /// The parts: key, id, type, source, content type, headers, data.
@@ -57,7 +58,7 @@ pub struct Event {
     end: bool,
 }
 
-/// The offset of the sequence in the stored form of an event that has a sequence.
+/// The offset of the sequence, in bytes, in the stored form of an event that has a sequence.
 pub const EVENT_SEQUENCE_OFFSET: usize = 2;
 
 const EVENT_FORMAT: u8 = 1;
@@ -112,12 +113,12 @@ impl Event {
         self.sequence
     }
 
-    /// Returns the producer's id of the event.
+    /// Returns the id that the producer gave the event.
     pub fn id(&self) -> &str {
         self.parts.text(1)
     }
 
-    /// Returns a digest of the id. A `fifo` stream (Ordain numbers its events in the order of delivery) recognizes
+    /// Returns a digest of the id. A `fifo` stream, whose events Ordain numbers in the order of delivery, recognizes
     /// repeated events by this digest.
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))
@@ -133,7 +134,7 @@ impl Event {
         self.parts.text(3)
     }
 
-    /// Returns the producer's timestamp, in ms since the Unix epoch.
+    /// Returns the time that the producer gave the event, in ms since the Unix epoch.
     pub fn time_ms(&self) -> Option<u64> {
         self.time_ms
     }
@@ -143,7 +144,7 @@ impl Event {
         self.parts.text(4)
     }
 
-    /// Returns the remaining headers, in their order.
+    /// Returns the headers that no other field contains, in their order.
     pub fn headers(&self) -> HeaderIter<'_> {
         HeaderIter::new(self.parts.bytes(5))
     }
@@ -158,8 +159,8 @@ impl Event {
         self.end
     }
 
-    /// Returns a digest of type and data. The sequencer treats two events with the same sequence as the same event if
-    /// their digests are equal.
+    /// Returns a digest of type and data. The sequencer treats two events of a key with the same sequence as the same
+    /// event if their digests are equal.
     pub fn content(&self) -> u64 {
         self.content
     }
@@ -222,7 +223,7 @@ impl std::fmt::Debug for Event {
     }
 }
 
-/// The fields of a message from a handler. [`Message::new`] packs them.
+/// The fields of a message, as a handler has emitted them. [`Message::new`] packs them.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(missing_docs, reason = "the accessors of `Message` have the meanings")]
 pub struct MessageParts<'a> {
@@ -296,7 +297,8 @@ impl Message {
         self.parts.bytes(5)
     }
 
-    /// Returns the minimum delay between the commit and the publication, in ms; `None` if the message has no delay.
+    /// Returns the minimum delay between the commit of the message and its publication, in ms; `None` if the message
+    /// has no delay.
     pub fn delay_ms(&self) -> Option<u64> {
         self.delay_ms
     }

@@ -12,7 +12,7 @@ pub enum SequencerFault {
     /// The sequencer accepts a completion for the current attempt of a lane (the in-memory queue of a key) without
     /// checking its token.
     ForgetTheTokenCheck,
-    /// The sequencer executes a repeat of the last settled event again.
+    /// The sequencer executes the last settled event once more when a repeat of this event arrives.
     TakeADuplicateForNew,
     /// The sequencer retries a failed event without limit.
     RetryForEver,
@@ -23,11 +23,11 @@ pub enum SequencerFault {
     /// Neither an event's end mark nor a handler's outcome ends a key.
     ForgetTheEnd,
     /// The sequencer executes the events of a key under an older rollout (an older choice of the handler version) than
-    /// before.
+    /// the key's earlier events.
     IgnoreNewerVersion,
     /// The sequencer keeps the state of a key in memory after the store has refused a write of the key.
     KeepRefusedState,
-    /// Lanes keep data that they read while the store had gone back in time.
+    /// Lanes keep data that they read after the store had gone back in time and before the lost commits were recovered.
     TrustOldReads,
 }
 

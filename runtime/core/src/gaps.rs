@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::settings::SOURCES_LIMIT;
 
-/// The latest gaps of a key whose clock expired (the event was still missing after `gap.timeout`), the newest last.
-/// Clones share the list until one of them changes, because each commit clones the records of its keys.
+/// The latest gaps of a key, the newest last. The history contains only gaps whose clock expired: the event was still
+/// missing after `gap.timeout`. Each commit clones the records of its keys, so clones share the list until one of them
+/// changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GapHistory(Option<Arc<Vec<GapEntry>>>);
 
@@ -16,13 +17,13 @@ pub struct GapEntry {
     pub first: u64,
     /// The last missing sequence.
     pub last: u64,
-    /// The time of the first write that recorded the gap, by the clock of the store. 0 until that write: the store
-    /// fills in the time.
+    /// The time of the first write that recorded the gap, by the clock of the store. Before that write, the field is 0;
+    /// the store fills in the time.
     pub since: u64,
     /// The time from the moment when the owner learned of the gap until the first write that recorded it, in ms.
     pub waited: u64,
-    /// The time when the owner learned of the gap, by the clock of the owner. Used only until the first write that
-    /// recorded the gap. Not stored.
+    /// The time when the owner learned of the gap, by the clock of the owner. This time is used only until the first
+    /// write that records the gap, and is not stored.
     pub known_since: u64,
     /// The number of replay rounds that have begun.
     pub rounds: u32,
@@ -30,8 +31,8 @@ pub struct GapEntry {
     pub answers: Vec<SourceAnswers>,
     /// The state of the gap, or how it ended.
     pub end: GapEnd,
-    /// The time of the write that recorded the end, by the clock of the store. 0 until that write. Meaningless while
-    /// `end` is [`GapEnd::Open`].
+    /// The time of the write that recorded the end, by the clock of the store. Before that write, the field is 0. While
+    /// `end` is [`GapEnd::Open`], the field means nothing.
     pub until: u64,
 }
 
@@ -57,7 +58,7 @@ pub enum GapEnd {
     Open,
     /// All rounds failed, and the key still waits for the event.
     Waiting,
-    /// The source delivered the event.
+    /// The source of the stream delivered the event.
     Arrived,
     /// A replay source returned the event.
     Replayed,
@@ -126,7 +127,8 @@ impl GapEntry {
         let at =
             self.answers.iter().position(|known| known.source == *source).unwrap_or_else(|| {
                 if self.answers.len() >= SOURCES_LIMIT {
-                    // The oldest source was queried before the settings changed.
+                    // The list is full, so its first source was queried under earlier settings and is no longer
+                    // configured.
                     self.answers.remove(0);
                 }
                 let source = Arc::clone(source);
@@ -149,8 +151,8 @@ impl GapEntry {
         }
     }
 
-    /// Returns the duration of the gap until its end, or until `now` if it is open, in ms. A recorded time of 0 counts
-    /// as `now`.
+    /// Returns the duration of the gap in ms, until its end or, if the gap is open, until `now`. A recorded time of 0
+    /// counts as `now`.
     pub fn lasted(&self, now: u64) -> u64 {
         let or_now = |time: u64| if time == 0 { now } else { time };
         let until = if self.end == GapEnd::Open { now } else { or_now(self.until) };
@@ -165,8 +167,8 @@ impl GapEntry {
 }
 
 impl GapHistory {
-    /// The maximum number of gaps remembered for a key. They are enough to show the behavior of the producer, and few
-    /// enough for a record that each commit writes.
+    /// The maximum number of gaps remembered for a key. This number is large enough to show the behavior of the
+    /// producer, and small enough for a record that each commit of the key writes.
     pub const LIMIT: usize = 16;
 
     /// Returns all gaps, the newest last.
@@ -185,9 +187,10 @@ impl GapHistory {
         Arc::make_mut(self.0.as_mut()?).last_mut()
     }
 
-    /// Removes the recorded gaps from sequence `from` on, because these sequences were not settled and are missing
-    /// again. If there was such a gap, returns it, extended to the last recorded sequence. The returned gap is open, or
-    /// begins at or after `from`.
+    /// Removes the recorded gaps that begin at or after `from`, because their sequences were not settled and are
+    /// missing again. Returns the first of these gaps, extended to the last recorded sequence. If no gap begins there,
+    /// removes and returns the newest gap, if that gap is open and its last sequence is at least `from - 1`. If the
+    /// newest of the remaining gaps contains `from`, shortens that gap so that it ends at `from - 1`.
     pub(crate) fn withdraw_from(&mut self, from: u64) -> Option<GapEntry> {
         self.iter().next_back().filter(|gap| gap.last.saturating_add(1) >= from)?;
         let entries = Arc::make_mut(self.0.as_mut()?);
@@ -205,7 +208,7 @@ impl GapHistory {
         known
     }
 
-    /// Merges the two newest entries, if they are parts of one gap and both have arrived.
+    /// Merges the two newest entries, if they are adjacent parts of one gap and the events of both parts have arrived.
     pub(crate) fn merge_newest(&mut self) {
         let Some(entries) = &mut self.0 else { return };
         let [.., before, last] = &entries[..] else { return };
@@ -218,8 +221,8 @@ impl GapHistory {
         }
     }
 
-    /// Reopens the gaps from `next` on. As long as their sequences are not settled, the next owner
-    /// may get another result for them.
+    /// Reopens the gaps from `next` on, because the next owner may get another result for sequences that are not
+    /// settled.
     pub(crate) fn reopen_from(&mut self, next: u64) {
         let is_ahead = |gap: &GapEntry| gap.last >= next && !gap.end.is_open();
         if !self.iter().any(is_ahead) {
@@ -239,7 +242,7 @@ impl GapHistory {
         }
     }
 
-    /// Sets the waiting time of the gaps that are written for the first time.
+    /// Sets `waited` in the gaps that the next write records for the first time.
     pub(crate) fn set_waited(&mut self, now: u64) {
         if self.iter().any(|gap| gap.since == 0)
             && let Some(entries) = &mut self.0
@@ -297,7 +300,9 @@ impl GapHistory {
             if entry.since == 0 && written.since == 0 {
                 entry.since = now;
             }
-            // The driver logged a warning for the whole gap; the rest needs no second warning.
+            // The written gap may be longer than the rest that is still missing. The driver warns about each written
+            // gap without an end time. It has warned about the whole written gap, so the rest gets its time now:
+            // otherwise, a second warning would follow.
             let is_rest = entry.end == GapEnd::Waiting && entry.last <= written.last;
             let is_same = (entry.first, entry.last) == (written.first, written.last);
             if (is_rest || is_same)

@@ -1,17 +1,17 @@
 //! The ages of the ids that a key of a `fifo` stream remembers. The sequencer forgets old ids.
 //!
-//! A timestamp beside each id would make each id a third larger. Instead, a key record has about four timestamps per
-//! `id_ttl`. Each timestamp applies to a stretch: a run of consecutive ids.
+//! A separate timestamp for each id would make each id a third larger. Instead, a key record has about four timestamps
+//! for the time `id_ttl`. Each timestamp applies to a stretch: a run of consecutive ids.
 
 use std::sync::Arc;
 
-/// The stretches (runs of consecutive ids with one timestamp) of a key, the newest last. Clones share the list until
-/// one of them changes, because each commit clones the records of its keys.
+/// The stretches of a key, the newest last. A stretch is a run of consecutive ids with one timestamp. Each commit
+/// clones the records of its keys, so clones share the list until one of them changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 
-/// A run of consecutive ids whose events settled within a quarter of `id_ttl`. It ends before the first sequence of the
-/// next stretch.
+/// A run of consecutive ids whose events settled within one quarter of the time `id_ttl`. The run ends before the first
+/// sequence of the next stretch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdStretch {
     /// The first sequence.
@@ -22,8 +22,8 @@ pub struct IdStretch {
 }
 
 impl IdTimes {
-    /// The maximum number of stretches of a key: the stretches of one `id_ttl`, and a few older stretches, because a
-    /// crash can bring their ids again.
+    /// The maximum number of stretches of a key: about four for the time `id_ttl`, and a few older ones, because a
+    /// crash can bring events with their ids again.
     pub const LIMIT: usize = 8;
 
     /// Returns all stretches, the newest last.
@@ -31,8 +31,8 @@ impl IdTimes {
         self.0.as_deref().map_or(&[][..], Vec::as_slice).iter()
     }
 
-    /// Returns the first sequence whose id is not old. An id is old at the latest when its age is one and a quarter of
-    /// `ttl`. Returns 0 if no id is old.
+    /// Returns the first sequence whose id is not old. An id becomes old at an age between `ttl` and 1.25 times `ttl`.
+    /// Returns 0 if no id is old.
     pub(crate) fn first_young(&self, now: u64, ttl: u64) -> u64 {
         let is_old = |stretch: &&IdStretch| {
             let until = stretch.since.saturating_add(ttl).saturating_add(span(ttl));
@@ -44,8 +44,8 @@ impl IdTimes {
         }
     }
 
-    /// Records that a commit at `now` settles events from sequence `from` on. Starts a new stretch if the newest one is
-    /// a quarter of `ttl` old.
+    /// Records that a commit at `now` settles events from sequence `from` on. Starts a new stretch if the newest one
+    /// began a quarter of `ttl` ago or earlier.
     pub(crate) fn record_commit(&mut self, from: u64, now: u64, ttl: u64) {
         let newest = self.iter().next_back();
         if newest.is_some_and(|last| last.since == 0 || now < last.since.saturating_add(span(ttl)))
@@ -61,7 +61,7 @@ impl IdTimes {
         stretches.push(IdStretch { from, since: 0 });
     }
 
-    /// Removes the stretches without an id at or after `first`.
+    /// Removes the stretches whose ids all have sequences below `first`.
     pub(crate) fn forget_below(&mut self, first: u64) {
         let gone = self.iter().skip(1).take_while(|next| next.from <= first).count();
         if gone > 0

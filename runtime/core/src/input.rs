@@ -8,52 +8,54 @@ use crate::letter::DeadLetter;
 use crate::turn::{AttemptToken, TurnResult};
 use crate::version::Rollout;
 
-/// The first spilled events (events that the store holds until they can run) from the requested sequence on, ascending,
-/// and `true` if no further spilled event follows.
+/// The first spilled events of a key from the requested sequence on, in ascending order. Spilled events are events that
+/// the store holds until they can run. The `bool` is `true` if the key has no spilled event after them.
 pub type SpillPage = (Vec<(u64, Arc<Event>)>, bool);
 
-/// An input of a sequencer. A completion answers an [`Effect`](crate::Effect) and carries its token
-/// or number.
+/// An input of a sequencer. Some inputs are completions: a completion answers an [`Effect`](crate::Effect), and carries
+/// the token or number of that effect. Only [`Input::DueRead`] carries neither, because at most one
+/// [`ReadDue`](crate::Effect::ReadDue) is outstanding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// The source delivered an event. Deliveries are numbered from 1 without holes;
     /// [`Input::Unreadable`] deliveries count too.
     Arrived {
-        /// The position of the delivery.
+        /// The number of the delivery.
         delivery: DeliveryNumber,
         /// The event.
         event: Arc<Event>,
     },
-    /// The source delivered data that is not an event. The letter contains the data and the reason.
+    /// The source delivered data that is not an event. The dead letter contains the data and the reason.
     Unreadable {
-        /// The position of the delivery.
+        /// The number of the delivery.
         delivery: DeliveryNumber,
-        /// The complete letter.
+        /// The complete dead letter.
         letter: Box<DeadLetter>,
     },
-    /// An offered event: an event that the source will also deliver later. Until that delivery, the event is durable
-    /// outside the sequencer, so the sequencer does not acknowledge it. The offered events of a key arrive in the order
-    /// of their deliveries and without holes. Like a delivery, an offered event needs
-    /// [credit](crate::Sequencer::credit).
+    /// An offered event: an event that the source will also deliver later. It comes from the inbox, the place in the
+    /// store for events that arrived over HTTP. Until the delivery, the inbox keeps the event durably, so the sequencer
+    /// has nothing to acknowledge. The offered events of a key arrive in the order in which the source will deliver
+    /// them. Between two offered events of a key, the inbox leaves out no event of that key. Like a delivery, an
+    /// offered event needs [credit](crate::Sequencer::credit).
     ArrivedEarly(Arc<Event>),
-    /// `true` if the source is unavailable. An unavailable source may hold missing events, so the sequencer gives up no
-    /// gap until the source has been available again for `gap.timeout`.
+    /// `true` if the source is unavailable. An unavailable source may hold missing events, so the sequencer does not
+    /// give up any gap until the source has been available again for `gap.timeout`.
     SourceUnavailable(bool),
-    /// The source lost its connection and will deliver all unacknowledged events again, under new
-    /// positions. This input precedes the first of these deliveries.
+    /// The source lost its connection and will deliver all unacknowledged events again, under new delivery numbers.
+    /// This input precedes the first of these deliveries.
     SourceReset,
     /// The maximum number of unacknowledged deliveries of the source, from now on. It is lower than
     /// [`SequencerSettings::prefetch`](crate::SequencerSettings::prefetch) if the deliveries are large.
     Prefetch(usize),
-    /// The source ended. No more events can arrive, so the sequencer waits no longer for missing events and starts
+    /// The source ended. No more events can arrive, so the sequencer no longer waits for missing events and starts
     /// their replay at once.
     SourceEnded,
     /// The answer to [`Effect::Load`](crate::Effect::Load).
     Loaded {
         /// The token of the load.
         token: AttemptToken,
-        /// The key record with its state and ids. `None` if the key record does not exist. An error if it cannot be
-        /// read.
+        /// The key record, with the handler state and the remembered ids of the key. `None` if the key record does not
+        /// exist. An error if the record cannot be read.
         loaded: Result<Option<Box<KeySnapshot>>, String>,
     },
     /// The answer to [`Effect::Run`](crate::Effect::Run).
@@ -82,10 +84,10 @@ pub enum Input {
         found: Vec<(u64, Arc<Event>)>,
         /// The first sequence that the source did not search for. [`u64::MAX`] if the source searched for all requested
         /// sequences. The first requested sequence if the source could not be queried at all; the round of requests
-        /// then does not count.
+        /// then does not count towards `gap.attempts`.
         until: u64,
-        /// The reason why the source may find more events later: a failure, or a request to try again. `None` if the
-        /// answer is final.
+        /// The reason why the source may find more events later: the source failed, or requested another try later.
+        /// `None` if the answer is final.
         failed: Option<Box<str>>,
     },
     /// The answer to [`Effect::ReadDue`](crate::Effect::ReadDue).
@@ -93,41 +95,43 @@ pub enum Input {
         /// The entries of the due index after the requested start, each with its time and its key, the earliest first.
         /// The times are by the clock of the store.
         entries: Vec<(u64, Key)>,
-        /// The time from now to the earliest entry after `entries`, in ms; 0 if that time has passed. `None` if there
-        /// is no further entry.
+        /// The time, in ms, until the first entry after `entries` is due; 0 if that entry is due already. `None` if
+        /// there is no further entry.
         next_in: Option<u64>,
     },
-    /// The store was unreachable, or another server is its master now. It may therefore have lost commits. The
-    /// sequencer sends a commit to each shard, empty if necessary, so that it detects a loss even if no events arrive.
+    /// The store was unreachable, or another server is its master now. The store may therefore have lost commits. After
+    /// this input, the sequencer sends a commit to each shard, because the reply shows whether the shard has lost
+    /// commits. The commit is empty if there is nothing to write.
     StoreMayHaveRolledBack,
     /// The previous owner committed messages or dead letters that are not yet recorded as published. The publisher of
-    /// this process publishes them. This input arrives in the order of the shard's commits and before any other input
-    /// of the shard. [`Input::Published`] answers it, as it answers this owner's commits.
+    /// this process publishes them. The inputs of this kind for a shard arrive in the order of the shard's commits, and
+    /// before any other input for the shard. Later, [`Input::Published`] reports these commits as published, as it does
+    /// for this owner's commits.
     OutboxBacklog {
         /// The shard.
         shard: u32,
-        /// The number of the newest commit of these messages. The input covers the commits after the previous such
-        /// input of the shard.
+        /// The number of the newest commit that the input covers. The input also covers all commits before this one
+        /// that no earlier input of this kind covered.
         through: u64,
         /// The number of messages and letters.
         messages: usize,
         /// The memory cost of the messages and letters, in bytes.
         bytes: usize,
     },
-    /// All messages and forwarded letters of a shard's commits up to this number are published and
-    /// marked as done.
+    /// All messages and forwarded dead letters of a shard's commits up to `through` are published, and the store has
+    /// recorded them as published.
     Published {
         /// The shard.
         shard: u32,
         /// The number of the newest commit whose messages are published.
         through: u64,
     },
-    /// A key may have work that its sequencer does not know of: for example, it was parked and a new handler version is
-    /// active. The sequencer loads the key record if the key is not in memory.
+    /// A key may have work that its sequencer does not know of. For example, the key is parked, and a new handler
+    /// version has become active. The sequencer loads the key record if the key is not in memory.
     Reload(Key),
-    /// The handler version that executes events has changed. With a rollout, its version executes all later turns. With
-    /// `None`, the version is not available in this process, and events wait. Running turns finish under the previous
-    /// version.
+    /// The handler version that executes events has changed. If the input contains a rollout, the version of that
+    /// rollout executes all later turns. If the input contains `None`, the version is not available in this process,
+    /// and events wait. Running turns finish under the previous version.
     VersionChanged(Option<Arc<Rollout>>),
     /// The owner hands the partition over. The sequencer starts no more turns, and finishes and commits the running
     /// turns.

@@ -13,24 +13,25 @@ use crate::letter::{Cause, DeadLetter, LetterId};
 use crate::limit::{HandlerLimit, untagged};
 use crate::version::{Rollout, VersionName};
 
-/// The durable record of one key, without its handler's state. The store reads and writes the state
-/// separately, so that a change of one does not rewrite the other.
+/// The durable record of one key, without its handler's state. The store reads and writes the state separately, so that
+/// a change of the state does not rewrite the record, and a change of the record does not rewrite the state.
 ///
-/// Times in the record are the store's, in ms since the Unix epoch. In a record that is being written, a time of 0
-/// means "the time of this commit". The store replaces the 0, since only the store knows its clock.
+/// The times in the record are by the store's clock, in ms since the Unix epoch. In a record that is being written, a
+/// time of 0 means "the time of this commit". The store replaces the 0, because only the store knows its clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
     /// The next sequence to settle. All lower sequences are settled.
     pub next: u64,
-    /// The time of the key's first commit. It distinguishes a key that starts again after its end
-    /// from the earlier key.
+    /// The time of the key's first commit. If a key starts again after its end, this time distinguishes the new key
+    /// from the ended key of the same name.
     pub incarnation: u64,
-    /// The partition whose owner may commit.
+    /// The partition whose owner may commit to this key.
     pub partition: u32,
-    /// The number of loads that took the key over from another partition. A write does not change the number. If a key
-    /// returns to a partition, the number therefore differs from the number that the old lane of the key there knows.
+    /// The number of loads that took the key over from another partition. A write does not change the number. When the
+    /// key has moved to another partition and back, the number is higher. A lane that loaded the key before these moves
+    /// recognizes them by the number.
     pub takeovers: u32,
-    /// The state of the key.
+    /// The status of the key.
     pub status: KeyStatus,
     /// The number of failed tries of event `next`.
     pub attempts: u32,
@@ -86,7 +87,7 @@ impl KeyRecord {
         self.rollout.as_ref().map_or(0, |decided| decided.number)
     }
 
-    /// Replaces zeros by the time of the commit, as a store does when it writes.
+    /// Replaces each time of 0 by the time of the commit, as a store does when it writes.
     pub fn fill_times(&mut self, now: u64) {
         if self.incarnation == 0 {
             self.incarnation = now;
@@ -100,8 +101,8 @@ impl KeyRecord {
         self.id_times.fill_times(now);
     }
 
-    /// Sets the times that were still 0 in `written` when it was committed. Failures and gaps that
-    /// arose after the commit was formed keep the time 0: a later commit records them.
+    /// Sets the times of this record that were still 0 in `written`, the record that the commit wrote. Failures and
+    /// gaps that arose after the commit was formed keep the time 0, because a later commit records them.
     pub(crate) fn fill_written_times(&mut self, written: &Self, now: u64) {
         if self.incarnation == 0 {
             self.incarnation = now;
@@ -115,18 +116,20 @@ impl KeyRecord {
             trouble.since = now;
         }
         self.gaps.fill_written_times(&written.gaps, now);
-        // An open stretch always belongs to this write: a key has one write in flight.
+        // A stretch of ids (a run of ids with one timestamp) that lacks its time always belongs to this write, because
+        // a key has at most one write in flight.
         self.id_times.fill_times(now);
     }
 
-    /// Returns whether a gap or a run of ids (`IdTimes`) still lacks its time.
+    /// Returns whether a gap still lacks a time, or a run of ids (`IdTimes`) still lacks its timestamp.
     pub fn lacks_times(&self) -> bool {
         self.gaps.lacks_times() || self.id_times.lacks_time()
     }
 }
 
-/// The state of a key. The sequencer writes `Waiting` and `Retrying` only together with another change of the key. The
-/// stored state may therefore be older than the state of the lane in memory.
+/// The status of a key. A change to `Waiting`, or from `Retrying` to another status, does not by itself cause a write:
+/// the next write of the key stores the new status. The stored status may therefore be older than the state of the lane
+/// in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyStatus {
     /// Events run when they arrive.
@@ -143,7 +146,7 @@ pub enum KeyStatus {
 }
 
 impl KeyStatus {
-    /// All statuses, in the order in which a key may have them.
+    /// All statuses, in the order of the enum.
     pub const ALL: [Self; 5] =
         [Self::Active, Self::Waiting, Self::Retrying, Self::Parked, Self::Completed];
 
@@ -169,16 +172,17 @@ impl KeyStatus {
 pub struct FailureInfo {
     /// The class of the reason.
     pub cause: Cause,
-    /// The reason: the tag of [`limit`](Self::limit), then [`words`](Self::words).
+    /// The reason as stored: the text ([`words`](Self::words)). If the handler exceeded a [`limit`](Self::limit), a tag
+    /// that names the limit precedes the text.
     pub error: String,
-    /// The time when the failure began.
+    /// The time of the commit that recorded the failure.
     pub since: u64,
     /// The handler version that failed, if a handler failed.
     pub version: Option<VersionName>,
 }
 
 impl FailureInfo {
-    /// Returns the limit that the handler exceeded, if a setting can raise it.
+    /// Returns the limit that the handler exceeded, if the configuration can lift it.
     pub fn limit(&self) -> Option<HandlerLimit> {
         self.parts().0
     }
@@ -237,12 +241,12 @@ impl SpillExtent {
     }
 }
 
-/// The content digests of the last settled events: of the sequences just below `next`, the newest last. A digest has 32
-/// bits, enough to distinguish a conflict from a repeat. At the default length, the list costs 256 bytes per key
-/// record.
+/// The content digests of the last settled events: of the sequences just below `next`, the newest last. By the digest,
+/// the sequencer distinguishes a repeat of a settled event from a conflict: an event with the same sequence but other
+/// content. For this purpose, 32 bits per digest are enough. At the default length of 64 digests, the list costs 256
+/// bytes per key record.
 ///
-/// Clones share the list until one of them changes, because each commit clones the records of its
-/// keys.
+/// Each commit clones the records of its keys, so clones share the list until one of them changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContentDigests(Arc<VecDeque<u32>>);
 
@@ -310,8 +314,8 @@ impl ContentDigests {
     }
 }
 
-/// The ranges (first, last) of sequences that were skipped because their event never arrived, ascending. Few keys have
-/// such ranges. Clones share the list until one of them changes.
+/// The sequences that were skipped because their event never arrived, as ranges (first, last) in ascending order. Few
+/// keys have such ranges. Clones share the list until one of them changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SkippedRanges(Option<Arc<Vec<(u64, u64)>>>);
 
@@ -323,7 +327,7 @@ impl FromIterator<(u64, u64)> for SkippedRanges {
 }
 
 impl SkippedRanges {
-    /// The maximum number of ranges remembered for a key. Only a faulty producer causes more. If the event of a
+    /// The maximum number of ranges remembered for a key. Only a faulty producer causes more ranges. If an event of a
     /// forgotten range arrives late, the sequencer treats the event as a duplicate.
     pub const LIMIT: usize = 64;
 
@@ -371,7 +375,7 @@ impl SkippedRanges {
     }
 }
 
-/// An id that a `fifo` stream accepted, with its assigned sequence.
+/// The id of an event that a `fifo` stream accepted, with the sequence that Ordain assigned to the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptedId {
     /// The assigned sequence.
@@ -410,20 +414,20 @@ pub enum WriteCondition {
     /// The key record does not exist, not even as the record of a completed key.
     Absent,
     /// The key record exists, belongs to this partition, and has this `next` and the [`KeyRecord::takeovers`] of the
-    /// write. `next` alone is not sufficient, because neither a spill nor a take-over by another partition changes it.
-    /// Only the number of take-overs shows that another owner had the key meanwhile. The spill area may then differ
-    /// from the data that the lane has.
+    /// write. `next` alone is not sufficient: another partition may take the key over and spill events of it without
+    /// changing `next`. If the key then returns to this partition, only the number of take-overs shows the lane that
+    /// the spilled events may have changed since the lane loaded the key.
     Next(u64),
 }
 
-/// All writes of a commit to one key. They apply as a whole or not at all.
+/// Everything that a commit writes to one key. The parts apply as a whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyWrite {
     /// The key.
     pub key: Key,
     /// The condition. If it does not hold, the store refuses only this write.
     pub condition: WriteCondition,
-    /// The new key record. The write removes the spilled events below its `next`; if its
+    /// The new key record. The write removes the spilled events below the record's `next`. If the record's
     /// `spilled.count` is 0, the write removes all spilled events.
     pub record: KeyRecord,
     /// The change of the state.
@@ -437,26 +441,28 @@ pub struct KeyWrite {
     /// The events to write to the spill area, with their sequences. If the spill area already has an event with the
     /// same sequence, the store keeps the existing event.
     pub spill: Vec<(u64, Arc<Event>)>,
-    /// The ids that this write accepts, ascending by sequence, in a `fifo` stream.
+    /// In a `fifo` stream, the ids of the events that the stream newly accepted, each with its assigned sequence, in
+    /// ascending order. The write records them.
     pub ids: SmallVec<[AcceptedId; 2]>,
     /// The time from the commit until the owner must process the key again, in ms. The write sets the key's entry in
     /// the due index, which the owner reads. `None` if the key needs no such entry.
     pub due_in: Option<u64>,
-    /// The time after the commit until the store removes the key record, in ms, if no write follows. `None` if the
-    /// store keeps the record for ever.
+    /// The time from the commit until the store removes the key record, in ms, if no later write prevents it. `None` if
+    /// the store keeps the record for ever.
     pub expire_in: Option<u64>,
 }
 
-/// A message and its origin.
+/// A message of a handler, and the event for which the handler emitted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmittedMessage {
     /// The sequence of the event.
     pub sequence: u64,
-    /// The position among the messages of that event.
+    /// The position of the message among the messages of the event, from 0.
     pub index: u32,
     /// The digest of the event's id, in a `fifo` stream. If the store goes back in time (loses its newest writes),
-    /// another event may get the event's sequence, and its messages must have other ids. The digest is 0 in a
-    /// `sequenced` stream, because there the producer assigns the sequences and an event keeps its sequence.
+    /// another event may get the sequence of this event. Because of the digest, the messages of the two events have
+    /// different ids. The digest is 0 in a `sequenced` stream, because there the producer assigns the sequences and an
+    /// event keeps its sequence.
     pub id_digest: u64,
     /// The message.
     pub message: Message,
@@ -477,7 +483,7 @@ pub struct Batch {
     /// same letter twice leaves one letter, because the id is the same.
     pub letters: Vec<DeadLetter>,
     /// `true` if dead letters also go into the outbox, from which they are published. An orphan dead letter whose id
-    /// already exists does not go into the outbox, because it comes from a repeated delivery.
+    /// already exists in the store does not go into the outbox, because it comes from a repeated delivery.
     pub forward: bool,
 }
 
@@ -502,11 +508,11 @@ impl Batch {
 /// The reply to a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitReply {
-    /// The commit is durable, now or since an earlier try with the same number.
+    /// The commit is durable: the store applied it at this try, or at an earlier try with the same number.
     Applied(AppliedCommit),
     /// A newer owner has the partition.
     Fenced,
-    /// The state of the store differs from this owner's last commit.
+    /// The store lacks this owner's last commit, or has another commit in its place.
     RolledBack {
         /// The found state, as text.
         found: String,
@@ -514,32 +520,33 @@ pub enum CommitReply {
         /// commits. `None` if another owner made the last stored commit.
         last: Option<u64>,
     },
-    /// No reply arrived, so the commit may have been applied or not. The batch must be sent again.
+    /// No reply arrived, so the commit may have been applied or not. The sequencer sends the batch again.
     Unknown,
 }
 
-/// The details of an applied commit: its time, and what did not apply as a normal write.
+/// The details of an applied commit: its time, and the parts of the commit that the store refused or already had.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AppliedCommit {
-    /// The time of the commit, by the store's clock. It replaced the zero times in the writes of the commit.
+    /// The time of the commit, by the store's clock. In the writes of the commit, it replaced each time of 0.
     pub time: u64,
-    /// The refused writes by position in the batch, ascending. The store changed nothing for these writes.
+    /// The refused writes, each with its position in the batch, in ascending order. The store changed nothing for these
+    /// writes.
     pub refused: Vec<(usize, WriteRefusal)>,
-    /// The events of the commit whose sequences were in the spill area already.
+    /// The events that the commit was to spill, but whose sequences were in the spill area already.
     pub existing_spills: Vec<ExistingSpill>,
-    /// The orphan dead letters whose id existed already, by position, ascending. Empty unless the batch forwards dead
-    /// letters.
+    /// The positions in the batch, ascending, of the orphan dead letters whose ids the store had already. Empty if the
+    /// batch does not forward dead letters.
     pub existing_letters: Vec<usize>,
 }
 
-/// A spilled event whose sequence was in the spill area already.
+/// An event that a commit was to spill, but whose sequence was in the spill area already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExistingSpill {
     /// The position of the write in the batch.
     pub write: usize,
     /// The sequence.
     pub sequence: u64,
-    /// `true` if the stored event has the same content.
+    /// `true` if the existing event has the same content.
     pub same: bool,
 }
 
@@ -549,8 +556,8 @@ pub enum WriteRefusal {
     /// The stored `next` differs from the condition. The value is the stored `next`, or `None` if the key record does
     /// not exist.
     Next(Option<u64>),
-    /// Another partition took the key over. The key may have returned since then. The value is the stored `next` of the
-    /// key.
+    /// Another partition took the key over. The key may have returned to this partition since then. The value is the
+    /// stored `next` of the key.
     Partition(u64),
     /// The last event of the key record was executed under a newer [`Rollout`] than the events of the write.
     Version,
@@ -569,11 +576,14 @@ pub struct KeySnapshot {
     pub ids: Vec<AcceptedId>,
     /// The time of the load, by the store's clock, in ms since the Unix epoch.
     pub now: u64,
-    /// The time from `now` to the time of the key's entry in the due index, in ms; 0 if that time has passed. `None` if
-    /// the key has no entry.
+    /// The time, in ms, from `now` until the key is due according to its entry in the due index; 0 if the key is due
+    /// already. `None` if the key has no entry.
     pub due_in: Option<u64>,
     /// The time from `now` until the store removes the key record, in ms. `None` if the store never removes the record.
     pub expire_in: Option<u64>,
+    /// The partition from which this load took the key over; `None` if the key already belonged to the partition that
+    /// loads it.
+    pub moved_from: Option<u32>,
 }
 
 impl KeySnapshot {

@@ -1,4 +1,5 @@
-//! Dead letters: records of events that ended without effect. A dead letter contains the whole event and the reason.
+//! Dead letters: records of events that ended without effect. A dead letter contains the reason, and the whole event if
+//! the event arrived.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,11 +16,11 @@ pub enum Cause {
     Unreadable,
     /// The event has no key.
     NoKey,
-    /// A `sequenced` stream's event has no usable sequence.
+    /// The event of a `sequenced` stream has no usable sequence.
     NoSequence,
-    /// A `fifo` stream's event has no id.
+    /// The event of a `fifo` stream has no id.
     NoId,
-    /// An event with the same sequence or id was held or settled before, with other content.
+    /// Another event of the key, with the same sequence or id but other content, was held or settled before.
     Conflict,
     /// The event's sequence is more than `gap.max_width` beyond the first missing sequence.
     FarAhead,
@@ -27,7 +28,8 @@ pub enum Cause {
     AfterEnd,
     /// The event arrived after its sequence had been skipped.
     Late,
-    /// The event never arrived, and the key continued without it. Such a letter contains no event.
+    /// The event never arrived, and the key continued without it or stopped at it. A dead letter with this cause
+    /// contains no event.
     Gap,
     /// The handler rejected the event.
     Rejected,
@@ -39,7 +41,7 @@ pub enum Cause {
     Retry,
     /// The handler exceeded its time limit, and the tries of the event were exhausted.
     Timeout,
-    /// The handler trapped.
+    /// The handler trapped: its WebAssembly code stopped with a fault.
     Trap,
     /// The handler exceeded a limit of memory or size.
     Limit,
@@ -47,7 +49,7 @@ pub enum Cause {
     Error,
     /// The record of the key, or its events that wait in the store, cannot be read.
     Corrupt,
-    /// The delivery is a dead letter of the same stream, published earlier. The stream cannot process it again.
+    /// The delivery is a dead letter that the same stream published earlier. The stream cannot process it again.
     Returned,
 }
 
@@ -112,8 +114,8 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The identity of a dead letter within its stream. Putting a letter replaces an existing letter
-/// with the same id, so that a delivery repeated after a crash leaves one letter.
+/// The identity of a dead letter within its stream. A new letter replaces an existing letter with the same id. If the
+/// source delivers an event again after a crash, the store therefore keeps only one letter of the event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LetterId {
     /// The key; empty if the event has none.
@@ -150,9 +152,10 @@ pub struct DeadLetter {
     pub id: LetterId,
     /// The class of the reason.
     pub cause: Cause,
-    /// The reason as text, with the correct form.
+    /// The reason as text. For an invalid event, the text names the correct form.
     pub error: String,
-    /// The origin of the event, such as `line 17 of orders.ndjson`; `None` if it does not help to find the event.
+    /// The place where the source found the event, such as `line 17 of orders.ndjson`; `None` if a place does not help
+    /// to find the event.
     pub origin: Option<String>,
     /// The handler version that executed the event; `None` if no handler executed it.
     pub version: Option<VersionName>,
@@ -167,7 +170,7 @@ pub enum LetterContent {
     Nothing,
     /// The whole event.
     Event(Arc<Event>),
-    /// The bytes as delivered, since they are not an event.
+    /// The bytes of the delivery, because they are not an event.
     Raw(Bytes),
 }
 

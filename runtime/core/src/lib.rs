@@ -4,8 +4,9 @@
 //! This crate must never perform I/O, read a clock or use a random source. Time and seeds are
 //! arguments, so that every run can be repeated.
 //!
-//! [`Sequencer`] accepts [`Input`]s and returns [`Effect`]s. The other modules define the types of
-//! both, and the records that a store keeps.
+//! [`Sequencer`] accepts [`Input`]s and returns [`Effect`]s. Most other modules define the types of the inputs and
+//! effects, and the records that a store keeps. `distribution` assigns partitions to processes, and `rollout` chooses a
+//! stream's handler version. `publish_history`, `producer_history` and `queue` find out which writes a store has lost.
 
 pub mod distribution;
 mod effect;

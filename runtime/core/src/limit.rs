@@ -1,15 +1,15 @@
-//! The limits that a handler can exceed. A failure carries its limit as a value; a key's record
-//! carries the limit as a tag before the text of the failure.
+//! The limits that a handler can exceed. A failure carries its limit as a value; a key record carries the limit as a
+//! tag before the text of the failure.
 //!
-//! Only this module writes and reads the tag. This module can read a record without a tag. An older version of Ordain,
-//! which knows no tags, shows the tag as a part of the text.
+//! Only this module writes and reads the tag. It also reads a text without a tag. An older version of Ordain, which
+//! knows no tags, shows the tag as a part of the text.
 
-/// A limit of the host that a handler exceeded, and that a setting can raise.
+/// A limit that Ordain sets for handlers, and that the configuration can lift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandlerLimit {
     /// The time that the handler may run for one event.
     Timeout,
-    /// The memory of one instance.
+    /// The memory of one instance of the handler.
     Memory,
     /// The size of a key's state.
     StateSize,
@@ -23,7 +23,7 @@ pub enum HandlerLimit {
     EventSize,
     /// The size of the log lines of one event.
     Log,
-    /// The configured sinks: a message names an unknown sink.
+    /// The configured sinks. A message exceeds this limit if it names an unknown sink.
     Sinks,
 }
 
@@ -61,7 +61,8 @@ impl HandlerLimit {
         Self::ALL.into_iter().find(|limit| limit.name() == name)
     }
 
-    /// Returns the settings that can raise the limit.
+    /// Returns the settings that can raise the limit. For `Sinks`, there is no such setting: a new sink in the
+    /// configuration lifts this limit.
     pub fn settings(self) -> &'static [&'static str] {
         match self {
             Self::Timeout => &["plugins.timeout"],

@@ -1,13 +1,12 @@
 //! Several byte strings in one reference-counted buffer.
 //!
-//! An event or a message consists of many small strings. Separate strings would cost one allocation
-//! each for every event. A packed buffer costs one allocation, is cloned by reference counting, and
-//! already has the form that the store and the outbox keep. This module must never interpret the
-//! strings.
+//! An event or a message consists of many small strings. Separate strings would cost one allocation each, for every
+//! event. A packed buffer costs one allocation, is cloned by reference counting, and already has the form that the
+//! store and the outbox keep. This module must never interpret the strings.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// An error: the bytes are not a stored event or message.
+/// An error: the bytes are not the stored form of an event or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnpackError(
     /// The part of the event or message that could not be decoded.
@@ -54,9 +53,10 @@ impl<const N: usize> PackedStrings<N> {
         &self.buffer[self.range(index)]
     }
 
-    /// Returns a string as text. The constructors check that every text part is UTF-8.
+    /// Returns a string as text. It is UTF-8: `new` gets the bytes of a `str` for each text part, and `decode` checks
+    /// the text parts.
     pub(crate) fn text(&self, index: usize) -> &str {
-        std::str::from_utf8(self.bytes(index)).expect("the constructors check text parts")
+        std::str::from_utf8(self.bytes(index)).expect("text parts are UTF-8")
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The time between two checks while no connection to the store breaks.
+/// The maximum time between two checks of the witnesses. A broken connection to the store causes an earlier check.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
 /// A call, the time when the store answered it, and its size.
@@ -38,7 +38,7 @@ pub struct ProducerHistory<C, W> {
     newest: Witnesses<W>,
     /// The shards that lack their witness.
     lacking: BTreeSet<u32>,
-    /// The number of calls that the producer has written again since it found the shards in `lacking`.
+    /// The number of calls that the producer has written again since the check that found the shards in `lacking`.
     rewritten: usize,
     /// The witnesses of the calls that were written again.
     renewed: Witnesses<W>,
@@ -49,7 +49,7 @@ pub struct ProducerHistory<C, W> {
 
 impl<C, W: Clone> ProducerHistory<C, W> {
     /// Creates an empty history that keeps calls for `max_age` ms, and at most `max_bytes` bytes of them. `breaks` is
-    /// the number of broken connections that the store has counted.
+    /// the number of broken connections that the store has counted so far.
     pub fn new(max_bytes: usize, max_age: u64, breaks: u64, now: u64) -> Self {
         Self {
             calls: VecDeque::new(),
@@ -86,7 +86,7 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         }
     }
 
-    /// Forgets the oldest call, although the store may still lose it.
+    /// Forgets the oldest call although the store may still lose it, because memory is needed.
     pub fn drop_oldest(&mut self, now: u64) {
         if self.forget_oldest() {
             self.dropped_at = Some(now);
@@ -99,7 +99,7 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         oldest.is_some()
     }
 
-    /// Returns whether the store may lose calls that are no longer in memory.
+    /// Returns whether the history has forgotten calls that the store may still lose.
     pub fn is_incomplete(&self, now: u64) -> bool {
         self.dropped_at.is_some_and(|at| now.saturating_sub(at) < self.max_age)
     }
@@ -127,14 +127,15 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.checked_at = now;
     }
 
-    /// Prepares to write all events of the shards in `lacking` again, because each of these shards lacks its witness.
+    /// Prepares to write again all events that belong to calls in memory and to a shard of `lacking`, because each of
+    /// these shards lacks its witness.
     pub fn went_back(&mut self, lacking: BTreeSet<u32>) {
         self.lacking = lacking;
         self.rewritten = 0;
         self.renewed.clear();
     }
 
-    /// Returns the newest event of the calls that were written again, for each shard that lacked its witness.
+    /// Returns, for each shard that lacked its witness, the newest event of the calls that were written again.
     pub fn renewed(&self) -> BTreeMap<u32, W> {
         self.renewed.iter().map(|(shard, (witness, _))| (*shard, witness.clone())).collect()
     }
@@ -144,10 +145,10 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }
 
-    /// Records that the producer has written the call again that [`Self::next_lost`] returned. `call` is the call as
-    /// the store has it now. `at` is the time of the write if the store had lost events of the call, and `None` if it had
-    /// all of them. The old witnesses stay until the store has all calls again. If the producer fails before that, the
-    /// store therefore refuses new events.
+    /// Records that the producer has again written the call that [`Self::next_lost`] returned. `call` is the call as
+    /// the store has it now. `at` is the time of the write if the store had lost events of the call, and `None` if it
+    /// had all of them. The old witnesses stay until the store has all calls again. If the producer fails before that
+    /// time, the store therefore still refuses its new events.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;
@@ -204,7 +205,7 @@ mod tests {
         history.written_again('A', in_shard(0, 7), None);
         assert_eq!(history.renewed(), in_shard(0, 7));
         assert_eq!(history.witnesses(0), BTreeMap::from([(0, 2), (1, 1)]));
-        // The loss is neither forgotten nor checked less often while the calls are missing.
+        // While calls are missing, the history keeps all calls and stays in doubt.
         history.forget_old(MINUTE);
         assert_eq!(history.calls().count(), 3);
         assert_eq!(history.witnesses(MINUTE), in_shard(0, 2));

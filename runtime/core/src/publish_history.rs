@@ -1,19 +1,22 @@
-//! The last messages that the owner of a partition gave from one outbox (committed messages that are to be published)
-//! to one shard of a destination.
+//! The last messages that the owner of a partition sent from one outbox to one shard of a destination. An outbox
+//! contains committed messages that are to be published.
 //!
-//! A store can go back in time: after a failure, it lacks its newest writes. It may then lack messages that the outbox
-//! records as published. [`PublishHistory`] keeps the last parts of an outbox with the numbers of their messages. Each
-//! call names the last outbox position that the store confirmed. A store that lacks this position reports the last
-//! position that it has. From this report, the history computes which parts the owner gives again, in which order, and
-//! under which numbers. A message must never get a lower number than an earlier message of its key.
+//! A store can go back in time: after a failure, it lacks its newest writes. The store may then lack messages that the
+//! outbox records as published. The owner sends the messages of a commit in parts of a fixed size. [`PublishHistory`]
+//! keeps the parts that the owner sent last, with the numbers of their messages. Each call to the store names the last
+//! outbox position that the store confirmed. A store that lacks this position reports the last position that it has.
+//! From this report, the history computes which parts the owner sends again, in which order, and under which numbers. A
+//! message must never get a lower number than an earlier message of its key.
 //!
 //! Times are in milliseconds since any fixed moment.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The time that parts stay in memory after the store confirmed the last part. It is longer than a failover takes.
+/// The time that all parts of a history stay in memory after the store confirmed the newest of them. A failover of the
+/// store takes less time.
 const RETENTION_MS: u64 = 120_000;
-/// The time between two checks of an outbox while no connection to the store breaks.
+/// The maximum time between two checks whether the store still has the last messages of an outbox. A broken connection
+/// to the store causes an earlier check.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
 /// The position of messages in an outbox: the commit, and the part of the commit.
@@ -22,7 +25,7 @@ pub struct OutboxPosition {
     /// The number of the commit.
     pub commit: u64,
     /// The index of the part in its commit. The messages of a commit for one destination and shard are divided into
-    /// parts; the size of a part never changes.
+    /// parts of a fixed size, so that an index always names the same messages.
     pub chunk: u32,
 }
 
@@ -40,7 +43,7 @@ pub trait NumberedChunk {
     /// Returns the approximate size of the messages, in bytes.
     fn bytes(&self) -> usize;
 
-    /// Sets the number that each message requests from the store. 0 requests a new number.
+    /// Sets the number that each message requests from the store. The number 0 requests a new number.
     fn request_numbers(&mut self, numbers: &[u64]);
 }
 
@@ -64,17 +67,17 @@ struct LostEntry<P> {
 pub struct PublishProgress {
     /// The number of new parts in the call; 0 if the call contained lost parts.
     pub new_chunks: usize,
-    /// The number of messages in the call that were given again and now have another number than before.
+    /// The number of messages that the call sent again and to which the store gave another number than the lost number.
     pub changed: usize,
 }
 
-/// The parts that an owner gave last from one outbox to one shard, and the lost parts that it must give again.
+/// The parts that an owner sent last from one outbox to one shard, and the lost parts that it must send again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PublishHistory<P> {
     /// The last outbox position that the store confirmed. After the store went back in time, this is the last position
     /// that the store has.
     last: Option<OutboxPosition>,
-    /// The parts that were given last, oldest first.
+    /// The parts that the owner sent last and that the store has confirmed, oldest first.
     recent: VecDeque<NumberedEntry<P>>,
     /// The bytes of the recent parts.
     bytes: usize,
@@ -82,11 +85,11 @@ pub struct PublishHistory<P> {
     forgotten: Option<OutboxPosition>,
     /// Parts that the store has lost, in order.
     lost: VecDeque<LostEntry<P>>,
-    /// The number of broken connections that the store had counted before the last answered call.
+    /// The number of broken connections that the store had counted when the last answered call began.
     checked_disconnects: u64,
     /// The time when the last answered call began, in ms.
     checked_at: u64,
-    /// The time when the store confirmed the last part, in ms.
+    /// The time when the store confirmed the newest part, in ms.
     last_at: u64,
 }
 
@@ -106,22 +109,22 @@ impl<P> Default for PublishHistory<P> {
 }
 
 impl<P: NumberedChunk + Clone> PublishHistory<P> {
-    /// Returns whether the owner has given no part to the store yet.
+    /// Returns whether the owner has sent no part to the store yet.
     pub fn is_empty(&self) -> bool {
         self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
     }
 
-    /// Returns the two positions that the next call names: the last outbox position that the store must have, and the
-    /// last commit whose messages the store may forget. `done` is the last commit of the outbox whose messages are all
-    /// published. If the owner still has lost parts to give again, the second position is before their first commit,
-    /// because the store must still recognize these messages if a call is repeated.
+    /// Returns the two values that the next call names: the last outbox position that the store must have, and the last
+    /// commit whose messages the store may forget. The commit is `done`, the last commit of the outbox whose messages
+    /// are all published. If the owner still has lost parts to send again, the commit is always earlier than the first
+    /// commit of these parts, because the store must recognize their messages if a call is repeated.
     pub fn next_call(&self, done: u64) -> (Option<OutboxPosition>, u64) {
         let first = self.lost.front().map(|lost| lost.entry.chunk.position().commit);
         let known = first.map_or(done, |first| done.min(first.saturating_sub(1)));
         (self.last, known)
     }
 
-    /// Returns the size of the parts in memory, which the owner could give again, in bytes.
+    /// Returns the size, in bytes, of the parts in memory: the parts that the owner could send again.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -131,7 +134,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         !self.lost.is_empty()
     }
 
-    /// Returns the parts to give next: the lost parts if there are any, otherwise the new parts. A call never contains
+    /// Returns the parts to send next: the lost parts if there are any, otherwise the new parts. A call never contains
     /// both kinds, because lost parts already have numbers.
     pub fn next_chunks<'a>(&'a self, new: &'a [P]) -> impl Iterator<Item = &'a P> {
         let new = if self.has_lost() { &[] } else { new };
@@ -139,7 +142,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Records that the store has `parts`: the first parts of [`PublishHistory::next_chunks`]. `numbers` are the
-    /// numbers of their messages. If the store may lose the parts (`may_roll_back`), they stay in memory.
+    /// numbers that the store gave to the messages of the parts. If the store may lose the parts (`may_roll_back`),
+    /// they stay in memory.
     pub fn record_answer(
         &mut self,
         parts: &[P],
@@ -154,7 +158,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         if !self.has_lost() {
             progress.new_chunks = parts.len();
         }
-        // The last number of this call for each key with a changed number.
+        // For each key with a message whose number has changed: the last such number in this call.
         let mut floors: BTreeMap<&P::Key, u64> = BTreeMap::new();
         let mut rest = numbers;
         for part in parts {
@@ -175,7 +179,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
             self.bytes += part.bytes();
             self.recent.push_back(NumberedEntry { chunk: part.clone(), numbers: of_part.to_vec() });
         }
-        // A message must not get a number below that of an earlier one of its key.
+        // A message must not get a lower number than an earlier message of its key.
         if !floors.is_empty() {
             for LostEntry { entry: NumberedEntry { chunk: part, .. }, requested } in &mut self.lost
             {
@@ -190,7 +194,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         progress
     }
 
-    /// Prepares to give again all messages after `last`, the last outbox position that the store has. Returns the
+    /// Prepares to send again all messages after `last`, the last outbox position that the store has. Returns the
     /// number of these messages, or `None` if memory does not have all of them.
     pub fn roll_back_to(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         if self.forgotten > last {
@@ -200,7 +204,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         let behind = self.recent.split_off(at);
         self.bytes = self.recent.iter().map(|entry| entry.chunk.bytes()).sum();
         let messages = behind.iter().map(|entry| entry.numbers.len()).sum();
-        // These parts go before the parts that already wait to be given again.
+        // These parts are older than the parts that already wait to be sent again, so the owner sends them first.
         for mut entry in behind.into_iter().rev() {
             let requested = entry.numbers.clone();
             entry.chunk.request_numbers(&requested);
@@ -217,9 +221,9 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.checked_at = started;
     }
 
-    /// Returns whether the store may lack parts that were given before. `disconnects` is the number of broken
-    /// connections that the store has counted so far. If the store confirmed the last part more than two minutes ago,
-    /// this function first forgets all parts.
+    /// Returns whether the store may lack confirmed parts that are still in memory. `disconnects` is the number of
+    /// broken connections that the store has counted so far. If the store confirmed the newest part two minutes ago or
+    /// earlier, this function first forgets all parts, and then returns `false`.
     pub fn is_in_doubt(&mut self, disconnects: u64, now: u64) -> bool {
         if now.saturating_sub(self.last_at) >= RETENTION_MS {
             while !self.recent.is_empty() {
@@ -241,7 +245,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         bytes
     }
 
-    /// Forgets the oldest parts of the largest histories until all of them together take `limit` bytes at most.
+    /// Forgets the oldest parts of the largest histories until all histories together take at most `limit` bytes.
     pub fn limit_bytes<'a>(histories: impl Iterator<Item = &'a mut Self>, limit: usize)
     where
         P: 'a,
@@ -260,7 +264,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
 mod tests {
     use super::*;
 
-    /// A part with one message of a key, of 10 bytes.
+    /// A part that has one message of 10 bytes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct TestChunk {
         place: OutboxPosition,
@@ -296,7 +300,7 @@ mod tests {
         TestChunk { place: place(commit), key, requested: 0 }
     }
 
-    /// A history of parts 1, 2, … with these keys, which have the numbers 11, 12, ….
+    /// Returns a history of the parts 1, 2, …, one for each key of `keys`. Their messages have the numbers 11, 12, ….
     fn history(keys: &str) -> PublishHistory<TestChunk> {
         let mut history = PublishHistory::default();
         let parts: Vec<TestChunk> =
@@ -320,7 +324,7 @@ mod tests {
         assert_eq!(requested(&history), [(2, 12), (3, 13)]);
         assert_eq!(history.next_call(9), (Some(place(1)), 1), "the calls may be repeated");
 
-        // The owner gives one of the parts, and the store loses it again.
+        // The owner sends one of the parts, and the store loses that part again.
         let first: Vec<TestChunk> = history.next_chunks(&new).take(1).cloned().collect();
         assert_eq!(history.record_answer(&first, &[12], true, 0), PublishProgress::default());
         assert_eq!(history.roll_back_to(None), Some(2));

@@ -1,15 +1,17 @@
 //! The position of a reader in a queue of the store. The store may go back in time: after a failure, it may lack its
 //! newest entries.
 //!
-//! A store that lost its last seconds assigns the numbers of lost entries again, so a number alone does not identify an
-//! entry. The store therefore keeps a history with each number: a digest of the previous history and of a random number
-//! of the call that wrote the entry. If two entries have the same number and history, they are the same entry, and all
-//! entries before them are the same too. The history of a damaged entry is unknown. The reader then assumes that the
-//! damaged entry is the entry that had its number before.
+//! A store that lost the writes of the last seconds assigns the numbers of the lost entries again, to new entries. A
+//! number alone therefore does not identify an entry. For this reason, the store keeps a history with each number: a
+//! digest of the previous history and of a random number of the call that wrote the entry. If an entry has the number
+//! and the history that the reader knows, it is the entry that the reader knows, and the same is true of all earlier
+//! entries. The history of a damaged entry is unknown. The reader then assumes that the damaged entry is the entry that
+//! it knows under this number.
 //!
-//! Each request to read names the last queue position that was read, and each request to remove entries names the last
-//! position to remove. The store rejects a position that is not in its history. The reader then reads its queue again
-//! from the beginning, and [`QueueCursor`] decides which entries are still to be delivered.
+//! Each request to read names the last queue position that the reader has read, and each request to remove entries
+//! names the last position to remove. The store rejects a request with a position that is not in its history. The
+//! reader then reads its queue again from the beginning, and [`QueueCursor`] decides which entries are still to be
+//! delivered.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -48,25 +50,26 @@ impl QueueRun {
     }
 }
 
-/// Entries that the store lost before they were read.
+/// Entries that the store lost before a reader had read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QueueLoss {
     /// The number of lost entries.
     pub entries: u64,
-    /// The time when the first lost entry was put, in ms since 1970.
+    /// The earliest time at which one of the lost entries was put into the queue, in ms since 1970.
     pub since: u64,
 }
 
-/// A run of entries that is still to be read, and the time when its writer put it, in ms since 1970.
+/// A run of entries that is still to be read, and the time when its writer put the run into the queue, in ms since
+/// 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ExpectedRun {
     run: QueueRun,
     at: u64,
 }
 
-/// The maximum number of delivered runs that a cursor remembers after their removal, and of runs that it expects. Each
-/// call of a producer makes one run, so the limit covers some seconds of a fast stream. The two lists take about 100 kB
-/// each.
+/// The maximum length of each of two lists of a cursor: the delivered runs that it remembers after their removal, and
+/// the runs that it expects. Each call of a producer makes one run, so the limit covers some seconds of a fast stream.
+/// Each list takes about 100 kB.
 const RUNS_LIMIT: usize = 4_096;
 
 /// The position of a reader in one queue, the entries that it has delivered, and the entries that
@@ -76,9 +79,9 @@ pub struct QueueCursor {
     /// The delivered entries, ascending. The queue may have had other entries between them.
     delivered: VecDeque<QueueRun>,
     /// The numbers and histories of late entries: unfinished entries that the cursor delivered after entries with
-    /// higher numbers, because the store had lost an earlier removal.
+    /// higher numbers. The store had removed the late entries; when it went back in time, they were in the queue again.
     late: BTreeMap<u64, u64>,
-    /// The entries that writers of this process have put and that are not read yet.
+    /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
     expected: VecDeque<ExpectedRun>,
     /// The number of the last entry that was read since the last restart.
     read: u64,
@@ -138,14 +141,15 @@ impl QueueCursor {
             self.diverge(end + 1);
         }
         while let Some(ExpectedRun { run, at }) = self.expected.pop_front() {
-            // Another reader has read and removed the entries before `first`.
+            // Another reader has read and removed the entries below `first`.
             self.add_loss((run.last + 1).saturating_sub(run.first.max(first)), at);
         }
     }
 
     /// Records the number of the first entry in the queue, or of the next entry if the queue is empty. If the store
-    /// went back in time, entries that it had removed may be in the queue again. If expected entries have numbers
-    /// before `first`, another reader has read and removed them.
+    /// went back in time, entries that it had removed may be in the queue again; the cursor then no longer counts them
+    /// as removed. The cursor no longer expects entries below `first`, because another reader has read and removed
+    /// them.
     pub fn record_first(&mut self, first: u64) {
         self.removed = self.removed.min(first.saturating_sub(1));
         while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()
@@ -159,13 +163,13 @@ impl QueueCursor {
         }
     }
 
-    /// Records that a writer of this process put the entries of `run` at `at`, in ms since 1970, so that the cursor
-    /// expects to read them.
+    /// Records that a writer of this process put the entries of `run` into the queue at the time `at`, in ms since
+    /// 1970. The cursor then expects to read these entries.
     pub fn expect(&mut self, mut run: QueueRun, at: u64) {
         if self.position(run.last) == Some(run.end()) {
             return;
         }
-        // The reader may have read the beginning of the run already.
+        // The cursor may have read the beginning of the run already.
         if let Some(last) = self.last_delivered()
             && self.position(last).is_some_and(|place| place.history == run.history)
         {
@@ -196,8 +200,8 @@ impl QueueCursor {
         }
     }
 
-    /// Marks the delivered entries through this position as finished, so that they may be removed. Late entries are
-    /// finished one by one. Ignores a position if the store has lost its entry since the delivery.
+    /// Marks the delivered entries through this position as finished, so that they may be removed. A late entry becomes
+    /// finished only by its own position. Ignores a position if the store has lost its entry since the delivery.
     pub fn finish(&mut self, place: QueuePosition) {
         if self.late.get(&place.number) == Some(&place.history) {
             self.late.remove(&place.number);
@@ -232,7 +236,8 @@ impl QueueCursor {
         expected.into_iter().map(|expected| (expected.run, expected.at))
     }
 
-    /// Returns the expected entries that the cursor counted as lost since the last call.
+    /// Returns how many expected entries the cursor has found lost since the last call, and the earliest time at which
+    /// one of them was put into the queue; `None` if none was lost.
     pub fn take_loss(&mut self) -> Option<QueueLoss> {
         let loss = std::mem::take(&mut self.loss);
         (loss.entries > 0).then_some(loss)
@@ -256,7 +261,8 @@ impl QueueCursor {
         Some(QueuePosition { number, history: run.history })
     }
 
-    /// Forgets the delivered entries from this number on, because the store has other entries under these numbers.
+    /// Forgets the delivered entries from this number on, because the store has lost them, and may have other entries
+    /// under their numbers.
     fn diverge(&mut self, number: u64) {
         while let Some(run) = self.delivered.back_mut()
             && run.last >= number
@@ -284,7 +290,7 @@ impl QueueCursor {
                 return;
             }
             let Some(ExpectedRun { run, at }) = self.expected.pop_front() else { return };
-            // Another reader has removed earlier entries.
+            // If the expected run ends before this entry, another reader has removed the run, and it is not lost.
             if !is_same && run.last >= number {
                 self.add_loss(run.last + 1 - run.first, at);
             }
@@ -312,7 +318,7 @@ mod tests {
         assert_eq!(cursor.removable(), Some(place(6, 1)));
         cursor.record_removal(place(6, 1));
         assert_eq!(cursor.removable(), None);
-        // The store has lost 7, and has another entry there.
+        // The store has lost entry 7, and has another entry under this number.
         cursor.restart();
         assert_eq!(cursor.after(), place(0, 0));
         assert!(!cursor.accept(place(5, 1)));
@@ -349,7 +355,7 @@ mod tests {
         cursor.finish(place(9, 3));
         cursor.restart();
         assert!((5..=8).all(|number| cursor.accept(place(number, 2))));
-        // Now 8 is another entry, and the store has lost 9.
+        // Now number 8 belongs to another entry, and the store has lost entry 9.
         cursor.restart();
         assert!((5..=7).all(|number| !cursor.accept(place(number, 2))));
         assert!(cursor.accept(place(8, 4)));
@@ -372,7 +378,7 @@ mod tests {
         assert!(cursor.accept(place(2, 0)));
         assert!(cursor.accept(place(3, 7)));
         cursor.restart();
-        // Meanwhile 1 was damaged, and another reader removed 3.
+        // Since the first pass, entry 1 was damaged, and another reader removed entry 3.
         assert!(!cursor.accept(place(1, 0)));
         assert!(!cursor.accept(place(2, 0)));
         assert!(!cursor.accept(place(3, 0)));
@@ -388,7 +394,7 @@ mod tests {
         cursor.expect(run(1, 3, 1), 70);
         cursor.expect(run(4, 9, 2), 70);
         assert!(cursor.accept(place(1, 1)));
-        // From 5 on the store has other entries, and it has no 9.
+        // From number 5 on, the store has other entries, and it has no entry 9.
         assert!((2..=3).all(|number| cursor.accept(place(number, 1))));
         assert!(cursor.accept(place(4, 2)));
         assert!(cursor.accept(place(5, 3)));
@@ -428,7 +434,7 @@ mod tests {
         cursor.take_expected().for_each(|(run, at)| next.expect(run, at));
         cursor.record_end(1);
         assert_eq!(cursor.take_loss(), None);
-        // Another reader has removed the entries through 6, and the store has lost those from 8 on.
+        // Another reader has removed the entries through 6, and the store has lost the entries from 8 on.
         next.record_first(7);
         assert!(next.accept(place(7, 2)));
         assert!(next.accept(place(8, 3)));

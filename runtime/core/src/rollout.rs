@@ -2,10 +2,11 @@
 //! that names the version. Each instance (process) offers the highest version in its folder, and computes the next
 //! rollout from the offers of all instances. The store accepts one of the results.
 //!
-//! The highest offered version is chosen as soon as an instance offers it, and stays while any instance offers it.
-//! After that, only an instance that has lost the file of the version, or that starts without the file, may return to
-//! an older version. This rule has two reasons: a crashed instance may return with the file, and an older version may
-//! be unable to read states that the newer version has written.
+//! The instances choose the highest offered version as soon as one of them offers it. Until an instance offers a higher
+//! version, they keep the chosen version as long as any instance offers it. When no instance offers the chosen version
+//! any more, an instance may choose an older version on one condition: this instance has lost the file of the chosen
+//! version, or started without that file. The condition has two reasons: a crashed instance may return with the file,
+//! and an older version may be unable to read states that the newer version has written.
 
 use crate::{Build, Rollout, split_version};
 
@@ -21,8 +22,8 @@ pub struct RolloutView<'a> {
     /// `true` if this instance may replace the last rollout by an older version. This instance does so only if no
     /// instance offers the build of the last rollout.
     pub may_roll_back: bool,
-    /// The highest rollout number that this instance knows. If the store went back in time, the rollout in the store
-    /// has a lower number.
+    /// The highest rollout number that this instance knows. If the store went back in time (lost its newest writes),
+    /// the rollout in the store has a lower number.
     pub newest_number: u64,
 }
 
@@ -38,7 +39,7 @@ pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
     let last = decided.map_or(0, |decided| decided.number);
     let generation = newest.max(last) + 1;
     if generation >= Rollout::NUMBER_END {
-        // Rollouts alone cannot reach this number.
+        // No stream makes as many rollouts, so the number comes from a damaged record.
         return None;
     }
     let next = |build: &Build| Rollout { number: generation, build: build.clone() };
@@ -56,7 +57,7 @@ pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
     let is_offered = *mine == decided.build || others.contains(&decided.build);
     // The stream has another handler now.
     let is_other = my_name != name;
-    // The store went back in time, and its rollout was superseded.
+    // The store went back in time: it has lost a newer rollout than this one.
     let is_lost = last < newest;
     if !is_offered && (may_go_back || is_other || is_lost) {
         return highest();
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(next_rollout(&known), Some(decided(10, "a@1.0.0")));
         let known = RolloutView { current: None, ..known };
         assert_eq!(next_rollout(&known), Some(decided(10, "a@1.0.0")));
-        // No instance offers the build of the stored rollout any more.
+        // In the two cases below, no instance offers the build of the stored rollout any more.
         let left = decided(4, "a+left");
         let known =
             RolloutView { current: Some(&left), other_builds: &[build("a@2.0.0")], ..known };

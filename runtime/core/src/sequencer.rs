@@ -1,15 +1,17 @@
 //! The sequencer of one partition.
 //!
 //! Call the sequencer in this order: [`Sequencer::handle`] for each available input, then [`Sequencer::poll_effect`]
-//! until it returns `None`. `poll_effect` forms the commits and turns, so they are as large as the inputs allow. Then
-//! sleep until the next input or [`Sequencer::poll_timeout`], and call [`Sequencer::handle_timeout`].
+//! until it returns `None`. Only `poll_effect` forms commits and turns. When you call it, the sequencer has handled all
+//! available inputs, so the commits and turns are as large as the inputs allow. After that, sleep until the next input,
+//! but at most until the time that [`Sequencer::poll_timeout`] returns. At that time, call
+//! [`Sequencer::handle_timeout`].
 //!
-//! Each part is in its own file. A lane is the in-memory queue of one active key. `arrive` decides about an event, and
-//! `repeat` about a repeated event. `dispatch` forms turns and accepts their results. `retry` handles failures, and
-//! `gap` handles missing events. `spill` moves events between memory and store. `commit` forms batches and handles the
-//! replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and
-//! loads the keys that must be processed again. All parts call `reschedule` after they have changed a lane. A lane
-//! (`lane`, with `held` and `chunk`) must never access another lane.
+//! Each part of the sequencer is in its own file. A lane is the in-memory queue of one active key. `arrive` decides
+//! about an event, and `repeat` about a repeated event. `dispatch` forms turns and accepts their results. `retry`
+//! handles failures, and `gap` handles missing events. `spill` moves events between memory and store. `commit` forms
+//! batches and handles the replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due
+//! index of the store, and loads the keys that must be processed again. All parts call `reschedule` after they have
+//! changed a lane. A lane (`lane`, with `held` and `chunk`) must never access another lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
@@ -89,12 +91,12 @@ pub struct Sequencer {
     memory: usize,
     /// The bytes of kept commits, a part of `memory`. The sequencer keeps them in case the store loses them.
     history_bytes: usize,
-    /// The recent size of a turn's outcome, in bytes.
+    /// The largest recent size of a turn's outcome, in bytes. It decreases gradually while the outcomes are smaller.
     outcome_bytes: usize,
-    /// The last turn that started although it exceeded the memory budget, and its start time.
+    /// The last turn that started although the memory budget had no room for it, and its start time.
     over_budget_turn: Option<(AttemptToken, u64)>,
     outbox: usize,
-    /// The number of lanes that will change without a new input.
+    /// The number of lanes that will change even if no event arrives, because of a gap or a scheduled load.
     changing_lanes: usize,
     timers: LaneTimers,
     due: DueScan,
@@ -102,8 +104,7 @@ pub struct Sequencer {
     effects: VecDeque<Effect>,
     /// `true` if the source has ended.
     source_has_ended: bool,
-    /// The time until which the sequencer gives up no gap, because the source is unavailable, or was unavailable a
-    /// moment ago.
+    /// Until this time, the sequencer does not give up any gap, because the source is unavailable or recently was.
     gaps_held_until: u64,
     /// The current limit of unacknowledged deliveries.
     prefetch: usize,
@@ -168,7 +169,7 @@ impl Sequencer {
 
     // Getters.
 
-    /// Returns the number of further deliveries that the sequencer accepts now.
+    /// Returns the number of further deliveries, or offered events, that the sequencer accepts now.
     pub fn credit(&self) -> usize {
         if self.draining || self.stopped || self.is_nearly_full() {
             return 0;
@@ -186,8 +187,8 @@ impl Sequencer {
         self.shards.iter().all(ShardState::is_quiet)
     }
 
-    /// Returns whether every accepted event is durably settled or held, and only another event or a manual action can
-    /// cause a change.
+    /// Returns whether the sequencer is at rest: the store has every accepted event, settled or held, and nothing but
+    /// another event or a manual action can cause a change.
     pub fn quiescent(&self) -> bool {
         let resting = [LaneState::Idle, LaneState::Waiting, LaneState::Parked, LaneState::Broken];
         self.drained()
@@ -207,20 +208,20 @@ impl Sequencer {
             && self.all_wait_forever()
     }
 
-    /// Returns whether no turn and no commit is in progress. If this is so after [`Input::Drain`], only publishing
-    /// continues, until [`Stats::outbox`] is 0.
+    /// Returns whether no turn and no commit is in progress. When it returns `true` after [`Input::Drain`], only
+    /// publishing continues, until [`Stats::outbox`] is 0.
     pub fn drained(&self) -> bool {
         self.turns == 0 && self.committed_all()
     }
 
-    /// Returns the producers' timestamps of the events that the last applied commit settled.
+    /// Returns, for each event that the last applied commit settled, the time that the producer gave the event.
     pub fn settled_times(&self) -> &[Option<u64>] {
         &self.settled_times
     }
 
     /// Returns the key that permanently prevents the sequencer from accepting events, and the sequence of the event at
-    /// which the key stopped. The store already holds `spill_limit` events of the key, and `overflow` is `pause`. Only
-    /// an operator's action can release the key. Returns `None` if there is no such key.
+    /// which the key stopped. A key can do so if the store already holds `spill_limit` events of it and `overflow` is
+    /// `pause`. Only an operator's action can release the key. Returns `None` if there is no such key.
     pub fn stopped_by(&self) -> Option<(&Key, u64)> {
         if self.credit() > 0 || self.turns > 0 || !self.shards.iter().all(ShardState::is_quiet) {
             return None;
@@ -232,7 +233,8 @@ impl Sequencer {
     }
 
     /// Returns whether a shard of the store may have gone back in time (lost its newest commits) since its last answer.
-    /// While this is so, the owner must not write anything to the store that depends on committed data.
+    /// As long as the result is `true`, the owner must not write to the store anything that depends on committed data,
+    /// because the store may have lost that data.
     pub fn in_doubt(&self) -> bool {
         self.shards.iter().any(ShardState::is_in_doubt)
     }
@@ -270,7 +272,7 @@ impl Sequencer {
 
     // Inputs.
 
-    /// Handles an input that happened at `now` (ms, never earlier than before).
+    /// Handles an input that happened at `now`, in ms. If an earlier call had a higher `now`, the higher time counts.
     pub fn handle(&mut self, now: u64, input: Input) {
         self.now = self.now.max(now);
         if self.stopped {

@@ -26,13 +26,14 @@ pub struct SequencerSettings {
     pub run_ahead: usize,
     /// The maximum number of concurrent turns.
     pub max_turns: usize,
-    /// The maximum number of events in a commit.
+    /// The number of events at which a commit is full. The last write of the commit may exceed it.
     pub batch_events: usize,
-    /// The maximum size of a commit; the outcome of one turn always fits.
+    /// The size at which a commit is full. The last write of the commit may exceed it, so that the outcome of one turn
+    /// always fits.
     pub batch_bytes: usize,
-    /// The memory limit for the latest commits of all shards. The sequencer keeps them so that it can make them again
-    /// if the store goes back in time (loses its newest commits). The memory is a part of `memory_budget`. 0 for a
-    /// store that cannot go back.
+    /// The memory limit for the latest commits of all shards. The sequencer keeps these commits so that it can send
+    /// them again if the store goes back in time (loses its newest commits). Their memory is a part of `memory_budget`.
+    /// 0 for a store that cannot go back.
     pub commit_history_bytes: usize,
     /// The maximum number of unacknowledged deliveries.
     pub prefetch: usize,
@@ -48,7 +49,8 @@ pub struct SequencerSettings {
     /// The maximum number of events of a blocked key in memory. The sequencer moves further events of the key into the
     /// store.
     pub lane_buffer: usize,
-    /// The time that an event may wait in memory before the events of its key move into the store.
+    /// The time that the oldest unacknowledged delivery may wait for its acknowledgement. After this time, the events
+    /// of its key move from memory into the store.
     pub spill_after: u64,
     /// The maximum number of events of one key in the store's spill area.
     pub spill_limit: u64,
@@ -60,7 +62,8 @@ pub struct SequencerSettings {
     pub retry: RetrySettings,
     /// The number of ids remembered for a key of a `fifo` stream.
     pub id_window: usize,
-    /// The minimum time to remember an id, from the commit that settled its event.
+    /// The minimum time, from the commit that settled an event, to remember the event's id. It applies while the id is
+    /// among the last `id_window` ids of its key.
     pub id_ttl: u64,
     /// The number of newest ids of a key to remember regardless of age, because a crash or a lost answer can bring
     /// their events again.
@@ -70,14 +73,17 @@ pub struct SequencerSettings {
     /// The maximum time between two reads of the due index, which names the keys that their owner must process again.
     /// Other processes write to the index as well and send no notification.
     pub due_poll: u64,
-    /// The time to remember a completed key.
+    /// The time for which the store keeps the record of a completed key.
     pub complete_ttl: u64,
-    /// The time to remember a key after its last write. With `None`, the store never removes a key that has not ended.
+    /// The time for which the store keeps the record of a key after its last write, if the key has not ended, is not
+    /// parked, and has no spilled event and no entry in the due index. With `None`, the store never removes the record
+    /// of a key that has not ended.
     pub key_ttl: Option<u64>,
     /// The rollout under which the sequencer executes events at the start. It names the handler version. `None` if that
-    /// version is not available in this process. The sequencer then executes nothing until it becomes available.
+    /// version is not available in this process. The sequencer then executes nothing until that version becomes
+    /// available.
     pub rollout: Option<Arc<Rollout>>,
-    /// The seed of the jitter.
+    /// The seed of the jitter: the random part of the delays between tries and between rounds.
     pub seed: u64,
 }
 
@@ -99,7 +105,7 @@ pub enum OverflowPolicy {
     DeadLetter,
 }
 
-/// The handling of a failure or gap after the last attempt.
+/// The handling of a failed event after its last try, or of a missing event after the last round of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExhaustedPolicy {
     /// The key stops at the event.
@@ -125,7 +131,7 @@ pub const SOURCES_LIMIT: usize = 9;
 /// The handling of gaps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapSettings {
-    /// The time from the arrival of the first later event to the first round of requests.
+    /// The time from the arrival of the first event after the gap to the first round of requests.
     pub timeout: u64,
     /// The maximum number of rounds.
     pub attempts: u32,
@@ -138,7 +144,8 @@ pub struct GapSettings {
     pub max_width: u64,
     /// The action after the last round.
     pub on_exhausted: ExhaustedPolicy,
-    /// The time without an event of a key after which the sequencer requests its next event once. `None`: never.
+    /// If a key receives no event for this time, the sequencer once requests the next event of the key from the replay
+    /// sources. With `None`, it never does so.
     pub tail: Option<u64>,
 }
 

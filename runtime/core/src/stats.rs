@@ -11,7 +11,7 @@ pub struct Stats {
     pub delivered: u64,
     /// The number of events settled durably with effect.
     pub settled: u64,
-    /// The number of repeated events that had been settled or held durably.
+    /// The number of deliveries that repeat an event which was already settled or held durably.
     pub duplicates: u64,
     /// The number of durable dead letters of each [`Cause`], in the order of [`Cause::ALL`].
     pub dead: [u64; Cause::ALL.len()],
@@ -25,7 +25,8 @@ pub struct Stats {
     pub gap_rounds: u64,
     /// The numbers of requests to each replay source, by result.
     pub replays: [ReplayCounts; SOURCES_LIMIT],
-    /// The times from the arrival of a later event to the arrival of the missing event.
+    /// The durations of the gaps that the arrival of the missing event ended, from the arrival of a later event to that
+    /// of the missing event.
     pub recovery_times: RecoveryTimes,
     /// The number of events found by replay.
     pub replayed: u64,
@@ -35,7 +36,7 @@ pub struct Stats {
     pub commits: u64,
     /// The number of writes that the store refused.
     pub refused: u64,
-    /// The number of commits that the store had lost and the sequencer made again.
+    /// The number of commits that the store had lost and the sequencer sent again.
     pub recommitted: u64,
     /// The number of completions that the sequencer dropped because it had abandoned their attempt.
     pub stale: u64,
@@ -44,22 +45,22 @@ pub struct Stats {
 
     /// The number of lanes in memory.
     pub lanes: usize,
-    /// The maximum number of lanes so far, compared with `max_lanes`. For several sequencers, this is the sum of their
-    /// maxima.
+    /// The maximum number of lanes so far; the limit is `max_lanes`. For several sequencers together, this is the sum
+    /// of their maxima.
     pub lanes_peak: usize,
     /// The number of lanes in each state, in the order of [`LaneState::ALL`].
     pub lanes_by_state: [usize; LaneState::ALL.len()],
-    /// The number of bytes in memory, compared with `memory_budget`.
+    /// The number of bytes in memory; the limit is `memory_budget`.
     pub memory: usize,
-    /// The number of deliveries that are not yet acknowledged, compared with `prefetch`.
+    /// The number of deliveries that are not yet acknowledged; the limit is `prefetch`.
     pub unacknowledged: usize,
-    /// The number of events dispatched or executed and not committed, compared with `run_ahead`.
+    /// The number of events that are dispatched or executed but not yet committed; the limit is `run_ahead`.
     pub ahead: usize,
     /// The number of turns that workers execute.
     pub turns: usize,
     /// The number of loads in progress.
     pub loads: usize,
-    /// The number of messages and forwarded dead letters that are committed but not published, compared with
+    /// The number of messages and forwarded dead letters that are committed but not yet published; the limit is
     /// `max_outbox`.
     pub outbox: usize,
 }
@@ -70,7 +71,7 @@ impl Stats {
         self.dead[cause as usize]
     }
 
-    /// Returns the sum of these figures and those of another sequencer.
+    /// Returns the sum of these figures and the figures of another sequencer.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         let add = |sum: &mut [usize], more: &[usize]| {
@@ -111,7 +112,7 @@ impl Stats {
         self
     }
 
-    /// Returns only the counters, for a sequencer that has ended.
+    /// Returns the counters and the maxima of a sequencer that has ended, with all gauges set to 0.
     #[must_use]
     pub fn counters(&self) -> Self {
         Self {
@@ -154,7 +155,7 @@ impl Stats {
 pub struct ReplayCounts {
     /// The number of requests that found an event.
     pub found: u64,
-    /// The number of requests that found no event.
+    /// The number of requests that found no event although the source did not fail.
     pub missing: u64,
     /// The number of requests that found no event because the source failed.
     pub failed: u64,
@@ -169,19 +170,19 @@ impl ReplayCounts {
     }
 }
 
-/// A histogram of the times from the arrival of a later event to the arrival of the missing event.
+/// A histogram of the durations of gaps, from the arrival of a later event to the arrival of the missing event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecoveryTimes {
-    /// The number of times up to each bound of [`RecoveryTimes::BOUNDS_MS`] and above the previous bound. The last
-    /// number counts the times beyond all bounds.
+    /// For each bound of [`RecoveryTimes::BOUNDS_MS`], the number of durations up to this bound and above the previous
+    /// bound. The last number counts the durations above all bounds.
     pub counts: [u64; Self::BOUNDS_MS.len() + 1],
-    /// The sum of all times, in ms.
+    /// The sum of all durations, in ms.
     pub sum_ms: u64,
 }
 
 impl RecoveryTimes {
-    /// The upper bound of each count, in ms. The bounds reach from two events that swap their order in transit to an
-    /// outage of an hour.
+    /// The upper bound of each count, in ms. The lowest bounds suit two events that swap their order in transit; the
+    /// highest bound suits an outage of an hour.
     pub const BOUNDS_MS: [u64; 15] = [
         1, 5, 10, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000,
         3_600_000,
@@ -198,23 +199,23 @@ impl RecoveryTimes {
 pub enum LaneState {
     /// The lane has no work.
     Idle,
-    /// The lane's key record is being loaded.
+    /// The lane's key record or its spilled events are being read.
     Loading,
     /// The lane has an event to execute.
     Ready,
     /// A worker executes a turn of the lane.
     Running,
-    /// The lane's results are being committed.
+    /// The lane's results wait for a commit, or are being committed.
     Committing,
-    /// The lane's next event is missing.
+    /// The lane's next event is missing, or another partition has the key.
     Waiting,
-    /// The lane's next event is here, but the handler version that must execute it is not.
+    /// The lane's next event has arrived, but this process lacks the handler version that must execute the event.
     Version,
     /// The lane's next event failed and will be retried later.
     Retrying,
-    /// The lane is stopped.
+    /// The lane's key is parked: stopped at an event.
     Parked,
-    /// The lane's stored record cannot be read.
+    /// The lane's stored record or its spilled events cannot be read.
     Broken,
 }
 

@@ -10,8 +10,9 @@ use crate::letter::Cause;
 use crate::limit::HandlerLimit;
 use crate::version::Rollout;
 
-/// The identity of one asynchronous attempt of one lane. The completion returns the token. The sequencer drops the
-/// completion unless the lane still waits for exactly that attempt.
+/// The identity of one attempt of a lane. An attempt is a turn, a load, a read of spilled events or a replay request. A
+/// lane is the in-memory queue of one active key. The completion of the attempt returns the token. The sequencer
+/// accepts the completion only if the lane still waits for exactly that attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptToken {
     /// The index of the lane.
@@ -33,8 +34,9 @@ pub struct Turn {
     pub events: Vec<(u64, Arc<Event>)>,
     /// `true` if the first event must run on an unused instance of the handler.
     pub fresh: bool,
-    /// The byte limit for the messages of the turn. The turn ends with the event whose messages reach the limit. The
-    /// reason: no result of a turn can be committed before the turn ends.
+    /// The byte limit for the messages of the turn. The turn ends with the event whose messages reach the limit.
+    /// Without the limit, uncommitted messages could fill the memory, because no result of a turn can be committed
+    /// before the turn ends.
     pub bytes: usize,
 }
 
@@ -47,13 +49,13 @@ pub struct Turn {
 pub struct TurnResult {
     /// The token of the turn.
     pub token: AttemptToken,
-    /// The version that executed the turn.
+    /// The rollout under which the worker executed the turn.
     pub rollout: Arc<Rollout>,
-    /// The outcomes of the events, in order: one outcome for each event that did not fail.
+    /// The outcomes of the events, in order: one outcome for each event that was executed without a failure.
     pub outcomes: Vec<HandlerOutcome>,
-    /// The combined change of the state.
+    /// The change of the state by all events of `outcomes` together.
     pub state: StateUpdate,
-    /// The failure of the event after `outcomes`; `None` if no event failed.
+    /// The failure of the first event that has no outcome; `None` if no event failed.
     pub failure: Option<FailedAttempt>,
 }
 
@@ -71,12 +73,12 @@ pub enum HandlerOutcome {
     Rejected(String),
 }
 
-/// A failed try of one event. The sequencer discards the messages and the state of the try.
+/// A failed try of one event. The messages of the try and its change of the state have no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedAttempt {
     /// The class of the failure.
     pub kind: FailureKind,
-    /// The exceeded limit, if a setting can raise it; otherwise `None`.
+    /// The limit that the handler exceeded, if the configuration can lift this limit; otherwise `None`.
     pub limit: Option<HandlerLimit>,
     /// The description of the failure, and the setting to check.
     pub message: String,
@@ -84,16 +86,16 @@ pub struct FailedAttempt {
     pub after_ms: Option<u64>,
 }
 
-/// The classes of failures. `Retry` and `Timeout` may pass with time. The other failures would recur on the same input;
-/// the sequencer tries such an event only once more, in case earlier events had left the instance of the handler in a
-/// bad state.
+/// The classes of failures. `Retry` and `Timeout` may pass with time. A failure of another class would recur on the
+/// same input. The sequencer therefore tries the event only once more, in case earlier events had left the instance of
+/// the handler in a bad state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FailureKind {
     /// The handler requested another try.
     Retry,
     /// The handler ran too long.
     Timeout,
-    /// The handler trapped.
+    /// The handler trapped: its WebAssembly code stopped with a fault.
     Trap,
     /// The handler exceeded a limit.
     Limit,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// The name of a handler's version: `name@semver`, or `name+digest` if the file has no semver.
 pub type VersionName = Arc<str>;
 
-/// One build of a handler. Two builds may have the same version name; their digests differ.
+/// One build of a handler. Two builds may have the same version name, but their digests differ.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Build {
     /// The name of the version.
@@ -49,7 +49,7 @@ impl Rollout {
     }
 }
 
-/// SHA-256 of a handler's file.
+/// The SHA-256 of a handler's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileDigest(pub [u8; 32]);
 

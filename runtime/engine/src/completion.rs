@@ -1,4 +1,5 @@
-//! Completions: the messages of workers and of the publisher to the driver of a partition.
+//! Completions: the messages that other tasks, such as the workers and the publisher, send to the driver of a
+//! partition.
 
 use ordain_core::Input;
 use ordain_wasm::TurnResults;
@@ -10,11 +11,12 @@ pub const COMPLETION_LIMIT: usize = 1_024;
 /// A message to the driver.
 #[derive(Debug)]
 pub enum Completion {
-    /// Finished turns: each is a run of events of one key that a worker executed.
+    /// Turns (runs of events of one key) that a worker has executed.
     Turns(TurnResults),
-    /// A request to check the store, because the store may have gone back in time. The driver answers when it knows
-    /// that the store has all commits of the partition. A driver that ends does not answer.
+    /// A request to check the store, because the store may have gone back in time (lost its newest writes). The driver
+    /// answers when it knows that the store has all commits of the partition. If the driver ends before it knows this,
+    /// the requester gets no answer.
     StoreCheck(oneshot::Sender<()>),
-    /// Any other input of the sequencer.
+    /// Any other input for the sequencer.
     Input(Input),
 }

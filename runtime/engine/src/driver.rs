@@ -1,5 +1,5 @@
-//! The driver of one partition: passes events and completions to the sequencer and performs the sequencer's effects.
-//! The driver must never decide anything about events.
+//! The driver of one partition passes events and completions (the messages of workers and of the publisher) to the
+//! sequencer, and performs the effects that the sequencer returns. The driver must never decide anything about events.
 
 mod alarms;
 mod config;
@@ -37,13 +37,13 @@ pub use config::DriverConfig;
 pub use error::DriverError;
 pub use metrics::{CommitHistograms, PartitionMetrics};
 
-/// Maximum number of completions that the driver takes at one time.
+/// Maximum number of completions that the driver takes from its channel at one time.
 const COMPLETION_BATCH_LIMIT: usize = 8;
 /// Shortest time between two warnings that a stream is blocked.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
-/// At its end, a driver waits until the messages of its partition are published. The driver stops waiting when no
-/// message has been published for this time. Messages that wait for a full queue then stay in the outbox, the store's
-/// record of committed messages that are not published yet.
+/// When its partition is to be released, a driver first waits until the messages of the partition are published. The
+/// driver stops waiting when no message has been published for this time. The remaining messages (for example, messages
+/// for a full queue) then stay in the outbox, the store's record of committed messages that are not published yet.
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition.
@@ -58,52 +58,56 @@ pub struct Driver {
     started: Instant,
     /// Turns (runs of events of one key) that the driver will submit to the workers together.
     turn_batch: Vec<Turn>,
-    /// Key records to load. The driver loads them together as soon as the limit allows another load.
+    /// Key records to load. The driver loads all of them together as soon as the limit of concurrent loads allows
+    /// another load.
     waiting_loads: Vec<(ordain_core::AttemptToken, ordain_core::Key)>,
     /// Number of loads that are running.
     running_loads: usize,
-    /// Reads of spilled events (events that were moved from memory into the store) that have not started yet.
+    /// Requests, not sent yet, to read spilled events (events that were moved from memory into the store).
     waiting_reads: VecDeque<SpillReadRequest>,
     /// Number of reads that are running.
     running_reads: usize,
-    /// Size limit of one load, in bytes. It equals the limit of a commit, because the size of a load is known only
-    /// after the load.
+    /// Size limit of one load of key records, in bytes; equal to the size limit of a commit. The store applies the
+    /// limit while it loads, because the driver does not know the sizes of the records in advance.
     load_bytes: usize,
-    /// Requests to the store that are running.
+    /// Running requests to the store and to the replay sources.
     store_requests: FuturesUnordered<StoreFuture>,
     /// The replay sources for missing events.
     replay: Arc<replay::ReplaySources>,
-    /// Deliveries of the source that the sequencer has not accepted yet.
+    /// Deliveries that arrived from the source and that the sequencer has not accepted yet.
     waiting_deliveries: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
     delivery_tracker: DeliveryTracker,
     /// The error with which the source failed, if it failed.
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
-    /// While the driver ends: the number of unpublished messages, and the time when this number last changed.
+    /// The number of unpublished messages, and the time when this number last changed; `None` until the partition is to
+    /// be released.
     unpublished: Option<(usize, Instant)>,
-    /// The number of disconnects from the store that the driver has reported to the sequencer.
+    /// The number of the store's disconnects that the driver has reported to the sequencer.
     disconnects: u64,
     rollback_tracker: RollbackTracker,
-    /// `true` if the driver only waits until the store has all commits and the last checkpoint.
+    /// `true` when the driver only waits until the store has all commits and the last checkpoint, before the driver
+    /// ends.
     ending: bool,
     failed: Option<DriverError>,
     metrics: Arc<PartitionMetrics>,
 }
 
-/// Commits that the store lost and that the sequencer repeated.
+/// The commits that the store lost, and the requests that wait until the sequencer has repeated these commits.
 #[derive(Default)]
 struct RollbackTracker {
-    /// The number of repeated commits that are already logged.
+    /// The number of repeated commits that the driver has logged.
     logged: u64,
-    /// For each shard (slice of the store), the first and the last lost commit that are not logged yet.
+    /// For each shard (slice of the store), the first and the last lost commit that the driver has not logged yet.
     lost_commits: BTreeMap<u32, (u64, u64)>,
     /// Requests that the driver answers when it knows that the store has all commits.
     waiting_checks: Vec<oneshot::Sender<()>>,
 }
 
 impl Driver {
-    /// Runs until the requested end, or until an error.
+    /// Runs the driver. Returns when the partition is to be released, when nothing is left to do in a run with `once`,
+    /// or after a failure.
     pub async fn run(config: DriverConfig) -> Result<Stats, DriverError> {
         let DriverConfig { mut completions, mut source, mut inbox, .. } = config;
         let DriverConfig { mut version, mut may_end, once, .. } = config;
@@ -206,9 +210,10 @@ impl Driver {
         }
     }
 
-    /// Passes to the sequencer, before any other input, the messages that an earlier owner has not published. If
-    /// `is_fed_locally` is true, this process itself feeds the source. The driver then reports the end of the source,
-    /// so that the sequencer does not wait for missing events.
+    /// Passes reports about the unpublished messages of an earlier owner (`left_over`) to the sequencer, before any
+    /// other input. If `is_fed_locally` is true, the writers add events to the source in order, so a missing event
+    /// never arrives after a later event. The driver therefore reports the end of the source at once, and the sequencer
+    /// does not wait for missing events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {
@@ -227,7 +232,8 @@ impl Driver {
             && self.sequencer.credit() > 0
     }
 
-    /// Starts the search for parked keys: keys that stopped at an event that failed under another handler version.
+    /// Starts the search for the keys that another handler version parked (stopped at an event on which that version
+    /// failed).
     fn search_parked_keys(&self, rollout: Option<&Rollout>) -> ParkedSearch {
         ParkedSearch::start(&self.store, &self.partition, rollout)
     }
@@ -244,16 +250,16 @@ impl Driver {
         rollout
     }
 
-    /// Returns whether nothing is left to do for a run with `once`, and updates the metric.
+    /// Returns whether a run with `once` has nothing left to do, and records the result in the metrics.
     fn update_idle(&mut self, once: bool, searched: bool) -> bool {
         let is_idle = once && searched && self.is_idle();
         self.metrics.set_idle(is_idle);
         is_idle
     }
 
-    /// Warns if a key with a full buffer of events blocks the stream. Returns an error if no later event can
-    /// resolve that. This is so with `once` or after a failure of the source, as soon as the search for parked keys has
-    /// ended.
+    /// Warns if a key blocks the stream because the store holds `spill_limit` events of the key. Returns an error
+    /// instead if no later event can unblock the stream: in a run with `once`, or after a failure of the source. Does
+    /// not return this error before the search for parked keys has ended.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let Some((key, event)) = self.sequencer.stopped_by().filter(|_| !self.source_ended) else {
             return Ok(());
@@ -325,7 +331,7 @@ impl Driver {
                     *first = (*first).min(last + 1);
                 }
                 if let Some((shard, number)) = applied {
-                    // Record the commit before any delivery that depends on it is acknowledged.
+                    // Record the commit before the sequencer acknowledges the deliveries that depend on it.
                     self.handle.record_commit(shard, number);
                 }
                 self.sequencer.handle(now, input);
@@ -337,7 +343,8 @@ impl Driver {
             StoreReply::Checkpoint(Ok(true)) => self.delivery_tracker.record_checkpoint(),
             StoreReply::Checkpoint(Ok(false)) => {
                 self.delivery_tracker.record_failed_checkpoint();
-                // The partition may have another owner, or the store may have lost the claim: check the shards.
+                // The partition may have another owner, or the store may have lost the claim, so the sequencer must
+                // check the shards.
                 self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
             }
             StoreReply::Checkpoint(Err(error)) => self.failed = Some(error.into()),
@@ -380,13 +387,13 @@ impl Driver {
         }
     }
 
-    /// Passes to the sequencer an event from the inbox (events received over HTTP). The source delivers the same event
-    /// later.
+    /// Passes an event from the inbox (events received over HTTP) to the sequencer. The source delivers a copy of the
+    /// event later.
     fn handle_offered_event(&mut self, event: Arc<Event>) {
         self.input(Input::ArrivedEarly(event));
     }
 
-    /// Reports a change of the broker's availability to the sequencer.
+    /// Reports to the sequencer when the broker becomes unavailable, and when it becomes available again.
     fn report_source_availability(&mut self, before: &mut bool, inbox: Option<&Inbox>) {
         let away = inbox.is_some_and(Inbox::is_broker_unavailable);
         if std::mem::replace(before, away) != away {
@@ -394,7 +401,7 @@ impl Driver {
         }
     }
 
-    /// Passes as many deliveries to the sequencer as it accepts.
+    /// Passes waiting deliveries to the sequencer, as many as the sequencer and the delivery tracker allow.
     fn deliver(&mut self, draining: bool, once: bool) {
         if draining || (self.waiting_deliveries.is_empty() && !self.source_ended) {
             return;
@@ -423,7 +430,7 @@ impl Driver {
         self.input(Input::SourceEnded);
     }
 
-    /// Returns the time at which the driver wakes up if nothing happens before.
+    /// Returns the time at which the driver wakes up at the latest.
     fn next_wake_at(&self) -> Instant {
         let timeout =
             self.sequencer.poll_timeout().map(|at| self.started + Duration::from_millis(at));
@@ -432,7 +439,8 @@ impl Driver {
             self.delivery_tracker.next_checkpoint_at().filter(|_| !self.sequencer.in_doubt());
         let publish_deadline = self.unpublished.filter(|_| self.sequencer.drained());
         let publish_deadline = publish_deadline.map(|(_, since)| since + PUBLISH_IDLE_TIMEOUT);
-        // After this time the driver waits for the store only.
+        // After this deadline, a driver that is ending waits only for the store, so the deadline must not wake the
+        // driver again.
         let publish_deadline = publish_deadline.filter(|at| !self.ending || *at > Instant::now());
         [timeout, save_at, publish_deadline].into_iter().flatten().min().unwrap_or(never)
     }
@@ -463,8 +471,9 @@ impl Driver {
         unpublished == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
-    /// Begins the end of the driver: starts a check that the store has all commits. A lost commit must be repeated now,
-    /// because only the memory of this driver still has it.
+    /// Begins the end of the driver. If this kind of store can go back in time, starts a check whether the store has
+    /// all commits. The driver must repeat a lost commit before it ends, because only the driver's memory still has the
+    /// commit.
     fn begin_shutdown(&mut self) -> Result<(), DriverError> {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());
@@ -486,10 +495,10 @@ impl Driver {
     async fn end(self, source: SourceHandle, inbox: Option<Inbox>) -> Result<Stats, DriverError> {
         self.store.flush().await?;
         alarms::flush();
-        // Dropping these ends the source, which then processes the last acknowledgement.
+        // When these values are dropped, the source processes the last acknowledgement and ends.
         drop((self.delivery_tracker, source.deliveries));
         if let Some(ended) = source.task {
-            // The source limits the time of its end itself.
+            // The source itself limits how long its end takes.
             let _ = ended.await;
         }
         if let Some(inbox) = inbox {
@@ -498,8 +507,9 @@ impl Driver {
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
     }
 
-    /// Handles the failure of a source. The source may not deliver the same events again, so the driver settles each
-    /// delivered event or holds it in the store before the driver ends. This takes at most `spill_after`.
+    /// Handles the failure of a source. The source may be unable to deliver its events a second time. The driver
+    /// therefore ends only when each delivered event is settled or held in the store, which takes at most
+    /// `spill_after`.
     async fn handle_source_failure(&mut self, source: &mut SourceHandle) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);

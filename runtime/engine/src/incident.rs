@@ -1,5 +1,6 @@
-//! Records of losses of a store, as CloudEvents in JSON. The log line of an incident carries its record in the field
-//! `cloudevent`, so that a program can take it from the log and pass it on unchanged.
+//! Records of incidents in which a store lost data. Each record is a CloudEvent in JSON. The log line of an incident
+//! carries the incident's record in the field `cloudevent`. A program can take the record from the log, and pass the
+//! record on unchanged.
 
 use std::fmt;
 
@@ -16,14 +17,14 @@ pub(crate) struct EventsLost {
     pub(crate) since: String,
 }
 
-/// The data of a record about commits that the store lost and that their owner repeated from memory.
+/// The data of a record about commits that the store lost and that the partition's owner repeated from memory.
 #[derive(Debug, Serialize)]
 pub(crate) struct CommitsRepeated {
     pub(crate) commits: u64,
     pub(crate) shards: Vec<LostCommits>,
 }
 
-/// The commits that a shard (slice of the store) lost, the first and the last included.
+/// The range of commits that a shard (slice of the store) lost: from `first` to `last`, both included.
 #[derive(Debug, Serialize)]
 pub(crate) struct LostCommits {
     pub(crate) shard: u32,
@@ -37,9 +38,9 @@ impl fmt::Display for LostCommits {
     }
 }
 
-/// The data of a record, with the type of its CloudEvent.
+/// The data of a record, and the type of the record's CloudEvent.
 pub(crate) trait Incident: Serialize {
-    /// The event's `type`.
+    /// The attribute `type` of the CloudEvent.
     const TYPE: &'static str;
 }
 
@@ -64,8 +65,9 @@ struct IncidentEnvelope<'a, T> {
     data: &'a T,
 }
 
-/// Returns the record of an incident in a partition: a structured CloudEvent in JSON, in one line. The record has the
-/// same `source` as the messages of the stream. Its `subject` is the partition.
+/// Returns the record of an incident in a partition: a structured CloudEvent in JSON, in one line. The `source` of the
+/// record is `/ordain/` and the stream's name, which is also the `source` of the messages that the stream emits. The
+/// `subject` of the record is the partition.
 pub(crate) fn record<T: Incident>(partition: &Partition, data: &T) -> String {
     let envelope = IncidentEnvelope {
         specversion: "1.0",

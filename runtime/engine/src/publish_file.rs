@@ -1,6 +1,6 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
 //! continues at the checkpoint. If an earlier run has published events after the checkpoint, the store recognises these
-//! events by their ids. A run must never write a checkpoint after a line that is not published.
+//! events by their ids. A run must never write a checkpoint whose position is after an unpublished line.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,11 +21,12 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Number of collected events at which the publisher publishes the events without waiting for more.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
-/// Maximum number of times that one run reads a file again from its oldest checkpoint because the store went back in
-/// time.
+/// Maximum number of times that one run starts to read a file. Each time the store goes back in time, the run reads the
+/// file again from its oldest checkpoint.
 const REWIND_ATTEMPTS: usize = 5;
 
-/// The reason why a file was not published to its end. All lines before the named line are published.
+/// The reason why a file was not published to its end. If the error names a line, all lines before that line are
+/// published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishFileError {
     /// A line cannot be published.
@@ -56,15 +57,15 @@ pub enum PublishFileError {
 pub struct PublishCounts {
     /// The number of new events.
     pub published: u64,
-    /// The number of events that were already published.
+    /// The number of events that the store recognised as already published.
     pub known: u64,
     /// The number of lines that this run skipped because an earlier run published them.
     pub skipped_lines: u64,
 }
 
 /// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
-/// `progress` with the counts and the position in bytes at the start, after each batch, and before it returns the error
-/// of a batch.
+/// `progress` with the counts and the position in bytes: once at the start, and after each batch, even if the batch
+/// failed.
 pub fn publish_file<'a>(
     publisher: &'a mut StreamPublisher,
     loaded: &'a LoadedConfig,
@@ -104,7 +105,8 @@ async fn publish_lines(
 enum PublishEnd {
     /// All lines are published.
     AtEnd,
-    /// The store went back in time. Memory lacks some of the lost events, but the file has all of them.
+    /// The store went back in time. This process may lack some of the lost events in memory, but the file has all of
+    /// them.
     StoreRolledBack,
 }
 
@@ -122,7 +124,7 @@ async fn publish_once(
     let mut file = None;
     let mut checkpoints = None;
     if let Some(path) = path {
-        // The canonical path identifies the file under every name.
+        // The canonical path is the same for every spelling of the path.
         let canonical_path = std::fs::canonicalize(path).map_err(read_error)?;
         // This check comes before the open, because the open of a pipe may block forever.
         if !std::fs::metadata(&canonical_path).map_err(read_error)?.is_file() {
@@ -132,8 +134,8 @@ async fn publish_once(
         let opened = File::open(&canonical_path).map_err(read_error)?;
         let mut of_file = Checkpoints::read(publisher, &canonical_path).await?;
         position = of_file.position(path, &opened).map_err(read_error)?;
-        // Write a checkpoint of this run. If the store loses this checkpoint, it may also have lost events that an
-        // earlier run wrote behind the checkpoints.
+        // First write a checkpoint of this run. If the store loses this checkpoint later, it has gone back in time, and
+        // may also have lost events that an earlier run published after its own checkpoints.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
         if !of_file.put(publisher, position, print).await? {
             return Ok(PublishEnd::StoreRolledBack);
@@ -173,7 +175,8 @@ async fn publish_once(
                 return Ok(PublishEnd::StoreRolledBack);
             }
             if bad.is_some() {
-                // The user is about to change the bad line, so the checkpoint covers only the lines before it.
+                // The user is about to change the bad line, so the fingerprint in the checkpoint covers only the lines
+                // before it.
                 fingerprint = Some(read_fingerprint(opened, position).map_err(read_error)?);
             }
             if (done.is_some() || bad.is_some())
@@ -248,7 +251,7 @@ impl Checkpoints {
     }
 }
 
-/// The part of a file that was published before, according to the checkpoints of all shards.
+/// The part of a file that earlier runs published, according to the checkpoints of all shards.
 enum ResumePoint {
     /// The file was never published.
     NeverPublished,
@@ -256,7 +259,7 @@ enum ResumePoint {
     Through(FilePosition),
     /// At least the lines before this position were published; the shards have different checkpoints.
     Uncertain(FilePosition),
-    /// A file of this name with other content.
+    /// The checkpoints belong to another file with this name, or to earlier content of this file.
     OtherFile,
 }
 
@@ -301,7 +304,7 @@ async fn publish_batch(
                 );
             }
             Err(letter) => {
-                // The letter names its line. The position may be behind later empty lines.
+                // The letter itself names its line, because `position` may be after empty lines that follow this line.
                 let origin = letter.origin.unwrap_or_else(|| name.to_owned());
                 stop = Some(PublishFileError::Line { origin, words: letter.error });
             }

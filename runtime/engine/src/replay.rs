@@ -14,8 +14,8 @@ use ordain_config::NumberingPolicy;
 use ordain_config::{Config, ReplayServer, ResourceName, StreamConfig};
 use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, retry_until_ok};
 
-/// Maximum size of the events of one answer in addition to the first event, in bytes. A later round of requests finds
-/// the remaining events.
+/// Approximate maximum size, in bytes, of the events of one answer. An answer contains at least one of the found
+/// events, whatever its size. A later round of requests finds the remaining events.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// The answer of a replay source.
@@ -30,7 +30,7 @@ pub struct ReplayAnswer {
 }
 
 impl ReplayAnswer {
-    /// Creates an answer for all requested sequences.
+    /// Creates the answer of a source that searched for all requested sequences.
     fn complete(events: Vec<(u64, Arc<Event>)>) -> Self {
         Self { events, until: u64::MAX, failed: None }
     }
@@ -41,13 +41,13 @@ impl ReplayAnswer {
     }
 }
 
-/// Maximum number of requests of the process at one time. Each request needs a thread, and the store uses the same
-/// threads.
+/// Maximum number of requests of this process to replay servers at one time. Each request needs a thread, and the
+/// requests share these threads with the store.
 const REQUEST_LIMIT: usize = 128;
-/// Divisor of the memory for events. Answers may use the resulting share.
+/// Divisor of `memory_budget`: answers of replay servers may use one eighth of this memory.
 const ANSWER_MEMORY_DIVISOR: usize = 8;
 
-/// Limits for the number of requests at one time, for each host and in total.
+/// Limits for the number of requests at one time, for each host (the origin of a replay server's URL) and in total.
 #[derive(Debug)]
 pub struct ReplayLimits {
     by_host: BTreeMap<String, Arc<ReplayHost>>,
@@ -68,7 +68,7 @@ impl ReplayLimits {
             / ANSWER_MEMORY_DIVISOR
             / runtime.event_size.bytes().max(1);
         let requests = REQUEST_LIMIT.min(fit).max(1);
-        // A host that does not answer must not use up the share of others.
+        // A host that does not answer must not use up the permits of the other hosts.
         let share = (requests / concurrency_by_host.len().max(1)).max(1);
         let permits = |(host, permits)| (host, Arc::new(ReplayHost::new(share.min(permits))));
         let by_host = concurrency_by_host.into_iter().map(permits).collect();
@@ -80,7 +80,8 @@ impl ReplayLimits {
 pub struct ReplaySources {
     store: Arc<dyn Store>,
     partition: Partition,
-    /// The destination under which the store keeps the stream's events; `None` if the store keeps no events.
+    /// The destination under which the store keeps the stream's events for replay; `None` if the store does not keep
+    /// them.
     log: Option<Destination>,
     clients: Vec<Arc<ReplayClient>>,
 }
@@ -112,8 +113,8 @@ impl ReplaySources {
         }
     }
 
-    /// Requests the events with the missing sequences from a source. `max_age_ms` is the maximum age, in ms, of a dead
-    /// letter that counts as a missing event.
+    /// Requests the missing events of a key from a source. A dead letter can supply a missing event if the letter is at
+    /// most `max_age_ms` old.
     pub async fn request(
         &self,
         source: usize,
@@ -143,7 +144,7 @@ impl ReplaySources {
             let not_found = not_found(missing, &events);
             if let (Some(log), false) = (log, not_found.is_empty()) {
                 let retained = store.retained_messages(log, key, &not_found, ANSWER_BYTES).await?;
-                // The read is limited in size, so there may be more events after the last one.
+                // The read is limited in size, so the store may have more events after the last returned event.
                 until = retained
                     .last()
                     .and_then(|event| event.sequence())

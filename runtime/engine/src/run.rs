@@ -1,4 +1,5 @@
-//! A run: drives the partitions of a configuration from start to end. Read [`PreparedRun::drive`] from top to bottom.
+//! Drives the partitions of a configuration from the start of a run to its end. Read [`PreparedRun::drive`] from top to
+//! bottom.
 
 mod broker;
 mod files;
@@ -15,7 +16,7 @@ mod status;
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, LocalBoxFuture};
 use ordain_amqp::{BrokerEndpoint, BrokerError};
@@ -38,15 +39,22 @@ use files::OpenFiles;
 use partition_manager::PartitionManager;
 use rollout::RolloutController;
 
+pub use broker::unbind_former;
 pub use files::check_files;
 pub use report::{HeldTotals, RunReport};
 pub use status::{RunPhase, RunStatus};
 
-/// Time limit for leaving the membership, and for waiting for the end of the publisher.
+/// Time limit for each of two steps at the end of a run: to leave the membership, and to wait for the end of the
+/// publisher.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A function that ends the intake of events over HTTP. The argument is true if the run failed. The intake must then
-/// accept no more events, not even the events of requests in progress.
+/// Interval between two checks of the settings of the store's servers.
+const SERVER_CHECK_INTERVAL: Duration = Duration::from_mins(5);
+/// Interval between two checks whether the connection to the store broke.
+const SERVER_WATCH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A function that ends the intake of events over HTTP. The argument is true if the run failed. After a failed run, the
+/// intake must also reject the events of requests in progress.
 pub type EndIntake<'a> = Box<dyn FnOnce(bool) -> BoxFuture<'a, ()> + 'a>;
 
 /// The reason why a run could not start, or ended early.
@@ -55,6 +63,9 @@ pub enum RunError {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A file cannot be used now: it is missing, or its disk is full or read-only.
+    #[error("{0}; the start can succeed later")]
+    FileUnavailable(ConfigError),
     /// A handler cannot be used.
     #[error(transparent)]
     Handler(#[from] LoadError),
@@ -64,7 +75,7 @@ pub enum RunError {
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(io::Error),
-    /// A partition stopped.
+    /// The driver of a partition failed.
     #[error("stream {stream}")]
     Driver {
         /// The stream.
@@ -109,26 +120,28 @@ impl From<NumberingError> for RunError {
 }
 
 impl RunError {
-    /// Returns whether an invalid configuration or handler caused the error.
+    /// Returns whether the cause is an invalid configuration or handler, or a store or broker that does not fit the
+    /// configuration.
     pub fn is_configuration(&self) -> bool {
-        matches!(
-            self,
+        match self {
+            Self::Broker(error) => !error.may_pass(),
             Self::Config(_)
-                | Self::Handler(LoadError { is_temporary: false, .. })
-                | Self::Store(StoreError::Unusable(_))
-                | Self::Broker(BrokerError::Refused(_))
-        )
+            | Self::Handler(LoadError { is_temporary: false, .. })
+            | Self::Store(StoreError::Unusable(_)) => true,
+            _ => false,
+        }
     }
 
     /// Returns whether the error may be temporary, so that the same start may succeed later.
     pub fn may_pass(&self) -> bool {
-        matches!(
-            self,
+        match self {
+            Self::Broker(error) => error.may_pass(),
             Self::Store(StoreError::Unavailable(_) | StoreError::InUse(_))
-                | Self::VersionMissing { .. }
-                | Self::Handler(LoadError { is_temporary: true, .. })
-                | Self::Broker(BrokerError::Unavailable(_))
-        )
+            | Self::VersionMissing { .. }
+            | Self::FileUnavailable(_)
+            | Self::Handler(LoadError { is_temporary: true, .. }) => true,
+            _ => false,
+        }
     }
 }
 
@@ -145,7 +158,7 @@ pub fn check_once_sources(loaded: &LoadedConfig) -> Result<(), ConfigError> {
 }
 
 /// Returns whether the configuration has a stream that receives its events from other streams. Such a stream may
-/// receive events until all partitions are idle.
+/// receive events until the partitions of all streams are idle.
 fn has_stream_source(loaded: &LoadedConfig) -> bool {
     loaded.config.streams.values().any(|stream| matches!(stream.source, SourceConfig::Stream(_)))
 }
@@ -166,9 +179,9 @@ pub struct PreparedRun<'a> {
 impl<'a> PreparedRun<'a> {
     /// Checks that the store fits the configuration, and opens the files.
     ///
-    /// Like [`Self::drive`], this method returns a boxed future, so that the compiler generates the machine code of the
-    /// future with this crate. The compiler generates the code of an unboxed future in the crate that awaits the
-    /// future, at each change of the program.
+    /// This method and [`Self::drive`] return boxed futures, so that the compiler generates the machine code of these
+    /// futures in this crate. The compiler would generate the code of an unboxed future in the crate that awaits the
+    /// future, again at each change of that crate.
     pub fn prepare(
         loaded: &'a LoadedConfig,
         once: bool,
@@ -179,10 +192,10 @@ impl<'a> PreparedRun<'a> {
         Box::pin(async move {
             let id = InstanceId::random();
             release_leases_of_dead_processes(&**store).await?;
-            partition_start::check_backlog(loaded, &**store, id).await?;
+            partition_start::check_backlog(loaded, store, id).await?;
             numbering::check(loaded, &**store, id).await?;
             let broker = BrokerEndpoint::of(loaded)?;
-            let mut files = OpenFiles::open(loaded, &**store).await?;
+            let mut files = OpenFiles::open(loaded, &**store, once).await?;
             let notifiers = Arc::default();
             sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut files.sinks);
             Ok(Self { loaded, once, handlers, store, status, id, broker, files, notifiers })
@@ -194,12 +207,14 @@ impl<'a> PreparedRun<'a> {
         &self.notifiers
     }
 
-    /// Runs until `shutdown` becomes true or, with `once`, until every source has ended and every event is settled or
-    /// held in the store. With `once`, the report also counts the held events. That count reads every key of the store,
-    /// so a service (a run without `once`) does not count.
+    /// Runs until `shutdown` becomes true. With `once`, also ends when every source has ended and every event is
+    /// settled or held in the store. The report of a run with `once` includes the number of held events. A service (a
+    /// run without `once`) does not count the held events, because the count reads the record of every key in the
+    /// store.
     ///
     /// This method calls `end_intake` when no partition has a driver any more, and before the process leaves the
-    /// membership. A run with an intake waits for its broker without a time limit.
+    /// membership. At its start, a run with an intake waits for the broker without a time limit; another run waits for
+    /// at most `BROKER_START_TIMEOUT`.
     pub fn drive(
         self,
         shutdown: watch::Receiver<bool>,
@@ -264,7 +279,7 @@ impl<'a> PreparedRun<'a> {
         let mut heartbeat = tokio::select! {
             heart = Heartbeat::start(store, id, info, lease) => heart?,
             () = shutdown_requested(&mut shutdown) => {
-                // The store may already know this instance.
+                // The store may already list this instance as a member.
                 let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
                 return Ok(RunReport::default());
             }
@@ -278,22 +293,24 @@ impl<'a> PreparedRun<'a> {
             unpublished = partitions => unpublished,
             Some(ended) = publishing.join_next() => publisher_result(ended).map(|()| 0),
             error = versions.run(once) => Err(error),
+            () = watch_store_servers(store) => Ok(0),
         };
         if unpublished.is_err() {
-            // This instance owns nothing any more; other instances publish the rest.
+            // This instance owns no partition any more. Other instances publish the messages that it left unpublished.
             publishing.shutdown().await;
         }
         if let Some(end_intake) = end_intake {
             end_intake(unpublished.is_err()).await;
         }
-        // Other instances need not wait until the lease expires, however this run ends.
+        // Leave the membership however this run ends, so that other instances need not wait until the leases expire.
         heartbeat.stop().await;
         let forgotten = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
         let unpublished = unpublished?;
         forgotten.unwrap_or(Ok(()))?;
-        // The publisher ends when all its senders are dropped.
+        // The publisher ends when all senders of its channels are dropped.
         drop(factory);
-        // Partitions that were still being started may have messages too.
+        // Even if the drivers have left no message unpublished, the publisher may still have messages of partitions
+        // whose driver had not started yet.
         let ended = match unpublished {
             0 => tokio::time::timeout(LEAVE_TIMEOUT, publishing.join_next()).await.ok(),
             _ => None,
@@ -306,11 +323,29 @@ impl<'a> PreparedRun<'a> {
                 "committed messages left unpublished; they are kept, and the next start publishes them"
             );
         }
-        // The next start publishes what the publisher still waits for.
+        // The next start publishes the messages whose confirms the publisher still waits for.
         publishing.abort_all();
         store.flush().await?;
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };
         Ok(RunReport { stats: status.total_stats(), held })
+    }
+}
+
+/// Logs settings of the store's servers with which the store can lose data. Checks the settings regularly, and soon
+/// after a connection to the store broke. This function never returns.
+async fn watch_store_servers(store: &Arc<dyn Store>) {
+    let mut disconnects = store.disconnects();
+    let mut checked_at = Instant::now();
+    loop {
+        tokio::time::sleep(shortened(SERVER_WATCH_INTERVAL)).await;
+        let before = std::mem::replace(&mut disconnects, store.disconnects());
+        if disconnects == before && checked_at.elapsed() < shortened(SERVER_CHECK_INTERVAL) {
+            continue;
+        }
+        checked_at = Instant::now();
+        if let Ok(Some(words)) = store.check_servers().await {
+            tracing::error!("store may lose data: {words}");
+        }
     }
 }
 

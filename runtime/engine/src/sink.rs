@@ -1,5 +1,5 @@
-//! The sinks of messages. A sink appends messages in the given order. The publisher decides which messages a sink gets,
-//! and when messages count as published.
+//! The sinks of messages. A sink appends messages in the order in which it receives them. The publisher decides which
+//! messages a sink gets, and when messages count as published.
 
 mod content;
 mod error;
@@ -34,7 +34,8 @@ pub(crate) enum LineSink {
 }
 
 impl LineSink {
-    /// Appends encoded messages. A failed write has no effect.
+    /// Appends encoded messages. A failed write may have written a part of the bytes. The next write to a file replaces
+    /// this part; standard output keeps it.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         use io::Write;
         match self {
@@ -72,7 +73,7 @@ impl LineSink {
     }
 
     /// Returns the mark (the published length of the file) to store together with the removal of messages from the
-    /// outbox. `None` for standard output.
+    /// outbox. Returns `None` for standard output.
     pub(crate) fn mark(&self) -> Option<Mark> {
         match self {
             Self::File(file) => Some(file.mark()),

@@ -1,5 +1,5 @@
-//! The sources of events. A source delivers in order and resumes after the last acknowledged event; it must never
-//! decide what happens to an event.
+//! The sources of events. A source delivers events in order and resumes after the last acknowledged event. A source
+//! must never decide what happens to an event.
 
 mod file;
 mod inbox;
@@ -17,7 +17,7 @@ pub use inbox::{Inbox, unrouted_queue};
 pub use notifier::{QueueNotifier, QueueNotifiers};
 pub use queue::{QueueOptions, read_queue};
 
-/// Returns the next event of an inbox (events received over HTTP). The source delivers the same event later.
+/// Returns the next event of an inbox (events received over HTTP). The source later delivers a copy of this event.
 pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {
         Some(inbox) => inbox.next().await,

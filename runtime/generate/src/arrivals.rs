@@ -56,7 +56,7 @@ impl ArrivalClock {
             return close;
         }
         self.burst = self.random.below(2 * BURST_EVENTS - 1);
-        // The average pause takes the time that the events of a burst save.
+        // On average, the pause makes up for the short intervals of the burst, so the load has the requested rate.
         close + self.exponential() * (self.gap_ns - close) * BURST_EVENTS as f64
     }
 
@@ -75,13 +75,14 @@ pub(super) struct TimeFormatter {
 }
 
 impl TimeFormatter {
-    /// Appends a time in ns from the start, as RFC 3339 with ms.
+    /// Appends a time, given in ns from the start, in the format of RFC 3339 with milliseconds.
     pub(super) fn write(&mut self, ns: u64, out: &mut Vec<u8>) {
         let ms = START_MS + ns / 1_000_000;
         let second = ms / 1_000;
         if self.second != Some(second) {
             self.second = Some(second);
-            // The u64 of ns from the start ends in the year 2610.
+            // The latest time that a `u64` of ns from the start can hold is in the year 2610, which the conversions
+            // accept.
             let time = i64::try_from(second)
                 .ok()
                 .and_then(|second| jiff::Timestamp::from_second(second).ok());

@@ -13,7 +13,7 @@ const COPY_DISTANCE_LIMIT: u64 = 100;
 /// A line in transit.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TransitLine {
-    /// Index of the event after which the line is due.
+    /// Index of the event after which the line is to be written.
     due: u64,
     index: u64,
     /// True if the line is the second copy of its event.
@@ -33,8 +33,8 @@ pub(super) struct TransitFaults {
     copy_delay: u64,
 }
 
-/// A channel that delays lines. Only events within the reorder distance after an event can overtake it. The reorder
-/// distance and the distance of copies therefore limit the number of delayed lines.
+/// A channel that delays lines. An event can be overtaken only by the events that follow it within the reorder
+/// distance. The reorder distance and the distance of copies therefore limit the number of delayed lines.
 pub(super) struct FaultyChannel {
     random: SeededRandom,
     loss: f64,
@@ -57,7 +57,8 @@ impl FaultyChannel {
         }
     }
 
-    /// Draws the faults of the next event. Always uses the same number of random numbers.
+    /// Draws the faults of the next event. Each event uses the same number of random numbers, so that the faults of one
+    /// event do not change those of later events.
     pub(super) fn draw_faults(&mut self) -> TransitFaults {
         let lost = self.random.chance(self.loss);
         let repeated = self.random.chance(self.duplicates) && !lost;

@@ -7,7 +7,7 @@ use super::random::{RandomPurpose, SeededRandom};
 pub(super) struct KeyChooser {
     random: SeededRandom,
     keys: u64,
-    /// For each key, the last random number that selects it. Empty for a uniform choice.
+    /// For each key, the highest random number that selects it. Empty for a uniform choice.
     bounds: Vec<u64>,
 }
 
@@ -29,9 +29,10 @@ impl KeyChooser {
     }
 }
 
-/// Returns, for each key, the sum of its share and the shares of the keys before it, scaled to 64-bit numbers.
+/// Returns, for each key, its share of the events plus the shares of all keys before it, scaled to 64-bit numbers.
 fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
-    // `libm` computes powers in plain arithmetic: hardware results differ in the last bits.
+    // `libm` computes powers in plain arithmetic, which has the same result on every machine. The results of a
+    // machine's own math library differ in the last bits.
     let weight = |rank: u64| libm::pow(rank as f64, -exponent);
     let total: f64 = (1..=keys).map(weight).sum();
     let mut sum = 0.0;
@@ -43,7 +44,7 @@ fn zipf(keys: u64, exponent: f64) -> Vec<u64> {
     (1..=keys).map(bound).collect()
 }
 
-/// Returns the number of events of each key. Makes all choices to count them.
+/// Returns the number of events of each key. To count the events, this function makes all choices of keys of the load.
 pub(super) fn count(load: &LoadOptions) -> Vec<u64> {
     let mut chooser = KeyChooser::new(load);
     let mut counts = vec![0; load.keys as usize];

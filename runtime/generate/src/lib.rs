@@ -1,9 +1,9 @@
 //! `ordain generate`: a seeded stream of events with a known set of faults, for tests, benchmarks and
 //! demonstrations.
 //!
-//! The same options produce the same bytes on every machine. This crate must not use the clock, the machine's
-//! math library or a generator whose algorithm may change, except to pace the output. Memory grows with the
-//! number of keys and the reorder distance, never with the number of events.
+//! The same options produce the same bytes on every machine. This crate must therefore use neither the machine's math
+//! library nor a generator whose algorithm may change, and may use the clock only to pace the output. Memory grows with
+//! the number of keys and the reorder distance, never with the number of events.
 
 mod arrivals;
 mod channel;
@@ -81,7 +81,7 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
             Ok(())
         }
         Err(error) if standard && error.kind() == io::ErrorKind::BrokenPipe => {
-            // The rest of the buffer has no reader.
+            // The rest of the buffer has no reader, so this drops it without another write.
             drop(buffer.into_parts());
             Ok(())
         }

@@ -88,7 +88,7 @@ impl LineFormatter {
         (range.start() + self.random.below(spread + 1)) as usize
     }
 
-    /// Appends random text with 6 bits per letter, so that compression does not shrink it much.
+    /// Appends random text with 6 random bits in each letter, so that compression does not shrink the text much.
     fn pad(&mut self, mut size: usize, out: &mut Vec<u8>) {
         const LETTERS: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -40,7 +40,7 @@ pub struct EventRef {
 pub struct KeyEntry {
     /// The key.
     pub key: String,
-    /// Number of events, including lost ones; equal to the last sequence.
+    /// Number of events, including lost ones; equal to the sequence of the key's last event.
     pub events: u64,
     /// True if the last event is marked as the last event of its key.
     pub ended: bool,
@@ -55,7 +55,7 @@ pub struct ManifestCounts {
     pub lines: u64,
     /// Number of keys.
     pub keys: u64,
-    /// Number of keys whose last event is marked.
+    /// Number of keys whose last event is marked as the last event of its key.
     pub ended: u64,
     /// Number of events that were never written.
     pub lost: u64,
@@ -78,7 +78,7 @@ impl fmt::Display for ManifestCounts {
     }
 }
 
-/// A writer that counts entries, and writes them if an output is given.
+/// A writer of entries, which keeps the counts. The writer writes nothing if no output is given.
 pub(super) struct ManifestWriter<'a> {
     out: Option<&'a mut (dyn Write + 'a)>,
     pub(super) counts: ManifestCounts,

@@ -111,7 +111,8 @@ impl Default for LoadOptions {
     }
 }
 
-/// Parses a rate. Less than about one event per day, or more than timestamps can distinguish, is an error.
+/// Parses a rate. Rejects a rate below about one event per day, and a rate above one event per nanosecond, the
+/// resolution of the clock that times the events.
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "expected a number such as 1000".to_owned())?;
     if (1e-5..=1e9).contains(&rate) {
@@ -139,7 +140,7 @@ impl FromStr for Probability {
 pub enum KeyChoice {
     /// All keys are equally frequent.
     Uniform,
-    /// The n-th key has the weight n to the power of minus the exponent.
+    /// The n-th key has the weight `1 / n^exponent`.
     Zipf(f64),
 }
 
@@ -175,9 +176,9 @@ impl fmt::Display for KeyChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ArrivalPattern {
-    /// Independent events.
+    /// Random times, independent of each other.
     Poisson,
-    /// Bursts at ten times the rate, with pauses between them.
+    /// Bursts at ten times the average rate, with pauses between them.
     Bursty,
     /// Equal intervals.
     Steady,

@@ -47,7 +47,8 @@ impl OrderStatus {
 
 /// Percentage of orders that are cancelled before payment.
 const UNPAID_PERCENT: u64 = 6;
-/// Percentage of orders that are cancelled before packing, and percentage that are cancelled before shipping.
+/// Percentage of paid orders that are cancelled before packing, and of packed orders that are cancelled before
+/// shipping.
 const CANCELLED_PERCENT: u64 = 3;
 /// Percentage of delivered orders that are returned.
 const RETURNED_PERCENT: u64 = 8;

@@ -1,5 +1,6 @@
-//! The keys that have further events or lines in transit. An order that has ended releases its slot to a new order. The
-//! memory of the ended order is released after its last line is written.
+//! The keys for which events are still to be generated, or which have lines in transit. A key for which events are
+//! still to be generated has a slot; the chooser of keys selects slots. An order that has ended releases its slot to a
+//! new order. The memory of the ended order is released after its last line is written.
 
 use std::ops::{Index, IndexMut};
 
@@ -10,15 +11,15 @@ use super::orders::OrderState;
 pub(super) struct KeyState {
     pub(super) name: String,
     pub(super) order: OrderState,
-    /// The last generated sequence of the key.
+    /// The highest generated sequence of the key, which is also the number of its generated events.
     pub(super) events: u64,
     /// The highest sequence that was written.
     pub(super) written: u64,
     /// Number of lines in transit.
     pub(super) pending: u64,
-    /// True if the last event was marked.
+    /// True if the last generated event is marked as the last event of its key.
     pub(super) ended: bool,
-    /// True if the key has no further events.
+    /// True if no further event of the key will be generated.
     pub(super) is_finished: bool,
 }
 
@@ -71,7 +72,7 @@ impl Population {
             return place;
         }
         self.keys.push(key);
-        // The number of indexes is far below 32 bits: one per slot, plus keys with lines in transit.
+        // The number of indexes is far below 2^32: one for each slot, and one for each ended key with lines in transit.
         self.keys.len() as u32 - 1
     }
 

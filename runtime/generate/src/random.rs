@@ -1,5 +1,5 @@
-//! Random numbers that are the same on every machine and in every version. The generator `ChaCha8` is specified, and
-//! this module defines the conversions of its words.
+//! Random numbers that are the same on every machine and in every version. A specification defines the generator
+//! `ChaCha8`, and this module defines how its words become numbers.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -31,12 +31,13 @@ impl SeededRandom {
         self.0.next_u64()
     }
 
-    /// Returns a number below `end`, which must not be 0. The bias of the 64-bit range is negligible.
+    /// Returns a number below `end`, which must not be 0. Some numbers are very slightly more likely than others,
+    /// because `end` rarely divides 2^64; the difference is negligible.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// Returns a number from 0 to below 1, with 53 bits.
+    /// Returns a number that is at least 0 and below 1, from 53 random bits.
     pub(super) fn unit(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
         (self.next() >> 11) as f64 * STEP

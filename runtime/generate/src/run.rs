@@ -1,5 +1,5 @@
-//! Generates a load. For each event: chooses a key, takes its next step, sends it through the faulty channel,
-//! writes the lines that are due, and updates the manifest.
+//! Generates a load. For each event, this module chooses a key, takes the key's next step, sends the event through the
+//! faulty channel, writes the lines that are due, and updates the manifest.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub fn generate_to<'a>(
         lines: LineFormatter::new(load),
         channel: FaultyChannel::new(load),
         keys: Population::new(load),
-        // The last event of a key is known only after all choices of keys.
+        // The last event of each key is known only after all choices of keys, so this counts the choices in advance.
         remaining_events: if load.end_of_sequence { keys::count(load) } else { Vec::new() },
     };
     run.manifest
@@ -68,7 +68,7 @@ struct LoadGenerator<'a> {
     lines: LineFormatter,
     channel: FaultyChannel,
     keys: Population,
-    /// For each slot, the number of remaining events. Empty if the options do not mark last events.
+    /// For each slot (see `population`), the number of remaining events. Empty if the options do not mark last events.
     remaining_events: Vec<u64>,
 }
 
@@ -159,7 +159,7 @@ impl LoadGenerator<'_> {
         Ok(())
     }
 
-    /// Removes a key that has no further events or lines.
+    /// Removes the key at `place` if it has no further events or lines.
     fn remove_finished(&mut self, place: usize) -> io::Result<()> {
         let key = &self.keys[place];
         if !key.is_finished || key.pending > 0 {

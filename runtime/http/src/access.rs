@@ -1,4 +1,4 @@
-//! Access control and the time limit of requests.
+//! Access control, and the time limit of requests to the admin API.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,10 +14,11 @@ use subtle::ConstantTimeEq;
 use super::problem::ProblemDetails;
 use ordain_config::Secret;
 
-/// The header in which a browser states the origin of a request. The HTTP library has no constant for this header.
+/// The header in which a browser states how the site that caused a request relates to this server, for example
+/// `same-origin`. The HTTP library has no constant for this header.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
-/// Time limit for one request: longer than any page takes, and shorter than a caller's usual timeout.
+/// Time limit for a request to the admin API: longer than any page takes, and shorter than a caller's usual timeout.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The access rule of a listener.
@@ -71,8 +72,9 @@ fn presents_token(headers: &HeaderMap, token: &Secret) -> bool {
     presented.is_some_and(|presented| presented.ct_eq(token.expose().as_bytes()).into())
 }
 
-/// Returns whether the host that the request names is this machine, or the request names no host. The check is needed
-/// because the owner of a web page can make another name resolve to this machine.
+/// Returns whether the request names this machine as its host, or names no host. Without this check, the owner of a web
+/// page could make the page's host name resolve to this machine. The page could then read from this listener, because a
+/// browser would treat the listener as the page's own server.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
@@ -91,7 +93,7 @@ fn is_from_web_page(headers: &HeaderMap) -> bool {
     headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|site| !is_own(site))
 }
 
-/// Limits the time of a request.
+/// Ends a request that takes longer than [`REQUEST_TIMEOUT`], with an error response.
 pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
     answer.unwrap_or_else(|_| {

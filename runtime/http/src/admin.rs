@@ -1,7 +1,8 @@
-//! The operators' listener: metrics, health, and read access to streams, keys, dead letters and handlers. This module
-//! must never change any data. Its callers must never delay a driver, so the number and the duration of connections and
-//! store queries are limited.
+//! The operators' listener: metrics, health, read access to streams, keys, dead letters and handlers, and actions. Only
+//! the module `actions` may change data. HTTP callers must never delay the processing of events, so this module limits
+//! the number of connections and store queries, and the duration of connections and requests.
 
+mod actions;
 mod health;
 mod listings;
 mod metrics;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
-use axum::routing::get;
+use axum::routing::{get, post};
 use futures_util::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -39,9 +40,9 @@ const DEFAULT_ADDRESS: SocketAddr =
 /// until its response is sent.
 const QUERY_LIMIT: usize = 8;
 
-/// Limits for operators, dashboards and probes, of which there are few. The limit of the header size leaves room for
-/// the longest key, percent-encoded, in a path. A connection carries one request, so a connection is idle, being
-/// answered, or closed.
+/// Limits for operators, dashboards and probes, which open few connections. The limit of the header size leaves room
+/// for the longest key, percent-encoded, in a path. A connection carries one request: the connection is idle until the
+/// request arrives, and is closed after the response.
 const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the admin listener",
     connections: 64,
@@ -52,7 +53,7 @@ const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     request: Duration::from_secs(40),
 };
 
-/// Time between the end of all other parts of the process and the closing of connections.
+/// Time for which an ending listener waits for the requests in progress. Afterwards it closes their connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The admin listener. Dropping this value closes the connections at once.
@@ -73,8 +74,8 @@ struct AdminState {
 }
 
 impl AdminListener {
-    /// Starts the listener at the configured address. Without `[admin]`, starts it at the default address, unless the
-    /// run ends by itself (`once`).
+    /// Starts the listener at the configured address or, without `[admin]`, at the default address. Starts no listener
+    /// and returns `None` if there is no `[admin]` and `once` is set (the run ends by itself).
     pub fn listen<'a>(
         loaded: &'a LoadedConfig,
         once: bool,
@@ -128,7 +129,7 @@ impl AdminListener {
         Ok(Some(Self { end, serving }))
     }
 
-    /// Waits a short time for the current requests to finish, and closes the listener.
+    /// Waits up to one second for the current requests to finish, and closes the listener.
     pub fn end(mut self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.end.send_replace(true);
@@ -146,14 +147,15 @@ impl Drop for AdminListener {
 
 fn no_route() -> ProblemDetails {
     ProblemDetails::not_found(
-        "there is no such page. There are: /metrics, /healthz, /readyz, /v1/streams, \
-         /v1/streams/{stream}/keys, /v1/streams/{stream}/keys/{key}, /v1/dead, /v1/plugins, /v1/instances, \
-         /v1/scale/{stream}",
+        "there is no such page. There are: /metrics, /healthz, /readyz, /readyz/ingress, /v1/streams, \
+         /v1/streams/{stream}/actions, /v1/streams/{stream}/keys, /v1/streams/{stream}/keys/{key}, /v1/dead, \
+         /v1/plugins, /v1/instances, /v1/scale/{stream}",
     )
 }
 
 fn no_method() -> ProblemDetails {
-    ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, "this page is read-only: use GET")
+    let words = "this page is read-only: use GET. Only the pages /actions need POST";
+    ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, words)
 }
 
 fn router(app: &Arc<AdminState>, token: Option<Secret>) -> Router {
@@ -161,6 +163,7 @@ fn router(app: &Arc<AdminState>, token: Option<Secret>) -> Router {
     Router::new()
         .route("/metrics", get(metrics::metrics))
         .route("/v1/streams", get(listings::streams))
+        .route("/v1/streams/{stream}/actions", post(actions::act_on_stream))
         .route("/v1/streams/{stream}/keys", get(listings::keys))
         .route("/v1/streams/{stream}/keys/{key}", get(listings::key))
         .route("/v1/dead", get(listings::dead))
@@ -170,9 +173,10 @@ fn router(app: &Arc<AdminState>, token: Option<Secret>) -> Router {
         .fallback(async || no_route())
         .method_not_allowed_fallback(async || no_method())
         .layer(axum::middleware::from_fn_with_state(Arc::new(guard), access::check_access))
-        // Probes have no token.
+        // Probes present no token, so the pages for probes require none.
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(health::ready))
+        .route("/readyz/ingress", get(health::ingress_ready))
         .method_not_allowed_fallback(async || no_method())
         .layer(axum::middleware::from_fn(access::limit_time))
         .with_state(Arc::clone(app))

@@ -1,4 +1,5 @@
-//! A response body that is sent in chunks, so that a slow reader occupies at most one chunk beyond its socket buffer.
+//! A response body that is sent in chunks. The body keeps its memory and its permit until the caller has read
+//! everything except the last chunk and the bytes in the socket buffers.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,7 +12,8 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Size of a chunk, in bytes.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// The unsent rest of a response, and the permit that the response holds until it is sent completely.
+/// The unsent rest of a response, and the permit that the response holds until the last chunk is handed to the
+/// connection.
 pub(crate) struct ChunkedBody {
     rest: Bytes,
     _permit: Option<OwnedSemaphorePermit>,
@@ -36,7 +38,7 @@ impl Body for ChunkedBody {
         if size == 0 {
             return Poll::Ready(None);
         }
-        // A copy, because a slice would keep the whole buffer alive.
+        // A copy, because a slice would keep the whole buffer in memory after the body has ended.
         let part = Bytes::copy_from_slice(&self.rest[..size]);
         self.rest.advance(size);
         Poll::Ready(Some(Ok(Frame::data(part))))

@@ -1,4 +1,4 @@
-//! Connections, and the limits for a caller: the number of connections, the size of headers, and time.
+//! Serves connections, and limits what callers occupy: the number of connections, the size of headers, and time.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -27,7 +27,7 @@ pub(crate) struct ListenerLimits {
     /// The listener's name in the log.
     pub(crate) listener: &'static str,
     /// Maximum number of connections. At the limit, a new connection replaces the oldest idle connection. If no
-    /// connection is idle, the new connection waits in the system's queue.
+    /// connection is idle, the new connection waits until another connection ends.
     pub(crate) connections: usize,
     /// Maximum size of a request's headers, in bytes.
     pub(crate) header_bytes: usize,
@@ -37,13 +37,15 @@ pub(crate) struct ListenerLimits {
     pub(crate) keep_alive: bool,
     /// Maximum lifetime of a connection, including its requests and responses.
     pub(crate) life: Duration,
-    /// Time limit for a request and its response. The time ends when the caller has read nearly all of the response.
+    /// Time limit for a request and its response. The limit applies until the caller has read nearly all of the
+    /// response.
     pub(crate) request: Duration,
 }
 
 /// Time limit for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Delay after the system failed to accept a connection, for example because the process has too many open files.
+/// Delay after the operating system failed to accept a connection, for example because the process has too many open
+/// files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// An open connection.
@@ -140,7 +142,7 @@ async fn serve_connection(
             Ok(()) = begun.changed() => {
                 request.as_mut().reset(Instant::now() + limits.request);
             }
-            // Between two requests only the time limit for headers applies.
+            // This limit does not apply between two requests; there, the time limit for headers applies.
             () = request.as_mut(), if asks.load(Ordering::Relaxed) => return,
             () = shutdown_requested(&mut end), if !ends => {
                 ends = true;

@@ -1,7 +1,7 @@
 //! The listener for producers: accepts events over HTTP. It must never confirm an event before the event is durable.
 //!
-//! The listener validates a whole request before it writes any event. Limits bound what a caller can occupy: the number
-//! of connections, the bytes of a request, the bytes of all requests together, and the time of a request.
+//! The listener validates a whole request before it writes any event. It limits the number of connections, the bytes of
+//! each request, the bytes of all requests in progress together, and the time of each request.
 
 mod intake;
 
@@ -43,8 +43,8 @@ use ordain_publish::AssignError;
 use ordain_store::{AssignItemReply, Store, StoreError};
 use ordain_util::shutdown::shutdown_requested;
 
-/// The limits of connections. A producer usually keeps its connection open. The limit of headers is high because, in
-/// binary mode, each attribute of an event is a header.
+/// The limits of connections. A producer usually keeps its connection open. The limit of headers is high because each
+/// attribute of an event is a header in the binary mode of CloudEvents.
 const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the ingress",
     connections: 1_024,
@@ -55,10 +55,11 @@ const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     request: Duration::from_mins(2),
 };
 
-/// The `Retry-After` of a rejected request, in seconds. By then, the store has usually processed a batch.
+/// The `Retry-After` of a rejected request, in seconds. Within this time, the store usually processes a batch, which
+/// can make room for new requests.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// Time limit of the requests in progress when the listener ends. Afterwards the listener closes their connections.
+/// Time for which an ending listener waits for the requests in progress. Afterwards it closes their connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit of the body of a request, counted from the end of its headers.
@@ -85,8 +86,8 @@ struct IngressState {
 }
 
 impl IngressListener {
-    /// Listens at the address of `[ingress]`. Without `[ingress]`, listens at the default address if the source of a
-    /// stream is `http`, and otherwise returns `None`.
+    /// Listens at the address of `[ingress]`. Without `[ingress]`, listens at the default address if a stream has the
+    /// source `http`, and returns `None` if no stream has this source.
     pub fn listen<'a>(
         loaded: &'a LoadedConfig,
         store: &'a Arc<dyn Store>,
@@ -115,7 +116,8 @@ impl IngressListener {
         let Settings { listen, token, request_size, in_flight } = settings;
         let mut streams = BTreeMap::new();
         for (name, stream) in &config.streams {
-            // Without `[ingress]`, only the permissions of the broker decide which programs publish to its exchanges.
+            // Without `[ingress]`, only the permissions of the broker decide which programs publish to its exchanges,
+            // so streams of the broker accept no events over HTTP.
             if config.ingress.is_none() && matches!(stream.source, SourceConfig::Amqp(_)) {
                 continue;
             }
@@ -207,7 +209,7 @@ async fn receive_events(
     let Some(intake) = app.streams.get(&*stream) else {
         let known: Vec<&str> = app.streams.keys().map(|name| &**name).collect();
         return Err(ProblemDetails::not_found(format!(
-            "no stream {stream:?} accepts events over HTTP; these do: {}",
+            "stream {stream:?} does not accept events over HTTP; these do: {}",
             known.join(", ")
         )));
     };
@@ -278,7 +280,8 @@ async fn receive_events(
         let place = found.place_name.map(|name| (name, found.places[at]));
         conflicts.push(event_error(place, Some(event.key()), event.sequence(), detail));
     }
-    // The store of a failed run may have lost its data, and the next start may not read these events.
+    // The store of a failed run may have lost its data. The next start might not find these events, so the ingress must
+    // not confirm them.
     app.check_run()?;
     if conflicts.is_empty() {
         return Ok(accepted(&taken, room));
@@ -299,7 +302,7 @@ impl IngressState {
     }
 
     /// Reads a whole body. Also returns the memory permits that the body occupies. The body takes permits as its bytes
-    /// arrive, so a client occupies no memory with bytes that it only announced.
+    /// arrive, so a client that only announces bytes occupies no memory.
     async fn body(
         &self,
         body: Body,
@@ -335,8 +338,8 @@ impl IngressState {
     }
 }
 
-/// Describes the fault of one event of a request for the producer. `place` has the name and the value of the event's
-/// position in the request.
+/// Returns the error of one event of a request, as the producer receives it. `place` is the position of the event in
+/// the request: the kind of number (`line` or `index`), and the number.
 fn event_error(
     place: Option<(&str, usize)>,
     key: Option<&str>,

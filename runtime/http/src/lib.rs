@@ -1,7 +1,10 @@
 //! The HTTP listeners: the admin API for operators and the ingress for producers. This crate also has the rows that the
-//! admin API and the command line show. A caller can occupy only limited connections, bytes and time, and must never be
-//! able to block a driver.
-#![deny(clippy::print_stderr, reason = "a closed stderr must end nothing: use `text::print_lossy`")]
+//! admin API and the command line show. A caller can occupy only a limited number of connections and bytes, for a
+//! limited time. A caller must never be able to block the processing of events.
+#![deny(
+    clippy::print_stderr,
+    reason = "a closed standard error must not end the process: use `text::print_lossy`"
+)]
 
 mod access;
 pub mod admin;

@@ -8,7 +8,7 @@ use ordain_config::{ConfigError, LoadedConfig};
 /// The reason why a listener cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The configuration is invalid.
+    /// The configuration is invalid, or the process cannot listen at the configured address.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Another process listens at the address. The message names the setting to change.
@@ -17,7 +17,7 @@ pub enum ListenError {
 }
 
 impl ListenError {
-    /// Returns the error for the address of a configuration section if a listener cannot use the address.
+    /// Returns the error of a listener that cannot use the address of its configuration section.
     pub(crate) fn new(
         loaded: &LoadedConfig,
         section: &str,

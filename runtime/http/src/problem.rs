@@ -14,15 +14,23 @@ use ordain_wasm::HandlerSetupError;
 pub(crate) struct ProblemDetails {
     status: StatusCode,
     detail: String,
-    /// The error of each item of a request with several items.
+    /// The errors of the items, if the request has several items.
     errors: Vec<Value>,
+    /// The streams that are not ready.
+    streams: Vec<Value>,
     /// Delay before a retry, in seconds.
     retry_after: Option<u64>,
 }
 
 impl ProblemDetails {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), errors: Vec::new(), retry_after: None }
+        Self {
+            status,
+            detail: detail.into(),
+            errors: Vec::new(),
+            streams: Vec::new(),
+            retry_after: None,
+        }
     }
 
     pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
@@ -42,9 +50,15 @@ impl ProblemDetails {
         Self::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    /// Adds the error of each item.
+    /// Adds the errors of the items of a request.
     pub(crate) fn with_errors(mut self, errors: Vec<Value>) -> Self {
         self.errors = errors;
+        self
+    }
+
+    /// Adds the streams that are not ready.
+    pub(crate) fn with_streams(mut self, streams: Vec<Value>) -> Self {
+        self.streams = streams;
         self
     }
 
@@ -69,6 +83,9 @@ impl IntoResponse for ProblemDetails {
         });
         if !self.errors.is_empty() {
             body["errors"] = self.errors.into();
+        }
+        if !self.streams.is_empty() {
+            body["streams"] = self.streams.into();
         }
         let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();

@@ -25,11 +25,14 @@ pub use plugins::{
     FileRow, PluginRow, PluginsPage, RefusedRow, inspect_file, plugins_page, running_plugins_page,
 };
 pub use rows::{BoundedRows, LazyRows};
-pub use stream::{StreamRow, StreamVersion, StreamsPage};
+pub use stream::{
+    BindingRow, LossRow, ResumedPage, StreamIntake, StreamRow, StreamVersion, StreamsPage,
+    UnboundPage, queue_losses,
+};
 pub use text::RowText;
 
-/// Formats a time of the store, given in ms since the Unix epoch. All formatted times have the same length, so that the
-/// text of an earlier time sorts before the text of a later time.
+/// Formats a time of the store, given in ms since the Unix epoch. All formatted times have the same length, so the
+/// alphabetical order of the texts is the order of the times.
 pub fn time(ms: u64) -> String {
     jiff::Timestamp::from_millisecond(ms.cast_signed())
         .map_or_else(|_| format!("{ms} ms"), |time| format!("{time:.3}"))

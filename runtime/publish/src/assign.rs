@@ -18,21 +18,23 @@ use ordain_util::log_throttle::LogThrottle;
 
 /// Delay before a write to a full queue is retried.
 const FULL_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// Maximum number of times that one call writes events again because the store went back in time.
+/// Maximum number of times that one call writes events again because the store went back in time (lost its newest
+/// writes).
 pub(crate) const ROLLBACK_RETRY_LIMIT: usize = 5;
-/// Time between two warnings that a queue is full.
+/// Minimum time between two warnings that a queue is full.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The reason why the store did not accept all events. The store may have some of the events nevertheless. It
-/// recognises these events when the caller sends them again.
+/// The reason why the store did not accept all events. The store may have some of the events nevertheless. If the
+/// caller sends these events again, a store that numbers the events recognises them; a store that does not number them
+/// queues them a second time.
 #[derive(Debug)]
 pub enum AssignError {
     /// The queue of a partition is full.
     Full,
     /// The store failed.
     Store(StoreError),
-    /// A shard (slice of the store) lacks an event that it had before. The call wrote nothing after that event to the
-    /// shard.
+    /// A shard (slice of the store) lacks an event that it had earlier. After the store had detected this, the call
+    /// wrote nothing more to the shard.
     RolledBack,
 }
 
@@ -45,7 +47,7 @@ pub struct AssignResult {
     pub entries: Vec<QueuedEntries>,
     /// Number of events that the store had lost and that the call wrote again.
     pub rewritten: usize,
-    /// The reason why not all events were processed; `None` if all were.
+    /// The reason why the call did not process all events; `None` if the call processed all events.
     pub error: Option<AssignError>,
 }
 
@@ -56,12 +58,12 @@ pub struct QueuedEntries {
     pub partition: u32,
     /// The shard.
     pub shard: u32,
-    /// The numbers of the entries, and their history, which distinguishes them from other entries that get the same
-    /// numbers after the store went back in time.
+    /// The numbers of the entries, and their history. The history distinguishes these entries from other entries that
+    /// get the same numbers after the store went back in time.
     pub run: QueueRun,
 }
 
-/// The result for the events of one shard. An event is identified by its index among the events of the call.
+/// The result for the events of one shard. `results` identifies an event by its index among the events of the call.
 struct ShardResult {
     results: Vec<(usize, AssignItemReply)>,
     entries: Vec<QueuedEntries>,
@@ -79,8 +81,8 @@ pub struct EventAssigner {
 }
 
 impl EventAssigner {
-    /// Creates the item that represents an event in a call. The partition follows from the key, as in every queue of
-    /// the store.
+    /// Creates the item that represents an event in a call. The key determines the partition, as in every queue of the
+    /// store.
     pub fn item(&self, event: &Arc<Event>) -> AssignItem {
         let partition = shard_of(event.key(), self.policy.partitions);
         AssignItem { event: Arc::clone(event), partition, number: 0 }
@@ -89,8 +91,9 @@ impl EventAssigner {
     /// Writes events to the queues of their stream, and returns the result for each event. The events are durable after
     /// the next [`Store::flush`].
     ///
-    /// If the store may have gone back in time during the call, it may have lost some of the events. The call then
-    /// writes the events again until the store has all of them. Events that the store still has do not change.
+    /// If the store was unreachable during the call, it may have gone back in time and lost some of the events. The
+    /// call then writes the lost events again until the store has all events, at most `ROLLBACK_RETRY_LIMIT` times.
+    /// Events that the store still has stay as they are.
     pub async fn assign(&self, items: &[AssignItem]) -> AssignResult {
         let shards = self.store.shards();
         let item_shards: BTreeSet<u32> =
@@ -121,8 +124,9 @@ impl EventAssigner {
         result
     }
 
-    /// Writes again the events of an earlier call that the store may have lost, in the given shards or in all shards.
-    /// Writes nothing to a shard that lacks its witness, an earlier event that the shard must have.
+    /// Repeats the write of those events of an earlier call that the store may have lost. If `only` is given, repeats
+    /// the write only for the shards in `only`. Writes nothing to a shard that lacks its witness, an earlier event that
+    /// the shard must have.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
@@ -144,7 +148,8 @@ impl EventAssigner {
         }
         let shards = self.store.shards();
         let queue_of = |item: &AssignItem| (item.partition, shard_of(item.event.key(), shards));
-        // The store recognises numbered events by their ids, so all of them are written once more.
+        // If the store numbers the events, it recognises those that it has, so this call can write every event once
+        // more.
         let is_numbered = self.policy.rules.numbering.is_some();
         let indexes: Vec<usize> = (0..items.len())
             .filter(|at| {
@@ -161,12 +166,12 @@ impl EventAssigner {
                 (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
                     AssignItemReply::New(number)
                 }
-                // The call failed before it wrote the event.
+                // The second call did not write the event, so the first result stays.
                 (before, AssignItemReply::AfterConflict) => before,
                 (_, assigned) => assigned,
             };
         }
-        // Entries that the call did not write because it failed stay lost.
+        // If the second call failed, the lost entries that it did not write again stay in the list.
         let replaced: BTreeSet<(u32, u32)> =
             second.entries.iter().map(|put| (put.partition, put.shard)).collect();
         first.entries.retain(|put| !replaced.contains(&(put.partition, put.shard)));
@@ -175,7 +180,7 @@ impl EventAssigner {
         first
     }
 
-    /// Returns whether the store has lost entries of a queue.
+    /// Returns whether the store has lost some of these entries.
     pub(crate) async fn has_lost(&self, put: &QueuedEntries) -> Result<bool, StoreError> {
         let Destination::Stream(stream) = &self.policy.destination else { return Ok(false) };
         let partition = Partition { stream: Arc::clone(stream), number: put.partition };
@@ -185,8 +190,8 @@ impl EventAssigner {
         }
     }
 
-    /// Writes events after the witnesses. The witness of a shard is an earlier event that the shard must have. Writes
-    /// nothing to a shard that lacks its witness.
+    /// Writes events, but nothing to a shard that lacks its witness. The witness of a shard is an earlier event that
+    /// the shard must have.
     pub(crate) async fn assign_behind(
         &self,
         items: &[AssignItem],
@@ -216,8 +221,8 @@ impl EventAssigner {
         }
     }
 
-    /// Returns the witness of each shard: the newest of the given events that are new or, if the store does not number
-    /// the events, the newest added entry.
+    /// Returns the witness that a call provides for each shard: the newest of `events` that the store accepted as new.
+    /// If the store does not number the events, the witness is the newest entry in `put`.
     pub(crate) fn witnesses<'a>(
         &self,
         events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,
@@ -237,7 +242,8 @@ impl EventAssigner {
             }
             _ => None,
         });
-        // A witness copies the key of its event, so only the newest event of each shard becomes one.
+        // A witness needs a copy of its event's key. To copy few keys, only the newest event of each shard becomes a
+        // witness.
         let newest: BTreeMap<u32, (&Arc<Event>, u64)> = new.collect();
         let witness = |(event, sequence): (&Arc<Event>, u64)| {
             let key = event.key().into();
@@ -274,7 +280,8 @@ impl EventAssigner {
         all
     }
 
-    /// Writes the events of a shard in order, in calls of at most [`ASSIGN_LIMIT`] events and about [`ASSIGN_BYTES`].
+    /// Writes the events of a shard in order, in calls of at most [`ASSIGN_LIMIT`] events and about [`ASSIGN_BYTES`]
+    /// bytes.
     async fn assign_in_shard(
         &self,
         shard: u32,
@@ -325,7 +332,7 @@ impl EventAssigner {
                 }
                 results.extend(group.into_iter().zip(assigned));
             }
-            // The next call names the events of this one.
+            // The next call names an event of this call as its witness.
             let events =
                 results[done_before..].iter().map(|(at, assigned)| (&items[*at], assigned));
             witness = self.witnesses(events, &runs).remove(&shard).or(witness);
@@ -334,7 +341,7 @@ impl EventAssigner {
         ShardResult { results, entries, error: None }
     }
 
-    /// Sends groups of messages to the store. While a queue is full, retries for [`Self::full_timeout`].
+    /// Sends groups of events to the store. If a queue is full, retries for up to [`Self::full_timeout`].
     async fn retry_while_full(
         &self,
         shard: u32,

@@ -1,7 +1,7 @@
-//! The events that a publisher wrote to the store in the last two minutes. A store that goes back in time may lose some
-//! of these events. The publisher then writes the lost events again, in their order and before any new event, so that
-//! the store does not assign their numbers to other events. [`ProducerHistory`] decides which calls the publisher keeps
-//! and repeats.
+//! The events that a publisher wrote to the store in the last two minutes, at most 16 MiB. A store that goes back in
+//! time (loses its newest writes) may lose some of these events. The publisher then writes the lost events again, in
+//! their order and before any new event, so that the store does not assign their numbers to other events.
+//! [`ProducerHistory`] decides which calls the publisher keeps and repeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,10 +12,11 @@ use ordain_core::ProducerHistory;
 use crate::assign::{AssignError, AssignResult, EventAssigner, ROLLBACK_RETRY_LIMIT};
 use ordain_store::{AssignItem, Destination, Witness};
 
-/// Maximum size of the events in memory, in bytes. A fast publisher writes as much in some seconds.
+/// Maximum size of the events in memory, in bytes. A fast publisher writes this many bytes in a few seconds, and then
+/// keeps its events for less than [`HISTORY_AGE`].
 const HISTORY_BYTES: usize = 16 << 20;
-/// The time for which events stay in memory: longer than a failover takes. The store must remember the ids of events
-/// for a longer time.
+/// The time for which events stay in memory: longer than a failover takes. The store must remember the ids of the
+/// events for longer than this time.
 const HISTORY_AGE: Duration = Duration::from_mins(2);
 
 /// A call that wrote events to the store.
@@ -30,9 +31,9 @@ pub(crate) struct PublishedCalls {
     started: Instant,
     /// The number of times that this publisher detected that the store had gone back in time.
     rewinds: u64,
-    /// Counts of the events that were written again since the last log line about them: all such events, and the events
-    /// that have other numbers than before.
+    /// The number of events that this publisher has written again since the last log line about them.
     repeated: usize,
+    /// The number of the events in `repeated` that got another number than at their first write.
     changed: usize,
 }
 
@@ -52,7 +53,8 @@ impl PublishedCalls {
         self.started.elapsed().as_millis() as u64
     }
 
-    /// Adds events that the store has, with the result of the call that wrote them.
+    /// Adds events that the store has, with the result of the call that wrote them. Does nothing if the store cannot go
+    /// back in time.
     pub(crate) fn add(
         &mut self,
         assigner: &EventAssigner,
@@ -88,7 +90,7 @@ impl PublishedCalls {
         Ok(())
     }
 
-    /// Writes again, in their order, all events that the store has lost.
+    /// Writes, in their order, all events of the history that the store has lost.
     pub(crate) async fn put_lost_again(
         &mut self,
         assigner: &EventAssigner,
@@ -111,7 +113,8 @@ impl PublishedCalls {
         Err(AssignError::RolledBack)
     }
 
-    /// Returns the shards that lack their newest event. A shard that has its newest event also has all earlier events.
+    /// Returns the shards that lack the newest event that this publisher wrote to them. A shard that has this event
+    /// also has all earlier events.
     async fn shards_lacking_events(
         &self,
         assigner: &EventAssigner,
@@ -164,8 +167,8 @@ impl PublishedCalls {
         if self.history.is_incomplete(self.now()) {
             tracing::error!(
                 %to,
-                "the store went back in time, and older events of this publisher are no longer in memory (16 MiB): \
-                 some of them may be lost; publish the events of the last two minutes again, with their ids"
+                "the store went back in time, and older events of this publisher are no longer in memory (limit: 16 \
+                 MiB): some of them may be lost; publish the events of the last two minutes again, with their ids"
             );
         }
         if changed > 0 {

@@ -1,8 +1,8 @@
-//! Publishes events into a stream. The store numbers events without a number and retains all of them for replay; the
-//! broker or the store confirms them.
+//! Publishes events into a stream. In a sequenced stream, the store gives a number to each event that has none, and
+//! retains all events for replay. The broker or the store confirms the events.
 //!
-//! The store recognises an event that is published again by the id of the event, for the time of the setting `retain`.
-//! The event keeps its number, and the stream accepts it once.
+//! If a producer publishes an event again, the store recognises the event by its id, for the time of the setting
+//! `retain`. The event keeps its number, and the stream accepts it once.
 
 mod assign;
 mod history;
@@ -33,7 +33,8 @@ use history::PublishedCalls;
 /// The time for which calls to an unreachable store or broker are retried.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The reason why events were not published. The events before the failed event are published.
+/// The reason why events were not published. After a failed call, [`PartialPublishError::assigned`] shows which events
+/// are published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// The configuration is invalid.
@@ -45,8 +46,8 @@ pub enum PublishError {
     /// The broker refused a request, or is unreachable.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// An event is invalid, or conflicts with an event that was published before. All earlier events are published. No
-    /// later event of the same key is published.
+    /// An event is invalid, or conflicts with an event that was published before. All earlier events of the call are
+    /// published. No later event of the same key is published.
     #[error("{words}")]
     Event {
         /// The index of the event in the call.
@@ -54,7 +55,7 @@ pub enum PublishError {
         /// The fault, and how to correct it.
         words: String,
     },
-    /// The queue of the stream is full and no process consumes events. The earlier events are published.
+    /// The queue of the stream is full, and no process has made room in it in time.
     #[error("{0}")]
     Full(String),
     /// The configuration does not allow publishing to the stream.
@@ -62,14 +63,14 @@ pub enum PublishError {
     Stream(String),
 }
 
-/// A publish call that failed, with the results of the events before the failure.
+/// A publish call that failed, with the result for each event.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct PartialPublishError {
-    /// The result for each event. Events with `AfterConflict` and `Conflict` are not published, or their state is
-    /// unknown.
+    /// The result for each event. An event with `Conflict` is not published. An event with `AfterConflict` is not
+    /// published, or the publisher does not know whether the event is published.
     pub assigned: Vec<AssignItemReply>,
-    /// The reason of the failure.
+    /// The reason why the call failed.
     pub error: PublishError,
 }
 
@@ -96,7 +97,7 @@ pub struct StreamPublisher {
 
 impl StreamPublisher {
     /// Opens a publisher for a stream of a configuration: opens the store, and connects to the exchange of the stream
-    /// if it has one. Declares the exchange and its queues if they are missing. The future `store` opens the
+    /// if the stream has one. Declares the exchange and its queues if they are missing. The future `store` opens the
     /// configuration's store. This function awaits `store` after it has validated the configuration.
     pub fn open<'a>(
         loaded: &'a LoadedConfig,
@@ -156,7 +157,8 @@ impl StreamPublisher {
         };
         let forgets = readers.into_iter().find(|(_, reader)| reader.key_ttl.0.is_some());
         let forgets = forgets.map(|(name, _)| name.shared());
-        // No other process can make room in an embedded store, because only one process at a time opens it.
+        // Waiting for room in an embedded store is useless: no other process can make room, because only one process at
+        // a time opens the store.
         let is_alone = matches!(loaded.config.store, StoreConfig::Embedded(_));
         let patience = if is_alone { Duration::ZERO } else { shortened(RETRY_TIMEOUT) };
         let assigner = passage.map(|passage| {
@@ -238,9 +240,9 @@ impl StreamPublisher {
         let Some(sequence) = event.sequence() else {
             return self.expiring_stream.as_ref().map(|stream| {
                 format!(
-                    "the event has no sequence, and the store cannot number it, because streams.{stream}.key_ttl can \
-                     remove a key, and the store would still continue the numbers of that key: set key_ttl to \
-                     \"off\", or let the producer number its events"
+                    "the event has no sequence, and the store cannot number it: streams.{stream}.key_ttl can remove \
+                     a key, but the store would continue the numbers of the removed key. Set key_ttl to \"off\", or \
+                     let the producer number its events"
                 )
             });
         };
@@ -273,8 +275,8 @@ impl StreamPublisher {
 
     /// Writes a mark (a named record) into each shard (slice of the store). Does not write to a shard that has gone
     /// back in time. Such a shard lacks an event of this publisher, or its mark of this name differs from the mark in
-    /// `before`. `before` is the result of [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards), and
-    /// this method updates it. Returns whether all shards have the mark.
+    /// `before`. `before` is the result of [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards);
+    /// after a success, this method replaces it with the new mark. Returns whether all shards have the new mark.
     pub async fn put_mark(
         &self,
         mark: &Mark,
@@ -292,7 +294,7 @@ impl StreamPublisher {
         Ok(is_put)
     }
 
-    /// Writes again the events that the store has lost since this publisher published them.
+    /// Writes events again that the store has lost since this publisher published them.
     pub async fn restore(&mut self) -> Result<(), PublishError> {
         if let Some((assigner, history)) = &mut self.assigner {
             let restored = history.put_lost_again(assigner).await;
@@ -301,8 +303,7 @@ impl StreamPublisher {
         Ok(())
     }
 
-    /// Closes the publisher. Before that, writes again the events that the store has lost since this publisher
-    /// published them.
+    /// Writes events again that the store has lost since this publisher published them, and then closes the publisher.
     pub async fn close(mut self) -> Result<(), PublishError> {
         self.restore().await?;
         self.store.flush().await?;
@@ -323,8 +324,8 @@ fn not_assigned(stream: &str, error: AssignError) -> PublishError {
     }
 }
 
-/// Writes events to the store, after all events that the publisher wrote before. If the store has lost some of the
-/// earlier events, first writes these again.
+/// Writes events to the store, after all earlier events of the publisher. If the store has lost some of the earlier
+/// events, first writes the lost events again.
 async fn assign_events(
     assigner: &EventAssigner,
     history: &mut PublishedCalls,
@@ -403,8 +404,8 @@ fn find<'a>(
     })
 }
 
-/// Extends the error of a store that another process uses. The added text states that only one process can open an
-/// embedded store, and the remedy.
+/// Extends the error of a store that another process uses. The added text states that only one process at a time can
+/// open an embedded store, and names the remedy.
 fn explain_in_use(error: StoreError) -> StoreError {
     match error {
         StoreError::InUse(words) => StoreError::InUse(format!(
@@ -415,7 +416,7 @@ fn explain_in_use(error: StoreError) -> StoreError {
     }
 }
 
-/// Declares the exchange of a stream and its queues, and creates the producer that publishes to it.
+/// Declares the exchange and the queues of a stream, and creates the producer that publishes to the exchange.
 async fn open_producer(
     loaded: &LoadedConfig,
     stream: &str,

@@ -1,12 +1,12 @@
-//! The number of answered groups of requests, stored outside the storage engine. The writer makes the requests of a
-//! group durable together.
+//! The number of answered groups of requests, stored in a file outside the storage engine. The requests of a group
+//! become durable together.
 //!
 //! After a crash, the engine drops unreadable data at the end of its journal. This is correct for the last group,
-//! because the store never answered it. But if the journal is damaged, the engine drops more groups in the same way,
-//! without an error. The database therefore counts the groups: each group ends with the new count. This file has a
+//! because the store never answered that group. But if the journal is damaged, the engine drops more groups in the same
+//! way, without an error. The database therefore counts the groups: each group ends with the new count. The file has a
 //! second copy of the count. The store writes this copy after a group is durable and before it answers the group. A
 //! database whose count is lower than the count in the file has lost groups. The file is not synced: after a power
-//! failure it may contain an older count, but never a newer one. This module must never make a commit wait for the
+//! failure it may contain an older count, but never a newer count. This module must never make a commit wait for the
 //! disk, and must never fail a commit.
 
 use std::fs::{self, File, OpenOptions};
@@ -53,17 +53,17 @@ impl AnsweredCommits {
 
 /// Returns the number of answered groups in the file; 0 if there is no file.
 pub(super) fn read(path: &Path) -> u64 {
-    // A file that a power failure truncated contains no information.
+    // A power failure may truncate the file. A truncated file counts as 0.
     let bytes = fs::read(path).unwrap_or_default();
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 fn lost_commits_error(path: &Path, answered: u64, groups: u64) -> StoreError {
     StoreError::Unusable(format!(
-        "the store has lost commits: it had answered {answered} groups of requests and contains only \
-         {groups} of them, so its database is damaged or incomplete. If the folder contains data.before, \
-         that folder has the original journals. Restore the store's folder from a backup. To continue \
-         without the lost commits, remove {}",
+        "the store has lost commits: it had answered {answered} groups of requests, but its database \
+         contains only {groups} of them and is therefore damaged or incomplete. Restore the store's \
+         folder from a backup. If the folder contains data.before, the original journals are in \
+         data.before. To continue without the lost commits, remove {}",
         path.display()
     ))
 }

@@ -1,7 +1,7 @@
 //! Assigns numbers to messages, retains them for replay, and puts them into the queues of their streams.
 //!
-//! All records that expire at the same time share one entry of the time index: a list of record keys, each after its
-//! length.
+//! All records of a call that expire at the same time share one entry of the time index: a list of the records' places
+//! (their keys in the tables), each after its length.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use ordain_store::{
     StoreError,
 };
 
-/// The number of blocks of an origin from which the store starts to search for removable blocks, and the maximum number
-/// of blocks that it removes together. An origin is the outbox from which messages come; a block contains the new
-/// messages of one call.
+/// An origin is the outbox from which messages come. A block contains the new messages of one call. If an origin has at
+/// least `TRIM_BLOCKS_THRESHOLD` blocks, a call removes up to `TRIM_BLOCKS_LIMIT` blocks of the origin: the first ones,
+/// as far as all their messages are published.
 const TRIM_BLOCKS_THRESHOLD: u64 = 8;
 const TRIM_BLOCKS_LIMIT: u64 = 16;
 
@@ -40,7 +40,7 @@ pub(super) struct AssignChanges<'a> {
     nonce: u64,
     /// The ids, messages and blocks to write; `None` removes the entry.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
-    /// The keys of expiring records, by their expiry time.
+    /// The places of expiring records, by their expiry time.
     expiries: BTreeMap<u64, Vec<u8>>,
     /// The earliest expiry time in `expiries`.
     pub(super) earliest: u64,
@@ -98,7 +98,7 @@ impl<'a> AssignChanges<'a> {
                     if origins.insert(place.clone()) {
                         self.assign_owner_group(lot, origin, &place)?
                     } else {
-                        // A repeated origin must be sent again in another call.
+                        // The caller must send a second group of an origin again in another call.
                         AssignGroupReply::Fenced
                     }
                 }
@@ -123,7 +123,7 @@ impl<'a> AssignChanges<'a> {
         Ok(answers)
     }
 
-    /// Processes the messages of an owner. The outbox position identifies each message.
+    /// Processes the messages of an owner. The commit and the id identify each message.
     fn assign_owner_group(
         &mut self,
         lot: &'a AssignGroup,
@@ -153,7 +153,8 @@ impl<'a> AssignChanges<'a> {
         let known = |part: &OutboxChunk, item: &AssignItem| {
             given.get(&(part.position.commit, item.event.id_digest())).copied()
         };
-        // Late messages are from an earlier request whose caller no longer waits for an answer.
+        // A chunk that is not after the last assigned one may come from an old request, whose caller no longer waits
+        // for an answer. If the store does not know all messages of such a chunk, this function refuses the group.
         let is_late =
             |part: &&OutboxChunk| origin.epoch == record.epoch && part.position <= record.last;
         let mut late = lot.chunks.iter().filter(is_late);
@@ -190,7 +191,8 @@ impl<'a> AssignChanges<'a> {
         if let Some(first) = new.first() {
             record.is_unordered |=
                 record.first < record.next && first.position.commit < highest.commit;
-            // The new block may replace a lost block.
+            // The map may contain the removal of a lost block with the same number. This insertion replaces the
+            // removal.
             self.log.insert(keys::assigned_block(place, record.next), Some(encode_assigned(&new)));
             record.next += 1;
         }
@@ -198,7 +200,7 @@ impl<'a> AssignChanges<'a> {
         Ok(AssignGroupReply::Done(answers))
     }
 
-    /// Returns the numbers that the messages of an origin already have, for the commits of a group, by commit and id.
+    /// Returns the numbers that the messages of a group's commits already have, by commit and id.
     fn known_numbers(
         &self,
         place: &[u8],
@@ -246,8 +248,8 @@ impl<'a> AssignChanges<'a> {
         decode_assigned(&bytes).map_err(|error| AssignFailure::Store(corrupt(error)))
     }
 
-    /// Removes the messages of commits that the outbox no longer has. Searches the last blocks, or all blocks if their
-    /// commits do not ascend.
+    /// Removes the messages of commits that the outbox has lost. These messages are in the last blocks if commits
+    /// ascend from block to block; otherwise they may be in any block.
     fn drop_lost_commits(
         &mut self,
         place: &[u8],
@@ -271,7 +273,7 @@ impl<'a> AssignChanges<'a> {
         Ok(())
     }
 
-    /// Removes the first blocks whose commits are all published, several at a time.
+    /// If the origin has many blocks, removes the first ones, as far as all their commits are published.
     fn trim_blocks(
         &mut self,
         place: &[u8],
@@ -344,8 +346,8 @@ impl<'a> AssignChanges<'a> {
         Ok(AssignItemReply::New(sequence))
     }
 
-    /// Returns the number and the content digest of a message published before, by its own number
-    /// or by its id; `None` if the record has expired.
+    /// Decodes the record of an earlier message with the same own number (`own`) or the same id. Returns the number and
+    /// the content digest of that message; `None` if the record has expired.
     fn decode_published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
         let (parts, _) = found.as_chunks::<8>();
         let (until, sequence, content) = match own {
@@ -480,7 +482,7 @@ fn corrupt(words: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(words.to_string())
 }
 
-/// Removes the expired records of one entry. Returns the number of record keys in the entry.
+/// Removes the expired records that one entry of the time index lists. Returns the number of listed records.
 pub(super) fn remove_expired(
     tables: &Tables,
     batch: &mut OwnedWriteBatch,
@@ -493,7 +495,7 @@ pub(super) fn remove_expired(
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
         let Some((place, after)) = after.split_at_checked(length) else { break };
-        // By now, the record may belong to a later life of its key.
+        // A later call may have written the record again, with a later expiry time.
         let until = tables.log.get(place)?.and_then(|value| keys::expiry_time(place, &value));
         if until.is_none_or(|until| until <= now) {
             batch.remove(&tables.log, place);

@@ -1,8 +1,8 @@
 //! One atomic write that is being built: the changes of a batch to the tables.
 //!
-//! The store contains none of the changes until the engine's batch is committed. Reads see the state before the batch,
-//! which is correct because a batch has at most one write for each key. This module must check only the conditions that
-//! each write names.
+//! The store contains none of the changes until the engine's batch is committed. Reads return the data from before the
+//! batch, which is correct because a batch has at most one write for each key. This module must check only the
+//! conditions that each write names.
 
 use std::collections::HashSet;
 
@@ -21,8 +21,8 @@ use ordain_store::codec::{
 };
 use ordain_store::{Partition, key_length_error};
 
-/// The maximum number of ids that a write removes without reading first which of them exist. It is the default number
-/// of ids remembered for a key. Sequences have no holes, so normally each id exists.
+/// The maximum number of ids that a write removes without first reading which of these ids exist. This is the default
+/// number of ids remembered for a key. Sequences have no holes, so normally each id exists.
 const NAMED_IDS_LIMIT: u64 = 4_000;
 
 pub(super) struct BatchChanges<'a> {
@@ -45,7 +45,7 @@ impl<'a> BatchChanges<'a> {
         now: u64,
         writes: usize,
     ) -> Self {
-        // Most writes have one entry; fence and outbox have few.
+        // The expected number of entries: one for most writes, and a few for the fence and the outbox.
         let batch = OwnedWriteBatch::with_capacity(tables.db.clone(), writes + writes / 2 + 8);
         Self {
             batch,
@@ -65,7 +65,8 @@ impl<'a> BatchChanges<'a> {
         &mut self,
         writes: &[KeyWrite],
     ) -> fjall::Result<Vec<(usize, WriteRefusal)>> {
-        // Writes in the tables' order find the entries of their neighbors in the processor's cache.
+        // Neighboring entries share memory in the processor's cache. So the writes are made in the order of their keys,
+        // as in the tables.
         let mut order: Vec<usize> = (0..writes.len()).collect();
         order.sort_unstable_by(|a, b| writes[*a].key.cmp(&writes[*b].key));
         let mut refused = Vec::new();
@@ -98,8 +99,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Applies one write. Reads everything before it changes anything, so that a key with an
-    /// unreadable part is refused as a whole.
+    /// Checks one write and applies it. Reads all entries of the key before it changes any of them, so that it refuses
+    /// the whole write if an entry is unreadable.
     fn check_and_apply(
         &mut self,
         index: usize,
@@ -120,7 +121,8 @@ impl<'a> BatchChanges<'a> {
         if let Some(old) = &old
             && expired
         {
-            // A separate batch, so that no batch writes a record twice. An expired key record is already invisible.
+            // A separate batch removes the expired key record, so that no batch writes a record twice. This is safe,
+            // because readers already ignore an expired key record.
             let mut leftover = OwnedWriteBatch::with_capacity(tables.db.clone(), 8);
             remove_record(tables, self.record_cache, &mut leftover, &place, old)?;
             leftover.commit()?;
@@ -152,12 +154,13 @@ impl<'a> BatchChanges<'a> {
             }
         }
         let next = write.record.next;
-        // If no spilled event is to remain, removes events beyond `next` as well: the key has ended.
+        // If the new record has no spilled events, no spilled event of the key may remain: then also remove events from
+        // `next` on.
         let end = if remaining == 0 { u64::MAX } else { next };
         if stored.count > 0 && stored.first < end {
             found.settled = in_range(&self.tables.spill, place(stored.first), place(end))?;
         }
-        // If no ids are remembered any more, the next sequence is above all ids.
+        // If the new record remembers no ids, remove all ids: they are all below the next sequence.
         let to = if write.record.ids_from == 0 { next } else { write.record.ids_from };
         let from = old.key_record.ids_from;
         if from != 0 && from < to {
@@ -246,7 +249,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Moves the expiry entry only if it would be too late. If the entry is too early, a later sweep moves it.
+    /// Replaces the expiry entry, or removes it if the key record no longer expires. Keeps an entry that is not later
+    /// than the new expiry time: a later sweep moves it.
     fn expiry(&mut self, place: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
         let entry = envelope.expiry_entry;
         let at = envelope.expire_at;
@@ -287,8 +291,9 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Puts the orphan dead letters, which belong to no write. If dead letters are also to be published, returns the
-    /// positions of the letters that existed already.
+    /// Writes the orphan dead letters, which belong to no write. If the batch forwards dead letters to the outbox,
+    /// returns the positions of the orphan dead letters that the store already has or that the batch repeats: these are
+    /// not forwarded. Otherwise returns no positions.
     pub(super) fn put_orphan_letters(
         &mut self,
         batch: &Batch,
@@ -325,7 +330,7 @@ impl<'a> BatchChanges<'a> {
     }
 }
 
-/// The earliest new entries in time order, by kind; `u64::MAX` if there are none.
+/// For each kind of entry in the time index, the earliest time of a new entry; `u64::MAX` if there is none.
 pub(super) struct EarliestTimes {
     pub(super) due: u64,
     pub(super) expiry: u64,
@@ -345,9 +350,10 @@ struct RelatedEntries {
     /// The events of the write that the store already holds as spilled events: the sequence, and `true` if the content
     /// is the same.
     present: Vec<(u64, bool)>,
-    /// The keys of the records of spilled events that the write removes, because they are below the new `next`.
+    /// The places of the spilled events that the write removes: events below the new `next`, or all events if the new
+    /// record has no spilled events.
     settled: Vec<Slice>,
-    /// The keys of the records of ids that are no longer remembered.
+    /// The places of the ids that are no longer remembered.
     old_ids: Vec<Slice>,
 }
 

@@ -1,14 +1,13 @@
-//! The store's clock. It must never go back, even if the machine's clock goes back. An entry that was due or expired
-//! therefore stays due or expired. The store's clock must also never stop. An entry that is due in a second is
-//! therefore due after a second, even while the machine's clock is behind.
+//! The store's clock. It must never go back, even if the machine's clock goes back: an entry that was due or expired
+//! stays due or expired. The store's clock must also never stop: an entry that is due in a second becomes due after a
+//! second, even while the machine's clock is behind.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// The minimum difference for a warning, in ms: the store logs a warning if the machine's clock is at least this much
-/// behind the store's clock.
+/// The store logs a warning if the machine's clock is more than this number of ms behind the store's clock.
 const CLOCK_WARNING_MS: u64 = 60_000;
 
 /// The source of the time, in ms.
@@ -46,13 +45,14 @@ impl fmt::Debug for TimeSource {
     }
 }
 
-/// The steady clock plus an offset, so that it is never behind the highest value of the wall clock.
+/// A clock that adds an offset to the steady clock, so that the sum is never behind the highest value that the wall
+/// clock has shown.
 #[derive(Debug)]
 pub(super) struct MonotonicClock {
     source: TimeSource,
     offset: AtomicU64,
-    /// The newest returned time. Two threads may read the clocks in one order and return in the opposite order, so the
-    /// clock compares each time with this one.
+    /// The newest returned time. Two threads may read the clocks in one order and return in the opposite order, so
+    /// [`Self::now`] never returns less than `newest`.
     newest: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! The due index: the keys that their owner must process again, and the times.
+//! The due index: the keys that their owner must process again, each with the time.
 
 use async_trait::async_trait;
 use fjall::{Readable, Snapshot};
@@ -44,7 +44,7 @@ fn due(
         Some((at, key)) => keys::after(keys::due(partition, *at, key)),
     };
     let range = start..keys::after(keys::due_from(partition, u64::MAX));
-    // Only a read from the beginning shows that no entry precedes its first entry.
+    // Only a read from the beginning shows that its first entry is the first entry of the index.
     let advance = |to: u64| {
         if after.is_none() {
             shared.due.advance(partition, mark, to);
@@ -69,8 +69,9 @@ fn due(
     Ok((due, None))
 }
 
-/// Returns whether an entry belongs to a key record that exists and is readable. An expired key record keeps its entry
-/// until the sweep removes the record. The entry of an unreadable key record can never be moved.
+/// Returns whether an entry is current: its key record is readable, has not expired, and has the same due time. The
+/// index keeps the entry of an expired key record until the sweep removes the record, and the entry of an unreadable
+/// key record for ever.
 fn is_due(
     shared: &SharedStore,
     snapshot: &Snapshot,

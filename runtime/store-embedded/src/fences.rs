@@ -1,8 +1,7 @@
 //! The fences: for each shard of a partition, the claim (the identity of the owner) and the reply to the last commit.
 //!
-//! Only the writer changes the fences, and this process owns the folder exclusively, so the fences
-//! in memory equal the stored fences. There is one entry for each (partition, shard) that was ever
-//! claimed.
+//! Only the writer changes the fences, and this process owns the folder exclusively, so the fences in memory equal the
+//! stored fences. There is one fence for each (partition, shard) that was ever claimed.
 
 use std::collections::HashMap;
 
@@ -45,7 +44,7 @@ impl FenceTable {
         self.0.get(&(partition.clone(), shard))
     }
 
-    /// Returns whether the store may apply a commit.
+    /// Returns `Apply` if the store may apply a commit; otherwise the answer to the commit.
     pub(super) fn evaluate(
         &self,
         partition: &Partition,
@@ -59,8 +58,8 @@ impl FenceTable {
         }
     }
 
-    /// Writes a fence to the batch and to memory. If the batch fails, the store disables itself, so the fence in memory
-    /// is not used.
+    /// Writes a fence to the batch and to memory. If the batch fails later, the store disables itself, and nothing
+    /// reads the fence in memory any more.
     pub(super) fn put(
         &mut self,
         tables: &Tables,

@@ -6,8 +6,8 @@
 //! answered       number of groups of requests answered
 //! closed         exists if the last process closed the store in order
 //! data/          the engine's data
-//! data.new/      the engine's data during its creation; after a crash incomplete and worthless
-//! data.before/   journals of the engine as they were before an opening that has not succeeded
+//! data.new/      the engine's data during its creation; incomplete and useless after a crash
+//! data.before/   the engine's original journals, kept until an opening of the store succeeds
 //! ```
 //!
 //! This module must never write into a folder that does not belong to the store.
@@ -21,6 +21,7 @@ use super::answered_commits;
 use super::journal;
 use super::tables::{KEYSPACE_COUNT, damage_error};
 use ordain_store::StoreError;
+use ordain_util::io_error::may_pass;
 
 /// The version of the layout of tables and keys that this program reads and writes.
 const SCHEMA_VERSION: u32 = 7;
@@ -34,7 +35,7 @@ const DATA: &str = "data";
 const OLD_JOURNALS_FOLDER: &str = "data.before";
 const MARKER_HEADING: &str = "ordain embedded store";
 
-/// A folder that this process owns exclusively, until dropped.
+/// A folder that this process owns exclusively until this value is dropped.
 pub(super) struct StoreFolder {
     path: PathBuf,
     lock: File,
@@ -43,7 +44,7 @@ pub(super) struct StoreFolder {
 }
 
 impl StoreFolder {
-    /// Locks the folder; creates it if it does not exist, with empty tables.
+    /// Locks the folder. If the folder does not exist, creates it first, with empty tables.
     pub(super) fn open(
         path: &Path,
         shards: u32,
@@ -80,9 +81,9 @@ impl StoreFolder {
         let _ = File::create(self.path.join(CLOSED_FILE));
     }
 
-    /// Refuses damaged journals: see [`journal::damage`]. If the last process did not close the journals in order, or
-    /// an earlier opening failed, then copies the journals, so that their content is certainly on the disk: see
-    /// [`journal::rewrite_journals`]. [`Self::finish_opening`] removes the old journals once the engine is open.
+    /// Refuses damaged journals ([`journal::damage`]). Copies the journals if the last process did not close the store
+    /// in order, or if an earlier opening failed. The content of the copies is certainly on the disk
+    /// ([`journal::rewrite_journals`]). [`Self::finish_opening`] removes the old journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
         let before = self.path.join(OLD_JOURNALS_FOLDER);
@@ -106,8 +107,8 @@ impl StoreFolder {
         ))
     }
 
-    /// Removes the old journals, because the engine is open and complete. Also makes the names of
-    /// new files in the folder durable.
+    /// Removes the old journals. The caller has opened the engine and checked that it contains all answered commits.
+    /// Also makes the names of new files in the folder durable.
     pub(super) fn finish_opening(&self) -> Result<(), StoreError> {
         let before = self.path.join(OLD_JOURNALS_FOLDER);
         match fs::remove_dir_all(&before) {
@@ -133,12 +134,13 @@ impl StoreFolder {
         self.path.join(ANSWERED)
     }
 
-    /// Makes the names of new files in the folder durable, and the folder's own name: the engine
-    /// syncs only its own folder.
+    /// Makes the names of new files in the folder durable, and also the folder's own name. The engine syncs only its
+    /// own folder.
     fn sync(&self) -> Result<(), StoreError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
         synced.map_err(|error| folder_error(&self.path, &error))?;
-        // A parent that cannot be opened was not created by this process.
+        // If this process cannot open the parent, it did not create the folder there, and the folder's entry needs no
+        // sync.
         if let Some(Ok(parent)) = self.path.parent().map(File::open) {
             let _ = parent.sync_all();
         }
@@ -160,10 +162,10 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Creates the engine's folder if it does not exist. Creates it under another name and then renames it, so that the
-/// folder is always complete. The engine writes one file after another, and treats a folder without the first files as
-/// new. This function therefore refuses an existing folder that lacks a file that every database has. If the store has
-/// already answered requests, this function also refuses a missing folder.
+/// Creates the engine's folder if it does not exist. First creates it under another name, and then renames it, so that
+/// the folder is always complete. The engine writes one file after another, and treats a folder without the first files
+/// as new. This function therefore refuses an existing folder that lacks one of the files that every database has. It
+/// also refuses a missing folder if the store has already answered requests.
 fn create_data(
     path: &Path,
     make_tables: impl FnOnce(&Path) -> Result<(), StoreError>,
@@ -218,7 +220,7 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Refuses a folder that has no marker and is not empty. Files that a crash at the first start leaves are allowed.
+/// Refuses a folder that has no marker file and is not empty. Allows the files that a crash at the first start leaves.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
         return Ok(());
@@ -306,9 +308,15 @@ fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
 }
 
 fn folder_error(path: &Path, error: &io::Error) -> StoreError {
+    let path = path.display();
+    if may_pass(error) {
+        return StoreError::Unavailable(format!(
+            "cannot use {path} as the store's folder now: {error}; check the disk and whether it is mounted, then start \
+             again"
+        ));
+    }
     StoreError::Unusable(format!(
-        "cannot use {} as the store's folder: {error}; give the user that runs Ordain write \
-         access, or set another path",
-        path.display()
+        "cannot use {path} as the store's folder: {error}; give the user that runs Ordain write access, or set another \
+         path"
     ))
 }

@@ -1,23 +1,24 @@
 //! Prepares the engine's journals before the engine opens them.
 //!
-//! **Copying.** After a failed sync the system treats unwritten data as written: another process reads the data from
-//! memory, and another sync succeeds, although the disk lacks the data. If a journal was not closed in order, this
-//! module therefore copies it and syncs the copy, before the store answers any request from its data. It keeps the
-//! original journal until the engine is open and contains all answered commits, because the engine truncates a journal
-//! at a damaged place.
+//! **Copying.** After a failed sync, the operating system treats unwritten data as written: another process reads the
+//! data from memory, and another sync succeeds, although the disk lacks the data. If a journal was not closed in order,
+//! this module therefore copies the journal and syncs the copy. It does so before the store answers any request. The
+//! engine truncates a journal at a damaged place. This module therefore keeps the original journal until the engine is
+//! open and contains all answered commits.
 //!
-//! **Checking.** The engine opens a journal that is damaged before its end, and drops the batches after the damaged
-//! place. If a newer journal follows, the engine also does not notice that a journal is missing. This module refuses
-//! such journals before the engine opens them.
+//! **Checking.** The engine opens even a journal with damage in the middle, and drops the batches after the damaged
+//! place. It also opens the journals if one between the first and the last number is missing. This module refuses such
+//! journals before the engine opens them.
 //!
 //! **Truncating.** A power failure can leave a torn batch (an incomplete one) at the end of the newest journal. This
-//! module removes it.
+//! module removes the batch if the engine cannot.
 //!
 //! The engine itself drops a torn batch at the end of its journal if it can detect the truncation. If a page within one
-//! large value is missing, the engine detects only a wrong checksum, and refuses to open. Such a batch was never
-//! synced, so the store answered neither this batch nor a later batch. If the cause is other damage,
-//! [`AnsweredCommits`](super::answered_commits::AnsweredCommits) detects the loss of answered requests, and this module
-//! keeps the original journal beside the new journal. This module must never change a journal with unknown content.
+//! large value is missing, the engine detects only a wrong checksum, and refuses to open. This module then truncates
+//! the journal. A torn batch was never synced, so the store answered neither this batch nor a later batch. But the
+//! wrong checksum may have another cause. [`AnsweredCommits`](super::answered_commits::AnsweredCommits) then detects
+//! the loss of answered requests, and this module keeps the original journal beside the new journal. This module must
+//! never change a journal whose format it does not know.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -36,8 +37,9 @@ const CLEAR_TAG: u8 = 4;
 /// The number of bytes copied at a time.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
-/// Moves a journal back into `folder` if a crash between the two renames of [`rewrite_journals`] has left only its copy
-/// there. Leaves all other journals in `before`, which may be older or newer than the database.
+/// Repairs a crash between the two renames of [`rewrite_journals`]: if only the copy of a journal is in `folder`, moves
+/// the original back from `before`. Leaves all other journals in `before`: they may be older or newer than the
+/// database.
 pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let draft = entry?.path();
@@ -51,8 +53,8 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the reason if a journal in `folder` is missing, or if the journals are unreadable before their common end. A
-/// torn batch at the end is allowed. After a failed write, an empty journal may follow it.
+/// Returns a description of the damage if a journal in `folder` is missing, or if the journals together are unreadable
+/// before their end. A torn batch at the end is allowed. After a failed write, an empty journal may follow this batch.
 pub(super) fn damage(folder: &Path) -> io::Result<Option<String>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
@@ -81,8 +83,8 @@ fn has_batch(journal: &Path) -> io::Result<bool> {
     Ok(first == [START_TAG])
 }
 
-/// Returns the end of the last complete batch if other data follows. Returns `None` if only the space that the engine
-/// preallocates follows.
+/// Returns the end of the last readable batch if other data follows. Returns `None` if only zeros follow: the engine
+/// preallocates this space.
 fn unreadable_from(journal: &[u8]) -> Option<usize> {
     let mut rest = journal;
     let mut end = 0;
@@ -92,8 +94,8 @@ fn unreadable_from(journal: &[u8]) -> Option<usize> {
     journal[end..].iter().any(|byte| *byte != 0).then_some(end)
 }
 
-/// Replaces each journal in `folder` by a copy that is on the disk, and keeps the original in `before`. If an earlier
-/// opening failed and left an original in `before`, keeps that older original.
+/// Replaces each journal in `folder` by a copy that is on the disk, and keeps the original in `before`. If a failed
+/// opening has left an older original in `before`, keeps the older original instead.
 pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
     fs::create_dir_all(before)?;
     for (_, journal) in journals(folder)? {
@@ -110,7 +112,7 @@ pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Copies through memory, because the system's own copy may share blocks of the disk.
+/// Copies a file through memory. The operating system's own copy may share blocks of the disk with the original.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = File::open(from)?;
     let mut to = File::create(to)?;
@@ -124,8 +126,8 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Truncates the newest journal at a batch with a wrong checksum. Returns the path of the kept
-/// original if there was such a batch.
+/// Truncates the newest journal at its first batch with a wrong checksum, and keeps the original. Returns the path of
+/// the original; `None` if there is no such batch.
 pub(super) fn truncate_torn_batch(folder: &Path) -> io::Result<Option<PathBuf>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);
@@ -168,7 +170,7 @@ fn first_torn(journal: &[u8]) -> Option<usize> {
     }
 }
 
-/// Skips a batch and returns whether its checksum is correct. Returns `None` if there is no batch.
+/// Skips a batch and returns whether its checksum is correct. Returns `None` if no whole batch begins here.
 fn skip_batch(rest: &mut &[u8]) -> Option<bool> {
     let [START_TAG, ..] = take::<13>(rest)? else { return None };
     let mut hash = Xxh3Default::new();

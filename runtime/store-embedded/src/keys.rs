@@ -1,8 +1,9 @@
 //! The binary keys of all tables. This module calls such a key a place, to distinguish it from the key of an event.
 //!
-//! Two different records must never have the same place, and the range of one stream or key must never contain records
-//! of another. The name of a stream therefore follows its length. The key of an event is last, or follows its length,
-//! or is escaped and terminated if its order matters. Numbers are big-endian, so that they sort numerically.
+//! Two different records must never have the same place. The range of one stream or key must never contain records of
+//! another stream or key. The length of a stream's name therefore stands before the name. The key of an event is last,
+//! or has its length before it. If the order of the keys matters, the key is escaped and terminated instead. Numbers
+//! are big-endian, so that they sort numerically.
 
 use ordain_core::{Key, LetterId};
 
@@ -25,9 +26,9 @@ const ID_TAG: u8 = b'i';
 const RETAINED_TAG: u8 = b'm';
 const ORIGIN_TAG: u8 = b'o';
 
-/// Returns the prefix of all records of a stream, in the tables whose keys begin with the stream.
-/// The name has at most [`STREAM_NAME_LIMIT`](ordain_store::STREAM_NAME_LIMIT) bytes, which a claim
-/// checks.
+/// Returns the prefix of all records of a stream, in the tables whose keys begin with the stream. When a process claims
+/// a partition, the store checks that the name has at most [`STREAM_NAME_LIMIT`](ordain_store::STREAM_NAME_LIMIT)
+/// bytes.
 pub(super) fn stream(name: &str) -> Vec<u8> {
     with_stream(&[], name, 0)
 }
@@ -35,7 +36,8 @@ pub(super) fn stream(name: &str) -> Vec<u8> {
 /// Returns the first place after all records of a stream.
 pub(super) fn after_stream(name: &str) -> Vec<u8> {
     let mut out = stream(name);
-    // For an empty name, this is the length; no byte of a UTF-8 text is 255.
+    // The last byte belongs to the name; for an empty name, it is the length. It never overflows, because no byte of a
+    // UTF-8 text is 255.
     if let Some(last) = out.last_mut() {
         *last += 1;
     }
@@ -97,7 +99,7 @@ pub(super) fn letter_key(stream: &str, key: &str) -> Vec<u8> {
     out
 }
 
-/// Returns the prefix of a partition's due entries from a time on.
+/// Returns the first possible place of a partition's due entries that are due at this time or later.
 pub(super) fn due_from(partition: &Partition, at: u64) -> Vec<u8> {
     let mut out = due_all(partition);
     out.extend_from_slice(&at.to_be_bytes());
@@ -130,12 +132,12 @@ pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
     Some((u64::from_be_bytes(*at), std::str::from_utf8(key).ok()?.into()))
 }
 
-/// Returns the place of the entry that leads to an expired key record.
+/// Returns the place of the expiry entry that leads to the key record at `job`.
 pub(super) fn expiry(at: u64, job: &[u8]) -> Vec<u8> {
     timed(EXPIRY_TAG, at, job)
 }
 
-/// Returns the place of the entry that leads to an old letter.
+/// Returns the place of the age entry that leads to the letter at `letter`.
 pub(super) fn letter_age(at: u64, letter: &[u8]) -> Vec<u8> {
     timed(LETTER_AGE_TAG, at, letter)
 }
@@ -241,7 +243,7 @@ pub(super) fn retained_age(at: u64, which: u64) -> Vec<u8> {
     timed(RETAINED_AGE_TAG, at, &which.to_be_bytes())
 }
 
-/// The place of the total number of synced groups of requests.
+/// The place of the total number of groups of requests that the writer has synced.
 pub(super) const GROUPS: [u8; 1] = [COMMITS_TAG];
 
 /// Returns the place of a mark.
@@ -323,7 +325,7 @@ mod tests {
         }
     }
 
-    /// The longest possible key fits the engine, with any content.
+    /// The engine accepts the longest possible place, whatever the key of the event contains.
     #[test]
     fn the_longest_key_fits() {
         let name = "s".repeat(ordain_store::STREAM_NAME_LIMIT);

@@ -1,6 +1,6 @@
-//! The membership of the only process that has the folder open. An instance is a member as long as it runs. After its
-//! end, only the rollouts (records of the handler version that executes a stream) remain, as marks in the store. Tests
-//! may run several instances in one process.
+//! The membership of the only process that has the folder open. An instance is a member as long as it runs. After the
+//! end of the process, only the rollouts (records of the handler version that executes a stream) remain, as marks in
+//! the store. Tests may run several instances in one process.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -129,7 +129,7 @@ impl LeaseStore for EmbeddedStore {
             name: format!("{DECISION_MARK_PREFIX}{stream}"),
             value: versions::encode(decided).into(),
         };
-        // The mark is durable before any commit that depends on the rollout.
+        // The mark becomes durable no later than any commit that depends on the rollout.
         self.put_marks(&[mark]).await?;
         let mut table = self.registry.table();
         table.versions.insert(stream.into(), decided.clone().into());

@@ -1,18 +1,19 @@
 //! The embedded store: a log-structured key-value engine in one folder, for one process.
 //!
-//! **Durability.** The store answers a commit or a claim when the data is on disk, with one `fdatasync` for all
-//! requests that wait together. Marks (small named records) and removals from the outbox (published messages) become
-//! durable, in order, with the next commit or claim.
+//! **Durability.** The store answers a commit or a claim when the data is on disk. One `fdatasync` serves all requests
+//! that wait together. Marks (small named records) and removals of published messages from the outbox become durable,
+//! in order, with the next commit or claim.
 //!
-//! **Failure.** After a failed write or sync, the content of the disk is unknown, and another attempt would not show
-//! it. The store then disables itself: it logs the reason once, answers commits with
-//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown) and everything else with [`StoreError::Failed`]. Only
-//! opening the store again reads the real content of the disk, so a process with a failed store exits.
+//! **Failure.** After a failed write or sync, the content of the disk is unknown, and repeating the write or sync would
+//! not reveal it. The store then disables itself: it logs the reason once, answers commits with
+//! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and answers all other requests with
+//! [`StoreError::Failed`]. Only opening the store again reads the real content of the disk, so a process with a failed
+//! store exits.
 //!
 //! **Reading** uses blocking threads, a few at a time. Memory serves most reads, but any read may need the disk, or
 //! scan thousands of entries.
 //!
-//! This crate must never make a decision of the sequencer; the batch contains each write and its condition.
+//! This crate must never decide anything that the sequencer decides: the batch contains each write and its condition.
 
 mod answered_commits;
 mod assign;
@@ -65,19 +66,19 @@ use self::tables::{Tables, read_error};
 use self::writer::{REQUEST_QUEUE_LIMIT, StoreWriter};
 use ordain_store::{DurabilityReport, Store, StoreError};
 
-/// The time to wait for an answer before checking that the engine still works. If the background work of the engine has
-/// failed, writers would otherwise wait for ever.
+/// The time to wait for an answer before checking that the engine still works. Without the check, callers would wait
+/// for ever once the background work of the engine has failed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval between two checks that the folder is still at its path.
 const FOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// The default memory for blocks that were read from disk. This memory holds the index blocks and the frequently used
-/// records of a million keys; the system's own cache holds the rest.
+/// records of a million keys. The operating system's cache holds the other blocks.
 const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The maximum number of concurrent reads. Each read has a thread, and the thread keeps memory for the data that it has
-/// read.
+/// The maximum number of concurrent reads. Each concurrent read has a thread, and the thread keeps the memory that its
+/// reads needed.
 const CONCURRENT_READS_LIMIT: usize = 4;
 
 /// The default time to keep dead letters, in ms: 30 days, so that an operator can examine them.
@@ -88,8 +89,8 @@ const DEFAULT_DEAD_TTL_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 pub struct EmbeddedOptions {
     /// The store's folder, created if it does not exist.
     pub path: PathBuf,
-    /// The number of shards (slices of the store, by hash of the key). The store records it when it creates the folder,
-    /// and it must stay the same from then on. More than one shard has no benefit in this store.
+    /// The number of shards (slices of the store, by hash of the key). The store records this number when it creates
+    /// the folder. The number must never change afterwards. More than one shard has no benefit in this store.
     pub shards: u32,
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
@@ -127,7 +128,8 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store. Reads at most the engine's journal, which has a size limit. Blocks.
+    /// Opens the store. Reads the engine's journal, which has a size limit, and all fences and rollouts. Blocks the
+    /// calling thread.
     pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
         let EmbeddedOptions { path, shards, dead_ttl, cache_bytes: cache, clock } = options;
         let shards = shards.max(1);
@@ -201,8 +203,7 @@ impl EmbeddedStore {
         failed.unwrap_or_else(|| StoreError::Unavailable("the store is closing".to_owned()))
     }
 
-    /// Checks that the engine still accepts writes. If the engine blocks the writer for ever, the writer itself cannot
-    /// report that.
+    /// Checks that the engine still accepts writes. A writer that the engine blocks for ever cannot report this itself.
     async fn check_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let pushed = spawn_blocking(move || {
@@ -282,9 +283,8 @@ impl Store for EmbeddedStore {
     }
 
     fn durability(&self) -> DurabilityReport {
-        let words = "embedded store: acknowledged events are on this machine's disk (each commit is \
-                     synced before it is answered), so they survive a crash and a power failure, but \
-                     not the disk";
+        let words = "embedded store: each commit is synced to this machine's disk before it is answered, so \
+                     acknowledged events survive a crash and a power failure, but not the loss of the disk";
         DurabilityReport { description: words.to_owned(), is_at_risk: false }
     }
 

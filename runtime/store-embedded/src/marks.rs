@@ -33,8 +33,8 @@ impl MarkStore for EmbeddedStore {
         _breaks: u64,
         mark: &Mark,
     ) -> Result<bool, StoreError> {
-        // The removal of outbox entries checks the claim, so the mark is written with an empty
-        // removal.
+        // A removal of outbox entries checks the claim. The mark is therefore written together with a removal up to
+        // commit 0, which removes nothing.
         self.outbox_done(partition, claim, 0, 0, slice::from_ref(mark)).await?;
         Ok(self.mark(&mark.name).await?.as_ref() == Some(&mark.value))
     }

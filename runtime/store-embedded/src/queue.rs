@@ -1,5 +1,5 @@
 //! The ends of a queue, and its queue positions. A queue position is the number of an entry with a history: a digest of
-//! all writes up to the entry. Each event has a separate record: its history, then the event.
+//! all writes up to the entry. Each entry has its own record: first its history, then its event.
 
 use ordain_core::{QueuePosition, digest};
 use ordain_store::{QueueEnds, StoreError};
@@ -43,7 +43,7 @@ impl QueueRecord {
         digest(&[self.ends.last.history, nonce].map(u64::to_le_bytes).concat())
     }
 
-    /// Returns the history up to an entry with the stored value `value`.
+    /// Returns the history up to the entry that has this number and the stored value `value`.
     pub(super) fn history_at(&self, number: u64, value: Option<&[u8]>) -> u64 {
         if number == self.ends.last.number {
             return self.ends.last.history;
@@ -52,9 +52,9 @@ impl QueueRecord {
         history.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Returns whether the queue has an entry with this number and history. Then all entries before it are the same
-    /// too. The history of a damaged entry is unknown (0) and equals every other history. `read` returns the stored
-    /// entry of a number.
+    /// Returns whether a queue position is in the history of the queue. If so, the queue also has the same earlier
+    /// entries as when the caller read the position. The history of a damaged entry is unknown (0), and counts as equal
+    /// to every other history. `read` returns the stored entry with a number.
     pub(super) fn contains<E>(
         &self,
         place: QueuePosition,
@@ -69,7 +69,8 @@ impl QueueRecord {
         } else if number > 0 && number + 1 == first {
             self.removed_history
         } else {
-            // The histories of earlier removed entries are not kept, so their queue positions are accepted.
+            // The queue keeps no history of entries before the last removed one, so this function accepts their queue
+            // positions.
             return Ok(true);
         };
         Ok(found == history || found == 0 || history == 0)

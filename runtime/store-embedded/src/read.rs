@@ -1,5 +1,5 @@
-//! Shared parts of all reads for the owner of a partition. Every read uses one snapshot, so that a
-//! key record, its state and its ids are consistent. This module must change nothing.
+//! Shared parts of all reads for the owner of a partition. Each such read uses one snapshot, so that a key record, its
+//! state and its ids are consistent. This module must not change any data.
 
 use super::tables::{is_damage, read_error};
 use ordain_store::{KeyResult, StoreError};

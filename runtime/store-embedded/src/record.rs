@@ -9,16 +9,17 @@ use ordain_store::codec::{
 
 const FORMAT: u8 = 1;
 
-/// The maximum size of a state that is stored together with the key record, in bytes. Each event then writes one entry
-/// instead of two, which saves a third of the engine's work. A larger state has a separate entry, because otherwise
-/// every write of the key record would rewrite the state.
+/// The maximum size of a state that is stored together with the key record, in bytes. With such a state, each event
+/// writes one entry instead of two, which saves a third of the engine's work. A larger state has a separate entry;
+/// otherwise every write of the key record would rewrite the state.
 pub(super) const INLINE_STATE_BYTES: usize = 1024;
 
 const STATE_NONE: u8 = 0;
 const STATE_INLINE: u8 = 1;
 const STATE_SEPARATE: u8 = 2;
 
-/// The store's own fields beside a key record. All times are by the store's clock; 0 means none.
+/// The store's own fields, which are stored together with a key record. All times are by the store's clock; 0 means
+/// none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RecordEnvelope {
     /// The time of the key record's due entry.
@@ -136,7 +137,7 @@ impl<'a> EmbeddedRecord<'a> {
     }
 }
 
-/// Encodes a new key record, with `now` instead of zero times.
+/// Encodes a key record. Writes `now` in place of times that are zero.
 pub(super) fn encode(
     envelope: &RecordEnvelope,
     state: StateLocation<'_>,

@@ -1,6 +1,6 @@
-//! A cache of recently written key records. Every write of a key record depends on the previous one, and reading the
-//! previous record from the engine costs more than the rest of the write. The cache must contain only the current
-//! content of the tables: code that changes a key record there must update or remove it here.
+//! A cache of recently written key records. Every write of a key record depends on the previous record of the key.
+//! Reading the previous record from the engine costs more than the rest of the write. The cache must contain only the
+//! current content of the tables: code that changes a key record there must update or remove it here.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use foldhash::fast::RandomState;
 
 use super::tables::Tables;
 
-/// The maximum number of bytes of keys and values in each of the two halves: some ten thousand keys
-/// of ordinary size. The engine and the cache share a value while the engine has it in memory.
+/// The maximum number of bytes of keys and values in each of the two halves: some ten thousand keys of ordinary size. A
+/// value that the engine also has in memory takes no additional memory here.
 const HALF_BYTES_LIMIT: usize = 8 << 20;
 
 /// A cache of two halves. When the young half is full, it replaces the old half. Key records that were not written
@@ -44,8 +44,8 @@ impl RecordCache {
         }
     }
 
-    /// Removes a key record from the cache after the store has removed it, or after code that does not update the cache
-    /// has written it.
+    /// Removes a key record from the cache. The caller removes the key record from the store, or writes it without
+    /// updating the cache.
     pub(super) fn remove(&mut self, place: &[u8]) {
         if let Some(before) = self.young.remove(place) {
             self.bytes -= place.len() + before.len();

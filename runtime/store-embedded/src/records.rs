@@ -58,7 +58,8 @@ impl RecordStore for EmbeddedStore {
         if foreign.is_empty() {
             return Ok(loaded);
         }
-        // Load the key records again after the take-over, because the previous owner may have committed in between.
+        // Load the key records again after the take-over, because the previous owner may have committed between the
+        // first load and the take-over.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         let request = (partition.clone(), taken.clone());
         self.send_request(|answer| WriterRequest::TakeOver {
@@ -70,7 +71,10 @@ impl RecordStore for EmbeddedStore {
         let stream = partition.stream.clone();
         let again = move |shared: &SharedStore| load(shared, &stream, &taken, usize::MAX);
         let again = self.read(again).await?;
-        for (index, job) in foreign.into_iter().zip(again) {
+        for (index, mut job) in foreign.into_iter().zip(again) {
+            if let (Ok(Some(before)), Ok(Some(taken))) = (&loaded[index], &mut job) {
+                taken.moved_from = Some(before.record.partition);
+            }
             loaded[index] = job;
         }
         Ok(loaded)
@@ -147,7 +151,15 @@ fn load_one(
     let due_in = record.envelope.due_in(now);
     let expire_in = record.envelope.expire_in(now);
     let job = record.key_record.to_key_record();
-    Ok(Ok(Some(Box::new(KeySnapshot { record: job, state, ids, now, due_in, expire_in }))))
+    Ok(Ok(Some(Box::new(KeySnapshot {
+        record: job,
+        state,
+        ids,
+        now,
+        due_in,
+        expire_in,
+        moved_from: None,
+    }))))
 }
 
 fn ids(

@@ -11,7 +11,7 @@ use ordain_store::{
 };
 
 /// A request to the writer thread. The writer replies when the change is as durable as the request needs. If the store
-/// has failed, the writer drops the sender of the reply instead.
+/// fails, the writer drops `answer` instead.
 pub(super) enum WriterRequest {
     Commit {
         partition: Partition,
@@ -37,7 +37,7 @@ pub(super) enum WriterRequest {
         keys: Vec<Key>,
         answer: ReplySender<()>,
     },
-    /// Removes published outbox entries, if an outbox is given, and puts marks.
+    /// Writes marks and, with `outbox`, removes published outbox entries.
     Done {
         outbox: Option<OutboxRemoval>,
         marks: Vec<Mark>,
@@ -68,7 +68,7 @@ pub(super) enum WriterRequest {
     },
 }
 
-/// The last published commit of an outbox, under the claim of its owner.
+/// A removal from an outbox: its owner's claim, and the last published commit (`through`).
 pub(super) struct OutboxRemoval {
     pub(super) partition: Partition,
     pub(super) claim: Claim,

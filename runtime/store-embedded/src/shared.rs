@@ -20,7 +20,7 @@ pub(super) struct SharedStore {
     pub(super) dead_ttl: u64,
     pub(super) shards: u32,
     failure: SetOnce<String>,
-    /// The last field, so that the folder is released after the engine is closed.
+    /// Must stay the last field, so that the engine is closed before the folder is released.
     folder: StoreFolder,
 }
 
@@ -43,8 +43,8 @@ impl SharedStore {
         self.disable(&failure(self.folder.path(), error));
     }
 
-    /// Disables this store permanently after a panic, because the assertions of the engine fail if data on the disk is
-    /// damaged.
+    /// Disables this store permanently after a panic. A panic means damaged data on the disk, because damaged data
+    /// makes the engine's assertions fail.
     pub(super) fn fail_damaged(&self, words: &str) {
         self.disable(&damage_error(self.folder.path(), words));
     }
@@ -52,9 +52,9 @@ impl SharedStore {
     /// Disables this store, because its folder or the engine's folder is no longer at its path.
     pub(super) fn fail_without_folder(&self) {
         self.disable(&format!(
-            "the store's folder {} or its folder data is missing or was replaced: was it moved, \
+            "the store's folder {}, or the folder data in it, is missing or was replaced: was it moved, \
              removed or unmounted? Events acknowledged in the last second may be only in the old \
-             folder. Put it back and start again",
+             folder. Put the old folder back, then start again",
             self.folder.path().display()
         ));
     }
@@ -70,7 +70,7 @@ impl SharedStore {
         self.folder.still_exists()
     }
 
-    /// Records that everything written is on the disk, and that nothing more will be written.
+    /// Makes all written data durable, and records that the store was closed in order.
     pub(super) fn close(&self) {
         if self.check().is_ok() && self.tables.sync().is_ok() {
             self.folder.close();
@@ -109,36 +109,37 @@ fn failure(folder: &Path, error: &fjall::Error) -> String {
     };
     format!(
         "the store in {} has failed: {}. {promise}Check the disk (its free space, quota and \
-         health) and start again: the store continues from there",
+         health), then start again: the store continues with the content of the disk",
         folder.display(),
         reason(error)
     )
 }
 
-/// For each partition, a mark: a time before which the due index has no entry of the partition. A read from the
-/// beginning of the index would scan the remains of all removed entries, until the engine has compacted them.
+/// For each partition, a watermark: the due index has no entry of the partition that is earlier than this time. A read
+/// from the beginning of the index would scan the remains of all removed entries that the engine has not compacted yet.
 ///
-/// There is one mark for each partition whose due index this process has read.
+/// There is one watermark for each partition whose due index this process has read or written.
 #[derive(Default)]
 pub(super) struct DueWatermarks(Mutex<HashMap<Partition, DueWatermark>>);
 
-/// A start position for reads of the due index, which was correct at one moment.
+/// The watermark of a partition at one moment. A read of the due index starts there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DueWatermark {
     pub(super) from: u64,
-    /// The number of times that a write put an entry before the mark. If such a write happens during a read, the reader
-    /// must not move the mark past the new entry.
+    /// The number of times that a write added an entry. If this happens during a read, the reader must not move the
+    /// watermark past the new entry.
     lowered_count: u64,
 }
 
 impl DueWatermarks {
-    /// Returns the mark of a partition. Call this function before taking the snapshot for the read.
+    /// Returns the watermark of a partition. The caller must call this function before it takes the snapshot for the
+    /// read.
     pub(super) fn get(&self, partition: &Partition) -> DueWatermark {
         let marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marks.get(partition).copied().unwrap_or_default()
     }
 
-    /// Advances the mark: no entry preceded `from` when the caller got `seen`.
+    /// Advances the watermark: no entry was earlier than `from` when the caller got `seen`.
     pub(super) fn advance(&self, partition: &Partition, seen: DueWatermark, from: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match marks.get_mut(partition) {
@@ -152,10 +153,11 @@ impl DueWatermarks {
         }
     }
 
-    /// Lowers the mark because of a new entry at `at`. Call this function once readers can see the entry.
+    /// Lowers the watermark because of a new entry at `at`. The caller must call this function after readers can see
+    /// the entry.
     pub(super) fn lower(&self, partition: &Partition, at: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The entry is created even without a mark, so that an overlapping reader notices the
+        // If the partition has no watermark yet, this line creates one, so that an overlapping reader notices the
         // write.
         let mark = marks.entry(partition.clone()).or_default();
         mark.lowered_count += 1;

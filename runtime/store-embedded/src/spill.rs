@@ -183,7 +183,7 @@ fn far_ahead(
     now: u64,
     found: &mut FoundEvents,
 ) -> fjall::Result<()> {
-    // The end is exclusive. No event has the largest number.
+    // The end is exclusive. No event has the largest number, so this range omits no event.
     let end = range.end().saturating_add(1);
     let place = |sequence| keys::letter_sequence(stream, key, sequence);
     for entry in snapshot.range(&shared.tables.letters, place(*range.start())..place(end)) {
@@ -191,7 +191,7 @@ fn far_ahead(
             break;
         }
         let value: Bytes = entry.value()?.into();
-        // An unreadable letter is no replay source, but does not stop the search.
+        // The search skips an unreadable letter.
         let Ok(stored) = decode_letter(&value) else { continue };
         if stored.letter.cause == Cause::FarAhead
             && stored.at >= put_from

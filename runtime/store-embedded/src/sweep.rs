@@ -1,6 +1,6 @@
-//! Removes expired entries, a few at a time: with each group of commits and when the store is opened, so that no
-//! separate task is needed. Readers ignore an expired entry until the sweep removes it. This module must never remove
-//! visible data.
+//! Removes expired entries, a few at a time. The sweep runs with each group of commits, and when the store is opened,
+//! so that it needs no task of its own. Readers ignore an expired entry until the sweep removes it. This module must
+//! never remove visible data.
 
 use fjall::OwnedWriteBatch;
 
@@ -13,16 +13,17 @@ use super::shared::SharedStore;
 use super::tables::{copy_key, is_damage};
 use ordain_store::codec::letter_time;
 
-/// The maximum number of entries removed when the store is opened: about a tenth of a second.
+/// The maximum number of entries removed when the store is opened. Their removal takes about a tenth of a second.
 pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
-/// Returns the maximum number of entries to remove with a group of commits that wrote `writes` key records. The maximum
-/// exceeds the number of new entries, so that the sweep keeps up, and costs little compared with the commits.
+/// Returns the maximum number of entries to remove with a group of commits that wrote `writes` key records. This
+/// maximum exceeds the number of new entries, so that the sweep keeps up. The sweep costs little compared with the
+/// commits.
 pub(super) fn group_sweep_limit(writes: usize) -> usize {
     16 + 2 * writes
 }
 
-/// For each kind of entry, the time before which there is nothing to sweep. As with
-/// [`DueWatermarks`](super::shared::DueWatermarks), the sweep must not scan removed entries again.
+/// For each kind of entry, the time from which the sweep must search; there are no earlier entries. A sweep from the
+/// beginning would scan removed entries again, like a read without [`DueWatermarks`](super::shared::DueWatermarks).
 #[derive(Debug, Default)]
 pub(super) struct ExpirySweep {
     jobs_from: u64,
@@ -40,7 +41,7 @@ impl ExpirySweep {
         self.kept_from = self.kept_from.min(earliest.kept);
     }
 
-    /// Removes about `limit` expired entries.
+    /// Removes about `limit` expired entries of each kind.
     pub(super) fn run(
         &mut self,
         shared: &SharedStore,
@@ -116,7 +117,7 @@ impl ExpirySweep {
             if at > before || count >= limit {
                 return Ok(());
             }
-            // A letter that was replaced since then has another entry.
+            // A letter that was replaced since this entry was written has another entry.
             let kept = tables.letters.get(place)?;
             if kept.is_some_and(|letter| letter_time(&letter) == Some(at)) {
                 batch.remove(&tables.letters, place);
@@ -154,8 +155,8 @@ impl ExpirySweep {
     }
 }
 
-/// Processes one expiry entry. Returns the amount of work, and the new time of the entry if it was
-/// moved.
+/// Processes one expiry entry. Returns the number of changed entries, and the entry's new time; `u64::MAX` if the entry
+/// was not moved.
 fn job(
     shared: &SharedStore,
     recent: &mut RecordCache,
@@ -166,8 +167,8 @@ fn job(
 ) -> fjall::Result<(usize, u64)> {
     let tables = &shared.tables;
     let stored = tables.jobs.get(place)?;
-    // An unreadable key record stays, so that an operator can examine it. An entry from an earlier life of the key is
-    // stale.
+    // An unreadable key record stays, so that an operator can examine it. An entry that the key record does not name is
+    // stale: it comes from an earlier record of the key.
     let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
     match record.filter(|record| record.envelope.expiry_entry == at) {
         None => batch.remove(&tables.times, entry.clone()),

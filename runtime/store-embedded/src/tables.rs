@@ -1,7 +1,7 @@
 //! The engine and its tables, with all their limits.
 //!
-//! Small tables keep values in the trees. Tables with large values keep them in separate files (see
-//! `open_engine`). This module must not depend on the content of the tables.
+//! Tables with small values keep the values in the engine's trees. Tables with large values keep these values in
+//! separate files (see `open_engine`). This module must not depend on the content of the tables.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -13,27 +13,28 @@ use fjall::{
 
 use super::journal;
 use ordain_store::StoreError;
+use ordain_util::io_error::may_pass;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The maximum size of all journal files together. It limits the time of an opening (about a
-/// second). It also limits the memory of rarely written tables, since the engine writes a table out
-/// before it removes the oldest journal.
+/// The maximum size of all journal files together. It limits the time to open the store (about a second). It also
+/// limits the memory of rarely written tables, because the engine writes a table out before it removes the oldest
+/// journal.
 const JOURNALS_BYTES_LIMIT: u64 = 128 * MIB;
 
-/// The number of background threads. With more than one, the engine's first thread spins while
-/// another compacts, which costs more than it gains.
+/// The number of background threads. With more threads, the engine's first thread spins while another thread compacts.
+/// This costs more than the threads gain.
 const WORKER_THREADS: usize = 1;
 
 /// The maximum size of a table in memory before the engine writes it out. Tables with large, short-lived values get
 /// more memory, so that most values are removed before the engine writes them out. A still larger limit would only make
-/// searches longer. The engine stops writers when four memory tables of one table wait to be written out: four times
-/// 128 MiB for all tables together. Usually the tables use a fifth of that. Writing out and merging need additional
-/// memory, which grows with the length of keys.
+/// searches longer. The engine stops writers when four memory tables of one table wait to be written out. The limits of
+/// all tables add up to 128 MiB. All tables together therefore need at most four times 128 MiB, and usually a fifth of
+/// that maximum. Writing out and merging need additional memory, which grows with the length of keys.
 const SMALL_TABLE_BYTES: u64 = 8 * MIB;
 const LARGE_TABLE_BYTES: u64 = 16 * MIB;
 
-/// The number of table folders: one of the engine's own, and those of [`Tables`].
+/// The number of table folders: one that the engine itself needs, and one for each table of [`Tables`].
 pub(super) const KEYSPACE_COUNT: usize = 1 + 10;
 
 /// The size below which the store copies values out of the engine's slices. A slice keeps its whole block in memory.
@@ -102,7 +103,7 @@ impl Tables {
     }
 
     fn try_open(folder: &Path, cache: u64) -> Result<Self, EngineOpenError> {
-        // The engine contains assertions about data on the disk.
+        // The engine panics if damaged data on the disk makes one of its assertions fail.
         match catch_unwind(AssertUnwindSafe(|| Self::open_engine(folder, cache))) {
             Ok(opened) => opened.map_err(EngineOpenError::Engine),
             Err(panic) => Err(EngineOpenError::Panic(panic_message(panic.as_ref()))),
@@ -123,8 +124,8 @@ impl Tables {
             })
         };
         let inline = &None;
-        // Large values are in separate files, by the engine's default size (1 KiB): otherwise a
-        // merge of tables would hold all moved values in memory.
+        // Values of the engine's default size (1 KiB) or more are in separate files: otherwise a merge of tables would
+        // hold all moved values in memory.
         let separate = &Some(KvSeparationOptions::default());
         Ok(Self {
             jobs: table("jobs", LARGE_TABLE_BYTES, inline)?,
@@ -141,25 +142,25 @@ impl Tables {
         })
     }
 
-    /// Makes everything written so far durable. The journal's size is preallocated, so only its
-    /// data must reach the disk.
+    /// Makes all written data durable. The space of the journal is preallocated, so it is enough to sync the data
+    /// without the file's metadata.
     pub(super) fn sync(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::SyncData)
     }
 
-    /// Passes everything written so far to the operating system.
+    /// Passes all written data to the operating system.
     pub(super) fn flush_to_system(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::Buffer)
     }
 }
 
-/// Returns the key of an entry as a copy. The original is a part of its block, so keeping it (as a
-/// pending removal does) would keep the values of the block in memory as well.
+/// Returns the key of an entry as a copy. The original is a slice of the block that contains it. Code that keeps the
+/// original, such as a pending removal, would keep the values of the block in memory as well.
 pub(super) fn copy_key(entry: Guard) -> fjall::Result<Slice> {
     Ok(Slice::new(&entry.key()?))
 }
 
-/// Returns a value in a form that may be kept for long.
+/// Returns a value that may be kept for long without keeping much other memory.
 pub(super) fn into_owned_bytes(value: fjall::Slice) -> Bytes {
     if value.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&value) } else { value.into() }
 }
@@ -209,18 +210,24 @@ fn open_error(folder: &Path, error: &fjall::Error) -> StoreError {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error))
             if !is_truncation(error) =>
         {
-            StoreError::Unusable(format!(
+            let words = format!(
                 "cannot open the database in {}: {error}; check the disk and the folder's \
                  permissions, then start again",
                 folder.display()
-            ))
+            );
+            // If a file of the database is missing, another try does not help.
+            if may_pass(error) && error.kind() != std::io::ErrorKind::NotFound {
+                StoreError::Unavailable(words)
+            } else {
+                StoreError::Unusable(words)
+            }
         }
         error => StoreError::Unusable(damage_error(folder, &error.to_string())),
     }
 }
 
-/// Returns whether the error can come from a truncated file: the engine then reads beyond the end of the file or before
-/// its beginning.
+/// Returns whether the error may come from a truncated file. In such a file, the engine reads after the end of the file
+/// or before its beginning.
 pub(super) fn is_truncation(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)

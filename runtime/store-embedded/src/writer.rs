@@ -1,11 +1,11 @@
-//! The writer thread. All changes of the store pass through this thread, one request after the
-//! other, so that it checks and applies conditions without locks.
+//! The writer thread. This thread makes all changes of the store, one request after the other, so that it needs no
+//! locks to check the conditions of a change.
 //!
 //! The writer takes all waiting requests, applies each as one atomic batch of the engine, makes all of them durable
 //! with one sync, and answers them. A slow disk therefore makes groups larger, but does not add a sync per request.
-//! Readers may see a change a moment before the change is durable. This is safe, because writes that depend on such a
-//! read come later in the same journal, and a change of the owner needs a claim, which the writer syncs. The writer
-//! must never answer a commit or a claim before the commit or claim is durable.
+//! Readers may see a change a moment before the change is durable. This is safe for two reasons: writes that depend on
+//! such a read come later in the same journal, and a new owner needs a claim, which the writer syncs. The writer must
+//! never answer a commit or a claim before the commit or claim is durable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -32,11 +32,12 @@ use ordain_store::{
     Partition, StoreError,
 };
 
-/// The maximum number of requests that wait for the writer; further callers wait. Each shard of a partition has one
-/// commit in flight, so the limit is reached only with more partitions than this.
+/// The maximum number of requests that wait for the writer; further callers wait. Each shard of a partition has at most
+/// one commit in flight, so commits alone reach the limit only if all partitions together have that many shards.
 pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 
-/// The maximum number of requests in a group, so that the first request does not wait for long.
+/// The maximum number of requests in a group (requests that one sync makes durable), so that the first request does not
+/// wait for long.
 const GROUP_LIMIT: usize = 64;
 
 /// A reply that waits until its group is durable.
@@ -52,7 +53,7 @@ enum PendingReply {
 
 impl PendingReply {
     fn send(self) {
-        // The caller may have gone away.
+        // Ignores the results of `send`: a caller may no longer wait for the reply.
         match self {
             Self::Commit(answer, reply) => drop(answer.send(reply)),
             Self::Claim(answer, claimed) => drop(answer.send(claimed)),
@@ -129,7 +130,8 @@ impl StoreWriter {
             ready.push(self.perform(request)?);
         }
         if self.must_sync {
-            // Behind all writes of the group, so that damage to any of them removes the count too.
+            // The count comes after all writes of the group, so that damage to any of these writes removes the count
+            // too.
             self.groups += 1;
             self.shared.tables.meta.insert(keys::GROUPS, self.groups.to_le_bytes())?;
             self.shared.tables.sync()?;
@@ -310,7 +312,7 @@ impl StoreWriter {
             let fence = self.fences.get(partition, *shard);
             let Some(fence) = fence.filter(|fence| fence.claim == *claim) else { return Ok(None) };
             last = Some(fence.number);
-            // Later commits are not published yet, even if the caller names one.
+            // If the caller names a commit after the last one, the writer removes only the entries up to the last one.
             let through = fence.number.min(*through);
             let place = keys::published_commit(partition, *shard);
             let done = read_number(tables.meta.get(&place)?);

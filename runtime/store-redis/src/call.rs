@@ -24,7 +24,7 @@ impl RedisStore {
         call
     }
 
-    /// Runs a script, and repeats the call if another try may succeed. This function must not run commits, because the
+    /// Runs a script, and repeats the call if another try may succeed. Commits do not use this function, because the
     /// sender of a commit decides whether to repeat it.
     pub(super) async fn run_script(
         &self,
@@ -47,8 +47,8 @@ impl RedisStore {
         self.with_key_name(answer, || key_of(cmd)).await
     }
 
-    /// Repeats a request until the server answers, or until `retry_timeout` has passed. The request must be safe to
-    /// repeat.
+    /// Repeats a request while it fails for a reason that may pass, at most until `retry_timeout` has passed. The
+    /// request must be safe to repeat.
     pub(super) async fn retry<F>(
         &self,
         ask: impl Fn() -> F,
@@ -73,7 +73,7 @@ impl RedisStore {
         }
     }
 
-    /// Runs a script once. If the server does not know the script, sends its text.
+    /// Runs a script once: calls it by its digest, and by its text if the server does not know the digest.
     pub(super) async fn run_script_once(
         &self,
         script: &LuaScript,
@@ -87,7 +87,7 @@ impl RedisStore {
         }
     }
 
-    /// If a Redis key has the wrong type, adds its name to the server's error, which does not contain it.
+    /// If a Redis key has the wrong type, returns an error with the key's name. The server's error lacks this name.
     pub(super) async fn with_key_name<T>(
         &self,
         answer: Result<T, StoreError>,

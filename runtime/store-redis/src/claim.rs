@@ -11,12 +11,13 @@ use super::{RedisStore, commit};
 use ordain_store::codec::{FenceRecord, decode_fence};
 use ordain_store::{Claim, Partition, StoreError, claimed_by_another};
 
-/// The exclusive upper bound of epochs. No partition reaches the bound, and scripts count exactly up to the bound.
+/// The exclusive upper bound of epochs. Scripts count exactly up to this bound, and no partition ever reaches it.
 pub(super) const EPOCH_LIMIT: u64 = 1 << 52;
 
-/// Registers a partition in the store, once per process. Refuses a store without the record that [`RedisStore::open`]
-/// wrote. Otherwise the partitions of a store that lost its data would begin anew without an error. The next start
-/// would then fail, because the store has `partitions` but lacks that record.
+/// Registers a partition in the store, once per process. Refuses a store without the record (schema and number of
+/// shards) that [`RedisStore::open`] wrote. Without this check, the partitions of a store that lost its data would
+/// begin anew without an error. In addition, the registered partition would make the next start fail, because the store
+/// would have `partitions` but lack the record.
 pub(super) async fn register_partition(
     store: &RedisStore,
     partition: &Partition,
@@ -43,7 +44,8 @@ pub(super) async fn register_partition(
     Ok(())
 }
 
-/// Refuses a store that has lost the record of [`RedisStore::open`] since it was opened.
+/// Refuses a store that no longer has the record (schema and number of shards) that [`RedisStore::open`] found or
+/// wrote.
 async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     let record = store.names.in_common_shard(RedisKeyKind::Store);
     let fields = store.run_command(cmd("HLEN").arg(&record)).await?;
@@ -56,7 +58,7 @@ async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     )))
 }
 
-/// Returns the highest epoch of a partition in any shard.
+/// Returns the highest epoch in the fences of the partition in all shards; 0 if it has no fence.
 pub(super) async fn newest_epoch(
     store: &RedisStore,
     partition: &Partition,
@@ -84,8 +86,8 @@ fn read_fence(data: &str, partition: &Partition, fence: &[u8]) -> Result<FenceRe
     })
 }
 
-/// Writes a claim into a shard's fence: the record of the owner and the last commit. Returns the number of the shard's
-/// last commit.
+/// Writes a claim into a shard's fence (the record of the owner and of the last commit). Returns the number of the
+/// shard's last commit.
 pub(super) async fn claim_shard(
     store: &RedisStore,
     partition: &Partition,

@@ -1,7 +1,7 @@
 //! Commits: encodes a batch (the content of one commit) as the arguments of a script, and decodes the script's reply.
 
 use ordain_core::{Batch, CommitReply, DeadLetter, Event, KeyWrite, StateUpdate, WriteCondition};
-use redis::{Cmd, Value, pipe};
+use redis::{Cmd, Pipeline, Value, pipe};
 
 use super::error::{has_code, request_error};
 use super::script::LuaScript;
@@ -16,7 +16,7 @@ use ordain_store::{Claim, StoreError};
 /// The time that the server waits for replicas before it reports how many replicas have a commit, in ms.
 const REPLICAS_TIMEOUT_MS: u64 = 1_000;
 
-/// The changes of the state, as the script knows them.
+/// The numbers that denote the changes of a state in the script's arguments.
 const STATE_KEEP: u8 = 0;
 const STATE_PUT: u8 = 1;
 const STATE_PUT_SEPARATE: u8 = 2;
@@ -27,7 +27,7 @@ const FLAG_ABSENT: u8 = 1;
 const FLAG_NEW: u8 = 2;
 const FLAG_NEW_FAILURE: u8 = 4;
 const FLAG_NEW_TIMES: u8 = 8;
-/// From this flag on, the write has arguments besides the record.
+/// A write with this flag, or with a higher flag, has arguments besides the record.
 const FLAG_LETTERS: u8 = 16;
 const FLAG_SPILL: u8 = 32;
 const FLAG_IDS: u8 = 64;
@@ -62,8 +62,8 @@ pub(super) fn record_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }
 
-/// Sends a writing script once and, if required, waits for replicas. Returns `None` if fewer replicas than required
-/// have the write in time.
+/// Runs a writing script once, and waits for replicas if they are required. Returns `None` if too few replicas have the
+/// write in time.
 pub(super) async fn send_durably(
     store: &RedisStore,
     script: &LuaScript,
@@ -78,22 +78,42 @@ pub(super) async fn send_durably(
             .map_err(|error| request_error(&error));
     }
     let link = &store.wait_connections[shard as usize % store.wait_connections.len()];
-    let with_wait = |call: Cmd| {
-        let mut both = pipe();
-        both.add_command(call).cmd("WAIT").arg(store.replicas).arg(REPLICAS_TIMEOUT_MS);
-        both
-    };
-    let both = with_wait(call);
+    let both = with_wait(store, call);
     let mut answers = link.pipe(&both).await;
     if answers.as_ref().is_err_and(|error| has_code(error, "NOSCRIPT"))
         && let Some(call) = both.cmd_iter().next()
     {
-        answers = link.pipe(&with_wait(script.with_text(call))).await;
+        answers = link.pipe(&with_wait(store, script.with_text(call))).await;
     }
     let answers = answers.map_err(|error| request_error(&error))?;
     let [reply, replicas] = parts(answers, "a wait for replicas")?;
     let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
     Ok(enough.then_some(reply))
+}
+
+/// Sends a command once and, if replicas are required, waits for them. Returns `None` if too few replicas have the
+/// write in time.
+pub(super) async fn send_with_wait(
+    store: &RedisStore,
+    shard: u32,
+    command: Cmd,
+) -> Result<Option<Value>, StoreError> {
+    if store.wait_connections.is_empty() {
+        let answer = store.connection.call(&command).await;
+        return answer.map(Some).map_err(|error| request_error(&error));
+    }
+    let link = &store.wait_connections[shard as usize % store.wait_connections.len()];
+    let answers = link.pipe(&with_wait(store, command)).await;
+    let answers = answers.map_err(|error| request_error(&error))?;
+    let [reply, replicas] = parts(answers, "a wait for replicas")?;
+    let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
+    Ok(enough.then_some(reply))
+}
+
+fn with_wait(store: &RedisStore, command: Cmd) -> Pipeline {
+    let mut both = pipe();
+    both.add_command(command).cmd("WAIT").arg(store.replicas).arg(REPLICAS_TIMEOUT_MS);
+    both
 }
 
 /// Appends a batch to the arguments of the script.
@@ -142,8 +162,8 @@ pub(super) fn put_batch(
     }
 }
 
-/// Appends the change of the state, the flags, and the condition: partition, take-overs and next in
-/// the order of the record.
+/// Appends the change of the state, the flags, and the condition of a write. The condition consists of the partition,
+/// the number of take-overs and the next sequence. A record contains these three fields in the same order.
 fn put_op(partition: u32, write: &KeyWrite, out: &mut Vec<u8>) {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
     let troubled = write.record.failure.as_ref().is_some_and(|trouble| trouble.since == 0);
@@ -208,7 +228,8 @@ fn put_extra_arguments(call: &mut Cmd, write: &KeyWrite, forward: bool) {
     }
 }
 
-/// Appends a letter's place, its record and, if it is to be published, its part of the outbox.
+/// Appends a letter's place, its record, and its part of the outbox. The third part is empty if letters are not
+/// forwarded.
 fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
     let mut place = Vec::new();
     let mut record = Vec::new();

@@ -1,9 +1,9 @@
 //! The connections: to one server, to the master that Sentinels name, or to all masters of a
 //! Cluster.
 //!
-//! The next call replaces a broken connection, and only one replacement runs at a time. A call is sent once, unless a
-//! Cluster redirects it. The caller decides whether to send a call again, since only the caller knows whether a
-//! repetition is harmless.
+//! After a connection has broken, the next call replaces it; only one replacement runs at a time. A call is sent once,
+//! unless a Cluster redirects it. The caller decides whether to send a call again, because only the caller knows
+//! whether a repetition is harmless.
 
 mod cluster;
 mod connect;
@@ -42,7 +42,7 @@ enum CommandGroup<'a> {
 }
 
 impl CommandGroup<'_> {
-    /// Returns the hash tag of the keys.
+    /// Returns the hash tag of the keys in the commands.
     fn tag(&self) -> Vec<u8> {
         match self {
             Self::Command(cmd) => tag_of(cmd),
@@ -62,7 +62,7 @@ impl RedisConnection {
     /// Connects, and detects the kind of deployment.
     pub(super) async fn connect(address: &RedisAddress) -> RedisResult<Self> {
         if address.tls {
-            // The call fails if a provider is installed already, which is sufficient.
+            // The call fails if another provider is installed already. That provider is sufficient.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
         let mut first = connect::connect_any(address).await?;
@@ -88,8 +88,8 @@ impl RedisConnection {
         Ok(Self { deployment: to })
     }
 
-    /// Returns the number of times that the connection broke. After each break the servers may have
-    /// other data than before.
+    /// Returns the number of times that the connection broke. After each break, the servers may have other data than
+    /// before the break.
     pub(super) fn disconnects(&self) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
@@ -97,8 +97,8 @@ impl RedisConnection {
         }
     }
 
-    /// Returns the number of times that the connection broke, as `disconnects` does. In a Cluster, counts only the
-    /// calls with keys of this hash tag.
+    /// Returns the number of times that the connection broke. In a Cluster, returns only the number of broken calls
+    /// whose keys have this hash tag.
     pub(super) fn tag_disconnects(&self, tag: &str) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),
@@ -131,8 +131,8 @@ impl RedisConnection {
         self.send(&CommandGroup::Command(cmd), breaks).await
     }
 
-    /// Sends commands with keys of one node, one directly after the other on one connection.
-    /// Returns an array.
+    /// Sends commands with keys of one node, one directly after the other on one connection. Returns the array of their
+    /// answers.
     pub(super) async fn pipe(&self, pipe: &Pipeline) -> RedisResult<Value> {
         let answer = self.send(&CommandGroup::Pipeline(pipe), u64::MAX).await;
         answer.map(|value| value.unwrap_or(Value::Nil))
@@ -181,8 +181,8 @@ impl RedisConnection {
 fn check_single(address: &RedisAddress) -> RedisResult<()> {
     if let [_, _, ..] = address.hosts[..] {
         return Err(config_error(format!(
-            "a single server answers at {address}, but the URL names several hosts, which only the nodes of \
-             one Cluster or Sentinels can be: name one host"
+            "{address} is a single server, but the URL names several hosts. Several hosts must be nodes of one \
+             Cluster, or Sentinels: name one host"
         )));
     }
     if address.path.parse::<u32>().is_err() && !address.path.is_empty() {
@@ -194,7 +194,7 @@ fn check_single(address: &RedisAddress) -> RedisResult<()> {
     Ok(())
 }
 
-/// Returns whether a new connection may succeed.
+/// Returns whether the error means that the connection must be replaced. A call on a new connection may succeed.
 fn is_broken(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()

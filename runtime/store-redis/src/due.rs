@@ -1,4 +1,4 @@
-//! The due index: the keys that their owner must process again, and the times.
+//! The due index: the keys that their owner must process again, each with the time.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -10,8 +10,9 @@ use super::names::RedisKeyKind;
 use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::{DueIndex, Partition, StoreError};
 
-/// The number of additional entries read from each shard, beyond its share of the requested number,
-/// because shards have different numbers of entries.
+/// The number of entries that a read requests from each shard in addition to twice the shard's share. The share is the
+/// limit of the read divided by the number of shards. A share alone would often not be enough, because shards have
+/// different numbers of entries.
 const SPARE_ENTRIES: usize = 16;
 
 #[async_trait]
@@ -50,7 +51,7 @@ async fn read_shard(
             Some((at, key)) => call.arg(at).arg(key.as_bytes()),
         };
         let due = ShardDueEntries::read(store.run_script(script, call).await?, &keys[1])?;
-        // One call examines a limited number of entries, and all of them may be unreadable.
+        // One call examines a limited number of entries. If it returns none of them, the loop continues after them.
         match due.next {
             Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
                 after = Some(next);
@@ -100,7 +101,7 @@ impl ShardDueEntries {
         Ok(Self { now, entries: read, next })
     }
 
-    /// Merges the entries of all shards in order, up to the first entry that the read of a shard omitted.
+    /// Merges the entries of all shards in order. Ends before the first entry that the read of any shard omitted.
     fn merge(shards: Vec<Self>, limit: usize) -> (Vec<(u64, Key)>, Option<u64>) {
         let now = shards.iter().map(|shard| shard.now).max().unwrap_or_default();
         let next = shards.iter().filter_map(|shard| shard.next.clone()).min();
@@ -139,7 +140,7 @@ mod tests {
         };
         let all = [entry(10, "a"), entry(20, "b"), entry(30, "b"), entry(30, "c")];
         assert_eq!(ShardDueEntries::merge(shards(), 10), (all.to_vec(), Some(50)));
-        // Entries left out because of the limit are the next ones, although their time has passed.
+        // If the limit omits an entry, this entry is the next entry, although its time has passed.
         assert_eq!(ShardDueEntries::merge(shards(), 3), (all[..3].to_vec(), Some(0)));
         assert_eq!(ShardDueEntries::merge(shards(), 0), (vec![], Some(0)));
         assert_eq!(ShardDueEntries::merge(Vec::new(), 3), (vec![], None));
@@ -156,7 +157,7 @@ mod tests {
         let known = vec![entry(10, "a"), entry(20, "b"), entry(30, "b")];
         assert_eq!(ShardDueEntries::merge(shards, 10), (known, Some(0)));
 
-        // The latest clock counts, and the next entry may be one that was left out.
+        // The latest clock of all shards counts. The next entry may be an entry that was left out.
         let shards = vec![
             shard(100, &[(10, "a")], Some((130, "e"))),
             shard(90, &[(20, "b")], Some((120, "c"))),

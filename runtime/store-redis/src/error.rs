@@ -20,14 +20,14 @@ const TLS_ADVICE: [(&str, &str); 4] = [
     ),
     (
         "CaUsedAsEndEntity",
-        "A CA certificate cannot be a server's own certificate: create one for the server, \
-         signed by the CA",
+        "A CA certificate cannot be a server's own certificate: create a certificate for the \
+         server, signed by the CA",
     ),
     ("PEM", "The damaged file is the one that SSL_CERT_FILE names"),
     (
         "certificate",
-        "The server's certificate must be signed by a CA that the system trusts, or by a CA in \
-         the file that SSL_CERT_FILE names",
+        "The server's certificate must be signed by a CA that the system trusts, or by a CA in the \
+         file that SSL_CERT_FILE names",
     ),
 ];
 
@@ -39,14 +39,23 @@ pub(super) fn with_address(address: &RedisAddress, error: StoreError) -> StoreEr
         (None, None) => "no login".to_owned(),
     };
     let named = |words: String| format!("{address} ({user}): {words}");
+    // If only one side uses TLS, the server closes the connection or does not answer, and reports no reason.
+    let tls_hint = |words: &str| match address.tls {
+        true if words.contains("timed out") => ". Does this port use TLS? If not, use redis://",
+        false if words.contains("reset by peer") => ". If this port uses TLS, use rediss://",
+        _ => "",
+    };
     match error {
         StoreError::Unusable(words) => StoreError::Unusable(named(words)),
-        StoreError::Unavailable(words) => StoreError::Unavailable(named(words)),
+        StoreError::Unavailable(words) => {
+            let hint = tls_hint(&words);
+            StoreError::Unavailable(named(words + hint))
+        }
         error => error,
     }
 }
 
-/// Returns whether a command, or a command of a pipeline, failed with this code.
+/// Returns whether a command failed with this code, alone or in a pipeline.
 pub(super) fn has_code(error: &RedisError, code: &str) -> bool {
     let of_one = |errors: Arc<[(usize, redis::ServerError)]>| {
         errors.iter().any(|(_, error)| error.code() == code)
@@ -67,11 +76,12 @@ pub(super) fn request_error(error: &RedisError) -> StoreError {
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 pub(super) fn start_error(error: RedisError) -> StoreError {
     let words = error_text(&error);
-    // A server at its limit of clients refuses logins with this text.
+    // A server at its limit of clients refuses logins with this text. A retry may succeed.
     let is_full = words.contains("max number of clients");
     let refused = matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM" | "WRONGTYPE"))
         || matches!(error.kind(), ErrorKind::InvalidClientConfig | ErrorKind::AuthenticationFailed);
-    // A script without a required right returns a plain error, whose text depends on the version.
+    // If the user lacks a right that a script needs, the error has no code of its own, and its text depends on the
+    // server's version.
     let forbids = [
         "The user executing the script",
         "ACL failure in script",
@@ -100,12 +110,52 @@ fn error_text(error: &RedisError) -> String {
         }
         _ => error.to_string(),
     };
-    // The rest is the position in a script and the script's digest.
-    let words = words.split(" script: ").next().unwrap_or_default();
+    let words = without_script_position(&words);
+    if words.contains("unauthenticated") {
+        return display_text(&format!(
+            "{words}. The server requires a password: add it to `store.url`"
+        ));
+    }
     display_text(words)
+}
+
+/// Removes the digest of a script, and the position in the script, from the end of a server's text.
+fn without_script_position(words: &str) -> &str {
+    const BEFORE_DIGEST: &str = " script: ";
+    let is_digest =
+        |text: &str| text.len() >= 40 && text.bytes().take(40).all(|byte| byte.is_ascii_hexdigit());
+    match words.rsplit_once(BEFORE_DIGEST) {
+        Some((text, rest)) if is_digest(rest) => text,
+        _ => words,
+    }
 }
 
 /// Returns a server's text for display: limited in length, and on one line.
 pub(super) fn display_text(words: &str) -> String {
     escape_invisible(&words.chars().take(DISPLAY_LIMIT).collect::<String>()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn position_in_a_script_is_removed_and_the_reason_is_kept() {
+        let digest = "0123456789abcdef0123456789abcdef01234567";
+        for (text, shown) in [
+            (
+                format!(
+                    "ERR ACL failure in script: User a has no permissions to run the 'hset' command script: {digest}, on @user_script:12."
+                ),
+                "ERR ACL failure in script: User a has no permissions to run the 'hset' command",
+            ),
+            (
+                format!("OOM command not allowed script: {digest}, on @user_script:1."),
+                "OOM command not allowed",
+            ),
+            ("BUSY running a script: wait".to_owned(), "BUSY running a script: wait"),
+        ] {
+            assert_eq!(without_script_position(&text), shown);
+        }
+    }
 }

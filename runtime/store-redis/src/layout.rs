@@ -1,4 +1,4 @@
-//! The constants that describe the layout of records and writes to scripts.
+//! The constants that scripts need to read and write records, and to read the writes of a batch.
 
 use std::collections::BTreeMap;
 

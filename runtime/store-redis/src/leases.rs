@@ -1,8 +1,9 @@
 //! The membership, the leases, and the rollouts of handler versions. All of these are in shard 0.
 //!
 //! `instances` contains the expiry time of each membership. `about` contains the information of each instance (by id),
-//! its report (by `r` and id), the duration of its lease (by `l` and id), and the version of the table (`generation`).
-//! `leases` contains epoch, holder and time by partition, and `versions` contains the rollout by stream.
+//! its report (by `r` and id), the duration of its lease (by `l` and id), and the version of all this data together
+//! (`generation`). `leases` contains epoch, holder and time by partition, and `versions` contains the rollout by
+//! stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use ordain_store::{
 };
 use ordain_store::{Partition, StoreError, versions};
 
-/// The value in place of a holder.
+/// The text in place of the holder of a released lease.
 const NO_HOLDER: &str = "-";
 
 fn lease_field(Partition { stream, number }: &Partition) -> String {
@@ -30,7 +31,8 @@ fn lease_field(Partition { stream, number }: &Partition) -> String {
 }
 
 fn random_version() -> MembershipVersion {
-    // 0 means no version, and no version has 20 digits.
+    // The version 0 means that no version exists, so this number is never 0. It has at most 19 digits, as the scripts
+    // require.
     rand::rng().random_range(1..10_u64.pow(19))
 }
 
@@ -130,7 +132,7 @@ impl LeaseStore for RedisStore {
         while let (Some(of), Some(row)) = (rows.next(), rows.next()) {
             let of = text(of).unwrap_or_default();
             let row = text(row).unwrap_or_default();
-            // A request for a partition with an unreadable lease returns an error.
+            // An unreadable lease is left out here; a request for its partition returns an error.
             table.leases.extend(read_lease(&of, &row));
         }
         let mut rows = array(versions, script.name)?.into_iter();
@@ -156,8 +158,8 @@ impl RedisStore {
     }
 }
 
-/// Decodes a member. A row with an invalid id is no member: another program has written it, and
-/// nothing is ever leased to it.
+/// Decodes a member. A row with an invalid id is no member: another program has written the row, and no lease ever
+/// names its id.
 fn member(row: Value, what: &str) -> Result<Option<(InstanceId, MemberRecord)>, StoreError> {
     let [id, lasts, about, report] = parts(row, what)?;
     let Some(id) = text(id).and_then(|id| id.parse().ok()) else { return Ok(None) };

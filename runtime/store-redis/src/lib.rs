@@ -1,10 +1,10 @@
 //! The store in Redis: one server, a master under Sentinel, or a Cluster.
 //!
-//! **Commits.** One script call (`scripts/commit.lua`) commits a batch of one shard, a slice of the store. All Redis
+//! **Commits.** One script call (`scripts/commit.lua`) commits a batch of one shard (a slice of the store). All Redis
 //! keys of a shard are in one hash slot. If the server does not answer a call, the store returns
 //! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown). The caller then sends the batch again under the same
-//! number, and the script recognizes it. If the server fails in the middle of a call, readers ignore the data that the
-//! call has written, and the next try overwrites it.
+//! number, and the script recognizes the number. If the server fails in the middle of a call, readers ignore the data
+//! that the call has written, and the next try overwrites this data.
 //!
 //! **Durability** depends on the server. The store reads the server's settings when it is opened, and reports the
 //! durability that they provide.
@@ -13,7 +13,7 @@
 //! key only. If a value that all keys of a shard share is damaged, the store returns an error that names the value. The
 //! shard then waits until an operator repairs the value.
 //!
-//! This crate must never make a decision of the sequencer; the batch contains each write and its condition.
+//! This crate must never decide anything that the sequencer decides: the batch contains each write and its condition.
 
 mod call;
 mod claim;
@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::{BoxFuture, join_all, try_join_all};
 use ordain_core::shard_of;
 use redis::cmd;
 use tokio::task::JoinHandle;
@@ -54,29 +54,30 @@ use self::names::{RedisKeyKind, RedisKeys};
 use self::retry_warnings::{RetryWarnings, WARN_INTERVAL};
 use self::script::LuaScripts;
 use self::value::{number, parts, text};
-use ordain_store::{DurabilityReport, Partition, RedisAddress, RedisOptions, Store, StoreError};
+use ordain_store::{
+    DurabilityReport, HEALTH_MARK, Partition, RedisAddress, RedisOptions, Store, StoreError,
+};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// The version of the stored layout. A version of Ordain that reads another layout refuses the
-/// store.
+/// The version of the stored layout. A version of Ordain refuses a store with another layout than its own.
 const SCHEMA_VERSION: &str = "9";
 
-/// The time that a start waits for servers that do not answer or still load their data.
+/// The maximum time that a start waits for servers that do not answer or are still loading their data.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The delay between two tries of a start.
 const START_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The number of connections for commits that wait for replicas. A waiting connection delays all
-/// later commands on it.
+/// The number of connections for commits that wait for replicas. While a commit waits, it delays all later commands on
+/// its connection.
 const WAIT_CONNECTIONS: u32 = 8;
 
-/// The interval between two probes of an otherwise idle connection. A server closes a connection that is idle for its
-/// setting `timeout`; the interval is shorter than any sensible `timeout`.
+/// The interval between two probes of an otherwise idle connection. A server closes a connection that stays idle for
+/// the time in the server's setting `timeout`. The interval is shorter than any sensible value of this setting.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A task that regularly sends a probe on rarely used connections. A server closes idle connections after its
-/// `timeout`, and Ordain treats each broken connection as a store that may have gone back in time.
+/// A task that regularly sends a probe on rarely used connections, because a server closes idle connections after its
+/// `timeout`. After each broken connection, Ordain must assume that the store may have gone back in time.
 struct KeepaliveTask(JoinHandle<()>);
 
 impl KeepaliveTask {
@@ -96,7 +97,7 @@ impl KeepaliveTask {
                     let link = &links[shard % links.len()];
                     async move { link.call(&probe).await }
                 });
-                // The calls that use the connection report its failure.
+                // Ignores the results: the calls that use a broken connection report its failure.
                 drop(join_all(probes).await);
             }
         })))
@@ -113,7 +114,7 @@ impl Drop for KeepaliveTask {
 pub struct RedisStore {
     connection: RedisConnection,
     wait_connections: Arc<[RedisConnection]>,
-    /// Keeps the waiting connections busy.
+    /// The task that probes `wait_connections`.
     _keepalive: Option<KeepaliveTask>,
     names: RedisKeys,
     scripts: LuaScripts,
@@ -210,11 +211,11 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Stores the schema and the number of shards at the first use, and checks them at every other use. The first use
-    /// creates a new store; this function then logs that.
+    /// Stores the schema and the number of shards at the first use, and checks them at every later use. The first use
+    /// creates a new store, and this function logs the creation.
     async fn check_schema(&self, address: &RedisAddress) -> Result<(), StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
-        // These names do not exist; the script uses them to check the user's rights.
+        // No Redis keys have these two names; the script uses the names only to check the user's rights.
         let [data, index] =
             [RedisKeyKind::Data, RedisKeyKind::Due].map(|kind| self.names.in_common_shard(kind));
         let keys = [key.clone(), data, index, self.names.in_common_shard(RedisKeyKind::Partitions)];
@@ -291,6 +292,34 @@ impl Store for RedisStore {
         let links = self.wait_connections.iter().chain([&self.connection]);
         links.map(|link| link.tag_disconnects(&tag)).sum::<u64>()
             + self.rollbacks.load(Ordering::SeqCst)
+    }
+
+    async fn check_servers(&self) -> Result<Option<String>, StoreError> {
+        match server::inspect_servers(&self.connection, self.replicas).await {
+            Ok(report) if report.is_at_risk && report != self.durability => {
+                Ok(Some(report.description))
+            }
+            Ok(_) => Ok(None),
+            Err(StoreError::Unusable(words)) => Ok(Some(words)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes to every shard, because the shards of a Cluster are on several servers. With replicas, also waits for them
+    /// as a commit does.
+    async fn check_writable(&self) -> Result<(), StoreError> {
+        let writes = (0..self.shards).map(async |shard| {
+            let mut write = cmd("HSET");
+            write.arg(self.names.in_shard(shard, RedisKeyKind::Marks)).arg(HEALTH_MARK).arg(1);
+            match commit::send_with_wait(self, shard, write).await? {
+                Some(_) => Ok(()),
+                None => Err(StoreError::Unavailable(format!(
+                    "fewer than {} replicas have the newest writes",
+                    self.replicas
+                ))),
+            }
+        });
+        try_join_all(writes).await.map(drop)
     }
 
     /// Does nothing: each answered request is already as durable as the server makes it.

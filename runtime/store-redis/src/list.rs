@@ -1,5 +1,6 @@
 //! Listings for users: streams, keys, dead letters. A listing shows an unreadable record with the reason, instead of
-//! omitting it. Each page must be bounded in time and memory, however much data the store contains.
+//! omitting it. The time and the memory for one page must have a limit that does not depend on the amount of stored
+//! data.
 
 pub mod keys;
 pub mod letters;

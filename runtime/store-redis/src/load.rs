@@ -15,7 +15,7 @@ use ordain_store::{KEY_SIZE_LIMIT, KeyResult, Partition, StoreError, key_length_
 /// The result of a load for one key.
 pub(super) type LoadedKey = KeyResult<Option<Box<KeySnapshot>>>;
 
-/// Loads keys in order until they reach `bytes` together.
+/// Loads keys in order until their records together reach `bytes`.
 pub(super) async fn load_some(
     store: &RedisStore,
     stream: &str,
@@ -24,7 +24,8 @@ pub(super) async fn load_some(
 ) -> Result<Vec<LoadedKey>, StoreError> {
     let shards = by_shard(store, keys);
     let loads = shards.iter().map(|(shard, positions)| {
-        // All shards together may read `bytes`; each reads at least one key record.
+        // Each shard may read a part of `bytes` in proportion to the number of its keys, and reads at least one key
+        // record.
         let part = bytes / keys.len().max(1) * positions.len();
         let keys = positions.iter().map(|at| &keys[*at]);
         load_shard(store, stream, *shard, keys, if shards.len() == 1 { bytes } else { part })
@@ -48,7 +49,7 @@ fn by_shard(store: &RedisStore, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     (0..).zip(shards).filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
-/// Loads key records of one shard and any partition, unchanged, from the first key on.
+/// Loads key records of one shard, of any partition, in order until they reach `bytes`. Does not change them.
 async fn load_shard(
     store: &RedisStore,
     stream: &str,
@@ -63,7 +64,7 @@ async fn load_shard(
     );
     call.arg(bytes);
     for key in keys {
-        // No stored key is longer.
+        // A key above `KEY_SIZE_LIMIT` is cut. Its answer does not matter, because `load_some` returns an error for it.
         call.arg(commit::record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
     }
     let mut answers = array(store.run_script(script, call).await?, script.name)?.into_iter();
@@ -113,6 +114,7 @@ fn parse_loaded(value: Value, now: u64) -> LoadedKey {
         due_in: record.due_at.map(left),
         expire_in: record.expire_at.map(left),
         record: record.key_record.to_key_record(),
+        moved_from: None,
     })))
 }
 

@@ -1,4 +1,4 @@
-//! Marks: small values by name. Shard 0 has all marks except those that are written into every shard.
+//! Marks: small values by name. Some marks are written into every shard; shard 0 has all others.
 
 use std::sync::atomic::Ordering;
 
@@ -85,8 +85,8 @@ impl MarkStore for RedisStore {
             self.script_call(script, &[data, self.names.in_common_shard(RedisKeyKind::Marks)]);
         call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
         call.arg(&mark.name).arg(&mark.value[..]);
-        // The call must use the connection on which `breaks` was read, because a server that restarted since then may
-        // have other data. Breaks of other connections since then also prevent the checkpoint.
+        // A server that restarted since the caller read `breaks` may have other data. So the call is sent only if no
+        // connection has broken since then.
         let of_links: u64 = self.wait_connections.iter().map(RedisConnection::disconnects).sum();
         let of_others = of_links + self.rollbacks.load(Ordering::SeqCst);
         let Some(breaks) = breaks.checked_sub(of_others) else { return Ok(false) };

@@ -36,7 +36,7 @@ impl MessageLog for RedisStore {
         if let Destination::Stream(stream) = &assign.destination {
             let numbers: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
             for number in numbers {
-                // The partition may never have been claimed, so its name is recorded here.
+                // Perhaps no owner has claimed the partition yet, so this function registers it.
                 register_partition(self, &Partition { stream: Arc::clone(stream), number }).await?;
             }
         }
@@ -152,7 +152,8 @@ impl MessageLog for RedisStore {
             ask.arg(&data);
             for at in places {
                 let key = keys[*at];
-                // No stored key is longer than the limit, so one more byte is enough to find no record.
+                // A key above `KEY_SIZE_LIMIT` is cut to one byte more than the limit. No stored key is that long, so
+                // the script finds no record.
                 ask.arg(record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
             }
             array(self.run_command(&ask).await?, "HMGET")
@@ -205,7 +206,7 @@ impl RedisStore {
         StoreError::RolledBack
     }
 
-    /// Counts that the store went back in time once more. The store may have lost the writes of calls that it answered
+    /// Adds 1 to the number of rollbacks: the store went back in time, and may have lost writes that it answered
     /// shortly before.
     pub(super) fn record_rollback(&self) {
         self.rollbacks.fetch_add(1, Ordering::SeqCst);
@@ -269,8 +270,9 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     }
 }
 
-/// Appends a witness: its kind; a key or the number of a partition; and then two values. These are an id and the number
-/// of its message, or the number of a message and its content, or the number of an entry and its history.
+/// Appends a witness (the newest message or queue entry that a producer has written to the shard): its kind; a key or
+/// the number of a partition; and two values. The values are an id and the number of its message, or the number of a
+/// message and its content, or the number of an entry and its history.
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
         None => call.arg("").arg("").arg("").arg(""),
@@ -288,8 +290,8 @@ pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     };
 }
 
-/// Appends an origin: the name of its outbox, its epoch, the last commit that its claim found, the last outbox position
-/// that the store confirmed, and the last commit that is done.
+/// Appends an origin: the name of its outbox, its epoch, the last commit in the shard when the owner claimed the shard,
+/// the last outbox position that the store confirmed, and the last commit whose messages are published.
 fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     let Some(origin) = origin else {
         call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
@@ -305,9 +307,9 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     call.arg(origin.published_commit);
 }
 
-/// Appends an item: its key; then, in one value, whether it has a number of its own, whether it is the last event of
-/// its key, its partition, content and id, and the bytes of the event up to and including its number; then the bytes of
-/// the event after its number.
+/// Appends an item, as three arguments. The first is its key. The second has two flags (whether the item has a number
+/// of its own, and whether it is the last event of its key), then its partition, the digests of its content and id, and
+/// the bytes of the event up to and including its number. The third has the bytes of the event after its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));
@@ -357,7 +359,8 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
-/// Parses the last outbox position of an owner that the store has; the commit is 0 if the store has none.
+/// Parses the last outbox position of an owner that the store has. Commit 0 in the position means that the store has
+/// none.
 fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, part) = bytes.split_first_chunk::<8>()?;
     let part = part.first_chunk::<4>()?;

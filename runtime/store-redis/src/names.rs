@@ -3,8 +3,8 @@
 //! All Redis keys of one shard have the shard's hash tag, so that they are in one slot and one script may use them
 //! together: `PREFIX:{SHARD}:KIND:…`. The name of a stream comes last, so that two Redis keys never have the same name.
 //! A shard has only a few Redis keys, and a key record has no Redis key of its own. The reason: a caller must name all
-//! Redis keys of a script before the script runs, because a slot that moves would hide the keys that the caller did not
-//! name.
+//! Redis keys of a script before the script runs. While a slot moves to another server, a script would not find a moved
+//! key that the caller did not name.
 
 use ordain_store::Partition;
 
@@ -16,7 +16,7 @@ const COMMON_SHARD: u32 = 0;
 pub(super) enum RedisKeyKind {
     /// The description of the store: schema and number of shards.
     Store,
-    /// All partitions that an instance ever claimed or wrote to.
+    /// All partitions that an instance ever claimed, or to whose queue an instance ever wrote.
     Partitions,
     /// Marks: small values by name.
     Marks,
@@ -30,7 +30,7 @@ pub(super) enum RedisKeyKind {
     Versions,
     /// Key records with their states, spilled events, letters, messages to publish, fences.
     Data,
-    /// The time at which the owner of each key must process it again.
+    /// The due index: the time at which each key must be processed again by its owner.
     Due,
     /// The time at which the record of each key expires.
     Expiry,

@@ -25,20 +25,20 @@ const FLAG_STATE: u8 = 16;
 /// The state is in a separate hash field.
 const FLAG_SEPARATE_STATE: u8 = 32;
 
-/// The size of the envelope: format, flags, due time, expiry time, time of the expiry entry, length
-/// of the key record.
+/// The size of the envelope (the store's own fields): format, flags, due time, expiry time, time of the expiry entry,
+/// length of the key record.
 const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8 + 4;
 
-/// The maximum size of a state that is stored with its record, in bytes. A second hash field needs additional memory,
-/// and costs more time than reading and writing a state of this size again.
+/// The maximum size of a state that is stored with its record, in bytes. A separate hash field needs additional memory.
+/// Its reads and writes also take more time than the reads and writes of a record that contains a state of this size.
 const INLINE_STATE_BYTES: usize = 4 << 10;
 
-/// The number of accepted ids in one field. They are few enough that a new id rewrites little, and many enough that a
-/// field needs little memory per id.
+/// The number of accepted ids in one field. The number is small enough that a new id rewrites little, and large enough
+/// that a field needs little memory per id.
 pub(super) const IDS_PER_BLOCK: u64 = 16;
 
-/// The maximum number of ids of one key that are read or removed. It is more than the remembered ids and the spilled
-/// events of a key can have.
+/// The maximum number of ids of one key that a script reads or removes. The remembered ids and the spilled events of a
+/// key together are always fewer.
 const IDS_LIMIT: usize = 1 << 21;
 
 /// The maximum duration, in ms: more than 10,000 years, and exact in a script's numbers.
@@ -84,7 +84,7 @@ pub(super) fn layout() -> [(&'static str, usize); 40] {
         ("GENERATION", job + ROLLOUT_AT),
         ("GAPS_TIME", job + NEW_TIME_AT),
         ("NUMBERS", job + VARINTS_AT),
-        // The minimum rest of a record: seven numbers and four empty parts.
+        // After its fixed fields, a record has at least seven numbers and four empty parts.
         ("SHORTEST", ENVELOPE_BYTES + VARINTS_AT + 7 + 4),
         ("BLOCK", IDS_PER_BLOCK as usize),
         ("ID", ACCEPTED_ID_BYTES),
@@ -112,7 +112,7 @@ pub(super) enum StatePlacement<'a> {
     Separate,
 }
 
-/// The description of a record whose state should be at [`StatePlacement::Separate`] but is missing.
+/// The description of a record with [`StatePlacement::Separate`] whose state is missing.
 pub(super) const MISSING_STATE_MESSAGE: &str = "its state, which has a separate field, is missing";
 
 impl<'a> RedisRecord<'a> {
@@ -144,7 +144,7 @@ impl<'a> RedisRecord<'a> {
     }
 }
 
-/// Returns a state that is too large to be stored with its record.
+/// Returns the new state if it is too large to be stored with its record; otherwise `None`.
 pub(super) fn separate_state(change: &StateUpdate) -> Option<&Bytes> {
     match change {
         StateUpdate::Put(state) if state.len() > INLINE_STATE_BYTES => Some(state),
@@ -152,7 +152,7 @@ pub(super) fn separate_state(change: &StateUpdate) -> Option<&Bytes> {
     }
 }
 
-/// Appends the record of a write for the commit script. Times are relative to now; the script adds the time of the
+/// Appends the record of a write for the commit script. Times are durations from now; the script adds the time of the
 /// commit. Omits a state that does not change.
 pub(super) fn encode(write: &KeyWrite, out: &mut Vec<u8>) {
     let KeyRecord { spilled, ids_from, .. } = &write.record;

@@ -28,7 +28,7 @@ impl RecordStore for RedisStore {
                 "the name of a stream has {length} bytes; at most {STREAM_NAME_LIMIT} are allowed"
             )));
         }
-        // The server may have lost the registration since then.
+        // Registers the partition again, because the server may have lost an earlier registration of this process.
         self.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
         register_partition(self, partition).await?;
         let claim = Claim { epoch, random: rand::random() };
@@ -49,11 +49,15 @@ impl RecordStore for RedisStore {
         if foreign.is_empty() {
             return Ok(loaded);
         }
-        // Load the key records again after the take-over, because the previous owner may have committed in between.
+        // Load the key records again after the take-over, because the previous owner may have committed between the
+        // first load and the take-over.
         let taken: Vec<Key> = foreign.iter().map(|index| keys[*index].clone()).collect();
         take_over(self, partition, &taken).await?;
         let again = load_some(self, &partition.stream, &taken, usize::MAX).await?;
-        for (index, job) in foreign.into_iter().zip(again) {
+        for (index, mut job) in foreign.into_iter().zip(again) {
+            if let (Ok(Some(before)), Ok(Some(taken))) = (&loaded[index], &mut job) {
+                taken.moved_from = Some(before.record.partition);
+            }
             loaded[index] = job;
         }
         Ok(loaded)

@@ -1,5 +1,5 @@
 //! Logs warnings about requests that the store does not complete. Logs at intervals while the requests fail, and once
-//! when they succeed again.
+//! when all of them have succeeded.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use ordain_util::log_throttle::LogThrottle;
 /// The minimum time between two warnings about a store that does not answer.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The requests that are being repeated at present.
+/// The requests that failed and are being repeated, with the warnings about them.
 pub(super) struct RetryWarnings {
     address: RedisAddress,
-    /// `true` if there are any such requests, so that other requests need not take the lock.
+    /// `true` if `retrying` has any requests. A successful request takes the lock only then.
     has_retrying: AtomicBool,
     retrying: Mutex<RetryingRequests>,
 }

@@ -50,7 +50,7 @@ pub(super) fn key_of(cmd: &Cmd) -> Vec<String> {
     key.map(Into::into).into_iter().collect()
 }
 
-/// Returns the hash tag of the first key: the bytes between braces; empty if no key has one.
+/// Returns the hash tag (the bytes between braces) of the first key that has one; empty if no key has one.
 pub(super) fn tag_of(cmd: &Cmd) -> Vec<u8> {
     let tagged = simple_args(cmd).skip(1).take(3).find_map(|argument| {
         let from = argument.iter().position(|byte| *byte == b'{')? + 1;
@@ -67,8 +67,8 @@ fn simple_args(call: &Cmd) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Replaces each `layout.NAME` in a script by the constant's number. Lua allows 200 locals in a
-/// script, and neither a local nor a field is as fast as a number.
+/// Replaces each `layout.NAME` in a script by the constant's number. As locals, the constants would count against Lua's
+/// limit of 200 locals in a script. In addition, reading a local or a field takes longer than a number in the text.
 fn inline_constants(text: &str, layout: &BTreeMap<&str, usize>) -> String {
     let mut parts = text.split(CONSTANT_PREFIX);
     let mut whole = parts.next().unwrap_or_default().to_owned();
@@ -78,7 +78,8 @@ fn inline_constants(text: &str, layout: &BTreeMap<&str, usize>) -> String {
         let (name, rest) = part.split_at(end);
         match layout.get(name) {
             Some(number) => whole.push_str(&number.to_string()),
-            // The script fails in the server, whose error names the constant.
+            // An unknown constant stays in the script. The script then fails in the server, and the server's error
+            // names the constant.
             None => whole.extend([CONSTANT_PREFIX, name]),
         }
         whole.push_str(rest);
@@ -121,8 +122,8 @@ macro_rules! scripts {
     };
 }
 
-// A server without free memory refuses a script without flags before its first write. `allow-oom` is for scripts that
-// free memory, and for scripts that need little memory and without which no other script could free memory.
+// If a script has no flags, a server without free memory refuses the script before its first write. `allow-oom` is for
+// scripts that free memory, and for scripts that need little memory and must run before another script can free some.
 scripts! {
     open "open.lua" "flags=allow-oom"
     beat "beat.lua" "flags=allow-oom"

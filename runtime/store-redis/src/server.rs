@@ -87,8 +87,8 @@ fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
     }
 }
 
-/// Returns the weakest `appendfsync` setting of all servers; `None` if a server does not report it,
-/// as some hosted servers do not.
+/// Returns the weakest `appendfsync` setting of all servers; `None` if a server hides the setting, as some hosted
+/// servers do.
 async fn appendfsync(link: &RedisConnection) -> Option<String> {
     let answers = link.call_all_masters(cmd("CONFIG").arg("GET").arg("appendfsync")).await.ok()?;
     let settings = answers.into_iter().map(|answer| {
@@ -121,12 +121,12 @@ fn describe_durability(
              events acknowledged in the last second or two. `appendfsync always` loses nothing"
         }
         (true, Some("no")) => {
-            "the server leaves syncing to its system (appendfsync no): a crash of its machine loses \
+            "the server leaves syncing to its operating system (appendfsync no): a crash of its machine loses \
              events acknowledged in about the last half minute. `appendfsync always` loses nothing"
         }
         (true, _) => {
-            "the server keeps a log (appendonly yes) but does not report how it syncs it: with less \
-             than `appendfsync always` a crash loses the events acknowledged last"
+            "the server keeps a log (appendonly yes), but does not report how it syncs the log: with \
+             less than `appendfsync always`, a crash loses the events acknowledged last"
         }
         (false, _) => {
             "the server keeps no log of its writes (appendonly no): a restart loses \

@@ -68,7 +68,7 @@ impl SpillArea for RedisStore {
     }
 }
 
-/// Returns the first events up to `bytes` of memory, at least one.
+/// Returns the first events that together fit into `bytes` of memory, but at least one event if any was read.
 fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage {
     let mut events = Vec::new();
     let mut memory = 0;
@@ -82,8 +82,8 @@ fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage 
     (events, end)
 }
 
-/// Returns the spilled events with these sequences, and whether no more follow. Returns at least
-/// one event if there is one.
+/// Returns the spilled events with these sequences, and `true` if no more follow. Returns at least one event if there
+/// is one.
 async fn spilled(
     store: &RedisStore,
     partition: &Partition,
@@ -151,7 +151,7 @@ async fn far_ahead(
         let part =
             letters_of_shard(store, &partition.stream, store.shard_of(key), &bounds, &wanted)
                 .await?;
-        // An unreadable letter is no replay source, but does not stop the search.
+        // The search skips an unreadable letter.
         let events = part.letters.into_iter().filter_map(|(_, record)| {
             let letter = decode_letter(&record).ok()?.letter;
             match letter.content {

@@ -11,7 +11,7 @@ pub(super) fn unexpected_reply(what: &str) -> StoreError {
     StoreError::Corrupt(format!("the server's answer to {what} has an unexpected form"))
 }
 
-/// Returns the bytes of a value; `None` for nil.
+/// Returns the bytes of a value; `None` for nil and for values without bytes.
 pub(super) fn bytes(value: Value) -> Option<Bytes> {
     match value {
         Value::BulkString(bytes) => Some(bytes.into()),
@@ -20,7 +20,7 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// Returns the text of a value; `None` for nil.
+/// Returns the text of a value; `None` for nil and for bytes that are not UTF-8.
 pub(super) fn text(value: Value) -> Option<String> {
     String::from_utf8(bytes(value)?.into()).ok()
 }

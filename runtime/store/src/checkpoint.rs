@@ -42,8 +42,8 @@ pub struct FilePosition {
     pub line: u64,
 }
 
-/// A fingerprint of the bytes that were read of a file. The bytes end at the position of the checkpoint or after it.
-/// The fingerprint covers the bytes as they were read, not the later content of the file.
+/// A fingerprint of the bytes that a source has read from a file. These bytes end at the position of the checkpoint or
+/// after it. The fingerprint covers the bytes as the source read them, not the later content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadFingerprint {
@@ -52,7 +52,7 @@ pub struct ReadFingerprint {
     head: u64,
     /// Digest of the last bytes.
     tail: u64,
-    /// The number of bytes in `tail`.
+    /// The number of bytes that `tail` covers.
     tail_bytes: u64,
 }
 
@@ -68,7 +68,8 @@ pub enum CheckpointError {
 }
 
 impl ReadFingerprint {
-    /// Creates the fingerprint of a file that begins with `head`, up to the end of `tail`.
+    /// Creates the fingerprint of the bytes that were read from a file: from its beginning, which is `head`, to the end
+    /// of `tail`.
     pub fn new(head: &[u8], tail: &TailFingerprint) -> Self {
         Self {
             end: tail.end(),
@@ -156,7 +157,8 @@ impl Checkpoint {
     }
 }
 
-/// Returns the end of a log line: how the stream treats events that it reads again from the beginning of a file.
+/// Returns the last part of a log line. It describes how the stream treats events that the source reads again from the
+/// beginning of a file.
 pub fn reread_advice(ordering: OrderingMode) -> &'static str {
     match ordering {
         OrderingMode::Sequenced => "events that were processed before do not take effect again",

@@ -1,7 +1,8 @@
 //! The binary form of stored records. All stores use the same bytes, so that one set of property
 //! tests covers all of them.
 //!
-//! Every record starts with a byte that names its format. A decoder refuses an unknown format instead of guessing.
+//! The records of keys, fences, letters, counters, origins and outboxes start with a byte that names their format. A
+//! decoder refuses an unknown format instead of guessing.
 //! Numbers are little-endian, or LEB128 where they are mostly small. For any bytes, decoding must never panic and must
 //! never allocate more than the length of the input. This module must never depend on keys, tables or scripts: each
 //! store decides where it keeps a record.

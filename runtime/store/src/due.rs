@@ -8,9 +8,9 @@ use super::{Partition, StoreError};
 /// The due index of each partition.
 #[async_trait]
 pub trait DueIndex: Send + Sync {
-    /// Returns due entries (time, key) of a partition after `after`, the earliest first, and the time until the next
-    /// entry, in ms. With `all`, also returns entries that are not due yet. The time is `None` if there is no next
-    /// entry.
+    /// Returns the due entries (time, key) of a partition that follow the entry `after`, the earliest first. With
+    /// `all`, also returns the entries that are not due yet. Also returns the time, in ms, until the first later entry
+    /// that the call does not return; `None` if there is no such entry.
     async fn due(
         &self,
         partition: &Partition,

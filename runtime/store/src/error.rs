@@ -19,9 +19,9 @@ pub enum StoreError {
     /// The store has failed and must be reopened. The message names the failure and the next step.
     #[error("{0}")]
     Failed(String),
-    /// The store went back in time: it lost its newest writes. It lacks the queue position that the caller names, or
-    /// has another entry under its number. The store changed nothing. The caller reads the queue again from its
-    /// beginning.
+    /// The store went back in time: it lost its newest writes. It lacks the queue position or the witness that the
+    /// caller names, or has another entry or message in its place. A witness is the newest event that a producer wrote
+    /// to a shard. The store changed nothing. The reader of a queue reads the queue again from its beginning.
     #[error("the store went back in time and lost confirmed data: try again")]
     RolledBack,
     /// A stored value is damaged.

@@ -13,13 +13,13 @@ use crate::{InstanceId, MembershipTable, is_version};
 
 /// The range of the number of partitions of a stream. The configuration allows the same range.
 const STREAM_PARTITIONS_RANGE: RangeInclusive<u32> = 1..=1_024;
-/// The maximum number of partitions of an instance, because all instances compute the owners of all
-/// partitions.
+/// The maximum number of partitions of an instance. Each instance computes the owners of all partitions of all
+/// instances, so the limit prevents one instance from slowing down the others.
 pub const PARTITIONS_LIMIT: u64 = 100_000;
 /// The maximum number of displayed characters of a name.
 const DISPLAY_NAME_LIMIT: usize = 100;
 
-/// The information about an instance. Other instances may run another version: unknown fields are
+/// The information about an instance. Other instances may run another version of the program: unknown fields are
 /// ignored, and missing fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -30,8 +30,8 @@ pub struct InstanceInfo {
     pub version: String,
     /// The number of partitions of each stream that the instance runs.
     pub streams: BTreeMap<String, u32>,
-    /// The builds (a handler version and the digest of its file) that the instance offers, by stream. For each stream,
-    /// this is the highest version in the folder of handlers of the instance.
+    /// The build (a handler version and the digest of its file) that the instance offers for each stream: the highest
+    /// usable version in the instance's folder of handlers.
     #[serde(serialize_with = "write_offers", deserialize_with = "read_offers")]
     pub offers: BTreeMap<String, Build>,
     /// `true` if the instance takes every free partition and hands none over, as `run --once` does.
@@ -46,17 +46,18 @@ pub struct InstanceInfo {
     pub process: Option<ProcessIdentity>,
 }
 
-/// The state of a process's connection to the broker.
+/// The state of a process's connection to the broker. After an outage, the state becomes `Up` only when the broker has
+/// responded for a while.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BrokerHealth {
-    /// The broker was reachable a moment ago.
+    /// The broker was reachable at the last check.
     #[default]
     #[serde(rename = "reached")]
     Up,
-    /// The broker was not reachable at the last try, or has been unreachable for only a moment.
+    /// The broker was unreachable at the last check, but has not been unreachable for longer than a lease lasts.
     #[serde(rename = "doubted")]
     Suspect,
-    /// The broker has been unreachable for longer than a lease.
+    /// The broker has been unreachable for longer than a lease lasts.
     #[serde(rename = "lost")]
     Down,
 }
@@ -69,10 +70,10 @@ struct OfferedBuild {
     digest: String,
 }
 
-/// The identity of a process on a machine, distinct from all other processes at any time.
+/// The identity of a process on a machine, which no other process ever has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
-    /// The boot of the machine, and the namespace in which the process id is valid.
+    /// The id of the machine's boot, and the namespace in which the process id is valid.
     seen_from: String,
     id: u32,
     /// The start time, in the system's ticks.
@@ -135,7 +136,7 @@ fn write_offers<S: Serializer>(offers: &BTreeMap<String, Build>, to: S) -> Resul
     }))
 }
 
-/// Reads the offers; skips unreadable ones.
+/// Reads the offers; skips unreadable offers.
 fn read_offers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Build>, D::Error> {
     let offers: BTreeMap<String, OfferedBuild> = lenient(from)?;
     let offers = offers.into_iter().filter_map(|(stream, OfferedBuild { version, digest })| {
@@ -145,7 +146,8 @@ fn read_offers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Bu
     Ok(offers.collect())
 }
 
-/// Reads a field that another version may write in another form. A field in another form gets its default.
+/// Reads a field that another version of the program may write in another form. A field in another form gets its
+/// default.
 fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     from: D,
 ) -> Result<T, D::Error> {
@@ -169,7 +171,7 @@ impl ProcessIdentity {
     }
 }
 
-/// Returns the boot of the machine and the namespace of processes.
+/// Returns the id of the machine's boot, and the namespace of process ids.
 fn boot_and_namespace() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
@@ -180,7 +182,7 @@ fn boot_and_namespace() -> Option<String> {
 /// waits for its parent.
 fn start_ticks(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The name in front is in parentheses and may contain any characters.
+    // The name of the process precedes these fields, in parentheses. The name may contain any characters.
     let mut rest = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = rest.next()?;
     rest.nth(18)?.parse().ok().filter(|_| !["Z", "X"].contains(&state))
@@ -201,7 +203,7 @@ mod tests {
         let other = ProcessIdentity { id: child.id(), started, ..this.clone() };
         assert!(!other.has_ended());
         child.kill().expect("killed");
-        // The parent has not waited for the child yet.
+        // The parent has not waited for the child yet. The ended child must nevertheless count as ended.
         while !other.has_ended() {
             std::thread::yield_now();
         }

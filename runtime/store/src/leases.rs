@@ -58,20 +58,20 @@ pub struct HeartbeatRequest<'a> {
     pub info: &'a str,
     /// The report to store; `None` keeps the stored report. Other instances are not notified of a report.
     pub report: Option<&'a str>,
-    /// The time that the membership lasts without another heartbeat.
+    /// The time for which the membership lasts without another heartbeat.
     pub lease: Duration,
     /// The version of the membership table that the instance knows.
     pub known_version: MembershipVersion,
 }
 
-/// The version of a membership table; 0 means none. Each change of the table creates a random version. A store that
-/// went back in time (lost its newest writes) therefore does not have the version that an instance knows.
+/// The version of a membership table; 0 means none. Each change of the table gives it a new, random version. A store
+/// that went back in time (lost its newest writes) therefore does not have the version that an instance knows.
 pub type MembershipVersion = u64;
 
 /// The answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeartbeatReply {
-    /// The time that the membership lasts without another heartbeat. `None` if the membership lasts as long as the
+    /// The time for which the membership lasts without another heartbeat. `None` if the membership lasts as long as the
     /// instance runs.
     pub valid_for: Option<Duration>,
     /// The table, if its version differs from the version that the instance knows; otherwise `None`.
@@ -106,7 +106,7 @@ pub struct MemberRecord {
     pub info: String,
     /// The last report of the instance; `None` if it has sent none.
     pub report: Option<String>,
-    /// The time that the membership lasts without another heartbeat.
+    /// The time for which the membership lasts without another heartbeat.
     pub valid_for: Option<Duration>,
 }
 
@@ -129,10 +129,11 @@ pub enum LeaseReply {
     /// The store granted the lease with this epoch. The epoch is higher than the epochs of all earlier leases and
     /// claims of the partition.
     Granted(u64),
-    /// This instance holds the lease.
+    /// The instance with this id holds the lease.
     HeldBy(InstanceId),
-    /// The requester is not a member and must send a [heartbeat](LeaseStore::heartbeat) first. Otherwise two
-    /// such instances could take the lease from each other for ever.
+    /// The requester is not a member and must send a [heartbeat](LeaseStore::heartbeat) first. The lease of a requester
+    /// that is not a member counts as expired. Without this reply, two such requesters could therefore take the lease
+    /// from each other for ever.
     NotMember,
 }
 
@@ -140,7 +141,7 @@ pub enum LeaseReply {
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
     /// Renews the membership of an instance, and removes the members whose last heartbeat is older than their lease. A
-    /// store may remove a member after nine tenths of the lease, because it need not write at each heartbeat. If no
+    /// store need not record each heartbeat, and may therefore remove a member after nine tenths of the lease. If no
     /// member sent a heartbeat for half a lease, the store assumes that it was itself unreachable or that its clock
     /// jumped. All members then get some additional seconds.
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
@@ -148,7 +149,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Grants a partition to a member, unless another member holds it.
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError>;
 
-    /// Releases a lease, if the holder still has this epoch.
+    /// Releases a lease, if `holder` still holds it under this epoch.
     async fn release(
         &self,
         partition: &Partition,
@@ -159,8 +160,8 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Removes an instance and releases all its leases.
     async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError>;
 
-    /// Starts the rollout `decided`: sets the handler version that executes the events of a stream. Changes nothing
-    /// unless the number of the present rollout is `before`; 0 means that the stream has no rollout. Returns whether
+    /// Starts the rollout `decided`, which names the handler version that executes the events of a stream. Takes effect
+    /// only if the present rollout has the number `before`; 0 stands for a stream without a rollout. Returns whether
     /// `decided` is now the rollout of the stream.
     async fn decide(
         &self,

@@ -16,6 +16,7 @@ mod message_log;
 mod outbox;
 pub mod ownership;
 pub mod published_file;
+mod queue_record;
 mod records;
 mod redis_address;
 mod redis_options;
@@ -39,7 +40,7 @@ pub use listings::{
     KeyFilter, KeyListing, LETTERS_PAGE_BYTES, LetterListing, ListPage, PAGE_ROWS_LIMIT, StoredKey,
     StoredLetter,
 };
-pub use marks::{MARK_NAME_LIMIT, Mark, MarkConditions, MarkStore, check_marks};
+pub use marks::{HEALTH_MARK, MARK_NAME_LIMIT, Mark, MarkConditions, MarkStore, check_marks};
 pub use message_log::{
     ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
     AssignReply, AssignRequest, DequeueResult, Destination, DestinationRules, MessageLog,
@@ -48,6 +49,7 @@ pub use message_log::{
 };
 pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
 pub use ownership::{Ownership, OwnershipPhase};
+pub use queue_record::{QueueRecord, QueueRecords};
 pub use records::{Claim, ClaimedPartition, KeyResult, RecordStore};
 pub use redis_address::RedisAddress;
 pub use redis_options::{REDIS_BATCH_LIMIT, RedisOptions};
@@ -57,8 +59,8 @@ pub use spill::{FOUND_BYTES_LIMIT, SpillArea};
 pub use versions::is_version;
 
 /// The maximum length of a key, in bytes. Decoders refuse longer keys. Every record, index entry, listing and active
-/// key in memory contains the key, and no memory budget counts keys separately. Real keys have tens of bytes; a longer
-/// key is usually another field, used by mistake.
+/// key in memory contains the key, and no memory budget counts keys separately. Real keys have tens of bytes; a key
+/// above the limit is usually another field, used by mistake.
 pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
 /// Returns the reason why a key is too long to be stored; `None` if it can be stored.
@@ -79,17 +81,17 @@ pub struct Partition {
     pub number: u32,
 }
 
-/// The durability of commits that the settings of a store's server provide.
+/// The durability that the settings of a store's server give to commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DurabilityReport {
     /// The description, a sentence for the log.
     pub description: String,
-    /// `true` if a restart of a server loses much data, or if the server confirms no write with these settings.
+    /// `true` if a restart of a server loses much data, or if no write is confirmed with these settings.
     pub is_at_risk: bool,
 }
 
-/// A store. Many tasks may call all methods concurrently. The caller has at most one commit in progress for each shard
-/// (a slice of the store) of a partition.
+/// A store. Many tasks may call all methods concurrently, with one exception: the owner of a partition has at most one
+/// commit in progress for each shard (a slice of the store).
 #[async_trait]
 pub trait Store:
     RecordStore
@@ -109,14 +111,14 @@ pub trait Store:
     /// Returns the durability that the store's settings provide.
     fn durability(&self) -> DurabilityReport;
 
-    /// Returns whether the store may go back in time while it is open: its server may lose its newest data although it
-    /// had confirmed that data.
+    /// Returns whether the store may go back in time while it is open: whether its server may lose its newest writes,
+    /// although the server has confirmed these writes.
     fn may_roll_back(&self) -> bool {
         false
     }
 
-    /// Returns how often the store was unreachable, plus how often it was found to have gone back in time. If the
-    /// count has changed, the store may have lost data.
+    /// Returns how often the store was unreachable, plus how often it was found to have gone back in time. If the count
+    /// has changed since an earlier call, the store may have lost data since that call.
     fn disconnects(&self) -> u64 {
         0
     }
@@ -130,6 +132,19 @@ pub trait Store:
     /// for a store that can recover from every failure.
     async fn failed(&self) -> StoreError {
         std::future::pending().await
+    }
+
+    /// Checks once, without retries, whether the store accepts writes. A store with a server writes a value that has no
+    /// meaning, because a server may answer reads and refuse writes.
+    async fn check_writable(&self) -> Result<(), StoreError> {
+        self.mark(HEALTH_MARK).await.map(drop)
+    }
+
+    /// Checks the settings of the store's servers again. Returns a description if a setting can lose data now, but
+    /// could not when the store was opened. Settings can change while a process runs, for example when a replica with
+    /// other settings becomes master.
+    async fn check_servers(&self) -> Result<Option<String>, StoreError> {
+        Ok(None)
     }
 
     /// Makes all earlier writes durable.

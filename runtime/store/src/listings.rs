@@ -49,7 +49,8 @@ pub struct KeyFilter {
     pub cursor: Option<String>,
     /// The maximum number of rows. A store that reads rows in groups may return a few more rows.
     pub limit: usize,
-    /// The approximate number of key records to examine for a page. With the default, a page takes about ten ms.
+    /// The approximate number of key records to examine for a page. `None` stands for the store's default, with which a
+    /// page takes about ten ms.
     pub scan_limit: Option<usize>,
 }
 
@@ -85,7 +86,7 @@ pub trait KeyListing: Send + Sync {
 
     /// Lists keys of a stream. Pages are bounded in time and memory. A page may therefore have fewer rows than
     /// requested, even none, and still have a cursor. A key that exists throughout the listing is on at least one page.
-    /// If keys are added or removed meanwhile, a key may be on two pages.
+    /// If keys are added or removed during the listing, a key may be on two pages.
     async fn keys(
         &self,
         stream: &str,

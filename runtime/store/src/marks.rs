@@ -7,9 +7,12 @@ use bytes::Bytes;
 
 use super::{Claim, Destination, Partition, StoreError, Witness};
 
-/// The maximum length of a mark's name, in bytes. The longest path of the system and the longest name of a stream fit
-/// together.
+/// The maximum length of a mark's name, in bytes. A name with the longest path that the system allows and the longest
+/// name of a stream fits.
 pub const MARK_NAME_LIMIT: usize = 8 << 10;
+
+/// The name of the mark that [`Store::check_writable`](super::Store::check_writable) uses.
+pub const HEALTH_MARK: &str = "admin/health";
 
 /// A small record of the runtime, such as the checkpoint of a source or the length of a file that a sink has written.
 /// The store writes a mark together with the removal of outbox entries (published messages), or alone.
@@ -25,11 +28,11 @@ pub struct Mark {
 /// back in time: it lost its newest writes.
 #[derive(Debug, Clone, Default)]
 pub struct MarkConditions<'a> {
-    /// The present mark of each shard, as [`MarkStore::mark_in_shards`] returned it.
+    /// The mark that each shard must have, as [`MarkStore::mark_in_shards`] returned it.
     pub before: &'a [Option<Bytes>],
     /// The destination to which the events in `witnesses` were written.
     pub destination: Option<&'a Destination>,
-    /// The newest event of the producer in each shard, as far as the producer knows it.
+    /// By shard, the newest event that the producer knows to be in the shard.
     pub witnesses: BTreeMap<u32, Witness>,
 }
 
@@ -60,14 +63,14 @@ pub trait MarkStore: Send + Sync {
         Ok(vec![self.mark(name).await?])
     }
 
-    /// Writes the checkpoint of a partition's source if the partition still has this claim: if its owner has not
-    /// changed. The checkpoint depends on the commits under the claim. Like the write of
+    /// Writes the checkpoint of a partition's source, but only if the partition still has this claim (its owner has not
+    /// changed). The checkpoint depends on the commits under the claim. Like the write of
     /// [`Outbox::outbox_done`](super::Outbox::outbox_done), the checkpoint becomes durable with a later commit.
     ///
     /// Returns `false` if the store does not write the checkpoint. The reasons: the partition has another claim or
     /// none; the store does not reply at once; or [`Store::disconnects`](super::Store::disconnects) is higher than
-    /// `breaks`. In the last two cases, the store may have gone back in time and lost the commits on which the
-    /// checkpoint depends.
+    /// `breaks`, the count that the caller knows. In the last two cases, the store may have gone back in time and lost
+    /// the commits on which the checkpoint depends.
     async fn put_checkpoint(
         &self,
         partition: &Partition,

@@ -3,8 +3,8 @@
 //!
 //! An outbox contains the committed messages of a partition that are to be published. The owner of the partition
 //! assigns these messages in the order of its outbox: the store gives each message its number, keeps it for replay, and
-//! puts it into the queue of its stream. The store recognises a message that it has already numbered. It recognises the
-//! message of an owner by its [`OutboxPosition`], as long as the message is in the outbox, and the message of a
+//! puts it into the queue of its stream. The store recognises a message that it has already numbered. It recognises a
+//! message of an owner by its [`OutboxPosition`], as long as the message is in the outbox. It recognises a message of a
 //! producer by its id. A store must never give two messages of a key the same number.
 
 use std::fmt;
@@ -18,8 +18,8 @@ use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun};
 
 use super::{Claim, Partition, StoreError};
 
-/// The maximum number of messages in one call of [`MessageLog::assign`]. Each message adds up to twelve values to the
-/// single write of a script, and one write can have at most eight thousand values.
+/// The maximum number of messages in one call of [`MessageLog::assign`]. In Redis, each message adds up to twelve
+/// values to the single write of a script, and one write can have at most about eight thousand values.
 pub const ASSIGN_LIMIT: usize = 500;
 
 /// The approximate maximum size of the messages in one call, in bytes. The first message may exceed the limit. A commit
@@ -65,12 +65,12 @@ pub struct DestinationRules {
 pub struct NumberingSettings {
     /// The number of the first message of a key.
     pub first: u64,
-    /// The time that the store retains messages for replay and remembers ids, in ms.
+    /// The time for which the store retains messages for replay and remembers ids, in ms.
     pub retain: u64,
     /// The maximum number of retained messages of a key.
     pub retain_events: u64,
-    /// The time that the store remembers the last number of a key after its end, in ms. During this time, the numbers
-    /// of the key continue. After it, they begin again at `first`.
+    /// The time for which the store remembers the last number of a key after the key has ended, in ms. During this
+    /// time, the numbers of the key continue. After this time, they begin again at `first`.
     pub complete_ttl: u64,
 }
 
@@ -92,11 +92,11 @@ pub struct OriginOutbox {
     /// The epoch of the owner's claim: a later owner has a higher epoch. If an earlier call had a higher epoch, the
     /// store changes nothing.
     pub epoch: u64,
-    /// The last commit in the shard when the owner claimed it. If earlier owners assigned messages of later commits,
-    /// the shard has lost these commits, and gives their numbers to other commits.
+    /// The last commit in the shard when the owner claimed the shard. If earlier owners assigned messages of later
+    /// commits, the shard has lost these commits, and gives their numbers to other commits.
     pub claimed_commit: u64,
-    /// The last outbox position that the store confirmed to this owner, for this destination and shard; `None` if it
-    /// has confirmed none.
+    /// The last outbox position that the store confirmed to this owner, for this destination and shard; `None` if the
+    /// store has confirmed none.
     pub last_confirmed: Option<OutboxPosition>,
     /// The last commit whose messages are all recorded as published. The store may forget the outbox positions of all
     /// messages up to this commit.
@@ -121,7 +121,7 @@ pub struct AssignItem {
     /// The partition of the destination stream.
     pub partition: u32,
     /// The number that the message of an owner had before the store lost the message; 0 if the message never had a
-    /// number. The store gives the message this number again, unless another message has the number now.
+    /// number. The store gives the message this number again if no other message has the number now.
     pub number: u64,
 }
 
@@ -130,7 +130,7 @@ pub struct AssignItem {
 pub struct AssignGroup {
     /// The outbox of the messages. `None` if the messages come from a producer; the store then recognises them by id.
     pub origin: Option<OriginOutbox>,
-    /// The parts, in order. Without parts, the call only checks that the store still has all messages of the owner.
+    /// The chunks, in order. Without chunks, the call only checks that the store still has all messages of the owner.
     pub chunks: Vec<OutboxChunk>,
 }
 
@@ -143,8 +143,8 @@ pub struct AssignRequest {
     pub shard: u32,
     /// The rules of the destination.
     pub rules: DestinationRules,
-    /// A message or queue entry that the shard must have, so that the store detects lost data; `None` if the caller
-    /// knows of none. Owners need no witness, because their groups name their last outbox position.
+    /// A message or queue entry that the shard must have; `None` if the caller knows of none. A shard that lacks it has
+    /// lost data. Owners need no witness, because their groups name their last outbox position.
     pub witness: Option<Witness>,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
@@ -224,16 +224,16 @@ pub enum AssignItemReply {
     New(u64),
     /// The store already had the message, under this number.
     Known(u64),
-    /// The message of a producer has the same id or sequence as another message. The value is the number of that other
-    /// message.
+    /// The message of a producer has the same id or sequence as an earlier message, but other content. The value is the
+    /// number of that earlier message.
     Conflict(u64),
-    /// The message of a producer follows a message with a conflict in its group. The store ignored the message.
+    /// The store ignored the message, because an earlier message in the same group of a producer has a conflict.
     AfterConflict,
 }
 
 impl AssignItemReply {
-    /// Returns the number of the message. If there is a conflict, returns the number of the other message. Returns 0 if
-    /// there is no number.
+    /// Returns the number of the message. For a conflict, returns the number of the earlier message. Returns 0 if there
+    /// is no number.
     pub fn sequence(self) -> u64 {
         match self {
             Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
@@ -272,13 +272,13 @@ pub type QueueEntry = Result<Event, (Bytes, String)>;
 /// The result of a read of a queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueuePage {
-    /// The number of the first entry in the queue; the number that the next entry will get if the queue is empty.
+    /// The number of the first entry in the queue. If the queue is empty, the number that the next entry will get.
     pub first: u64,
     /// The entries, in order.
     pub entries: Vec<(QueuePosition, QueueEntry)>,
 }
 
-/// The ends of a queue.
+/// The two ends of a queue: its first waiting entry and its newest entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueEnds {
     /// The number of the first waiting entry. If no entry waits, the number that the next entry will get.
@@ -309,7 +309,7 @@ pub enum DequeueResult {
     MissingCommit,
 }
 
-/// The data of a store that is between streams: the numbers of messages, the log of messages for replay, and the
+/// The data that a store keeps between streams: the numbers of messages, the log of messages for replay, and the
 /// queues.
 ///
 /// Queues use positions ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
@@ -339,7 +339,8 @@ pub trait MessageLog: Send + Sync {
 
     /// Reads the entries that wait for a partition in a shard, after the queue position `after`. Returns at most
     /// `limit` entries and about `bytes`, and at least one entry if there is one. Returns an unreadable entry as its
-    /// bytes, with the reason. The store always accepts an `after` before the last removed entry.
+    /// bytes, with the reason. The store keeps no history of removed entries, and therefore always accepts an `after`
+    /// that is earlier than the last removed entry.
     ///
     /// # Errors
     ///
@@ -387,7 +388,7 @@ pub trait MessageLog: Send + Sync {
     }
 }
 
-/// Returns a retained message. If the message is unreadable, logs it and returns `None`.
+/// Returns a retained message. If the message is unreadable, logs the error and returns `None`.
 pub fn ok_or_log(key: &str, result: Result<Arc<Event>, String>) -> Option<Arc<Event>> {
     result
         .inspect_err(|error| {

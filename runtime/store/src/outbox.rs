@@ -1,4 +1,4 @@
-//! The outbox: committed messages and dead letters that are not yet published. The store keeps them together with the
+//! The outbox: committed messages and dead letters that are not yet published. They are durable together with their
 //! commit.
 
 use async_trait::async_trait;
@@ -42,10 +42,9 @@ pub trait Outbox: Send + Sync {
     ) -> Result<Vec<OutboxEntry>, StoreError>;
 
     /// Removes the outbox entries of a shard up to commit `through` and puts the marks, in one atomic write. The write
-    /// may become durable only with a later commit, in order. Changes nothing if `claim` is not the claim of the shard,
-    /// which identifies its owner. The reason: if the store went back in time (lost its newest commits), the same
-    /// numbers may belong to commits of another owner. Returns the number of the shard's last commit, or `None` if
-    /// nothing changed.
+    /// is durable at the latest when a later commit of the shard is durable. Changes nothing if `claim` is not the
+    /// claim of the shard's owner: after the store went back in time (lost its newest commits), commits of another
+    /// owner may have the same numbers. Returns the number of the shard's last commit, or `None` if nothing changed.
     async fn outbox_done(
         &self,
         partition: &Partition,

@@ -1,10 +1,10 @@
 //! The right of this process to act for a partition: to accept its events, commit, and publish.
 //!
 //! The right ends when this process hands the partition over or loses it. The right depends on a lease, which this
-//! process renews. If the process cannot renew the lease and the lease expires by its own clock, the right is
-//! suspended, because another instance (process) may own the partition by then. The store refuses the commits of a
-//! process that is no longer the owner. But the store cannot refuse deliveries from a broker and messages to a broker.
-//! This process therefore stops both while the right is suspended.
+//! process renews. If the process cannot renew the lease, the lease expires by the clock of this process, and the right
+//! is suspended: another instance (process) may own the partition by then. The store refuses the commits of a process
+//! that is no longer the owner. But the store cannot refuse deliveries from a broker and messages to a broker. This
+//! process therefore accepts no deliveries and publishes no messages while the right is suspended.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -48,8 +48,8 @@ struct LeaseGrant {
 }
 
 impl Ownership {
-    /// Creates the ownership of a partition. It is suspended after the time in `valid_until`, which each renewal of the
-    /// membership moves.
+    /// Creates the ownership of a partition. The ownership is suspended after the time in `valid_until`. Each renewal
+    /// of the membership moves this time.
     pub fn new(valid_until: watch::Receiver<MembershipExpiry>) -> Self {
         Self {
             valid_until,
@@ -74,9 +74,10 @@ impl Ownership {
         self.lease.get().map(|lease| lease.epoch)
     }
 
-    /// Ends the ownership if this instance no longer owns the partition according to `table`, which was requested at
-    /// `requested_at`. If the store lost the lease because it went back in time (lost its newest writes), this process
-    /// hands the partition over in order instead. The handover detects lost commits.
+    /// Ends the ownership if `table` shows that this instance no longer owns the partition. `requested_at` is the time
+    /// when this instance requested the table. If the store lost the lease because it went back in time (lost its
+    /// newest writes), this process hands the partition over instead, as in an ordinary handover. The handover detects
+    /// lost commits.
     pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, requested_at: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;
@@ -88,7 +89,7 @@ impl Ownership {
         if is_lost {
             self.advance_to(OwnershipPhase::Lost);
         } else if found.is_none_or(|lease| lease.epoch < *epoch) && requested_at > *at {
-            // A table that was requested before the store granted the lease does not count.
+            // A table that was requested before this process learned of the lease does not count.
             self.advance_to(OwnershipPhase::Draining);
         }
     }
@@ -103,7 +104,7 @@ impl Ownership {
         self.phase() == OwnershipPhase::Lost
     }
 
-    /// Returns whether the ownership lasts and is not suspended.
+    /// Returns whether the ownership has not ended and is not suspended.
     pub fn is_active(&self) -> bool {
         !self.is_lost() && self.valid_until.borrow().is_none_or(|until| Instant::now() < until)
     }

@@ -31,7 +31,7 @@ impl PublishedFile {
         [&[FORMAT], &*numbers.concat()].concat().into()
     }
 
-    /// Reads the value of a mark, or returns `None` if it has no known form.
+    /// Reads the value of a mark. Returns `None` if the value has no known form.
     pub fn decode(value: &[u8]) -> Option<Self> {
         let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_le_bytes);
         if let Some(length) = number(value) {

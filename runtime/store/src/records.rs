@@ -7,14 +7,14 @@ use ordain_core::{Batch, CommitReply, Key, KeySnapshot};
 
 use super::{Partition, StoreError};
 
-/// The identity of an owner. The fence of a shard (the shard's record of its owner) contains it, and the store refuses
-/// a commit under another claim.
+/// The identity of an owner. The fence of a shard (the shard's record of its owner) contains the claim, and the store
+/// refuses a commit under another claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The epoch of the lease, higher than the epochs of all earlier owners.
     pub epoch: u64,
     /// A random number that distinguishes two owners with the same epoch. Such owners can exist after the store went
-    /// back in time: it then has lost the epoch of a newer owner.
+    /// back in time and lost the epoch of a newer owner.
     pub random: u64,
 }
 

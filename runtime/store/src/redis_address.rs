@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use ordain_util::expand::{expand_again, has_file_variable};
+
 /// The default port of Redis.
 const DEFAULT_PORT: u16 = 6379;
 
@@ -19,9 +21,27 @@ pub struct RedisAddress {
     pub hosts: Vec<(String, u16)>,
     /// The path after the hosts: the number of a database, or the name of a master for Sentinels.
     pub path: String,
+    /// The URL with its variables; `None` if it was not read from a configuration.
+    pub template: Option<String>,
 }
 
 impl RedisAddress {
+    /// Returns the address with the present content of the files that the URL names as variables. If a file cannot be
+    /// read or the new URL is invalid, returns the address unchanged: the next connection reads the files again.
+    #[must_use]
+    pub fn refreshed(&self) -> Self {
+        let Some(template) = self.template.as_ref().filter(|text| has_file_variable(text)) else {
+            return self.clone();
+        };
+        match expand_again(template).and_then(|url| Self::parse(&url)) {
+            Ok(fresh) => Self { template: self.template.clone(), ..fresh },
+            Err(reason) => {
+                tracing::warn!("URL of the store not read again: {reason}; using the previous one");
+                self.clone()
+            }
+        }
+    }
+
     /// Parses a URL. The error describes the fault without showing the password.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (tls, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
@@ -55,7 +75,7 @@ impl RedisAddress {
             }
         };
         let hosts = hosts.split(',').map(parse_host).collect::<Result<_, _>>()?;
-        Ok(Self { tls, user, password, hosts, path: percent_decode(path)? })
+        Ok(Self { tls, user, password, hosts, path: percent_decode(path)?, template: None })
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::RedisAddress;
 
 /// The maximum number of events of a batch. Each event adds up to ten values to the single write of a commit, and the
-/// script cannot pass more values than `MOST` (in `scripts/commit.lua`) at once.
+/// script cannot pass more than 7,900 values (`MOST` in `scripts/commit.lua`) at once.
 pub const REDIS_BATCH_LIMIT: usize = 768;
 
 /// The options of a store in Redis.
@@ -19,14 +19,14 @@ pub struct RedisOptions {
     /// The prefix of the names of all keys: no braces, at most 64 bytes.
     pub prefix: String,
     /// The number of shards (slices of the store, by hash of the key), at least one. The first use of the store records
-    /// the number, and it must stay the same from then on.
+    /// the number. Every later use must have the same number.
     pub shards: u32,
     /// The number of replicas that must have a commit before the store confirms the commit.
     pub replicas: u32,
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
-    /// The time to retry a request other than a commit while no server answers; `None` to retry for ever. A time of
-    /// less than half a minute also limits the retries at the start.
+    /// The time for which the store retries a request other than a commit while no server answers; `None` to retry for
+    /// ever. A time of less than half a minute also limits the retries at the start.
     pub retry_timeout: Option<Duration>,
     /// The number of milliseconds added to the server's time, so that tests can advance time.
     #[doc(hidden)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use ordain_core::{LaneState, Stats};
 use serde::{Deserialize, Serialize};
 
-/// The pending work of an instance. Other instances may run another version: unknown fields are
-/// ignored, and missing fields have defaults.
+/// The pending work of an instance. Other instances may run another version of the program: unknown fields are ignored,
+/// and missing fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceReport {

@@ -15,8 +15,9 @@ pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 /// The events of each key that wait in the store.
 #[async_trait]
 pub trait SpillArea: Send + Sync {
-    /// Returns the spilled events of a key from sequence `from` on, ascending, and `true` if no events follow. Returns
-    /// at most `limit` events and `bytes` of memory, but at least one event if there is one.
+    /// Returns the spilled events of a key from sequence `from` on, ascending, and `true` if no spilled event follows
+    /// the returned events. Returns at most `limit` events and `bytes` of memory, but at least one event if there is
+    /// one.
     async fn read_spill(
         &self,
         partition: &Partition,
@@ -26,8 +27,8 @@ pub trait SpillArea: Send + Sync {
         bytes: usize,
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
-    /// Returns those missing events of a key that the store has: as spilled events, or in `far-ahead` dead letters that
-    /// were put at most `within` ms ago.
+    /// Returns the missing events of a key that the store has as spilled events, or in `far-ahead` dead letters that
+    /// were stored at most `within` ms ago.
     async fn find_missing(
         &self,
         partition: &Partition,

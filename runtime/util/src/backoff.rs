@@ -1,4 +1,4 @@
-//! Delays between retries that double each time.
+//! Delays between retries. Each delay is twice the previous one, up to a maximum.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Starts with the delay `min`, and never exceeds `max`.
+    /// Creates a backoff whose first delay is `min`, and whose delays never exceed `max`.
     pub const fn new(min: Duration, max: Duration) -> Self {
         Self { min, max, delay: min }
     }
 
-    /// Returns the next delay without advancing.
+    /// Returns the next delay without changing it.
     pub fn delay(&self) -> Duration {
         self.delay
     }
@@ -36,15 +36,15 @@ impl Backoff {
         self.delay = self.max;
     }
 
-    /// Returns the next delay, and doubles the delay after it.
+    /// Returns the next delay, and then doubles it for the following call.
     pub fn next_delay(&mut self) -> Duration {
         let delay = self.delay;
         self.advance();
         delay
     }
 
-    /// Returns a random time between half and all of the next delay, so that many processes do not retry together.
-    /// Doubles the delay after it.
+    /// Returns a random time between half of the next delay and the whole delay, so that many processes do not retry
+    /// together. Then doubles the next delay for the following call.
     pub fn next_jittered(&mut self) -> Duration {
         self.next_delay().mul_f64(rand::rng().random_range(0.5..1.0))
     }

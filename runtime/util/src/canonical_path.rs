@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Returns the absolute path of a file with all links resolved. If the file does not exist yet, returns the canonical
-/// path of its folder with the file's name. The result is therefore the same once the file exists.
+/// path of its folder with the file's name. The result therefore does not change when the file is created.
 pub fn canonical_path(path: &Path) -> PathBuf {
     if let Ok(canonical) = path.canonicalize() {
         return canonical;

@@ -1,4 +1,4 @@
-//! A number that one task sets and others read.
+//! A number that one task sets and other tasks read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

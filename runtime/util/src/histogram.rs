@@ -2,19 +2,21 @@
 
 use std::sync::LazyLock;
 
-/// Upper bounds of the buckets, ascending. Values above the last bound are counted in a bucket of their own.
+/// Upper bounds of the buckets, ascending. An extra bucket counts the values above the last bound.
 pub type BucketBounds = LazyLock<Vec<f64>>;
 
-/// Bounds for the duration of a handler's turn, in seconds.
+/// Bounds for the time that a handler takes for an event, in seconds.
 pub static HANDLER_SECONDS: BucketBounds = LazyLock::new(|| geometric(1e-6, 2.0, 10.0));
 /// Bounds for the duration of a commit, in seconds.
 pub static COMMIT_SECONDS: BucketBounds = LazyLock::new(|| geometric(1e-4, 1.5, 60.0));
-/// Bounds for the time from an event's producer to its commit, in seconds: fine enough for percentiles.
+/// Bounds for the time from the moment that the producer set on an event to the commit of the event, in seconds: fine
+/// enough for percentiles.
 pub static PUBLISH_TO_COMMIT_SECONDS: BucketBounds = LazyLock::new(|| geometric(5e-4, 1.3, 60.0));
 /// Bounds for the number of events in a commit.
 pub static BATCH_EVENTS: BucketBounds = LazyLock::new(|| geometric(1.0, 2.0, 65_536.0));
 
-/// Returns bounds from `first`, multiplied by `factor`, until they reach `last`; rounded to millionths.
+/// Returns ascending bounds, rounded to millionths. The first bound is `first`, each further bound is `factor` times
+/// the previous bound, and the last bound is at least `last`.
 fn geometric(first: f64, factor: f64, last: f64) -> Vec<f64> {
     let mut bounds = vec![first];
     let mut bound = first;
@@ -62,7 +64,8 @@ impl Histogram {
         self.sum
     }
 
-    /// Returns each bound with the number of values between it and the previous one. The last bound is infinity.
+    /// Returns each bound with the number of values above the previous bound and up to this bound. The last bound is
+    /// infinity.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         bounds.zip(self.counts.iter().copied()).collect()

@@ -6,10 +6,13 @@
 
 pub mod backoff;
 pub mod canonical_path;
+pub mod expand;
 pub mod gauge;
 pub mod histogram;
+pub mod io_error;
 pub mod log_throttle;
 pub mod shutdown;
+pub mod source_health;
 pub mod tail_fingerprint;
 pub mod text;
 pub mod wait;

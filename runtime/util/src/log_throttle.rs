@@ -20,22 +20,22 @@ pub struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// Allows one line per interval.
+    /// Creates a throttle that allows one line per interval.
     pub const fn new(interval: Duration) -> Self {
         Self::with_lines(1, interval)
     }
 
-    /// Allows `lines` lines per interval.
+    /// Creates a throttle that allows `lines` lines per interval.
     pub const fn with_lines(lines: u32, interval: Duration) -> Self {
         Self { lines, interval, began_at: None, allowed: 0, suppressed: 0 }
     }
 
-    /// Returns whether a line may be written now, and counts it.
+    /// Returns whether a line may be written now, and counts the line.
     pub fn allow(&mut self) -> bool {
         self.allow_at(Instant::now())
     }
 
-    /// Returns whether a line may be written at `now`, and counts it.
+    /// Returns whether a line may be written at `now`, and counts the line.
     pub fn allow_at(&mut self, now: Instant) -> bool {
         let is_new = |began_at| now.duration_since(began_at) >= self.interval;
         if self.began_at.is_none_or(is_new) {

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 use ordain_core::digest;
 
-/// The size limit of a fingerprint, in bytes. It holds a few events, which two different files rarely share, and is
-/// quick to read.
+/// The size limit of a fingerprint, in bytes. A fingerprint of this size contains a few events, which two different
+/// files rarely share, and is quick to read.
 pub const TAIL_LIMIT_BYTES: usize = 4 << 10;
 
 /// The bytes of a file before a position, at most [`TAIL_LIMIT_BYTES`] of them.
@@ -57,7 +57,7 @@ impl TailFingerprint {
         digest(&self.bytes)
     }
 
-    /// Returns whether a file contains the bytes of the fingerprint at its position.
+    /// Returns whether a file contains the bytes of the fingerprint at the fingerprint's position.
     pub fn is_in(&self, file: &File) -> io::Result<bool> {
         let mut bytes = vec![0; self.bytes.len()];
         let from = self.end - bytes.len() as u64;

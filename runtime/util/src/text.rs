@@ -24,8 +24,8 @@ pub fn escape_invisible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns several lines, each processed by [`escape_invisible`]. JSON keeps its value, because JSON has line ends only
-/// between values.
+/// Returns several lines, each processed by [`escape_invisible`]. JSON without tabs between its tokens keeps its value:
+/// line ends occur only between tokens and stay unchanged, and the escapes are valid in JSON strings.
 pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| c != '\n' && is_invisible(c)) {
         return Cow::Borrowed(text);
@@ -41,7 +41,7 @@ fn is_invisible(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{feff}')
 }
 
-/// Prints a line to standard error. An error is ignored: a closed reader or a full disk must not stop the work.
+/// Prints a line to standard error. Ignores errors, because a closed reader or a full disk must not stop the process.
 pub fn print_lossy(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
@@ -55,7 +55,7 @@ pub fn shell_quoted(argument: &str) -> Cow<'_, str> {
     Cow::Owned(format!("'{}'", escape_invisible(argument).replace('\'', r"'\''")))
 }
 
-/// Returns at most `bytes` bytes of a text, with a mark if it was longer.
+/// Returns at most the first `bytes` bytes of a text, and appends `…` if the text was longer.
 pub fn truncated(mut text: String, bytes: usize) -> String {
     if text.len() > bytes {
         text.truncate(text.floor_char_boundary(bytes));

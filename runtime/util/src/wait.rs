@@ -1,4 +1,4 @@
-//! Waiting until an optional deadline, and waits that tests can shorten.
+//! Waits until an optional deadline, and shortens waits in tests.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

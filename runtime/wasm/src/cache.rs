@@ -11,17 +11,18 @@ use wasmtime::{Cache, CacheConfig};
 
 /// Approximate size limit of the cache, in bytes. The largest measured component (Python) takes about 15 MB.
 const CACHE_LIMIT_BYTES: u64 = 1 << 30;
-/// An entry that was used within this time is never removed: another process may be about to load it.
+/// Minimum age of an entry's last use before the cache may remove the entry. Another process may be about to load an
+/// entry that was used more recently.
 const MIN_EVICTION_AGE: Duration = Duration::from_hours(1);
 /// Extension of the file beside an entry. In this file, the cache records the use of the entry.
 const STATS_EXTENSION: &str = "stats";
 
-/// Beginning of the extension of an entry that is being written. The second constant is the longest time that a write
-/// takes.
+/// Beginning of the extension of an entry that is being written.
 const PARTIAL_EXTENSION_PREFIX: &str = "wip-";
+/// Age of a file above which its writer counts as ended: no write takes this long.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A folder to which this process can write.
+/// The folder of a cache, to which this process can write.
 pub(super) enum CacheDir {
     /// A permanent folder.
     Permanent(PathBuf),
@@ -58,7 +59,7 @@ impl CacheDir {
         }
     }
 
-    /// Removes the least recently used entries until the cache is within its limit.
+    /// Removes the least recently used entries until the cache is within its limit, but keeps recently used entries.
     pub(super) fn clean(&self) {
         let cleaned = evict_entries(self.path(), CACHE_LIMIT_BYTES, SystemTime::now());
         if let Err(error) = cleaned {
@@ -74,12 +75,13 @@ struct CacheEntry {
     path: PathBuf,
 }
 
-/// Removes the least recently used entries until at most `limit_bytes` bytes remain. The cache has a folder for each
-/// version of the compiler. Each folder has a file for each component.
+/// Removes the least recently used entries until at most `limit_bytes` bytes remain, but no entry that was used within
+/// [`MIN_EVICTION_AGE`]. The cache has a folder for each version of the compiler. Each folder has a file for each
+/// component.
 fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
     for path in list_files(dir)? {
-        // Another process may be cleaning at the same time.
+        // Another process that cleans the cache at the same time may have removed this file.
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
         if path.extension().is_none() {
             let stats_modified = fs::metadata(path.with_extension(STATS_EXTENSION))
@@ -146,8 +148,8 @@ fn create_private_folder(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks that only this user can have written the cache. The process runs its contents as they are, so no other user
-/// may own it, write to it, or replace it.
+/// Checks that only this user can have written the cache. The process executes the contents of the folder without a
+/// check, so no other user may own the folder, write to it, or replace it.
 #[cfg(unix)]
 fn check_private(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt as _;
@@ -184,7 +186,8 @@ pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {
         let mut config = CacheConfig::new();
         config.with_directory(dir);
-        // `clean` enforces the limit instead, because it spares entries that another process is about to load.
+        // `clean` enforces the limit instead of Wasmtime, because `clean` keeps entries that another process may be
+        // about to load.
         config.with_files_total_size_soft_limit(1 << 50).with_file_count_soft_limit(1 << 40);
         Cache::new(config)
     };

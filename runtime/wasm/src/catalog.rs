@@ -1,8 +1,8 @@
-//! The state of the files in the plugins folder. Chooses the file to load next, and the version of each handler to
-//! offer (to publish as available in this process). This module must never access a file.
+//! The state of the files in the plugins folder. This module chooses the file to load next, and the version of each
+//! handler to offer (to publish as available in this process). It must never access a file.
 //!
-//! An offered version stays offered until a better version has been loaded. The offer rises to the highest version that
-//! can be loaded. It falls to a lower version only when the file of the offered version has been removed.
+//! The offer for a handler changes only when another version has been loaded: a higher version, a lower version after
+//! the file of the offered version has been removed, or new content of a file without a version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::folder::{FileStamp, HandlerFile, PluginFolder};
 use super::load::LoadError;
 use ordain_core::split_version;
 
-/// Time without a change after which a file is loaded. The system does not report the end of a copy, and a running copy
-/// does not pause for this long.
+/// Time without a change after which a file is loaded. The operating system does not report the end of a copy; this
+/// module assumes that a running copy never pauses for this long.
 const DEBOUNCE_DELAY: Duration = Duration::from_millis(500);
-/// Time after which a missing file counts as removed. Before that, its replacement may still appear.
+/// Time after which a missing file counts as removed. Within this time, a replacement of the file may appear.
 const REMOVAL_DELAY: Duration = Duration::from_secs(1);
 /// Delay before a file is loaded again after a failure that may be temporary.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ struct CatalogEntry {
 pub struct FileFault {
     /// The fault, and how to correct it.
     pub reason: String,
-    /// True if the machine caused the failure, so that the failure may be temporary.
+    /// True if the machine, and not the file, caused the failure: a later load of the same file may succeed.
     pub is_temporary: bool,
 }
 
@@ -60,7 +60,7 @@ impl From<&LoadError> for FileFault {
     }
 }
 
-/// A version that can execute events.
+/// A version that this process offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfferedVersion {
     /// The file, which may have been removed or changed since it was loaded.
@@ -87,7 +87,7 @@ pub enum LoadOutcome {
     Offered,
     /// The file cannot be used, for this reason.
     Unusable(String),
-    /// No effect: the result is not new, or another version stays offered.
+    /// No effect: the result is not new, the file has changed during the load, or the offer stays the same.
     Unchanged,
 }
 
@@ -97,8 +97,8 @@ impl Catalog {
         Self { used: used.into_iter().collect(), ..Self::default() }
     }
 
-    /// Replaces the folder's contents. Returns the offered versions of the handlers that have just lost their last
-    /// usable file. Returns each version once.
+    /// Replaces the record of the folder's contents. Returns the offered versions of the handlers that had a usable
+    /// file in the previous record and have none in the new record. A file that has not been loaded counts as usable.
     pub fn update(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
         for (path, stamp) in &folder.stamps {
@@ -135,8 +135,8 @@ impl Catalog {
         &self.folder
     }
 
-    /// Returns the next action of the caller. Files whose version may be offered are loaded first, and then the other
-    /// files that have not been loaded yet.
+    /// Returns the next action of the caller. Files whose version may be offered are loaded first. The other files
+    /// follow: those not loaded yet, and those whose load is to be retried.
     pub fn next_action(&self, now: Instant) -> CatalogAction {
         let wanted = self.used.iter().filter_map(|name| self.preferred_file(name, now));
         let unknown = self.folder.handlers.values().flatten().rev();
@@ -168,8 +168,8 @@ impl Catalog {
         }
     }
 
-    /// Returns the file that should replace the offered version; `None` if no file should. At the start, when no
-    /// version is offered, the file may still be in the course of being copied.
+    /// Returns the file that should replace the offered version; `None` if no file should. If no version of the handler
+    /// is offered yet, this function may return a file that another program is still copying.
     pub fn preferred_file(&self, name: &str, now: Instant) -> Option<&HandlerFile> {
         let offered = self.offered.get(name);
         let is_gone =
@@ -184,7 +184,7 @@ impl Catalog {
                 .get(&file.path)
                 .is_some_and(|known| known.first_seen + DEBOUNCE_DELAY <= now);
             if offered.is_some() && !is_settled {
-                // The file may never stop changing; lower versions need not wait for it.
+                // This file may change again and again, so lower versions do not wait for it.
                 continue;
             }
             let found = self.load_result(&file.path);
@@ -202,7 +202,7 @@ impl Catalog {
         None
     }
 
-    /// Records the result of loading a file that had this stamp.
+    /// Records the result of loading a file. `stamp` is the file's stamp before the load.
     pub fn record_load(
         &mut self,
         file: &HandlerFile,
@@ -211,7 +211,7 @@ impl Catalog {
         now: Instant,
     ) -> LoadOutcome {
         let Some(known) = self.files.get(&file.path).filter(|known| known.stamp == stamp) else {
-            // The file has changed since, and will be loaded again.
+            // The file has changed since this load began, and will be loaded again.
             return LoadOutcome::Unchanged;
         };
         let offered = self.offered.get(&file.name);
@@ -277,7 +277,7 @@ impl Catalog {
         })
     }
 
-    /// Returns the version of a handler that can execute events.
+    /// Returns the offered version of a handler.
     pub fn offered(&self, name: &str) -> Option<&OfferedVersion> {
         self.offered.get(name)
     }
@@ -319,7 +319,7 @@ mod tests {
             dir
         }
 
-        /// Adds files, or removes the files whose given content is empty, and loads every file that is due. Returns the
+        /// Writes the given files (empty content removes a file), and then loads every file that is due. Returns the
         /// changes.
         fn write_and_load(&mut self, files: &[(&'static str, &'static str)]) -> Vec<String> {
             for (name, content) in files {

@@ -1,5 +1,5 @@
-//! Compiles a component in a process of its own, which writes the result to the cache. A file therefore cannot affect
-//! the host, even if the compiler uses all memory, runs for hours or crashes.
+//! Compiles a component in a process of its own, which writes the result to the cache. A handler's file therefore
+//! cannot affect the host, even if the compiler uses all memory, runs for hours or crashes.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
@@ -18,7 +18,8 @@ use ordain_util::text::truncated;
 /// gets about thirty times as much processor time.
 const LOW_PRIORITY_NICENESS: i32 = 15;
 
-/// Factor from the limit of processor time to the limit of elapsed time, for machines whose processors are busy.
+/// Factor by which the limit of elapsed time exceeds the limit of processor time. The factor allows for machines whose
+/// processors are busy.
 const ELAPSED_TIME_FACTOR: u32 = 10;
 /// Interval at which the host checks whether the process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -52,11 +53,12 @@ pub(super) fn compile_in_child(
     let mut child = spawn_compiler(cache, limits, priority).map_err(failed)?;
     let input = child.stdin.take();
     let write_input = move || {
-        // A child that ends before it has read everything reports the reason on standard output.
+        // The result of the write is not needed: a child that ends before it has read everything reports the reason on
+        // standard output.
         input.map(|mut input| input.write_all(bytes))
     };
     let status = std::thread::scope(|scope| {
-        // The child may never read its input. This thread ends when the child ends.
+        // The child may never read its input, so a second thread writes it. That thread ends when the child ends.
         std::thread::Builder::new().spawn_scoped(scope, write_input)?;
         wait_for_exit(&mut child, limits.timeout * ELAPSED_TIME_FACTOR)
     });
@@ -66,7 +68,7 @@ pub(super) fn compile_in_child(
     }
     let mut output = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // The output may end within a character.
+        // An error is ignored: a child that was killed may have written only a part of a character.
         let _ = stdout.take(REASON_LIMIT_BYTES).read_to_string(&mut output);
     }
     if status.code() == Some(i32::from(TEMPORARY_FAILURE_CODE)) {
@@ -86,7 +88,7 @@ fn wait_for_exit(child: &mut Child, timeout: Duration) -> io::Result<ExitStatus>
             return Ok(status);
         }
         if Instant::now() >= until {
-            // The disk does not respond, or other processes use all processor time.
+            // Possible causes: the disk does not respond, or other processes use all processor time.
             child.kill()?;
             child.wait()?;
             let words = "the compiler did not end within ten times `plugins.compile_timeout` and was killed";
@@ -149,7 +151,7 @@ fn exit_failure(
 /// output.
 pub fn run_compiler(cache: &Path, limits: CompileLimits, is_low_priority: bool) -> ExitCode {
     if is_low_priority {
-        // If the system does not allow that, the compilation runs at normal priority.
+        // If the system refuses the lower priority, the compilation runs at normal priority.
         let _ = nice(LOW_PRIORITY_NICENESS);
     }
     let Err(LoadFailure { reason, is_temporary: may_pass }) = compile_stdin(cache, limits) else {
@@ -161,10 +163,10 @@ pub fn run_compiler(cache: &Path, limits: CompileLimits, is_low_priority: bool) 
 }
 
 fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure> {
-    // If the host dies, the result is no longer needed.
+    // If the host dies, the kernel kills this process, because nothing needs the result.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    // When memory runs out, the kernel must kill this process before the host.
+    // When memory runs out, the kernel must kill this process rather than the host.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let failed = |error: String| LoadFailure::temporary(format!("cannot be compiled: {error}"));
     let mut bytes = Vec::new();
@@ -177,14 +179,16 @@ fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure>
     for (resource, most) in
         [(Resource::Data, memory), (Resource::Cpu, seconds), (Resource::Core, 0)]
     {
-        // The hard limit is one second higher, so that the process gets the signal for processor time first.
+        // The kernel sends `SIGXCPU` at the first limit of processor time and `SIGKILL` at the second, hard limit. The
+        // hard limit is one second higher, so that the host sees `SIGXCPU` and can name the cause.
         let hard = if resource == Resource::Cpu { most + 1 } else { most };
         let limit = Rlimit { current: Some(most), maximum: Some(hard) };
         setrlimit(resource, limit)
             .map_err(|error| failed(format!("its limits cannot be set: {error}")))?;
     }
     drop(compile_component(&engine, &bytes)?);
-    // The host would compile a component that is missing from the cache itself, without limits.
+    // The second compilation checks that the cache has the component. Otherwise the host itself would compile it,
+    // without limits.
     let before = kept.cache_hits();
     drop(compile_component(&engine, &bytes)?);
     if kept.cache_hits() == before {
@@ -213,7 +217,7 @@ pub(super) struct LoadFailure {
 }
 
 impl LoadFailure {
-    /// A failure that may be temporary: the machine could not load the handler now.
+    /// Creates a failure that may be temporary: the machine could not load the handler now.
     pub(super) fn temporary(reason: String) -> Self {
         Self { reason, is_temporary: true }
     }

@@ -1,5 +1,5 @@
-//! The engine that all handlers share: the compiler's configuration, the pool of instances, and the clock that
-//! interrupts guests.
+//! The engine that all handlers share: the compiler's configuration, the pool of handler instances, and the clock that
+//! interrupts guests. In this module, an instance is a WebAssembly instance of a handler.
 
 mod ticker;
 
@@ -17,22 +17,23 @@ use ticker::Ticker;
 pub(super) use ticker::TickerGuard;
 
 /// Longest time that a guest (the WebAssembly code of a handler) runs before the worker switches to another turn (a run
-/// of events of one key). A shorter tick costs more switches; a longer tick makes other turns wait.
+/// of events of one key). A shorter tick costs more switches; a longer tick delays other turns.
 pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Maximum number of suspended instances of a worker. Each suspended instance keeps its memory. A worker at the limit
 /// starts no new turn until a suspended instance ends.
 pub(super) const MAX_SUSPENDED: usize = 32;
 
-/// Maximum number of suspended instances of one stream in a worker. Other streams can then still suspend instances when
-/// every event of one stream runs to its time limit.
+/// Maximum number of suspended instances of one stream in a worker. If every event of one stream runs to its time
+/// limit, half of the places remain for other streams.
 pub(super) const MAX_SUSPENDED_OF_STREAM: usize = MAX_SUSPENDED / 2;
 
-/// Maximum number of instances of one worker: suspended, running and idle. Each instance reserves address space, not
-/// memory.
+/// Maximum number of instances of one worker, with the suspended, running and idle ones together. Each instance
+/// reserves address space, not memory.
 const INSTANCES_PER_WORKER: usize = 128;
 
-/// Maximum number of instances of all workers: 47 bits of address space hold this many with two memories each.
+/// Maximum number of instances of all workers. The pool reserves two memories for each instance, and a little over 4
+/// GiB of address space for each memory: together over 64 TiB of the 128 TiB (47 bits) that a process has.
 const MAX_INSTANCES: usize = 8_192;
 
 /// Additional instances for the trial start of handlers that are being loaded.
@@ -41,23 +42,27 @@ const TRIAL_INSTANCES: usize = 8;
 /// Maximum number of memories of a component. Most components have one memory.
 const MAX_MEMORIES: u32 = 8;
 
-/// Maximum number of core instances of a component. Python components have 33 to 64.
+/// Maximum number of core instances of a component; each is an instance of a module inside the component. Python
+/// components have 33 to 64.
 const MAX_CORE_INSTANCES: u32 = 128;
 
-/// Maximum number of tables of a component. The second constant is the maximum number of elements in each table. Tables
-/// of Python and JavaScript components have more than 10,000 elements.
+/// Maximum number of tables of a component.
 const MAX_TABLES: u32 = 16;
+/// Maximum number of elements of a table. Tables of Python and JavaScript components have more than 10,000 elements.
 const MAX_TABLE_ELEMENTS: usize = 1 << 16;
 
-/// Native stack size for a guest, and for the host functions that it calls, in bytes.
+/// Native stack size for a guest, in bytes.
 const GUEST_STACK_BYTES: usize = 1 << 20;
+/// Additional native stack size for the host functions that a guest calls, in bytes.
 const HOST_STACK_BYTES: usize = 1 << 20;
 
-/// Size of the memory of an ended instance, in bytes, that the engine clears and keeps for the next instance, instead
-/// of returning it to the system page by page. On a system that cannot list the touched pages, the engine must clear
-/// all of this memory, so the limit is lower there.
+/// Maximum number of bytes of an ended instance's memory that the engine clears and keeps for the next instance. The
+/// engine returns the rest of the memory to the system.
 const KEEP_RESIDENT_BYTES: usize = 16 << 20;
+/// The limit instead of [`KEEP_RESIDENT_BYTES`] on a system that cannot list the memory pages that a guest has touched.
+/// There the engine must clear all bytes up to the limit, so the limit is lower.
 const KEEP_RESIDENT_UNSCANNED_BYTES: usize = 256 << 10;
+/// Maximum number of bytes of each table of an ended instance that the engine clears and keeps for the next instance.
 const KEEP_TABLE_RESIDENT_BYTES: usize = 64 << 10;
 
 /// Builds an engine that only compiles into a cache. Other engines with the same configuration load the compiled code

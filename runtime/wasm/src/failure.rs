@@ -1,5 +1,6 @@
-//! Converts the error of a call into the failure of an event. Each message states the fault, and names the setting or
-//! the handler functions that caused it.
+//! Converts the error of a call into the failure of an event. The failure's message states the fault. It also names the
+//! setting whose limit the handler exceeded, or the handler's functions in which a trap occurred. A trap is an error by
+//! which WebAssembly ends a call, such as a division by zero.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,11 +15,12 @@ use ordain_util::text::truncated;
 /// Maximum number of guest functions (functions of the handler's WebAssembly code) that the message of a trap names.
 const FRAME_LIMIT: usize = 3;
 
-/// Maximum size of a handler's own reason, in bytes. The reason is stored with the key and shown in lists.
+/// Maximum size, in bytes, of the reason that a handler gives for a rejection or a retry. The reason is stored with the
+/// key and shown in lists.
 const REASON_LIMIT_BYTES: usize = 4 << 10;
 
-/// The text by which the library reports that a guest returned more data than the host may copy for one result (one
-/// lift). The error has no type of its own. A test checks that the library still uses this text.
+/// The text by which Wasmtime reports that a guest returned more data than the host may copy for one result (one
+/// lift). The error has no type of its own. A test checks that Wasmtime still uses this text.
 const LIFT_EXHAUSTED_TEXT: &str = "fuel allocated for hostcalls has been exhausted";
 
 /// The beginning of a Rust panic's text.
@@ -41,7 +43,7 @@ impl From<LimitExceeded> for FailedAttempt {
     }
 }
 
-/// The guest exceeded its time limit.
+/// The error of a guest that exceeded its time limit.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct TimeoutExceeded(String);
@@ -53,7 +55,7 @@ impl TimeoutExceeded {
 
     pub(super) fn waiting(timeout: Duration) -> Self {
         Self(format!(
-            "the handler waits longer than {timeout:?} (`plugins.timeout`), or for an event that can never occur"
+            "the handler waits longer than {timeout:?} (`plugins.timeout`), or for something that can never occur"
         ))
     }
 }
@@ -79,7 +81,7 @@ pub(super) fn classify(
         };
     }
     if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
-        // A slot becomes free when another event ends.
+        // A retry can succeed: a slot becomes free when another event ends.
         let message = format!("there is no room for another instance of the handler: {full}");
         return failure(FailureKind::Retry, message);
     }
@@ -98,11 +100,12 @@ pub(super) fn classify(
     let cause = error.root_cause().to_string();
     if cause.contains(LIFT_EXHAUSTED_TEXT) {
         let words = format!(
-            "the handler gave the host more than {} at once, which is beyond `plugins.state_size` ({}) \
-             and `plugins.messages_size` ({}) together",
+            "the handler gave the host more than {} at once: the sum of `plugins.state_size` ({}), \
+             `plugins.messages_size` ({}) and 1 KiB for each of the {} messages that `plugins.messages` allows",
             DisplaySize(limits.lift_limit()),
             DisplaySize(limits.state_size),
             DisplaySize(limits.messages_size),
+            limits.messages,
         );
         return LimitExceeded { limit: Some(HandlerLimit::OutcomeSize), message: words }.into();
     }
@@ -139,7 +142,7 @@ fn trap_location(error: &wasmtime::Error) -> String {
     let Some(backtrace) = error.downcast_ref::<WasmBacktrace>() else { return place };
     let mut names: Vec<_> =
         backtrace.frames().iter().filter_map(wasmtime::FrameInfo::func_name).collect();
-    // A recursion counts as one function.
+    // A function that calls itself counts once.
     names.dedup();
     for (depth, name) in names.into_iter().take(FRAME_LIMIT).enumerate() {
         let joint = if depth == 0 { " in " } else { ", called by " };

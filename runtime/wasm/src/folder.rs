@@ -21,7 +21,7 @@ pub struct PluginFolder {
     pub handlers: BTreeMap<String, Vec<HandlerFile>>,
     /// `.wasm` files whose names are not valid handler names, sorted by path.
     pub misnamed: Vec<MisnamedFile>,
-    /// The stamps of the files in `handlers`, which reveal changes to them.
+    /// The stamp of each file in `handlers`. A changed stamp reveals that the file has changed.
     pub stamps: BTreeMap<PathBuf, FileStamp>,
 }
 
@@ -39,7 +39,7 @@ pub struct FileStamp {
 
 impl FileStamp {
     fn of(path: &Path) -> Self {
-        // The load reports a file that cannot be read.
+        // A later load of the file reports that the file cannot be read.
         let Ok(metadata) = std::fs::metadata(path) else { return Self::default() };
         let stamp =
             Self { size: metadata.len(), modified: metadata.modified().ok(), ..Self::default() };
@@ -58,7 +58,7 @@ impl FileStamp {
     }
 }
 
-/// A version of a handler.
+/// The file of one version of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerFile {
     /// The handler's name.
@@ -155,7 +155,8 @@ impl fmt::Display for HandlerFile {
     }
 }
 
-/// Number of digits of a digest in the name of a version. 48 bits are enough to distinguish the builds of a handler.
+/// Number of hexadecimal digits of a digest in the name of a version: 48 bits are enough to distinguish the builds of a
+/// handler.
 const DIGEST_DIGITS: usize = 12;
 
 fn parse_version(text: &str) -> Result<semver::Version, String> {
@@ -165,7 +166,7 @@ fn parse_version(text: &str) -> Result<semver::Version, String> {
 }
 
 fn check_name(name: &str) -> Result<(), String> {
-    // The same rules as for handler names in streams.
+    // A stream's setting `handler` follows the same rules.
     let wrong = |right| format!("`{name}` is not {right}, as in orders@1.2.3.wasm");
     ResourceName::new(name).map(|_| ()).map_err(wrong)
 }

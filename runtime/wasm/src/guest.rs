@@ -1,6 +1,7 @@
-//! The host's data for one instance, and the parts of WASI that a guest (the WebAssembly code of a handler) can use:
-//! the time of its event, random numbers that are the same on every attempt, and two output streams that write to the
-//! log. This module must never give a guest a file, variable, argument or socket.
+//! The host's data for one WebAssembly instance, and the parts of WASI that a guest (the WebAssembly code of a handler)
+//! can use: the time of its event, random numbers that are the same at every attempt to execute the event, and two
+//! output streams that write to the log. This module must never give a guest a file, an environment variable, a program
+//! argument or a socket.
 
 mod log;
 mod memory;
@@ -101,7 +102,7 @@ impl GuestState {
         self.log.end_event()
     }
 
-    /// Returns the end of the event's output to standard error, which contains the text of a panic.
+    /// Returns the end of the event's output to standard error. After a panic, it contains the text of the panic.
     pub(super) fn stderr_tail(&self) -> String {
         self.log.stderr_tail()
     }
@@ -116,7 +117,7 @@ impl WasiView for GuestState {
 /// Adds to a linker all functions that a handler may import.
 pub(super) fn link(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
-    // The event's clocks and randomness replace those of the machine.
+    // Clocks and randomness that depend only on the event replace those of the machine.
     linker.allow_shadowing(true);
     clocks::wall_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::clock)?;
     clocks::monotonic_clock::add_to_linker::<_, ClockBinding>(linker, GuestState::clock)?;

@@ -107,7 +107,7 @@ pub struct ActiveVersion {
 }
 
 impl ActiveVersion {
-    /// Returns the handler under the first rollout of its stream.
+    /// Creates an active version of the handler, under the first rollout of its stream.
     pub fn first(handler: Arc<Handler>) -> Arc<Self> {
         let Build { version, digest } = handler.build().clone();
         Arc::new(Self { handler, rollout: Rollout::first(version, digest) })

@@ -1,4 +1,4 @@
-//! An instance of a handler, and the calls to the instance.
+//! A WebAssembly instance of a handler, and the calls to the instance.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::settings::HandlerLimits;
 use super::stream::StreamContext;
 use super::wire::{EventArg, HandleFunc, HandleReply, HeaderArg};
 
-/// An instance of a handler. After a failed call, the instance must not be called again.
+/// A WebAssembly instance of a handler. After a failed call, the instance must not be called again.
 pub(super) struct HandlerInstance {
     store: Store<GuestState>,
     handle: HandleFunc<'static>,
@@ -68,7 +68,7 @@ impl HandlerInstance {
         self.events
     }
 
-    /// Starts a time slice of one tick. The next calls share this slice.
+    /// Starts a time slice of one tick. The calls until the next time slice share this slice.
     pub(super) fn begin_slice(&mut self) {
         self.store.set_epoch_deadline(1);
     }
@@ -124,7 +124,7 @@ fn call_failure(
     limits: &HandlerLimits,
 ) -> FailedAttempt {
     let guest = store.data();
-    // The call's own error is reported instead.
+    // This function returns the error of the call, and ignores an error of `end_event`.
     let _ = guest.end_event();
     classify(error, &guest.stderr_tail(), limits)
 }
@@ -151,8 +151,9 @@ impl Wake for WakeFlag {
     }
 }
 
-/// Polls the call of a guest until it ends. Returns `None` if the guest waits for something that can never occur. A
-/// wait that can end requests another poll at once, because nothing outside can wake the guest.
+/// Polls the call of a guest until the call ends. Returns `None` if the guest waits for something that can never occur.
+/// Nothing outside the guest can wake it, so a wait that can end requests another poll at once; a wait that has
+/// requested no poll can never end.
 async fn poll_until_stuck<T>(
     woken: &WakeFlag,
     waker: &Waker,

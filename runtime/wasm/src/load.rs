@@ -36,8 +36,9 @@ const WASI_VERSION_PREFIX: &str = "0.2.";
 const FILE_LIMIT_BYTES: u64 = 256 << 20;
 
 const WASM_MAGIC: &[u8] = b"\0asm";
-/// Version and layer of a core module, and of a component.
+/// Version and layer of a core module: the four bytes after the magic.
 const MODULE_HEADER: &[u8] = &[1, 0, 0, 0];
+/// Version and layer of a component.
 const COMPONENT_HEADER: &[u8] = &[0x0d, 0, 1, 0];
 
 /// The reason why a file cannot be loaded as a handler.
@@ -48,22 +49,23 @@ pub struct LoadError {
     pub path: PathBuf,
     /// The fault, and how to correct it.
     pub reason: String,
-    /// True if the machine caused the failure, so that the failure may be temporary.
+    /// True if the machine, and not the file, caused the failure: a later load of the same file may succeed.
     pub is_temporary: bool,
 }
 
-/// Maximum size of a reason, in bytes. Without this limit, a file can cause a reason that is as long as the file.
+/// Maximum size of a reason, in bytes. Without this limit, a file could cause a reason that is as long as the file.
 const REASON_LIMIT_BYTES: usize = 4 << 10;
 
 impl HandlerEngine {
-    /// Reads, checks and compiles a handler, and starts one instance of it. Compiling a large component takes several
-    /// seconds, so nothing else may wait for the caller.
+    /// Reads, checks and compiles a handler, and starts one WebAssembly instance of it. Compiling a large component
+    /// takes several seconds, so the caller must use a thread that has no other task.
     pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
         with_path(file, self.build_handler(file, || read_file(&file.path)))
     }
 
-    /// Does the same as [`Self::load`], but compiles in a child process. The current program must be `ordain`, because
-    /// the child is started from it. With [`CompilePriority::Low`], the child uses little processor time.
+    /// Loads a handler as [`Self::load`] does, but compiles in a child process. The child runs the current program with
+    /// [`COMPILE_COMMAND`](crate::COMPILE_COMMAND), so the current program must be `ordain`. With
+    /// [`CompilePriority::Low`], the child runs at low priority and on one core.
     pub fn load_in_child(
         &self,
         file: &HandlerFile,
@@ -128,7 +130,7 @@ fn with_path(
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
-    // The permissions may change, and the disk may become available again.
+    // The failure is temporary: the permissions may change, and the disk may become available again.
     let unreadable = |error| LoadFailure::temporary(format!("cannot be read: {error}"));
     let mut options = File::options();
     options.read(true);

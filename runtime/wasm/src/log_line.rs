@@ -35,7 +35,7 @@ pub struct LogLine<'a> {
 /// A function that receives the log lines of handlers.
 pub type LogTarget = Arc<dyn Fn(&LogLine<'_>) + Send + Sync>;
 
-/// The default [`LogTarget`]: writes a line to the program's log.
+/// Writes a line to the program's log. This function is the default [`LogTarget`].
 pub fn log_to_tracing(line: &LogLine<'_>) {
     macro_rules! log {
         ($level:ident) => {

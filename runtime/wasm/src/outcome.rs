@@ -12,9 +12,9 @@ use super::stream::StreamContext;
 use super::wire::{HandleReply, MessageReply, OutcomeReply, RefusalReply, StateChange};
 use ordain_config::RoutingKeyTemplate;
 
-/// The header that continues a trace and identifies the parent span. The second constant is the header that accompanies
-/// it.
+/// The header that continues a trace and identifies the parent span.
 const TRACE_PARENT_HEADER: &str = "traceparent";
+/// The header with further data of the trace, which accompanies [`TRACE_PARENT_HEADER`].
 const TRACE_STATE_HEADER: &str = "tracestate";
 
 /// The result of an event that did not fail.
@@ -23,7 +23,8 @@ pub(super) enum AcceptedReply {
     Rejected(String),
 }
 
-/// Checks a reply against the limits. Returns the failure of the first limit that the reply exceeds.
+/// Checks a reply against the limits. Returns a failure for the first limit that the reply exceeds, and for a reply
+/// that requests a retry.
 pub(super) fn accept(
     reply: HandleReply,
     event: &Event,

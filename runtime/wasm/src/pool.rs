@@ -1,8 +1,8 @@
 //! The worker threads, shared by all streams, and the queues from which they take turns (runs of events of one key).
 //!
-//! Work passes between threads in batches: a submission, a batch of turns, a batch of results. The workers serve the
-//! queues round robin, so that a stream with a slow handler does not starve another stream. This module must never
-//! inspect the contents of a turn.
+//! Work passes between threads in batches: a driver submits several turns at once, a worker takes several turns at
+//! once, and the worker delivers several results at once. The workers serve the queues round robin, so that a stream
+//! with a slow handler does not starve another stream. This module must never inspect the contents of a turn.
 
 mod instances;
 mod queue;
@@ -20,11 +20,12 @@ use super::stream::StreamContext;
 use queue::{TurnQueue, TurnScheduler};
 use worker::Worker;
 
-/// A callback that receives results on a worker's thread. It must only pass the results on.
+/// A callback that receives results on a worker's thread. The callback must only pass the results on, because the
+/// worker waits for it.
 pub type ResultCallback = Box<dyn Fn(TurnResults) + Send + Sync>;
 
-/// Results of turns. Until the receiver takes the results, their memory counts for their queue. Above a limit, the
-/// queue starts no turn.
+/// Results of turns. Until the receiver takes the results, their memory counts for the queue of the turns. While a
+/// queue is at its limit for this memory, workers start no turn of the queue.
 pub struct TurnResults {
     turns: Vec<TurnResult>,
     bytes: usize,
@@ -83,7 +84,7 @@ impl WorkerPool {
         Ok(pool)
     }
 
-    /// Creates a queue for one source of turns. The turns of the queue wait until a handler version is active.
+    /// Creates a queue for the turns of one caller. The turns of the queue wait until a handler version is active.
     pub fn attach(
         &self,
         stream: StreamContext,
@@ -140,17 +141,20 @@ impl TurnQueueHandle {
         self.scheduler.submit(&self.queue, turns);
     }
 
-    /// Stops or resumes the start of turns. Turns that already run continue.
+    /// Stops or resumes the start of the queue's turns. Turns that have started continue.
     pub fn pause(&self, paused: bool) {
         self.scheduler.pause(&self.queue, paused);
     }
 
-    /// Switches the queue to another version. The new version executes the turns that are submitted from now on and the
-    /// turns that no worker has taken yet. The idle instances of the old version end when nothing refers to that
-    /// version any more. With `None` (this process lacks the new version), returns the turns that no worker has taken,
-    /// as results without effect.
+    /// Switches the queue to another version, and returns no results. The new version executes the turns that are
+    /// submitted from now on and the turns that no worker has taken yet. The idle instances of the old version end when
+    /// nothing refers to that version any more.
+    ///
+    /// With `None` (this process lacks the new version), the queue keeps its version. This function then removes the
+    /// turns that no worker has taken yet, and returns for each of them a result without outcomes.
     pub fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
-        // Nothing here may hold a version that is being replaced.
+        // If `active` replaces the version, this function must not hold the old version: the workers that
+        // `signal_retired` wakes drop only the instances of handlers to which nothing refers.
         let last_active = if active.is_none() { self.queue.active() } else { None };
         let unstarted = self.queue.switch_version(active);
         self.scheduler.signal_retired();

@@ -10,9 +10,9 @@ use tokio::sync::{Notify, watch};
 use crate::{ActiveVersion, Catalog, FileFault, Handler, HandlerEngine, HandlerFile, PluginFolder};
 use ordain_util::histogram::Histogram;
 
-/// Maximum number of retired versions (which no longer execute events) whose times the metrics still contain. The
-/// number is large enough that a program that reads the metrics once a minute sees each version, even if the versions
-/// change every few seconds.
+/// Maximum number of retired versions whose execution times the metrics still contain. A retired version no longer
+/// executes events. The number is large enough that a program that reads the metrics once a minute sees each version,
+/// even if the versions change every few seconds.
 const RETIRED_VERSIONS_LIMIT: usize = 16;
 
 /// The engine, the state of the folder, and the version that executes each stream's events.
@@ -21,8 +21,8 @@ pub struct HandlerRegistry {
     pub engine: Arc<HandlerEngine>,
     state: Mutex<RegistryState>,
     streams: BTreeMap<Arc<str>, StreamHandler>,
-    /// The notification that a partition needs a newer rollout (stored choice of a handler version) than this process
-    /// knows.
+    /// The notification that a partition needs a newer rollout than this process knows. A rollout is the stored choice
+    /// of a handler version.
     pub rollout_required: Notify,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct RegistryState {
     pub(super) retired_times: Vec<(String, String, Histogram)>,
 }
 
-/// The version that executes the events of a stream.
+/// The handler name of a stream, the version that executes the stream's events, and the rollout that the stream needs.
 struct StreamHandler {
     handler: String,
     activation: watch::Sender<ActivationResult>,
@@ -56,7 +56,8 @@ pub struct VersionUnavailable {
     pub is_available_elsewhere: bool,
 }
 
-/// A partition driver's view of its stream's version: receives changes and requests newer rollouts.
+/// The view that a driver (the task that processes a partition) has of its stream's version. Through this view, the
+/// driver receives changes of the version and requests newer rollouts.
 pub struct VersionWatcher {
     activation: watch::Receiver<ActivationResult>,
     required_rollout: watch::Sender<u64>,
@@ -64,7 +65,7 @@ pub struct VersionWatcher {
 }
 
 impl VersionWatcher {
-    /// Returns the version that executes events now.
+    /// Returns the version that executes events now; `None` if this process cannot execute them.
     pub fn active(&mut self) -> Option<Arc<ActiveVersion>> {
         self.activation.borrow_and_update().as_ref().ok().map(Arc::clone)
     }
@@ -77,7 +78,8 @@ impl VersionWatcher {
         self.active()
     }
 
-    /// Reports that a key was executed under this rollout.
+    /// Reports that an event of a key was executed under this rollout. The stream then needs this rollout or a newer
+    /// one.
     pub fn require_rollout(&self, rollout_number: u64) {
         let is_new = self.required_rollout.send_if_modified(|needs| {
             let is_new = *needs < rollout_number;
@@ -91,7 +93,8 @@ impl VersionWatcher {
 }
 
 impl HandlerRegistry {
-    /// Creates the registry from the handlers that the start loaded, and from the streams with their handler names.
+    /// Creates the registry from the handlers that were loaded at the start, and from the streams with their handler
+    /// names.
     pub(crate) fn new(
         engine: Arc<HandlerEngine>,
         stock: RegistryState,
@@ -124,7 +127,7 @@ impl HandlerRegistry {
         access(&mut self.state().catalog)
     }
 
-    /// Returns a driver's view of its stream's version.
+    /// Returns a new view of a stream's version; `None` if the stream is not configured.
     pub fn watch(self: &Arc<Self>, stream: &str) -> Option<VersionWatcher> {
         let StreamHandler { activation: chosen, required_rollout: needs, .. } =
             self.streams.get(stream)?;
@@ -137,7 +140,7 @@ impl HandlerRegistry {
         })
     }
 
-    /// Returns the highest rollout number under which any loaded key of a stream was executed.
+    /// Returns the highest rollout number under which an event of a loaded key of the stream was executed.
     pub fn required_rollout(&self, stream: &str) -> u64 {
         self.streams.get(stream).map_or(0, |running| *running.required_rollout.borrow())
     }
@@ -162,7 +165,8 @@ impl HandlerRegistry {
             _ => false,
         };
         if !same {
-            // Release the old version before its users learn of the new one, so that the last of them frees it.
+            // The registry releases the old version before the drivers receive the new version. The last driver or
+            // worker that releases the old version then frees its memory.
             let others = self.streams.iter().filter(|(other, _)| ***other != *stream);
             let active = others
                 .filter_map(|(_, running)| active_handler_id(&running.activation.borrow()))
@@ -202,10 +206,10 @@ impl HandlerRegistry {
         refused.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// Returns a stream whose events no instance can execute, and `None` if there is no such stream. A stream whose
-    /// events another instance can execute does not count. If it counted, a rolling update would wait for this instance
-    /// to become ready, and would never end the last instance that has the version.
-    pub fn unavailable_stream(&self) -> Option<Arc<str>> {
+    /// Returns the streams whose events no instance can execute. A stream whose events another instance can execute
+    /// does not count: if it counted, this instance would not become ready. A rolling update would then wait for this
+    /// instance, and would never end the last instance that has the version.
+    pub fn unavailable_streams(&self) -> Vec<Arc<str>> {
         let is_missing = |running: &StreamHandler| {
             running
                 .activation
@@ -213,11 +217,12 @@ impl HandlerRegistry {
                 .as_ref()
                 .is_err_and(|missing| !missing.is_available_elsewhere)
         };
-        let missing = self.streams.iter().find(|(_, running)| is_missing(running));
-        missing.map(|(stream, _)| Arc::clone(stream))
+        let missing = self.streams.iter().filter(|(_, running)| is_missing(running));
+        missing.map(|(stream, _)| Arc::clone(stream)).collect()
     }
 
-    /// Returns the number of the rollout under which each stream's events are executed.
+    /// Returns, for each stream, the number of the rollout under which its events are executed. Omits the streams whose
+    /// events this process cannot execute.
     pub fn rollout_numbers(&self) -> Vec<(String, u64)> {
         let of = |(stream, running): (&Arc<str>, &StreamHandler)| {
             let rollout_number = running.activation.borrow().as_ref().ok()?.rollout.number;

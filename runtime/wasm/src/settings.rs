@@ -7,12 +7,12 @@ use std::time::Duration;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// The settings by which handlers are run.
+/// The settings for running handlers. In this module, an instance is a WebAssembly instance of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerSettings {
     /// Number of threads that execute handlers, shared by all streams. The pool starts at least one thread.
     pub workers: usize,
-    /// The number of events that an instance serves: one or many.
+    /// The number of events that one instance of a handler executes: one or many.
     pub instance: InstancePolicy,
     /// Number of events after which a reused instance is replaced. This limits the memory that a leaking handler can
     /// accumulate.
@@ -20,7 +20,7 @@ pub struct HandlerSettings {
     /// Folder of compiled handlers. With `None`, the process compiles the handlers at every start. The process executes
     /// the folder's contents without a check, so any user who can write to the folder can run code in this process.
     pub cache: Option<PathBuf>,
-    /// Limits for compiling a handler in a process of its own.
+    /// Limits for the separate process that compiles a handler.
     pub compile: CompileLimits,
     /// Limits for a handler's execution and results.
     pub limits: HandlerLimits,
@@ -35,7 +35,7 @@ pub struct CompileLimits {
     pub memory: u64,
 }
 
-/// The number of events that an instance serves: one or many.
+/// The number of events that one instance of a handler executes: one or many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstancePolicy {
     /// Many events. Data that a handler leaves in its memory is present at the next event.
@@ -47,9 +47,10 @@ pub enum InstancePolicy {
 /// Limits for one handler. Sizes are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerLimits {
-    /// All memories and tables of an instance together.
+    /// Size of all memories and tables of an instance together.
     pub memory: usize,
-    /// Time for which one event may run. Only the time in which the guest (the handler's code) runs counts.
+    /// Time for which a handler may execute one event. Only the time in which the guest (the handler's code) runs
+    /// counts. The limit applies separately to the time for which the guest sleeps, as its own clock shows it.
     pub timeout: Duration,
     /// Size of the state of a key.
     pub state_size: usize,
@@ -69,7 +70,7 @@ impl Default for HandlerSettings {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             instance: InstancePolicy::Reused,
             // Low enough that a leak of a few KiB per event stays within the memory limit, high enough that the cost
-            // of replacing an instance, about a millisecond for the slowest, does not matter.
+            // of replacing an instance (about a millisecond for the slowest handler) does not matter.
             instance_events: 10_000,
             cache: None,
             compile: CompileLimits { timeout: Duration::from_mins(5), memory: 4 << 30 },
@@ -81,9 +82,9 @@ impl Default for HandlerSettings {
 impl Default for HandlerLimits {
     fn default() -> Self {
         Self {
-            // The language that needs the most memory of those measured (Python) starts in 16 MiB.
+            // Python needs the most memory of all measured languages: a Python handler starts in 16 MiB.
             memory: 64 * MIB,
-            // Far longer than a handler that only computes needs, far shorter than a broker's timeouts.
+            // A handler that only computes needs far less time; a broker's timeouts are far longer.
             timeout: Duration::from_secs(5),
             // Every event reads and writes the state; larger data belongs elsewhere.
             state_size: MIB,
@@ -97,7 +98,8 @@ impl Default for HandlerLimits {
 }
 
 /// Number of bytes that the host may copy from a guest for each message, in addition to the limits of state and
-/// messages. These bytes are for the host's own records of messages and headers.
+/// messages. These bytes are for the host's own records of messages and headers. An error text in `failure` names this
+/// value.
 const LIFT_OVERHEAD_BYTES: usize = 1 << 10;
 
 impl HandlerLimits {

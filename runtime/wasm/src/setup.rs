@@ -1,5 +1,5 @@
-//! Loads the handlers at the start: the folder, the engine, and the highest usable version of each handler. This module
-//! checks all handlers before the process opens any connection or file.
+//! Loads the handlers at the start: reads the folder, creates the engine, and loads the highest usable version of each
+//! handler. `ordain run` does this before it opens the store, a source or a sink.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::{
 use ordain_config::{ConfigError, InstanceMode, LoadedConfig};
 use ordain_util::text::escape_invisible;
 
-/// Duration above which a load is logged.
+/// Duration of a load above which its end is logged.
 const SLOW_LOAD_THRESHOLD: Duration = Duration::from_secs(1);
 
 /// The reason why the handlers of a configuration cannot be loaded.
@@ -54,7 +54,11 @@ pub fn load_handlers(loaded: &LoadedConfig) -> Result<HandlerRegistry, HandlerSe
     let folder = scan_folder(loaded)?;
     for refused in &folder.misnamed {
         let path = refused.path.display().to_string();
-        tracing::warn!(path = %escape_invisible(&path), reason = %escape_invisible(&refused.reason), "file ignored: not a handler");
+        tracing::warn!(
+            path = %escape_invisible(&path),
+            reason = %escape_invisible(&refused.reason),
+            "file ignored: not a handler",
+        );
     }
     let engine = create_engine(loaded)?;
     let names = loaded.config.streams.values().map(|stream| stream.handler.to_string());
@@ -114,8 +118,8 @@ impl RegistryState {
     }
 }
 
-/// Loads a handler. The first compilation takes several seconds, and this function logs a slow load. A later start
-/// finds the result in the cache beside the handlers.
+/// Loads a handler, and logs the duration of a slow load. The first compilation takes several seconds; a later start
+/// finds the result in the cache, which is in the folder of handlers.
 fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
     tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
     let began = Instant::now();
@@ -128,13 +132,13 @@ fn load(engine: &HandlerEngine, file: &HandlerFile) -> Result<Arc<Handler>, Load
     Ok(handler)
 }
 
-/// Warns about an export of the handler that has no effect yet.
+/// Logs a warning if the handler exports `migrate`, which has no effect yet.
 pub fn warn_of_migrate(handler: &Handler) {
     if handler.migrates() {
         tracing::warn!(
             handler = &**handler.version(),
-            "handler exports `migrate`, which this build does not call yet: `handle` must read the states \
-             of older versions"
+            "handler exports `migrate`, which Ordain does not call yet: `handle` must read the states of older \
+             versions"
         );
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct TurnContext {
     pub(super) stream: Arc<StreamContext>,
 }
 
-/// The result of a turn, and its instance if another turn can use the instance.
+/// The result of a turn, and the WebAssembly instance if another turn can use it.
 pub(super) struct FinishedTurn {
     pub(super) done: TurnResult,
     pub(super) instance: Option<HandlerInstance>,
@@ -81,7 +81,8 @@ pub(super) async fn run(
     FinishedTurn { done, instance, bytes }
 }
 
-/// Executes one event. Returns the instance to its slot only if another event may use the instance.
+/// Executes one event on the instance in `slot`, or on a new one. Puts the instance back into `slot` only if another
+/// event may use the instance.
 async fn execute(
     setting: &TurnContext,
     slot: &mut Option<HandlerInstance>,
@@ -103,7 +104,7 @@ async fn execute(
     Ok(settled)
 }
 
-/// Applies an event's change to the state for the next event, and records it as the change of the whole turn.
+/// Applies an event's change to the state for the next event, and records the change as that of the whole turn.
 fn apply(change: StateUpdate, state: &mut Option<Bytes>, turn_change: &mut StateUpdate) {
     match &change {
         StateUpdate::Keep => return,

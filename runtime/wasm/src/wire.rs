@@ -3,7 +3,7 @@
 //!
 //! The types are written by hand instead of generated. The host can therefore pass an event to the guest without
 //! copying it first, and each type has code only for the direction in which it passes.
-#![allow(unsafe_code, reason = "the derived impls are unsafe; they are the library's own")]
+#![allow(unsafe_code, reason = "the derive macros of Wasmtime generate unsafe impls")]
 
 use wasmtime::component::{ComponentType, Lift, Lower, TypedFunc};
 
@@ -92,7 +92,7 @@ pub(super) struct RetryReply {
     pub(super) after_ms: Option<u64>,
 }
 
-#[expect(dead_code, reason = "lifting makes the variants")]
+#[expect(dead_code, reason = "lifting, which copies a value from the guest, creates the variants")]
 #[derive(ComponentType, Lift, Clone, Copy)]
 #[component(enum)]
 #[repr(u8)]

@@ -1,5 +1,5 @@
-//! A call of a handler, from bytes to bytes, as a component makes it for its host and a
-//! [`Runner`](crate::testing::Runner) for a test.
+//! A call of a handler, from bytes to bytes. A component makes the call for its host, and a
+//! [`Runner`](crate::testing::Runner) makes it for a test.
 
 use crate::{Change, Decode, Encode, Event, Failure, Outcome, Raw, Result};
 
@@ -15,8 +15,9 @@ where
 /// Calls `handle`. Rejects the event if its data cannot be decoded.
 ///
 /// # Panics
-/// The state cannot be decoded, or the new state cannot be encoded: a bug of the handler, or a state of another
-/// version of the handler. The crate's documentation explains why this must not reject the event.
+/// Panics if the state cannot be decoded, or if the new state cannot be encoded. The cause is a bug of the handler, or
+/// a state that another version of the handler wrote. The crate's documentation explains why such a fault must not
+/// reject the event.
 pub(crate) fn call<D, S, F>(
     handle: &F,
     event: Event<()>,

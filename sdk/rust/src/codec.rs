@@ -36,8 +36,8 @@ impl<T: Serialize> Encode for T {
 
 /// Bytes without conversion.
 ///
-/// As the data of an [`Event`](crate::Event) this type suits a handler of many event types, which
-/// selects the format by `event.kind`.
+/// As the data of an [`Event`](crate::Event), this type suits a handler of many event types: the handler selects the
+/// format by `event.kind`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Raw(
     /// The bytes.

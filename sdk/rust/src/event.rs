@@ -15,7 +15,7 @@ pub struct Event<D> {
     pub kind: String,
     /// The producer.
     pub source: String,
-    /// Time of the producer's clock, in ms since the Unix epoch.
+    /// Time of the event by the producer's clock, in ms since the Unix epoch; `None` if the producer set none.
     pub time_ms: Option<u64>,
     /// Media type of the data, from the producer.
     pub content_type: String,
@@ -35,7 +35,7 @@ impl<D> Event<D> {
         Some(&header.1)
     }
 
-    /// Returns the same event with other data.
+    /// Returns the event with `data` instead of its own data.
     pub fn with_data<T>(self, data: T) -> Event<T> {
         Event {
             stream: self.stream,

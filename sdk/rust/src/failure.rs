@@ -6,32 +6,31 @@ use std::fmt::{self, Display, Write as _};
 /// The result of a handler, usually `Result<Outcome<State>>`.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// The reason why an event has no effect. The host keeps nothing of the failed call.
+/// The reason why a call of the handler has no effect. The host keeps nothing of the failed call.
 ///
-/// `?` converts any standard error to [`Failure::Reject`]; the table in the crate's documentation explains why.
-/// Therefore `Failure` itself does not implement [`std::error::Error`].
+/// `?` converts any standard error to [`Failure::Reject`]; the crate's documentation explains why. The compiler allows
+/// such a conversion only if `Failure` itself does not implement [`std::error::Error`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// A later attempt may succeed: the host retries the event, and its key waits.
     Retry {
-        /// The reason, for people.
+        /// The reason, as text for people.
         reason: String,
-        /// Delay of the retry, in ms; `None` leaves it to the host's backoff.
+        /// Delay of the retry, in ms. With `None`, the host's backoff determines the delay.
         after_ms: Option<u64>,
     },
-    /// The event is rejected for good, with the reason for people. The host dead-letters the event and
-    /// continues with the key.
+    /// The event is rejected for good, with this reason. The host dead-letters the event and continues with the key.
     Reject(String),
 }
 
 impl Failure {
-    /// Creates a failure that is retried after the host's backoff.
+    /// Creates a failure after which the host retries the event; the backoff of the host determines the delay.
     pub fn retry(reason: impl Into<String>) -> Self {
         Self::Retry { reason: reason.into(), after_ms: None }
     }
 
-    /// Creates a failure that is retried after `ms` milliseconds, but no later than after the longest delay of
-    /// the stream's `retry.backoff`.
+    /// Creates a failure after which the host retries the event. The delay is `ms` milliseconds, but at most the
+    /// longest delay of the stream's `retry.backoff`.
     pub fn retry_after(ms: u64, reason: impl Into<String>) -> Self {
         Self::Retry { reason: reason.into(), after_ms: Some(ms) }
     }
@@ -81,8 +80,8 @@ impl<E: Error> From<E> for Failure {
 
 /// A conversion of a failed `Result` or `Option` into a [`Failure`] of a chosen kind.
 ///
-/// The argument of each method precedes the text of the error. The argument is formatted only on
-/// failure, so `format_args!` costs nothing on success:
+/// The argument `what` of each method becomes the beginning of the reason, before the text of the error. It is
+/// formatted only on failure, so `format_args!` costs nothing on success:
 ///
 /// ```
 /// # use ordain_sdk::prelude::*;
@@ -94,11 +93,12 @@ impl<E: Error> From<E> for Failure {
 /// # }
 /// ```
 pub trait OrFail<T>: Sized {
-    /// Rejects the event for good on failure.
+    /// Returns the value, or a failure that rejects the event for good.
     fn or_reject(self, what: impl Display) -> Result<T>;
-    /// Retries the event after the host's backoff on failure.
+    /// Returns the value, or a failure after which the host retries the event with its backoff.
     fn or_retry(self, what: impl Display) -> Result<T>;
-    /// Retries the event after `ms` milliseconds on failure, limited as in [`Failure::retry_after`].
+    /// Returns the value, or a failure after which the host retries the event in `ms` milliseconds, limited as in
+    /// [`Failure::retry_after`].
     fn or_retry_after(self, ms: u64, what: impl Display) -> Result<T>;
 }
 

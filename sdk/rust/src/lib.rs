@@ -1,8 +1,8 @@
 //! An SDK for Ordain handlers in Rust.
 //!
 //! A handler is a function. It receives one event and the state after the previous event, and returns the change of the
-//! state and the messages to publish. Ordain calls the function once for every event of a key, in order, and keeps
-//! either the whole outcome or nothing.
+//! state and the messages to publish. Ordain calls the function for each event of a key, in order, and again if a call
+//! failed or its outcome was lost before the commit. It keeps either the whole outcome of a call or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;
@@ -58,18 +58,18 @@
 //! | the event is invalid | [`Failure::reject`], [`OrFail::or_reject`], or `?` alone | the event is dead-lettered with the reason, and the key continues |
 //! | a later attempt may succeed | [`Failure::retry`], [`OrFail::or_retry`] | the event is retried, and later events of the key wait |
 //! | the data cannot be decoded | nothing | the event is rejected |
-//! | a bug, or a state that cannot be decoded | a panic | the event is retried once, then the key parks with the panic's text until it is retried or the handler has a new version |
+//! | a bug, or a state that cannot be decoded | a panic | the event is retried once, then the key parks with the panic's text; it stays parked until an operator retries the key or the handler has a new version |
 //!
-//! `?` alone rejects because a handler depends on its arguments only: an error would occur again with the
-//! same arguments. A state that cannot be decoded causes a panic instead, because the event is not the
-//! cause: rejecting would lose it, and then all later events of the key, one by one.
+//! `?` alone rejects the event, because the result of a handler depends on its arguments only: with the same arguments,
+//! the error would occur again. A state that cannot be decoded causes a panic instead, because the event is not the
+//! cause: rejections would lose this event and then all later events of the key, one by one.
 //!
 //! # The environment of a handler
 //!
-//! A handler has no files, environment variables or sockets. The clock shows the event's time, and random
-//! numbers are derived from the event's stream, key and sequence. Printed text and the lines of [`log`] go
-//! to the host's log. An instance serves many events, also of other keys: a value in a `static` may or may
-//! not persist, and only the state is kept.
+//! A handler has no files, environment variables or sockets. The clock shows the event's time, and random numbers are
+//! derived from the event's stream, key and sequence. Printed text and the lines of [`log`] go to the host's log. An
+//! instance handles many events of different keys, and Ordain may replace it at any time. A value in a `static` may
+//! therefore come from an event of another key, or be lost; Ordain keeps only the state.
 
 pub mod log;
 pub mod testing;
@@ -128,7 +128,7 @@ macro_rules! handler {
     };
 }
 
-/// Items for the expansion of [`handler!`]. Not for direct use.
+/// Items for the expansion of [`handler!`]; not for direct use.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::call::check;

@@ -1,6 +1,6 @@
 //! Lines for the host's log: `log::info!("{} paid", event.key)`.
 //!
-//! The host adds stream, key and sequence. An event whose log exceeds the limit (`plugins.log`) fails.
+//! The host adds stream, key and sequence. If the lines of one event exceed the limit `plugins.log`, the event fails.
 //! Outside of WebAssembly the lines go to standard error.
 
 use std::fmt;

@@ -29,9 +29,8 @@ pub struct Message {
 impl Message {
     /// Creates a message with JSON data.
     ///
-    /// # Panics
-    /// The value cannot be written as JSON, for example a map whose keys are not text. This is a bug of the
-    /// handler and not a fault of the event, so the event must not be rejected.
+    /// # Panics Panics if the value cannot be written as JSON, for example because it contains a map whose keys are not
+    /// text. The cause is a bug of the handler, so the handler must not reject the event.
     pub fn json<T: Serialize + ?Sized>(
         sink: impl Into<String>,
         kind: impl Into<String>,
@@ -62,7 +61,7 @@ impl Message {
         }
     }
 
-    /// Sets a key other than the event's.
+    /// Sets the key of the message. Without this call, the message has the event's key.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
@@ -76,7 +75,8 @@ impl Message {
         self
     }
 
-    /// Sets the delay after the commit, in ms; see [`Message::delay_ms`](#structfield.delay_ms).
+    /// Sets the minimum delay between the commit and the publishing, in ms; see
+    /// [`Message::delay_ms`](#structfield.delay_ms).
     #[must_use]
     pub fn delay_ms(mut self, ms: u64) -> Self {
         self.delay_ms = Some(ms);

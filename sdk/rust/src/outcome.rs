@@ -2,7 +2,7 @@
 
 use crate::Message;
 
-/// The effect of one event. The host commits all of it or nothing.
+/// The effect of one event. The host commits the whole effect or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<S = ()> {
     /// Change of the state.
@@ -20,7 +20,7 @@ pub enum Change<S> {
     Keep,
     /// The state is replaced.
     Put(S),
-    /// The state is removed: the next event has none.
+    /// The state is removed: the next event has no state.
     Delete,
 }
 

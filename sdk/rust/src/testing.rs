@@ -23,8 +23,8 @@ pub use serde_json::json;
 
 /// A handler with the state and the next sequence of one key.
 ///
-/// Data and state are converted to bytes and back, as between host and component, so that a lossy
-/// conversion shows. A panic of the handler is a panic of the test.
+/// The runner converts data and state to bytes and back, as between host and component, so that a test detects a lossy
+/// conversion. A panic of the handler is a panic of the test.
 #[derive(Debug)]
 pub struct Runner<D, S, F> {
     handle: F,
@@ -40,7 +40,7 @@ where
     S: Decode + Encode,
     F: Fn(Event<D>, Option<S>) -> Result<Outcome<S>>,
 {
-    /// Creates a key without state at sequence 1.
+    /// Creates a runner for a key without state, whose next sequence is 1.
     pub fn new(handle: F) -> Self {
         Self { handle, state: None, next: 1, ended: false, types: PhantomData }
     }
@@ -48,15 +48,16 @@ where
     /// Passes the next event of the key to the handler: `data` as JSON, or bytes as [`Raw`].
     ///
     /// # Panics
-    /// As [`Self::send`], and if `data` cannot be written as JSON.
+    /// Panics in the same cases as [`Self::send`], and if `data` cannot be written as JSON.
     pub fn event(&mut self, kind: &str, data: impl Encode) -> Result<Outcome<Raw>> {
         self.send(self.next_event(kind, data))
     }
 
-    /// Returns the next event, to change it before it is sent.
+    /// Returns the next event without passing it to the handler, so that the test can change it and then call
+    /// [`Self::send`].
     ///
     /// # Panics
-    /// `data` cannot be written as JSON.
+    /// Panics if `data` cannot be written as JSON.
     pub fn next_event(&self, kind: &str, data: impl Encode) -> Event<Raw> {
         let data = data
             .encode()
@@ -76,10 +77,12 @@ where
         }
     }
 
-    /// Passes an event to the handler. The event is settled unless the handler requests a retry.
+    /// Passes an event to the handler. The event is then settled (ended for good), except if the handler requests a
+    /// retry.
     ///
     /// # Panics
-    /// The key has ended: the host passes no further events to the handler.
+    /// Panics if the key has ended, because the host passes no further events of such a key to the handler. Panics also
+    /// in the cases in which the host would see a trap.
     pub fn send(&mut self, mut event: Event<Raw>) -> Result<Outcome<Raw>> {
         assert!(!self.ended, "the key has ended before event {} {:?}", event.sequence, event.kind);
         let sequence = event.sequence;
@@ -89,7 +92,7 @@ where
         if matches!(result, Err(Failure::Retry { .. })) {
             return result;
         }
-        // A repeated sequence, as after a redrive, does not advance the key.
+        // An event with an earlier sequence, such as a redriven dead letter, does not advance the key.
         self.next = self.next.max(sequence.saturating_add(1));
         self.ended = end;
         if let Ok(outcome) = &result {
@@ -106,14 +109,14 @@ where
     /// Returns the current state.
     ///
     /// # Panics
-    /// The state cannot be decoded.
+    /// Panics if the state cannot be decoded.
     pub fn state(&self) -> Option<S> {
         self.state.clone().map(|state| {
             S::decode(state).unwrap_or_else(|error| panic!("the state cannot be decoded: {error}"))
         })
     }
 
-    /// Sets the state before the first event, in the bytes that the host would store.
+    /// Sets the state before the first event. `state` is encoded into the bytes that the host would store.
     #[must_use]
     pub fn with_state(mut self, state: impl Encode) -> Self {
         let state = state

@@ -1,8 +1,9 @@
-//! `amqp`: the host on RabbitMQ beside handwritten consumers, and beside a consumer that does nothing.
+//! `amqp`: measures the host on RabbitMQ, and compares it with handwritten consumers and with a consumer that only
+//! acknowledges.
 //!
-//! A side is a process. In the first measurement the queues are full, and the clock runs from the first delivery to
-//! the last, as the broker reports them: no start of anything counts. The second measurement has a steady load of
-//! half of that rate, and the figure is the age of an event when it is done.
+//! A side is a process. In the first measurement the queues are full, and the clock runs from the first delivery to the
+//! last, as the broker reports them, so that no start-up time counts. The second measurement has a steady load of half
+//! of the measured rate, and the figure is the age of an event when it is done.
 
 pub(crate) mod admin;
 pub(crate) mod case;
@@ -39,14 +40,14 @@ pub(crate) struct AmqpArgs {
     /// Number of queues that the events are spread over
     #[arg(long, default_value_t = 1)]
     partitions: u32,
-    /// Number of unacknowledged deliveries, instead of the host's default, also for `B0`, `unordered` and
+    /// Maximum number of unacknowledged deliveries of the host (in place of its default), `B0`, `unordered` and
     /// `B0_publish`
     #[arg(long)]
     prefetch: Option<u16>,
     /// When Redis syncs its log (`appendfsync`), the same for all sides
     #[arg(long, default_value = "everysec", value_parser = ["always", "everysec", "no"])]
     fsync: String,
-    /// Factor for the number of events in each measurement of throughput, for profiles
+    /// Factor for the number of events in each measurement of throughput, for example to record a longer profile
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// Leave out the measurements of latency
@@ -103,10 +104,10 @@ const RATIOS: [(&str, &str); 10] = [
 const LOOK: Duration = Duration::from_millis(10);
 /// Time without any progress after which a side has failed.
 const STUCK: Duration = Duration::from_secs(30);
-/// Pause after a load was published, and after it was acknowledged: the broker still works on it.
+/// Pause after a load was published, and again after the load was acknowledged: the broker is still busy with it.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
-/// Largest number of events a second that are published while latency is measured: the broker accepts and delivers
-/// them on the same processors.
+/// Largest number of events a second that are published while latency is measured. The number is limited because the
+/// broker, which accepts and delivers the events, uses the same processors as the side.
 const STEADY: f64 = 8_000.0;
 /// Seconds of a steady load that do not count, and seconds that count.
 const COLD: f64 = 1.0;
@@ -125,10 +126,9 @@ pub(crate) fn bench(args: &AmqpArgs) -> Result<Report> {
         report = report.ratio(over, under);
     }
     Ok(report.note(format!(
-        "256 bytes of data an event; quorum queues, {} of them; Redis with appendonly yes and \
-         appendfsync {}. CPU is of all processes together, then of each. Latency is from publishing \
-         to the commit, or to what a side has in its place, at half of its rate and at most {STEADY} \
-         events/s.",
+        "256 bytes of data per event; {} quorum queues; Redis with appendonly yes and appendfsync {}. CPU: all \
+         processes together, then each of them. Latency: from the publication to the commit, or to the \
+         step that replaces the commit in a side, at half of the side's rate and at most {STEADY} events/s.",
         args.partitions, args.fsync
     )))
 }
@@ -192,7 +192,7 @@ async fn throughput(
     }
     let printed = running.finish()?;
     side.who.check(case, load, &printed).await?;
-    // A repeated delivery is no event of its own.
+    // A repeated delivery does not count as another event.
     let events = (total - first) as f64 * load.distinct() as f64 / total as f64;
     let used = [0, 1, 2, 3].map(|at| used[at] - before[at]);
     tell(side, seconds, used);
@@ -216,7 +216,7 @@ pub(crate) fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f6
     Ok([cpu_seconds(running.id())?, rabbit, case.redis.cpu()?, all])
 }
 
-/// Reports the shares of the processors: figures of a machine that other programs use must not be quoted.
+/// Reports the shares of the processors. If other programs used the machine, the figures must not be quoted.
 fn tell(side: &Side, seconds: f64, used: [f64; 4]) {
     let [consumer, rabbitmq, redis, all] = used.map(|used| used / seconds);
     let others = (all - consumer - rabbitmq - redis).max(0.0);
@@ -227,7 +227,7 @@ fn tell(side: &Side, seconds: f64, used: [f64; 4]) {
     );
 }
 
-/// Waits until this number of deliveries is done. Returns the number that is done.
+/// Waits until at least `enough` of `total` deliveries are done. Returns the number of deliveries that are done.
 pub(crate) async fn until(
     running: &mut Running,
     case: &Case,

@@ -1,5 +1,5 @@
-//! `chain`: transactions through one, two and three streams that feed each other, on each store, and the cost of
-//! numbering them.
+//! `chain`: measures transactions that pass through one, two and three streams that feed each other, on each store, and
+//! the cost of numbering the transactions.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write as _};
@@ -15,9 +15,9 @@ use crate::process::measure;
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
 
-/// Events of each stage.
+/// Number of events of each stage (a stream with its sink).
 const EVENTS: u64 = 200_000;
-/// Keys of the first stage, and of the later stages.
+/// Number of keys of the first stage, and of each later stage.
 const LEDGERS: u64 = 1_000;
 const ORDERS: u64 = 10_000;
 
@@ -53,7 +53,7 @@ const SIDES: [Side; 8] = [
     side("redis_3", true, 3, false),
 ];
 
-/// Streams, each fed by the sink before it.
+/// The streams. The sink of each stream feeds the next stream.
 const STREAMS: [&str; 3] = ["ledgers", "orders", "months"];
 const SINKS: [&str; 3] = ["transactions", "postings", "statements"];
 
@@ -83,14 +83,14 @@ pub(crate) fn bench(args: &ChainArgs) -> Result<Report> {
         report = report.ratio(&side("1_numbered"), &side("1"));
     }
     Ok(report
-        .note(format!("numbers cost, in processor time of an event: {}", costs.join(", ")))
+        .note(format!("the cost of numbering, in processor time per event: {}", costs.join(", ")))
         .note(
-            "each event passes every stage once; between stages it is numbered, kept for replay and \
-             waits in the store. Start and end of the process are part of every row.",
+            "Each event passes every stage once. Between two stages, the store numbers the event, keeps it for \
+             replay, and queues it. Every row includes the start and the end of the process.",
         ))
 }
 
-/// Writes ledgers that each bring one transaction at a time.
+/// Writes the events of all ledgers. Each event contains one transaction.
 fn write(path: &Path) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     for at in 0..EVENTS {
@@ -156,7 +156,7 @@ fn run(common: &Common, side: Side, events: &Path, home: &Path) -> Result<Row> {
     let expected = EVENTS * side.stages as u64;
     ensure!(report["settled"] == expected, "settled: {} of {expected}", report["settled"]);
     let messages = BufReader::new(File::open(&out)?).lines().count() as u64;
-    // No month is closed, so that the last stage emits nothing.
+    // The events close no month, so the last stage emits nothing.
     let expected = if side.stages == 3 { 0 } else { EVENTS };
     ensure!(messages == expected, "{messages} messages instead of {expected}");
     let of_redis = redis.as_ref().map(Redis::cpu).transpose()?;

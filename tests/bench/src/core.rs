@@ -1,5 +1,5 @@
-//! `core`: the sequencer alone, with a store and workers that answer at once and keep only the required state; and
-//! the crossing into a handler.
+//! `core`: measures the sequencer alone, with a store and workers that answer at once and keep only the required state.
+//! Also measures the call of a handler.
 
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
@@ -20,16 +20,16 @@ use crate::{Common, crossing};
 
 /// Keys of the sides.
 const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
-/// Number of events of a side. They follow one unmeasured event of each key: then memory is warm, and a key that is
-/// not in memory must be loaded.
+/// Number of events of a side. One unmeasured event of each key precedes them, so that memory is warm, and so that each
+/// key has a record, which must be loaded if the key is not in memory.
 const EVENTS: u64 = 2_000_000;
-/// Number of events where instructions are counted, which is fifty times slower.
+/// Number of events in a run that counts instructions; this run is fifty times slower.
 const COUNTED: u64 = 200_000;
 /// Bytes of an event's data.
 const DATA: [u8; 256] = [b'x'; 256];
 /// Bytes of a key's state.
 const STATE: [u8; 128] = [b's'; 128];
-/// Events are shuffled within this number of events, and every event at such a distance comes twice.
+/// The disturbed order: events are shuffled within `WINDOW` events, and one of `REPEATED` events comes twice.
 const WINDOW: usize = 100;
 const REPEATED: usize = 20;
 /// Number of events made at a time, outside of the measured time.
@@ -208,8 +208,8 @@ impl Loop {
         self.take(events, last);
     }
 
-    /// Gives the sequencer events, as it accepts them, and all answers; continues to the very end if the events are
-    /// the last.
+    /// Gives the sequencer all answers, and events as long as it accepts them. With `last`, continues until all work is
+    /// done.
     fn take(&mut self, events: &mut VecDeque<Arc<Event>>, last: bool) {
         if last {
             self.sequencer.handle(self.now, Input::SourceEnded);
@@ -278,7 +278,15 @@ impl Loop {
     fn job(&self, next: u64) -> KeySnapshot {
         let job = KeyRecord { next, incarnation: 1, ..KeyRecord::new(1, 0) };
         let state = Some(self.state.clone());
-        KeySnapshot { record: job, state, ids: Vec::new(), now: 0, due_in: None, expire_in: None }
+        KeySnapshot {
+            record: job,
+            state,
+            ids: Vec::new(),
+            now: 0,
+            due_in: None,
+            expire_in: None,
+            moved_from: None,
+        }
     }
 }
 

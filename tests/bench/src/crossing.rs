@@ -1,4 +1,5 @@
-//! The crossing into a guest and back: the cost of a call of a handler that does (nearly) nothing.
+//! Measures the crossing from the host into WebAssembly and back: the cost of a call of a handler that does (nearly)
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +13,7 @@ use ordain_wasm::{
 use crate::Common;
 use crate::report::Row;
 
-/// Calls of a reused instance, and of fresh ones, which take longer.
+/// The number of calls of a reused instance, and of calls of fresh instances, which take longer.
 const CALLS: [(InstancePolicy, &str, usize); 2] =
     [(InstancePolicy::Reused, "reused", 200_000), (InstancePolicy::Fresh, "fresh", 20_000)];
 /// Events in a turn.

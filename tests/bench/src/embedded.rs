@@ -1,5 +1,5 @@
-//! `embedded`: from file to file through the handler `orders`, whole runs of the host beside one thread that only
-//! decodes, calls and encodes.
+//! `embedded`: measures whole runs of the host from file to file through the handler `orders`, and compares them with
+//! the side `bare`: one thread that only decodes events, calls the handler and encodes messages.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,10 +24,10 @@ use crate::process::{Usage, measure};
 use crate::report::{Report, Row};
 use crate::{Common, events};
 
-/// Name, keys, events.
+/// The sides of the host: name, number of keys, number of events.
 const SIDES: [(&str, u64, u64); 3] =
     [("keys_10k", 10_000, 1_000_000), ("one_key", 1, 1_000_000), ("keys_1m", 1_000_000, 2_000_000)];
-/// The side whose events the bare side reads.
+/// The side of the host whose events `bare` reads.
 const BARE: &str = "keys_10k";
 
 const CONFIG: &str = r#"
@@ -40,7 +40,7 @@ kind = "file"
 path = "receipts.ndjson"
 "#;
 
-/// Returns the settings of a sequencer under the defaults, as in these runs.
+/// Returns the settings of a sequencer with the default configuration, which these runs use.
 pub(crate) fn default_settings() -> Result<ordain_core::SequencerSettings> {
     let loaded = LoadedConfig::parse(Path::new("ordain.toml"), CONFIG, &|_| None)?;
     let stream = loaded.config.streams.values().next().context("there is one stream")?;
@@ -62,7 +62,7 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
         eprintln!("writing {number} events of {keys} keys");
         events::write(&file(name), keys, number)?;
     }
-    // Compiled code is kept beside the handlers: neither side compiles in its measured time.
+    // The folder of the handlers keeps their compiled code, so that no side compiles within its measured time.
     let plugins = common.plugins.canonicalize()?;
     let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 1 + SIDES.len()];
     for run in 1..=common.runs {
@@ -82,8 +82,8 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
         .ratio("one_key", "keys_10k")
         .ratio("keys_1m", "keys_10k")
         .note(
-            "256 bytes of data an event; half of them emit a message. Start and end of the \
-             process are part of every row. bare: one thread, no order, nothing durable.",
+            "256 bytes of data per event; half of the events emit a message. Every row includes the start and \
+             the end of the process. bare: one thread, no order, nothing durable.",
         ))
 }
 
@@ -132,7 +132,7 @@ fn host(
     Ok(usage)
 }
 
-/// Decodes, calls and encodes on one thread, with the states in a table.
+/// Decodes events, calls the handler and encodes messages on one thread, with the states in memory.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Bare {
     #[arg(long)]

@@ -11,7 +11,7 @@ use anyhow::Result;
 /// Bytes of each event's data.
 const DATA: usize = 256;
 
-/// Writes `events` events of `keys` keys, the keys in turn.
+/// Writes `events` events. The `keys` keys take turns.
 pub(crate) fn write(path: &Path, keys: u64, events: u64) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     let mut data = String::with_capacity(DATA);

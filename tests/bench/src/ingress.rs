@@ -1,11 +1,12 @@
-//! `ingress`: the rate at which events are accepted over HTTP and take effect, and the result of more events than the
-//! limits allow.
+//! `ingress`: measures the rate at which events are accepted over HTTP and take effect, and measures the same with low
+//! limits of the host, which the producers exceed.
 //!
 //! Each producer keeps its connection, has keys of its own, and posts the next request after the answer to the last
-//! one. A producer that gets 429 waits for the time in the answer and sends the same request again. The clock runs
-//! from the first request until all events have taken effect. The handler rejects an event that does not follow the
-//! one before, so that no event was lost, repeated or swapped. If the stream has a queue of RabbitMQ, the host writes
-//! each event into the store, publishes it to the broker, and consumes it again.
+//! one. A producer that gets 429 waits for the time in the answer and sends the same request again. The clock runs from
+//! the first request until all events have taken effect. The handler rejects an event that does not follow the previous
+//! event of its key. A run without rejected events thus proves that no event was lost, repeated or swapped. If the
+//! stream has a queue of RabbitMQ, the host writes each event into the store, publishes it to the broker, and consumes
+//! it from there.
 
 mod producer;
 
@@ -81,7 +82,8 @@ const SIDES: [Side; 8] = [
     Side { by_broker: Some("fifo"), ..side("broker 100 fifo", true, 16, 100) },
 ];
 
-/// An eighth of the bytes that the connections would send at one time, and a fiftieth of the events that may wait.
+/// The low limits: `in_flight` is an eighth of the bytes that all connections would send at one time, and `queue` is a
+/// fiftieth of its default.
 const BOUNDS: [&str; 2] = ["request_size = \"256KiB\"\nin_flight = \"4MiB\"", ", queue = 2000"];
 
 pub(crate) fn bench(args: &IngressArgs) -> Result<Report> {
@@ -95,11 +97,12 @@ pub(crate) fn bench(args: &IngressArgs) -> Result<Report> {
         .ratio("embedded 100 bounded", "embedded 100")
         .ratio("redis 100 bounded", "redis 100");
     Ok(report.note(
-        "256 bytes of data an event, 1,024 keys; 64 connections with one event a request, 16 with 100; Redis \
-         with appendfsync everysec. bounded: 512 connections with 100, `in_flight` of 4 MiB and `queue` of \
-         2,000 events, so that most are sent away again and again. events/s until all have taken effect; p50 \
-         and p99 are of answers 202, from the request on, the longest is of any answer; CPU is of the host, \
-         and of Redis. broker: the stream has a queue of RabbitMQ, whose CPU is not counted. Each event took effect once and in order.",
+        "256 bytes of data per event, 1,024 keys; 64 connections with one event per request, 16 connections with \
+         100; Redis with appendfsync everysec. bounded: 512 connections with 100 events per request, `in_flight` of \
+         4 MiB and `queue` of 2,000 events, so that the host rejects most requests again and again. events/s: until \
+         all events have taken effect. p50 and p99: duration of the answers 202, from the request on. longest: \
+         duration of the slowest answer of any kind. CPU: host, and Redis. broker: the stream has a queue of \
+         RabbitMQ, whose CPU is not counted. Each event took effect once and in order.",
     ))
 }
 

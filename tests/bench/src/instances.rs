@@ -1,7 +1,7 @@
-//! `instances`: the cost of several hosts that share four partitions, and the delay of events while one of two hosts
-//! goes away, and while both are restarted.
+//! `instances`: measures the cost of several hosts that share four partitions, and the delay of events while one of two
+//! hosts goes away or both are restarted.
 //!
-//! All hosts run on one machine, so that more hosts are no faster: the figure is the processor time of an event.
+//! All hosts run on one machine, so more hosts are no faster, and the compared figure is the processor time per event.
 //! Events come at a steady rate, each makes a message, and the benchmark measures the age of each message at its
 //! arrival. The duration of a hand-over is the age of its oldest message.
 
@@ -32,13 +32,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The disturbance of two hosts.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
-    /// One host is asked to end.
+    /// One host gets `SIGTERM`.
     Leave,
     /// One host gets `kill -9`.
     Kill,
     /// One host gets `SIGSTOP`.
     Stop,
-    /// One host is asked to end and another one started in its place, and then the same for the other host.
+    /// Each of the two hosts in turn gets `SIGTERM`, and a new host starts in its place.
     Restart,
 }
 
@@ -75,12 +75,12 @@ pub(crate) fn bench(args: &InstancesArgs) -> Result<Report> {
     let measure = |side| runtime.block_on(measure(args, &rabbit, side));
     let rows = medians(args.common.runs, &sides, |side| side.0, measure)?;
     Ok(Report::new("instances", rows).note(format!(
-        "one, two, four: number of instances, for {WARM} s. leave, kill_9, sigstop: event at one of two; \
-         restart: both, in turn; for {AFTER} s from that moment on. Four partitions, {} events/s of 10,000 \
-         keys, a message for each; Redis with appendfsync everysec; lease 10 s. CPU is of the hosts, RabbitMQ \
-         and Redis, with what each needs when nothing comes. Ages are from publishing an event until its \
-         message is back: where something befalls a host, the longest is how long events waited for the \
-         hand-over. The memory is the sum of each host's most.",
+        "one, two, four: number of instances, measured for {WARM} s. leave, kill_9, sigstop: a disturbance of one \
+         of two instances; restart: of both, in turn; measured for {AFTER} s from that moment on. Four partitions, \
+         {} events/s of 10,000 keys, one message per event; Redis with appendfsync everysec; lease 10 s. CPU: \
+         hosts, RabbitMQ and Redis, including their CPU without events. Ages: from the publication of an event \
+         until its message is back. After a disturbance, the longest age is the time that events waited for the \
+         hand-over. The memory is the sum of the hosts' maximums.",
         args.rate
     )))
 }
@@ -116,7 +116,7 @@ async fn measure(
         disturbed.as_secs_f64() < AFTER,
         "{name}: the disturbance took {disturbed:?}, longer than the load"
     );
-    // The age of an event that is published late does not include its delay.
+    // The age of an event begins at its publication, so ages do not show that the load was published too slowly.
     ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.deliveries.len(), PATIENCE).await?;
     // The processor time of an ended host is lost.

@@ -1,13 +1,13 @@
-//! `isolation`: the effect of a key whose first event is missing on other keys, while all of its later events are
-//! held, and the rate at which they are executed once the event comes.
+//! `isolation`: measures the effect that a key with a missing first event has on other keys while all its later events
+//! are held, and the rate at which the held events are executed once the missing event comes.
 //!
-//! Both sides get the same events of the same keys in the same order, except that in one side that first event comes
-//! last.
+//! Both sides get the same events of the same keys in the same order, except that for one side the first event of that
+//! key comes last.
 //!
-//! In the first measurement the queue is full, and the clock runs from the first delivery until all events of the
-//! other keys have taken effect. One side executes the key between them meanwhile; the other side spills its events
-//! and executes them afterwards. In the second measurement the events come at a steady rate, some of the other keys'
-//! events make messages, and the figure is the age of these messages.
+//! In the first measurement the queue is full, and the clock runs from the first delivery until all events of the other
+//! keys have taken effect. In this time, one side also executes the events of the key; the other side spills these
+//! events and executes them afterwards. In the second measurement the events come at a steady rate, some of the other
+//! keys' events make messages, and the figure is the age of these messages.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ const COLD: f64 = 2.0;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(20);
-/// The host asks for the event again and again, and never gives up; all later events are near enough to be held.
+/// The host requests the event again and again, and never gives up. All later events are near enough to be held.
 const SETTINGS: &str = "gap = { attempts = 1000, backoff = \"200ms..1s\", max_width = 1000000 }";
 
 #[derive(Debug, Args)]
@@ -74,12 +74,13 @@ pub(crate) fn bench(args: &IsolationArgs) -> Result<Report> {
         .ratio_of("throughput/gapped", ("gapped", rate), ("no_gap", rate))
         .ratio_of("p99/gapped", ("gapped", p99), ("no_gap", p99));
     Ok(report.note(format!(
-        "{} events of 1,000 keys, and evenly between them {} of one key, whose first is missing in `gapped` and \
-         comes last; Redis with appendfsync everysec, one quorum queue, defaults but for the gap, which is \
-         never given up. events/s are those of the 1,000 keys, from a full queue; CPU is of the host, RabbitMQ and \
-         Redis until then, an event of any key. Ages are from publishing an event until its message is back, of a tenth of the \
-         1,000 keys, at {} events/s of all keys. drained: events of the one key, once the missing one has \
-         come; each was checked to follow the one before. The memory is the most before that.",
+        "{} events of 1,000 keys, with {} events of one key evenly between them. In `gapped` the first event of this \
+         key is missing, and comes last. Redis has appendfsync everysec; one quorum queue; default settings, except \
+         that the host never gives up the gap. events/s: events of the 1,000 keys, from a full queue. CPU: host, \
+         RabbitMQ and Redis until these events took effect, per event of any key. Ages: from the publication of an \
+         event until its message is back, for a tenth of the 1,000 keys, at {} events/s of all keys. drained: events \
+         of the one key after its missing event has come; the benchmark checked that each event follows the previous \
+         one. The memory is the maximum before the missing event comes.",
         args.events, args.followers, args.rate
     )))
 }
@@ -124,7 +125,7 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     let events = (total - first) as f64;
     let [host, rabbitmq, redis] =
         [0, 1, 2].map(|at| Some((after[at] - before[at]) / (events / 1e6)));
-    // Spilled events are acknowledged.
+    // Spilled events are acknowledged, too.
     until(&mut running, &case, total, total).await?;
     let peak_mib = peak(running.id());
     let mut drained_per_s = None;
@@ -168,7 +169,7 @@ async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
     }
 }
 
-/// Measures the other keys' ages in ms at a steady rate. Returns the median and the 99th percentile.
+/// Measures the ages of the other keys' events at a steady rate, in ms. Returns the median and the 99th percentile.
 async fn ages(
     args: &IsolationArgs,
     rabbit: &Rabbit,
@@ -187,7 +188,7 @@ async fn ages(
     case.pace(&load, cold, args.rate).await?;
     watch.begin();
     let reached = case.pace(&load, warm, args.rate).await?;
-    // The age of an event that is published late does not include its delay.
+    // The age of an event begins at its publication, so ages do not show that the load was published too slowly.
     ensure!(reached > 0.95 * args.rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.messages(), PATIENCE).await?;
     let ages = watch.end()?;

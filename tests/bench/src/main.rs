@@ -1,5 +1,6 @@
-//! Measurements. Every comparison runs all its sides in one program run, one after the other and several times, and
-//! prints medians and ratios: absolute figures of one hour do not compare with those of another hour.
+//! Measurements. A side is one of the programs or configurations that a comparison compares. Every comparison runs all
+//! its sides in one program run, one after the other and several times, and prints medians and ratios: absolute figures
+//! that were measured at different hours cannot be compared.
 //!
 //! `cargo xtask bench NAME` builds the programs and starts this one.
 
@@ -41,23 +42,23 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The sequencer alone, and the crossing into a handler
+    /// The sequencer alone, and the call of a handler
     Core(Common),
-    /// From file to file through the handler `orders`, on the embedded store
+    /// Events from file to file through the handler `orders`, on the embedded store
     Embedded(Common),
-    /// Commits into each store, beside plain writes of the same bytes
+    /// Commits into each store, compared with plain writes of the same bytes
     Store(Common),
-    /// From RabbitMQ through a handler, on Redis, beside handwritten consumers
+    /// Events from RabbitMQ through a handler, on Redis, compared with handwritten consumers
     Amqp(amqp::AmqpArgs),
-    /// Through streams that feed each other, on each store, and the cost of numbers
+    /// Events through streams that feed each other, on each store, and the cost of numbering them
     Chain(chain::ChainArgs),
     /// The cost of several hosts that share partitions, and the duration of a hand-over
     Instances(instances::InstancesArgs),
-    /// Events over HTTP, and the result of more events than the limits allow
+    /// Events over HTTP, below the limits and above them
     Ingress(ingress::IngressArgs),
-    /// The effect of a key whose event is missing, with many events behind it, on other keys
+    /// The effect that a key with a missing event and many later events has on the other keys
     Isolation(isolation::IsolationArgs),
-    /// The duration of gaps, beside the expected one
+    /// The duration of gaps, compared with the expected duration
     Recovery(recovery::RecoveryArgs),
     /// The added delay of events while versions of their handler are swapped
     Swap(swap::SwapArgs),
@@ -77,7 +78,7 @@ struct Common {
     /// The host's program
     #[arg(long)]
     ordain: PathBuf,
-    /// Number of runs of each side; the median counts
+    /// Number of runs of each side; the result is the median
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// Print one JSON object instead of a table

@@ -43,12 +43,12 @@ pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
 fn look(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
     *cpu_seconds = cpu_of(&stat)?;
-    // The name, in parentheses, may contain anything.
+    // The process's name, in parentheses, may contain any character, also parentheses.
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Returns the processor time in a line of `/proc/PID/stat`, including that of ended children: utime, stime, cutime
-/// and cstime are the fields 14 to 17, and the field behind the name is the third.
+/// Returns the processor time in a line of `/proc/PID/stat`, including that of ended children: utime, stime, cutime and
+/// cstime are the fields 14 to 17, and the field after the name is the third.
 fn cpu_of(stat: &str) -> Option<f64> {
     let fields = stat.rsplit_once(") ")?.1.split(' ');
     let ticks: Vec<f64> = fields.skip(11).take(4).filter_map(|field| field.parse().ok()).collect();

@@ -1,5 +1,5 @@
-//! `recovery`: the mean duration of a gap, from the start of its clock until a replay source has the event or all
-//! rounds are over; beside the expected duration.
+//! `recovery`: measures the mean duration of a gap, from the start of its clock until a replay source has the event or
+//! all rounds are over, and compares it with the expected duration.
 //!
 //! A source has the event with the probability p in each round. The plan has `gap.timeout` T, R rounds, the backoff
 //! b(i) before round i (none before the first), and the times ok and fail for an answer with the event and for a
@@ -7,8 +7,8 @@
 //!
 //! E = T + sum over i from 1 to R of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail)
 //!
-//! The sequencer is simulated for several plans, and the host is measured once, with a server that is equally slow
-//! and faulty.
+//! The sequencer is simulated for several plans, and the host is measured once, with a server that is as slow and as
+//! faulty as the plan of the host states.
 
 mod real;
 mod simulated;
@@ -50,7 +50,7 @@ const fn plan(success: f64, attempts: u32, backoff: (u64, u64)) -> Plan {
     Plan { timeout: 2_000, attempts, backoff, success, ok: 30, fail: 200 }
 }
 
-/// The defaults with sources of all kinds; other numbers of rounds; other backoffs.
+/// The default settings with sources of different probabilities, then other numbers of rounds, then other backoffs.
 const PLANS: [Plan; 10] = [
     plan(1.0, 5, (200, 5_000)),
     plan(0.9, 5, (200, 5_000)),
@@ -81,8 +81,8 @@ impl Plan {
         expected
     }
 
-    /// Returns the mean of a wait that is spread evenly between the lower bound and the doubled one, up to the upper
-    /// bound.
+    /// Returns the mean wait before a round. A wait before round n is random, spread evenly from the lower bound to
+    /// 2^(n-2) times the lower bound, and never above the upper bound.
     fn wait_before(&self, round: u32) -> f64 {
         let Some(earlier) = round.checked_sub(2) else { return 0.0 };
         let min = self.backoff.0 as f64;
@@ -126,9 +126,9 @@ pub(crate) fn bench(args: &RecoveryArgs) -> Result<Report> {
     Ok(Report::new("recovery", rows)
         .ratio_of("host/expected", (&host, |row| row.mean_ms), (&host, |row| row.expected_ms))
         .note(format!(
-            "The mean of {TRIALS} simulated gaps a row, T = {timeout} ms, an answer takes {ok} ms with the \
-             event and {fail} ms without; the host: {} gaps, T = {} ms, {} ms and {} ms, on the embedded \
-             store. Expected: T + sum of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail) for i from 1 to R.",
+            "Each row is the mean of {TRIALS} simulated gaps, T = {timeout} ms. An answer takes {ok} ms with the \
+             event and {fail} ms without it. The row of the host: {} gaps, T = {} ms, {} ms and {} ms, on the \
+             embedded store. Expected: T + sum of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail) for i from 1 to R.",
             args.gaps, OF_HOST.timeout, OF_HOST.ok, OF_HOST.fail
         )))
 }
@@ -141,7 +141,7 @@ mod tests {
     fn expected_duration_follows_the_formula() {
         let at_once = plan(1.0, 5, (200, 5_000));
         assert!((at_once.expected() - 2_030.0).abs() < 1e-9);
-        // 200, 300, 500 and 900 ms before the second to the fifth.
+        // The mean waits before the second to the fifth round are 200, 300, 500 and 900 ms.
         let never = plan(0.0, 5, (200, 5_000));
         assert!((never.expected() - (2_000.0 + 5.0 * 200.0 + 1_900.0)).abs() < 1e-9);
         let twice = plan(0.5, 2, (100, 100));

@@ -18,8 +18,8 @@ pub(crate) struct Report {
     notes: Vec<String>,
 }
 
-/// The medians of one side. Figures that all benchmarks have are empty where they do not apply; the others are left
-/// out.
+/// The medians of one side. In JSON, a figure that does not apply to the side is `null` if it is a figure of every
+/// benchmark, and is left out otherwise.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) side: String,
@@ -43,12 +43,12 @@ pub(crate) struct Row {
     pub(crate) p999_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) longest_ms: Option<f64>,
-    /// A mean, and its expected value.
+    /// The mean duration of a gap, and the expected mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mean_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) expected_ms: Option<f64>,
-    /// Held events that were executed a second, after their gap had ended.
+    /// Number of held events that were executed per second after their gap had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drained_per_s: Option<f64>,
     pub(crate) peak_mib: Option<f64>,

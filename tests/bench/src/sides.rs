@@ -1,4 +1,4 @@
-//! The sides of a comparison that run, and their runs.
+//! Selects sides of a comparison, and runs them.
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;

@@ -1,8 +1,8 @@
-//! `store`: commits of batches into each store, beside plain `HSET`s of the same bytes.
+//! `store`: measures commits of batches into each store, and compares them with plain `HSET`s of the same bytes.
 //!
 //! As in the runtime, each shard has one commit under way. For Redis, the benchmark measures the server's processor
-//! time. The embedded store works in this process, so that all of its processor time counts, including the making of
-//! the batches.
+//! time. The embedded store works in this process, so all processor time of this process counts, including the time to
+//! make the batches.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,11 +29,11 @@ const BATCHES: [(usize, usize); 3] = [(1, 30_000), (64, 300_000), (512, 600_000)
 const KEYS: [(&str, usize); 2] = [("10k", 10_000), ("1m", 1_000_000)];
 /// Bytes of a state, and of a message's data.
 const BYTES: usize = 256;
-/// Number of digests of a job: the default.
+/// Number of digests in a key record: the default.
 const DIGESTS: u32 = 64;
 /// Number of events of a commit while the keys are made.
 const FILL: usize = 512;
-/// Number of shards of Redis by default.
+/// Default number of shards of a store in Redis.
 const SHARDS: u32 = 16;
 
 pub(crate) fn bench(common: &Common) -> Result<Report> {
@@ -59,10 +59,10 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
         report = report.ratio(&format!("redis_{keys}_512"), &format!("embedded_{keys}_512"));
     }
     Ok(report.note(
-        "Rows: store, keys, events of a commit. Each event writes a job with 64 digests, 256 bytes \
-         of state and a message of 256 bytes, which is then removed; keys are random. CPU is the \
-         server's; of `embedded` it is all of this process. Redis syncs each commit (appendfsync \
-         always). hset: a plain HSET for each event, as many at once, of the same bytes.",
+        "Rows: store, keys, events of a commit. Each event writes a key record with 64 digests, 256 bytes of state, \
+         and a message of 256 bytes, which is then removed. Keys are random. CPU: the server; for `embedded`, this \
+         whole process. Redis syncs each commit (appendfsync always). hset: a plain HSET of the same bytes for each \
+         event, sent together as the events of a commit are.",
     ))
 }
 
@@ -94,7 +94,7 @@ async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
 
 type Cpu<'a> = &'a (dyn Fn() -> Result<f64> + Sync);
 
-/// Returns a row of commits of a size.
+/// Returns the row for the commits of one size.
 fn row(size: usize, events: usize, started: Instant, cpu_seconds: f64) -> Row {
     Row {
         side: size.to_string(),
@@ -104,7 +104,7 @@ fn row(size: usize, events: usize, started: Instant, cpu_seconds: f64) -> Row {
     }
 }
 
-/// All keys of a store, and one owner.
+/// All keys of a store, by shard. The keys belong to one partition, which one owner has claimed.
 struct Sides {
     shards: Vec<Shard>,
 }

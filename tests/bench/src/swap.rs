@@ -1,9 +1,9 @@
-//! `swap`: the added delay of events while versions of their handler are swapped under a steady load, and a check
-//! that no event is lost, repeated or failed.
+//! `swap`: measures the added delay of events while versions of their handler are swapped under a steady load, and
+//! checks that no event is lost, repeated or failed.
 //!
-//! One version stays in the folder. The benchmark puts another version beside it, new each time and slow to compile,
-//! and removes that version when it runs: two swaps. It measures the age of each message at its arrival, beside a run
-//! of the same load without swaps.
+//! One version stays in the folder. The benchmark adds another version, which is new each time and slow to compile, and
+//! removes it after the host has executed events with it. Each addition with its removal makes two swaps. It measures
+//! the age of each message at its arrival, and compares the ages with those of a run without swaps under the same load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,7 +51,7 @@ pub(crate) struct SwapArgs {
     /// Number of swaps in a run
     #[arg(long, default_value_t = 50)]
     swaps: usize,
-    /// Number of uncalled functions of the slow version: each is compiled
+    /// Number of functions that the slow version contains but never calls; the host compiles each of them
     #[arg(long, default_value_t = 30_000)]
     functions: u32,
 }
@@ -60,7 +60,7 @@ const SIDES: [(&str, bool); 2] = [("steady", false), ("swaps", true)];
 
 pub(crate) fn bench(args: &SwapArgs) -> Result<Report> {
     let sides = args.sides.of(&SIDES, |side| side.0)?;
-    ensure!(args.rate >= 1.0 && args.swaps >= 2, "--rate must be 1 or more, and --swaps 2");
+    ensure!(args.rate >= 1.0 && args.swaps >= 2, "--rate must be 1 or more, and --swaps 2 or more");
     eprintln!("starting RabbitMQ");
     let rabbit = Rabbit::start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -72,11 +72,11 @@ pub(crate) fn bench(args: &SwapArgs) -> Result<Report> {
         Some((swaps.p999_ms? - steady.p999_ms?, longest))
     });
     let mut report = Report::new("swap", rows).note(format!(
-        "{} events/s of 10,000 keys on four partitions, a message for each, Redis with appendfsync \
-         everysec; in `swaps` the handler is swapped {} times, to and from a version of {} functions \
-         that is new each time. CPU is of the host, with its compilers. Ages are from publishing an event until \
-         its message is back. None was lost, repeated or failed, and the version of a key changed only with a \
-         decision: else this would have ended with an error.",
+        "{} events/s of 10,000 keys on four partitions, one message per event, Redis with appendfsync everysec. In \
+         `swaps` the handler is swapped {} times, to and from a version of {} functions that is new each time. CPU: \
+         the host with its compilers. Ages: from the publication of an event until its message is back. The \
+         benchmark checked that no event was lost, repeated or failed, and that the version of a key changed only \
+         with a rollout.",
         args.rate, args.swaps, args.functions
     ));
     if let Some((p999, longest)) = extra {
@@ -121,7 +121,7 @@ async fn measure(
         Ok(seen)
     };
     let (reached, seen) = tokio::try_join!(host.case.pace(&load, warm, rate), swapping)?;
-    // The age of an event that is published late does not include its delay.
+    // The age of an event begins at its publication, so ages do not show that the load was published too slowly.
     ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.deliveries.len(), PATIENCE).await?;
     let used = host.cpu()? - before;
@@ -205,20 +205,20 @@ impl Host {
 /// The observed versions.
 #[derive(Debug, Default)]
 struct Versions {
-    /// The version of each decision.
+    /// The version of each rollout.
     of_generations: BTreeMap<u64, String>,
-    /// The decision under which each observed key was last executed.
+    /// The rollout under which each observed key was last executed.
     of_keys: BTreeMap<String, u64>,
 }
 
 impl Versions {
     fn note(&mut self, generation: u64, version: &str) -> Result<()> {
         let known = self.of_generations.entry(generation).or_insert_with(|| version.to_owned());
-        ensure!(known == version, "decision {generation} has the versions {known} and {version}");
+        ensure!(known == version, "rollout {generation} has the versions {known} and {version}");
         Ok(())
     }
 
-    /// Inspects some keys: their decisions only grow.
+    /// Inspects some keys. The number of a key's rollout must never fall.
     async fn look(&mut self, host: &Host) -> Result<()> {
         let keys = admin::get(host.port, "/v1/streams/bench/keys?limit=100").await?;
         let keys: Value = serde_json::from_str(&keys)?;
@@ -227,10 +227,7 @@ impl Versions {
             self.note(generation, key["version"].as_str().unwrap_or_default())?;
             let name = key["key"].as_str().context("a key")?;
             let last = self.of_keys.insert(name.to_owned(), generation).unwrap_or(0);
-            ensure!(
-                last <= generation,
-                "key {name} went from decision {last} back to {generation}"
-            );
+            ensure!(last <= generation, "key {name} went from rollout {last} back to {generation}");
         }
         Ok(())
     }
@@ -268,8 +265,8 @@ impl Plugins {
     }
 }
 
-/// Returns a module of many functions, each of which returns a number; the first one returns another number each
-/// time.
+/// Returns a module of many functions, each of which returns a number. The first function returns `first`, so that no
+/// two modules are the same.
 fn module(functions: u32, first: u32) -> Module {
     let (mut types, mut all, mut code) =
         (TypeSection::new(), FunctionSection::new(), CodeSection::new());

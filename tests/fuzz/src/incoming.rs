@@ -160,7 +160,7 @@ pub fn config(bytes: &[u8]) {
         Err(error) => {
             assert!(!error.problems.is_empty(), "an error has a problem");
             for problem in &error.problems {
-                // The line may also be that behind the last line end, where something is missing.
+                // The line may also be the line after the last line end, if something is missing there.
                 assert!(problem.line <= text.split('\n').count(), "{problem:?}");
                 assert!(!problem.message.is_empty(), "{problem:?}");
             }

@@ -34,7 +34,7 @@ pub(super) fn stays_the_same(event: &Event) {
     assert!(again == *event && again.content() == event.content(), "an event");
 }
 
-/// Reads a record of a store, which the first byte chooses.
+/// Reads a record of a store; the first byte chooses the kind of record.
 pub fn record(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let bytes = Bytes::copy_from_slice(bytes);

@@ -6,7 +6,8 @@ use crate::store::Entry;
 use crate::world::{Place, World};
 use crate::{Fault, Part, Scope};
 
-/// A step of a run. The first number is the owner.
+/// A step of a run. In the steps of an owner, the first number is the owner; a second number is the shard, the key or
+/// the position in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// The owner gets its lease.
@@ -37,13 +38,13 @@ pub enum Action {
     Publish(usize, usize),
     /// The store removes the owner's published entries from a shard's outbox.
     Remove(usize, usize),
-    /// The owner releases its partition in order: the owner closes its connection, then releases the lease.
+    /// The owner releases its partition cleanly: the owner closes its connection, then releases the lease.
     Release(usize),
     /// The broker takes back the owner's deliveries; the owner does not notice.
     Cut(usize),
-    /// A commit that was sent twice arrives when no owner waits for it.
+    /// The second copy of a commit arrives so late that no owner waits for the answer.
     LateCommit(usize),
-    /// A request of this partition to load this key arrives when no owner waits for it.
+    /// A request of this partition to load this key arrives so late that no owner waits for the answer.
     LateLoad(u8, u8),
     /// The present state of the store becomes the state that the store may go back to.
     Keep,
@@ -184,8 +185,8 @@ impl World {
         self.owners[id].wants_load(scope, key, due == Some(scope.leases[id]))
     }
 
-    /// Returns whether a step is progress of its owner. A load of a known key record is no progress, and neither is a
-    /// step that only releases or repeats something.
+    /// Returns whether a step is progress of its owner. A load that teaches the lane nothing new is no progress, and
+    /// neither is a step that only releases or repeats something.
     pub(crate) fn gets_on(&self, scope: &Scope, action: Action) -> bool {
         match action {
             Action::Load(id, key) => {

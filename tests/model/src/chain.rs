@@ -1,7 +1,8 @@
 //! Numbered messages between two shards of a store that goes back in time: an outbox, its owner, and a shard of the
 //! destination that numbers the messages. A checker walks through all runs of small scopes, and the simulator plays
-//! long random runs. The owner's memory of its messages and the choice of messages to give again are the product's own
-//! ([`PublishHistory`](ordain_core::PublishHistory)); the rest is written from the protocol alone.
+//! long random runs. The owner's memory of its messages, and the choice of messages that it gives (sends to the
+//! destination) again, are the product's own ([`PublishHistory`](ordain_core::PublishHistory)); the rest is written
+//! from the protocol alone.
 
 mod destination;
 mod outcome;
@@ -26,7 +27,7 @@ pub struct ChainScope {
     pub rewinds: u64,
     /// Times that the process ends and another process begins.
     pub restarts: u64,
-    /// Parts that memory has no room for.
+    /// Parts (each the message of one outbox position) that the owner forgets because memory has no room for them.
     pub forgotten: usize,
     /// True if answers are lost.
     pub loses_answers: bool,
@@ -41,14 +42,15 @@ pub enum ChainPlaces {
     Source,
     /// The shard that numbers the messages.
     Destination,
-    /// Both, to the same moment.
+    /// Both shards go back, to the same moment.
     Both,
 }
 
 /// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChainFault {
-    /// An owner gives messages again without waiting for its commits.
+    /// An owner sends messages to the destination again before it has repeated the lost commits that contain these
+    /// messages.
     CommitsAreNotAwaited,
     /// An owner does not give lost messages again.
     LostPartsAreDropped,
@@ -56,25 +58,26 @@ pub enum ChainFault {
     LostPartsGetNewNumbers,
     /// Memory forgets the newest part instead of the oldest.
     NewestIsForgotten,
-    /// An owner makes no calls without messages.
+    /// An owner makes no call without messages to check that the destination still has its messages.
     NothingIsChecked,
     /// A call does not name the last outbox position that was answered.
     NoPlaceIsNamed,
-    /// The destination does not compare the last outbox position with its own.
+    /// The destination does not compare the last outbox position of a call with its own.
     DestinationComparesNothing,
     /// The destination gives a message a number that another message has.
     TakenNumbersAreGiven,
-    /// The destination gives a message a number below that of an earlier one.
+    /// The destination gives a message a number below that of an earlier message of the call.
     NumbersGoBack,
-    /// A later call requests such a number.
+    /// A later call requests a number below that of an earlier message.
     LaterNumbersGoBack,
     /// The destination does not remember the messages that it has numbered.
     NothingIsKnown,
     /// A mark counts as durable before the store has confirmed it.
     DoneBeforeDurable,
-    /// The destination need not know messages that are given to it again.
+    /// An owner reports messages as done although it still has to give them again, so that the destination forgets
+    /// them.
     LostPartsAreDone,
-    /// An owner does not mark repeated commits again.
+    /// An owner does not mark the messages of repeated commits again.
     RepeatedCommitsAreNotMarked,
     /// The destination does not forget messages of lost commits.
     LostCommitsStayKnown,
@@ -113,7 +116,7 @@ impl ChainFault {
 /// A step of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainStep {
-    /// The owner commits this number of messages, after the commits that the store has lost.
+    /// The owner first repeats the commits that the store has lost, and then commits this number of messages.
     Commit(u8),
     /// The owner finds that the store lacks commits, and repeats them.
     Repeat,
@@ -123,9 +126,9 @@ pub enum ChainStep {
     GiveUnanswered,
     /// The call without an answer arrives once more.
     ArriveLate,
-    /// The owner checks that the destination has all given messages, if that is in doubt.
+    /// If the destination may have gone back, the owner checks that it has all given messages.
     Check,
-    /// The owner marks the given messages in the outbox.
+    /// The owner marks the given messages in the outbox as done.
     Mark,
     /// Memory has no room for the oldest part.
     Forget,
@@ -216,5 +219,5 @@ impl Model for ChainScope {
     }
 }
 
-/// The property that a model must show, so that its scope is not empty.
+/// The property that a scope must show. Without it, the scope would be too small to test anything.
 pub const GIVEN_AGAIN: &str = "a lost message is given again";

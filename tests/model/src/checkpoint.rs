@@ -129,5 +129,5 @@ impl Model for CheckpointScope {
     }
 }
 
-/// The property that a model must show, so that its scope is not empty.
+/// The property that a scope must show. Without it, the scope would be too small to test anything.
 pub const READ_AGAIN: &str = "a file is read again from its beginning";

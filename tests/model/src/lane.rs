@@ -20,7 +20,7 @@ pub(crate) struct Lane {
     pub(crate) load: Load,
     /// The stored key record; `None` if there is none, or if the owner assumes so.
     pub(crate) known: Option<Known>,
-    /// The next sequence to execute: every event before it was executed.
+    /// The next sequence to execute: all earlier events of the key were executed.
     pub(crate) done: u8,
     /// Events that are not durable, as far as the owner knows.
     pub(crate) held: Set,

@@ -76,13 +76,13 @@ pub struct Scope {
     pub leases: Vec<u8>,
     /// Events from the broker, in this order.
     pub queue: Vec<Event>,
-    /// Events of a key that may be executed ahead of the durable ones.
+    /// Number of events of a key that may be executed ahead of the durable ones.
     pub run_ahead: u8,
     /// Times that a key may be taken over.
     pub take_overs: u8,
-    /// Requests to load that arrive a second time, when no owner waits for them.
+    /// Requests to load that arrive a second time, so late that no owner waits for the answer.
     pub late_loads: u8,
-    /// Commits that arrive a second time, when no owner waits for them.
+    /// Commits that arrive a second time, so late that no owner waits for the answer.
     pub late_commits: u8,
     /// Parts that may go back, each once in a run.
     pub goes_back: Vec<Part>,
@@ -103,19 +103,19 @@ pub enum Fault {
     CommitWithoutClaim,
     /// A claim consists of its epoch alone.
     ClaimWithoutRandom,
-    /// The epoch is derived from the fence when the claim is written, not with the lease.
+    /// An owner takes its epoch from the fence when it writes its claim, not from its lease.
     EpochFromFence,
-    /// The epoch is above that of the last lease, and the fences are ignored.
+    /// The store gives a lease the next epoch after the last lease, and does not compare it with the fences.
     EpochFromLease,
     /// A commit that only spills is not compared with the fence, and has no number.
     SpillWithoutFence,
-    /// A delivery is finished when its event was executed.
+    /// A delivery counts as finished as soon as its event is executed.
     AcknowledgeBeforeCommit,
-    /// Everything before the last finished delivery is acknowledged with it.
+    /// An acknowledgement of the last finished delivery covers all deliveries before it, even unfinished ones.
     AcknowledgeBeyondPrefix,
-    /// A write is applied without comparing its key record.
+    /// The store applies a write without checking its condition against the key record.
     WriteWithoutCondition,
-    /// The store applies a repeated commit again.
+    /// The store applies a repeated commit a second time.
     AnswerForgotten,
     /// The store refuses a repeated commit like a commit with any other number.
     RepeatRefused,
@@ -131,7 +131,7 @@ pub enum Fault {
     LeaveTooEarly,
     /// A write is not conditional on the number of take-overs.
     TakeOversNotCounted,
-    /// Messages are published when their event was executed.
+    /// Messages are published as soon as their event is executed.
     PublishBeforeCommit,
     /// An entry leaves the outbox even if it is not published.
     RemoveUnpublished,

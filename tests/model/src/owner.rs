@@ -13,7 +13,7 @@ pub(crate) enum Phase {
     Waiting,
     /// The owner has a lease, which it may have lost meanwhile.
     Alive,
-    /// The owner has released its partition in order.
+    /// The owner has released its partition cleanly.
     Released,
     /// The owner has learned that a newer owner exists.
     Fenced,
@@ -50,7 +50,7 @@ pub(crate) struct Side {
     pub(crate) outbox: Vec<Entry>,
     /// The last commit whose entries are published.
     pub(crate) published: u8,
-    /// The last commit, for the properties.
+    /// The last commit; only the checks of the properties read it.
     last: Stamp,
 }
 
@@ -74,8 +74,8 @@ impl Owner {
         self.phase == Phase::Alive && self.sides.iter().all(|side| side.claimed)
     }
 
-    /// Records that the fence has the owner's claim. The entries that an earlier owner left in the outbox are
-    /// published.
+    /// Records that the fence has the owner's claim. The owner will publish the entries that an earlier owner left in
+    /// the outbox.
     pub(crate) fn claimed(&mut self, shard: usize, fence: &Fence, outbox: Vec<Entry>) {
         let side = &mut self.sides[shard];
         *side = Side {
@@ -181,8 +181,9 @@ impl Owner {
             && self.lanes.iter().flatten().all(|lane| lane.ahead() == 0)
     }
 
-    /// Returns whether a key record must be loaded. Reasons are: events wait for it, an answer was lost, the key's next
-    /// event may have come to another partition, or the key is due and its lane, if any, does not know why.
+    /// Returns whether a key record must be loaded. There are four reasons: events wait for the record; an answer was
+    /// lost; the key's next event may have come to another partition; or the key is due, and it has no lane or an idle
+    /// lane.
     pub(crate) fn wants_load(&self, scope: &Scope, key: u8, is_due: bool) -> bool {
         let side = &self.sides[scope.shard_of(key)];
         let due = |lane: &Lane| is_due && lane.is_idle() && !scope.is(Fault::DueLeftToLane);

@@ -31,7 +31,7 @@ pub struct ProducerScope {
 /// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProducerFault {
-    /// A call names no witness.
+    /// A call names no witness (the newest event of earlier calls to a shard; a shard without its witness went back).
     NoWitnessIsNamed,
     /// The producer does not write lost calls again.
     NothingIsWrittenAgain,
@@ -41,9 +41,9 @@ pub enum ProducerFault {
     NewestIsForgotten,
     /// A checkpoint names no witness.
     CheckpointNamesNoWitness,
-    /// A checkpoint does not name the checkpoint before it.
+    /// A checkpoint does not name the previous checkpoint.
     CheckpointComparesNothing,
-    /// A run does not mark the checkpoints that it continues at.
+    /// A run does not mark the checkpoints with its number when it continues at them.
     RunIsNotMarked,
     /// A run continues at the newest checkpoint instead of the oldest.
     NewestCheckpointCounts,
@@ -78,7 +78,7 @@ pub enum ProducerStep {
     PublishUnanswered,
     /// The producer writes its checkpoint into the shards.
     Checkpoint,
-    /// The producer checks that the shards have its events, if that is in doubt.
+    /// If a shard may have gone back, the producer checks that the shards have its events.
     Check,
     /// Memory has no room for the oldest call.
     Forget,
@@ -88,7 +88,7 @@ pub enum ProducerStep {
     Other(u8),
     /// The present state of the shards becomes a state that they may go back to.
     Remember,
-    /// One shard, or all, go back. True if a connection breaks.
+    /// One shard, or all, go back to the state with this index. The last value is true if a connection breaks.
     GoBack(Option<u8>, usize, bool),
     /// The producer ends, and is started again.
     Restart,
@@ -163,5 +163,5 @@ impl Model for ProducerScope {
     }
 }
 
-/// The property that a model must show, so that its scope is not empty.
+/// The property that a scope must show. Without it, the scope would be too small to test anything.
 pub const WRITTEN_AGAIN: &str = "a lost event is written again";

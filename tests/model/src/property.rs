@@ -27,17 +27,17 @@ pub(crate) enum Broken {
 /// The findings so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Found {
-    /// The leases went back.
+    /// True if the leases went back.
     pub(crate) lost_leases: bool,
-    /// A shard went back.
+    /// True if a shard went back.
     pub(crate) lost_commits: bool,
     /// The first broken rule.
     pub(crate) broken: Option<Broken>,
 }
 
 impl Found {
-    /// Records a broken rule, unless the scope cannot judge it: if the store has gone back, an owner may have read or
-    /// published the lost commits before.
+    /// Records a broken rule. Ignores a rule that may break after the store went back: for example, an owner may have
+    /// read or published commits before the store lost them.
     pub(crate) fn note(&mut self, broken: Broken) {
         let asked = match broken {
             Broken::NotKnown | Broken::PublishedUncommitted => !self.lost_commits,
@@ -137,8 +137,9 @@ impl World {
             && self.store.shards.iter().all(empty)
     }
 
-    /// Returns whether the newest owner of a partition has work and no possible step. The owner must progress without
-    /// another owner, and without waiting for an event that does not exist.
+    /// Returns whether the newest owner of a partition has work and no possible step. While an owner has work, it must be
+    /// able to make progress by a step of its own: it must not depend on another owner, or on an event that does not
+    /// exist.
     fn is_stuck(&self, scope: &Scope, partition: u8) -> bool {
         let started =
             |id: &usize| scope.leases[*id] == partition && self.owners[*id].phase != Phase::Waiting;
@@ -151,7 +152,7 @@ impl World {
         {
             return false;
         }
-        // The scope has this limit, not the protocol.
+        // A load that only the limit of take-overs prevents is no deadlock: the scope has this limit, not the protocol.
         let barred = |key: u8| {
             self.wants_load(scope, id, key) && self.would_take_over(scope, partition, key).is_none()
         };

@@ -143,5 +143,5 @@ impl Model for QueueScope {
     }
 }
 
-/// The property that a model must show, so that its scope is not empty.
+/// The property that a scope must show. Without it, the scope would be too small to test anything.
 pub const ENTRY_LOST: &str = "an entry is lost unread and counted";

@@ -39,7 +39,7 @@ impl Scope {
         Self { queue, publishes: true, spills: false, ..Self::three_events() }
     }
 
-    /// Two shards, in which an owner claims and commits one after the other.
+    /// Two shards; an owner claims one after the other, and commits in each.
     pub fn two_shards() -> Self {
         Self {
             keys: 2,
@@ -99,7 +99,7 @@ impl Scope {
         }
     }
 
-    /// Messages of a key that two partitions have. They are not published in order.
+    /// Messages of a key whose events come to two partitions. The partitions need not publish them in order.
     pub fn moved_outbox() -> Self {
         Self {
             queue: vec![event(0, 1, 0), event(0, 2, 1)],
@@ -148,13 +148,13 @@ impl Scope {
         }
     }
 
-    /// With messages to publish.
+    /// A shard that goes back, with messages to publish.
     pub fn goes_back_with_outbox() -> Self {
         let goes_back = vec![Part::Shard(0)];
         Self { run_ahead: 2, goes_back, publishes: true, ..Self::goes_back() }
     }
 
-    /// With a commit that arrives late.
+    /// A shard that goes back, with a commit that arrives late.
     pub fn goes_back_with_late_commit() -> Self {
         let goes_back = vec![Part::Shard(0)];
         Self { late_commits: 1, goes_back, ..Self::goes_back() }
@@ -185,12 +185,12 @@ impl Scope {
         Self { publishes: true, ..Self::goes_back() }
     }
 
-    /// [`Scope::goes_back`] with all features at once.
+    /// [`Scope::goes_back`] with spilled events and a commit that arrives late, where only the shard goes back.
     pub fn goes_back_large() -> Self {
         Self { late_commits: 1, spills: true, goes_back: vec![Part::Shard(0)], ..Self::goes_back() }
     }
 
-    /// Two partitions, one of them with two owners, over a shard that goes back.
+    /// Two partitions, one of them with two owners, that share a shard; this shard goes back.
     pub fn goes_back_under_two_partitions() -> Self {
         Self {
             leases: vec![0, 1, 1],

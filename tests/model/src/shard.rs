@@ -32,7 +32,7 @@ impl Shard {
         Some(job.clone())
     }
 
-    /// Applies a commit except for writes whose condition does not hold; returns their keys.
+    /// Applies a commit except for writes whose condition does not hold. Returns the keys of these writes.
     pub(crate) fn commit(
         &mut self,
         scope: &Scope,
@@ -104,7 +104,7 @@ impl Shard {
 }
 
 impl Fence {
-    /// Checks what must hold whenever a commit is applied, independently of the rules.
+    /// Checks the properties of every applied commit, independently of the rules by which the store applied it.
     fn check(&self, batch: &Batch, found: &mut Found) {
         if self.last == batch.stamp() {
             found.note(Broken::AppliedTwice);

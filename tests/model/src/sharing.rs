@@ -1,6 +1,6 @@
 //! How instances share partitions: membership, leases and the assignment of partitions. A checker walks through all
-//! runs of the model. The steps of an owner within a partition belong to the other model. In this model, an instance
-//! drives a partition or does not.
+//! runs of the model. The steps of an owner within a partition belong to the model of [`Scope`](crate::Scope). In this
+//! model, an instance either drives a partition (has claimed it and processes its events) or does not.
 //!
 //! A paused instance takes no steps, for any length of time. The model has no clock: a lease may expire at any moment
 //! that the scope allows.
@@ -26,7 +26,7 @@ pub struct Fleet {
     pub silences: u8,
     /// Instances that are killed.
     pub kills: u8,
-    /// Instances that shut down in order.
+    /// Instances that shut down cleanly.
     pub leaves: u8,
     /// Instances that lose their connection to the store for good.
     pub cuts: u8,
@@ -60,8 +60,9 @@ impl Fleet {
         self.fault == Some(fault)
     }
 
-    /// Returns the upper limit of leases. Each partition needs one lease, and another one after each change of the
-    /// membership. One more is for an instance that acts on an older table.
+    /// Returns the upper limit of leases. Each partition needs one lease at first. After each change of the membership
+    /// it needs at most two more: one for its new owner, and one for an instance that acts on an older table. After a
+    /// kill, one is enough.
     fn most_leases(&self) -> u8 {
         let changes = 2 * (self.instances + self.silences + self.leaves + self.cuts) + self.kills;
         self.partitions * (1 + changes)

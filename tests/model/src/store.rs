@@ -9,18 +9,19 @@ use crate::{Fault, Part, Scope};
 pub(crate) struct Claim {
     /// The epoch that comes with the lease.
     pub(crate) epoch: u8,
-    /// The random part. The model uses the owner's number, since no two owners have the same random part.
+    /// The random part. The model uses the owner's number, because no two owners have the same random part.
     pub(crate) random: u8,
 }
 
-/// The identity of a commit, for the properties. No two commits have the same claim and number.
+/// The identity of a commit, which only the checks of the properties read. No two commits have the same claim and
+/// number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp {
     pub(crate) claim: Claim,
     pub(crate) number: u8,
 }
 
-/// The owner of a partition's part of a shard, with the last commit.
+/// The fence of a partition in a shard: the claim of the owner, and the last commit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Fence {
     pub(crate) claim: Claim,
@@ -28,7 +29,7 @@ pub(crate) struct Fence {
     pub(crate) number: u8,
     /// The answer of that commit: the keys whose write was refused.
     pub(crate) refused: Set,
-    /// The last commit, for the properties.
+    /// The last commit; only the checks of the properties read it.
     pub(crate) last: Stamp,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Job {
     pub(crate) spilled: Set,
     /// The partition whose due index has the key.
     pub(crate) due: Option<u8>,
-    /// The commit that last wrote the key record, for the properties.
+    /// The commit that last wrote the key record; only the checks of the properties read it.
     pub(crate) by: Stamp,
 }
 
@@ -64,7 +65,8 @@ impl Job {
 pub(crate) struct Known {
     pub(crate) next: u8,
     pub(crate) take_overs: u8,
-    /// The commit that last wrote the key record, for the properties; no part of the condition.
+    /// The commit that last wrote the key record; no part of the condition, because only the checks of the properties
+    /// read it.
     pub(crate) by: Stamp,
 }
 
@@ -72,9 +74,9 @@ pub(crate) struct Known {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Write {
     pub(crate) key: u8,
-    /// The condition; `None` if no key record exists.
+    /// The condition of the write; `None` if no key record may exist.
     pub(crate) known: Option<Known>,
-    /// The new `next`: every event before it was executed.
+    /// The new `next`: all earlier events of the key were executed.
     pub(crate) next: u8,
     /// The events in the store after the write.
     pub(crate) spilled: Set,
@@ -97,10 +99,10 @@ impl Write {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Batch {
     pub(crate) claim: Claim,
-    /// One more than the number of the last commit; 0 for none, with [`Fault::SpillWithoutFence`].
+    /// One more than the number of the last commit. With [`Fault::SpillWithoutFence`], 0 for a commit without a number.
     pub(crate) number: u8,
     pub(crate) writes: Vec<Write>,
-    /// The last commit that the owner knows, for the properties.
+    /// The last commit that the owner knows; only the checks of the properties read it.
     pub(crate) after: Stamp,
 }
 

@@ -47,7 +47,7 @@ pub fn breaks<M: Walked>(fault: impl Debug, model: &M, property: &'static str) {
 }
 
 /// Returns the shortest run that shows a property. The checker keeps the last run that it finds, so the function
-/// repeats the search with a lower limit.
+/// repeats the search with a lower limit on the length of a run.
 fn shortest<M: Walked>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
     let mut found: Option<Vec<M::Action>> = None;
     loop {

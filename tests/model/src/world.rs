@@ -16,9 +16,9 @@ pub struct World {
     pub(crate) owners: Vec<Owner>,
     /// The location of each delivery in the queue.
     pub(crate) queue: Vec<Place>,
-    /// Commits that may arrive when no owner waits for them: owner, shard, commit.
+    /// Commits that may still arrive although no owner waits for the answer: owner, shard, commit.
     pub(crate) late_commits: Vec<(usize, usize, Batch)>,
-    /// For each partition, the keys whose load may arrive when no owner waits for it.
+    /// For each partition, the keys whose load may still arrive although no owner waits for the answer.
     pub(crate) asked: Vec<Set>,
     /// For each key, the events whose messages are published.
     pub(crate) published: Vec<Set>,
@@ -240,8 +240,8 @@ impl World {
         }
     }
 
-    /// Lets owners acknowledge their finished deliveries at once. If they acknowledged later, more events would be
-    /// repeated, with no other effect.
+    /// Lets owners acknowledge their finished deliveries at once. If they acknowledged later, the broker would deliver
+    /// more events again, with no other effect.
     fn acknowledge(&mut self, scope: &Scope) {
         for owner in &mut self.owners {
             for place in owner.acknowledge(scope).iter() {

@@ -1,4 +1,4 @@
-//! Walks through all runs of a file source over a store that goes back in time, with few events.
+//! Walks through all runs of a file source and a store that goes back in time, with few events.
 //! `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{CheckpointBroken, CheckpointFault, CheckpointScope, READ_AGAIN, breaks, walk};

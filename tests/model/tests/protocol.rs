@@ -3,7 +3,7 @@
 
 use ordain_model::{Fault, Scope, breaks, walk};
 
-// The properties that a scope must show, so that it is not empty.
+// The properties that a scope must show, so that it is large enough to test something.
 const DONE: &str = "everything is done";
 const SPILLED: &str = "an event waits in the store";
 const AND_BACK: &str = "a key is taken over and back";
@@ -45,7 +45,8 @@ const TWO_PARTITIONS: &[Case] = &[
     ("two_partitions", Scope::two_partitions, &[DONE, SPILLED, AND_BACK, REFUSED]),
     ("older_owner", Scope::older_owner, &[DONE, SPILLED, AND_BACK, REFUSED, OVER, LATE]),
     ("two_keys", Scope::two_keys, &[DONE, SPILLED, AND_BACK, REFUSED]),
-    // The limit that `docs/internals/protocol.md` names.
+    // This scope shows a limit that `docs/internals/protocol.md` names: messages of a moved key may be published out of
+    // order.
     ("moved_outbox", Scope::moved_outbox, &[DONE, IN_ORDER]),
 ];
 

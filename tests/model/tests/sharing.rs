@@ -2,7 +2,7 @@
 
 use ordain_model::{Fleet, SharingFault, breaks, walk};
 
-// The properties that a fleet must show, so that it is not empty.
+// The properties that a fleet must show, so that it is large enough to test something.
 const BY_ALL: &str = "all instances share all partitions";
 const BOTH: &str = "two instances believe that they have a partition";
 const BEHIND: &str = "an instance waits behind another's channel";

@@ -23,17 +23,17 @@ const SLOTS: usize = 16_384;
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
-    /// No proxies, or one before each node.
+    /// No proxies, or one in front of each node.
     proxies: Vec<Proxy>,
     /// No replicas, or one of each node.
     replicas: Vec<Redis>,
-    /// For each node: true if its replica is its master now.
+    /// For each node: true if its replica has taken over and is the master now.
     swapped: Vec<AtomicBool>,
 }
 
 impl Cluster {
-    /// Starts `masters` masters, at least 3 for a majority after a loss, and waits until every node serves. The start
-    /// takes 2 to 3 seconds, of which Redis waits 2.
+    /// Starts `masters` masters, and waits until every node serves. There must be at least 3, so that a majority
+    /// remains when one is lost. The start takes 2 to 3 seconds, because Redis itself waits for 2 seconds.
     pub fn start(masters: usize) -> Result<Self> {
         Self::with(masters, &Options::new())
     }
@@ -43,7 +43,7 @@ impl Cluster {
         Self::of(nodes(masters, options)?, Vec::new())
     }
 
-    /// Starts a Cluster with a proxy before each node. The nodes announce the proxies as their addresses.
+    /// Starts a Cluster with a proxy in front of each node. The nodes announce the proxies as their addresses.
     pub fn behind_proxies(masters: usize, options: &Options) -> Result<Self> {
         let nodes = nodes(masters, options)?;
         let mut proxies = Vec::new();
@@ -61,7 +61,7 @@ impl Cluster {
             let first = slots.start().to_string();
             let last = slots.end().to_string();
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last])?;
-            // Each node has another epoch, so that the nodes have no conflict to resolve.
+            // Each node has its own epoch, so that the nodes have no conflict to resolve.
             let epoch = (index + 1).to_string();
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch])?;
         }
@@ -82,12 +82,13 @@ impl Cluster {
         &self.nodes
     }
 
-    /// Returns the proxies before the nodes, in the same order; none if the Cluster was started without proxies.
+    /// Returns the proxies in front of the nodes, in the order of the nodes; none if the Cluster was started without
+    /// proxies.
     pub fn proxies(&self) -> &[Proxy] {
         &self.proxies
     }
 
-    /// Returns the addresses of all nodes, or of the proxies before them.
+    /// Returns the addresses of all nodes, or of the proxies in front of them.
     pub fn urls(&self) -> Vec<String> {
         let url = |(number, node): (usize, &Redis)| match self.proxies.get(number) {
             Some(proxy) => node.url_at(proxy.port()),
@@ -125,8 +126,8 @@ impl Cluster {
         number.context("the owner is none of the nodes")
     }
 
-    /// Waits until every running node serves all slots: after a restart, because a returning node waits 2 seconds
-    /// before it serves.
+    /// Waits until every running node serves all slots. A test needs this after a restart, because a returning node
+    /// waits 2 seconds before it serves.
     pub fn until_ready(&self) -> Result<()> {
         let known = format!("cluster_known_nodes:{}", self.nodes.len() + self.replicas.len());
         let slots = format!("cluster_slots_ok:{SLOTS}");
@@ -150,7 +151,7 @@ impl Cluster {
     }
 
     fn running(&self) -> &Redis {
-        // If no node is running, the caller gets the error of the first.
+        // If no node is running, the caller gets the error of the first node.
         self.nodes.iter().find(|node| node.is_running()).unwrap_or(&self.nodes[0])
     }
 }

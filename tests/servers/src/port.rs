@@ -1,7 +1,7 @@
 //! Ports that no other process uses, even while the server on them is down.
 //!
-//! The ports are outside the range that the system assigns by itself: while a server is down, its port could become the
-//! local end of any connection, even of a connection to the same port.
+//! The ports are outside the range that the system assigns by itself. Otherwise, while a server is down, its port could
+//! become the local end of any connection, even of a connection to that port.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -11,10 +11,10 @@ use anyhow::{Context, Result};
 /// The first port: below the range of Linux (32768 and up), above the ports of installed services.
 const FIRST: u16 = 20_000;
 const PORTS: u16 = 12_000;
-/// The number of ports below `FIRST` that are not reserved.
+/// The number of ports below `FIRST` for servers whose port cannot be reserved.
 const UNRESERVED: u16 = 5_000;
-/// The address that reserves ports: a listener on its port reserves the same port of 127.0.0.1. No server listens at
-/// this address.
+/// The address that reserves ports: a listener on one of its ports reserves the same port of 127.0.0.1. No server
+/// listens at this address.
 const RESERVED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// A port of 127.0.0.1, reserved among all processes that use this crate until the value is dropped. The system ends
@@ -29,7 +29,7 @@ impl Port {
     /// Reserves a port on which no process listens.
     pub fn take() -> Result<Self> {
         static TAKEN: AtomicU16 = AtomicU16::new(0);
-        // Processes begin at different ports, and each continues behind its last port, so that a port is not used again
+        // Processes begin at different ports, and each continues after its last port, so that a port is not used again
         // at once.
         let begin = (std::process::id() % u32::from(PORTS)) as u16;
         let begin = begin.wrapping_mul(37) % PORTS;

@@ -1,4 +1,4 @@
-//! A process that ends with the process that started it, however the latter ends.
+//! A process that ends when the process that started it ends, for whatever reason.
 //!
 //! A signal at the parent's death would come with the end of the *thread* that started the process, and tests run on
 //! threads that end. So a shell starts the process: the shell holds the reading end of a pipe. The system closes the
@@ -35,7 +35,7 @@ wait "$watch"
 exit "$status"
 "#;
 
-/// A running program. Dropping it kills it.
+/// A running program. Dropping the value kills the program.
 #[derive(Debug)]
 pub(crate) struct Process {
     shell: Child,

@@ -1,5 +1,5 @@
-//! A TCP proxy before a server, which loses, cuts, delays and holds back bytes. It never makes or changes a byte: a
-//! client sees only behaviour that a network could cause.
+//! A TCP proxy in front of a server; the proxy loses, cuts, delays and holds back bytes. It never makes or changes a
+//! byte: a client sees only behaviour that a network could cause.
 
 mod frames;
 mod link;
@@ -23,20 +23,20 @@ pub enum Mode {
     /// Passes everything.
     #[default]
     Pass,
-    /// Passes the client's bytes with this delay, together with bytes that have arrived meanwhile.
+    /// Passes the client's bytes after this delay, together with the bytes that arrive during the delay.
     Delay(Duration),
     /// Accepts connections and passes nothing in either direction, also on open connections, like a network that drops
     /// all packets. Held bytes pass when the mode ends.
     HalfOpen,
     /// Refuses connections and closes the open ones, like a machine without the server.
     Refuse,
-    /// Passes requests, and closes a connection instead of passing the first reply. For any protocol; for Redis,
-    /// [`Proxy::lose_replies`] selects the requests.
+    /// Passes requests, and closes each connection instead of passing its next reply. Works for any protocol; for
+    /// Redis, [`Proxy::lose_replies`] can select the requests.
     CutReplies,
 }
 
-/// A proxy on a private port of 127.0.0.1, before a server on another port. While the server is down, the proxy accepts
-/// a client and closes the connection. Dropping the proxy closes all connections.
+/// A proxy on a private port of 127.0.0.1, in front of a server on another port. While the server is down, the proxy
+/// accepts a client and closes the connection. Dropping the proxy closes all connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
@@ -44,7 +44,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy before the server on a port of 127.0.0.1. The server need not be running yet.
+    /// Starts a proxy in front of the server on a port of 127.0.0.1. The server need not be running yet.
     pub fn start(server: u16) -> Result<Self> {
         let proxy = Self { port: Port::take()?, state: Arc::default() };
         let port = proxy.port();
@@ -84,8 +84,8 @@ impl Proxy {
             if listens {
                 return Ok(self.state.lock().listens);
             }
-            // The loop also tries to connect: for a moment, a process that another thread is starting holds a copy of
-            // the closed listener.
+            // The check also tries to connect, because clients may still do so for a moment: a process that another
+            // thread is starting may hold a copy of the closed listener.
             let connects = self.wake();
             Ok(!connects && !self.state.lock().listens)
         })
@@ -96,16 +96,18 @@ impl Proxy {
         self.state.change(Inner::cut);
     }
 
-    /// Loses the replies to the next `count` requests of Redis that contain some bytes (none: any): the server executes
-    /// each request, and when its reply arrives the proxy closes the connection instead. Replies to earlier requests
-    /// pass before. The call replaces the losses that an earlier call requested. The method does not work for
-    /// connections that subscribe, whose replies cannot be matched with requests.
+    /// Loses the replies to the next `count` Redis requests that contain the given bytes; if none are given, to the
+    /// next `count` requests. The server executes each request. When the reply arrives, the proxy closes the connection
+    /// instead of passing the reply. Replies to earlier requests pass first. The call replaces the losses that an
+    /// earlier call requested. The method does not work for connections that subscribe, whose replies cannot be matched
+    /// with requests.
     pub fn lose_replies(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
     }
 
-    /// Loses the next `count` requests of Redis that contain some bytes (none: any): the proxy closes the connection
-    /// instead of passing the request. The call replaces the losses that an earlier call requested.
+    /// Loses the next `count` Redis requests that contain the given bytes; if none are given, the next `count`
+    /// requests. The proxy closes the connection instead of passing the request. The call replaces the losses that an
+    /// earlier call requested.
     pub fn lose_requests(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_requests(count, containing.as_ref()));
     }
@@ -115,7 +117,7 @@ impl Proxy {
         self.state.lock().counts
     }
 
-    /// Wakes the thread that accepts connections. Returns `false` if no thread does.
+    /// Wakes the thread that accepts connections. Returns `false` if there is none.
     fn wake(&self) -> bool {
         TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).is_ok()
     }

@@ -23,14 +23,14 @@ use crate::tls::Certificates;
 
 /// The virtual host that a broker has from the start.
 const DEFAULT: &str = "/";
-/// The user as whom tests create virtual hosts and users, for the broker's log.
+/// The user name under which the broker's log records the virtual hosts and users that tests create.
 const USER: &str = "tests";
 
 /// The brokers that the tests of this process share. The brokers end with the process.
 static SHARED: Mutex<Vec<Arc<Server>>> = Mutex::new(Vec::new());
 
-/// A virtual host of a broker. Dropping it removes the virtual host, or kills the broker if no other
-/// test shares it.
+/// A virtual host of a broker. Dropping the value removes the virtual host from a shared broker, or kills a separate
+/// broker.
 #[derive(Debug)]
 pub struct Rabbit {
     server: Arc<Server>,
@@ -136,7 +136,10 @@ impl Rabbit {
 
     /// Sets a parameter of the broker's own application to a value in Erlang's notation.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
-        let set = format!("application:set_env(rabbit, {parameter}, {value}).");
+        // RabbitMQ 4 reads some parameters from another place.
+        let set = format!(
+            "application:set_env(rabbit, {parameter}, {value}), persistent_term:put({parameter}, {value})."
+        );
         self.own()?.evaluate(&set).map(drop)
     }
 
@@ -174,6 +177,13 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Adds a user who may declare and delete only what a stream with the queue `cases` needs, without its markers.
+    pub fn add_narrow_user(&self, name: &str) -> Result<()> {
+        // From RabbitMQ 4.0 on, the host finds out what the broker supports by the name of an exchange.
+        let version = if self.major_version()? >= 4 { r"|\.version\..*" } else { "" };
+        self.add_user(name, "guest", &format!(r"^cases(\.dropped{version})?$"))
+    }
+
     /// Changes the password of a user. Open connections remain.
     pub fn change_password(&self, name: &str, password: &str) -> Result<()> {
         let changed = self.server.evaluate(&format!(
@@ -186,10 +196,49 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Returns the major version of the broker.
+    pub fn major_version(&self) -> Result<u32> {
+        let version = self.server.evaluate("list_to_binary(rabbit_misc:version()).")?;
+        let major = version.split('.').next().unwrap_or_default();
+        major.parse().with_context(|| format!("the version of the broker is {version:?}"))
+    }
+
+    /// Limits the number of connections of a user. `None` removes the limit.
+    pub fn limit_connections(&self, user: &str, limit: Option<u32>) -> Result<()> {
+        let name = binary(user);
+        let acting = binary(USER);
+        let set = match limit {
+            Some(limit) => format!(
+                "ok = rabbit_auth_backend_internal:set_user_limits({name}, \
+                 <<\"{{\\\"max-connections\\\":{limit}}}\">>, {acting}), ok."
+            ),
+            None => format!(
+                "ok = rabbit_auth_backend_internal:clear_user_limits({name}, <<\"all\">>, {acting}), ok."
+            ),
+        };
+        let done = self.server.evaluate(&set)?;
+        ensure!(done == "ok", "the limit of {user}: {done}");
+        Ok(())
+    }
+
+    /// Deletes the virtual host with all its queues, and creates an empty one with the same name.
+    pub fn recreate_virtual_host(&self) -> Result<()> {
+        let done = self.server.evaluate(&format!(
+            "ok = rabbit_vhost:delete({host}, {user}), ok = rabbit_vhost:add({host}, {user}), All = {all}, \
+             rabbit_auth_backend_internal:set_permissions({guest}, {host}, All, All, All, {user}).",
+            host = binary(&self.virtual_host),
+            guest = binary("guest"),
+            all = binary(".*"),
+            user = binary(USER),
+        ))?;
+        ensure!(done == "ok", "the virtual host {}: {done}", self.virtual_host);
+        Ok(())
+    }
+
     /// Waits until the broker has written declarations to its disk. The broker writes them up to two seconds late:
     /// after a kill, a queue that was not written has lost all messages that it had confirmed.
     pub fn sync(&self) -> Result<()> {
-        // A table that another test's virtual host closes meanwhile is written by that.
+        // If another test's virtual host closes a table at this moment, the close writes the table.
         let sync = "ok = mnesia:sync_log(), [catch dets:sync(Table) || Table <- dets:all()], ok.";
         let done = self.server.evaluate(sync)?;
         ensure!(done == "ok", "mnesia:sync_log, dets:sync: {done}");
@@ -223,12 +272,25 @@ impl Rabbit {
         Ok(listed.lines().filter_map(row).collect())
     }
 
-    /// Returns the names of the queues and exchanges to which bindings lead from an exchange.
+    /// Returns the names of the queues and exchanges that are bound to an exchange.
     pub fn bound(&self, exchange: &str) -> Result<Vec<String>> {
         let listed = self.server.evaluate(&format!(
             "Source = rabbit_misc:r({}, exchange, {}), \
              Names = [element(4, element(4, Binding)) || \
                  Binding <- rabbit_binding:list_for_source(Source)], \
+             iolist_to_binary(lists:join(\"\\n\", Names)).",
+            binary(&self.virtual_host),
+            binary(exchange)
+        ))?;
+        Ok(listed.lines().map(str::to_owned).collect())
+    }
+
+    /// Returns the names of the exchanges from which bindings lead to an exchange.
+    pub fn bound_to_exchange(&self, exchange: &str) -> Result<Vec<String>> {
+        let listed = self.server.evaluate(&format!(
+            "Target = rabbit_misc:r({}, exchange, {}), \
+             Names = [element(4, element(2, Binding)) || \
+                 Binding <- rabbit_binding:list_for_destination(Target)], \
              iolist_to_binary(lists:join(\"\\n\", Names)).",
             binary(&self.virtual_host),
             binary(exchange)

@@ -31,7 +31,7 @@ pub(crate) const CONFIG: &str = "redis.conf";
 /// The number of log lines in an error.
 const TAIL: usize = 20;
 
-/// A Redis in a private folder on a private port of 127.0.0.1. Dropping it kills it.
+/// A Redis in a private folder on a private port of 127.0.0.1. Dropping the value kills the server.
 #[derive(Debug)]
 pub struct Redis {
     /// Declared before the folder, so that the process ends first.
@@ -116,7 +116,7 @@ impl Redis {
         }
     }
 
-    /// Returns the URL at another port, such as the port of a proxy before the server, without TLS.
+    /// Returns the URL at another port, such as the port of a proxy in front of the server, without TLS.
     pub fn url_at(&self, port: u16) -> String {
         format!("redis://{}127.0.0.1:{port}", self.login())
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::process::Process;
 use crate::wait::wait_until;
 
-/// A server's process, or none. Dropping it kills the process.
+/// A server's process, or none. Dropping the value kills the process.
 #[derive(Debug, Default)]
 pub(crate) struct Running(Mutex<State>);
 
@@ -47,7 +47,7 @@ impl Running {
         state.process.take().map_or(Ok(()), |mut process| process.kill())
     }
 
-    /// Ends the process in order by SIGTERM, and waits for its end.
+    /// Ends the process cleanly by SIGTERM, and waits for its end.
     pub(crate) fn stop(&self) -> Result<ExitStatus> {
         let mut state = self.state();
         let mut process = state.process.take().context("the server is not running")?;
@@ -58,14 +58,14 @@ impl Running {
         process.wait()
     }
 
-    /// Pauses the process by SIGSTOP, so that the system accepts connections and the server does not reply, or resumes
-    /// it by SIGCONT.
+    /// Pauses the process by SIGSTOP, so that the system still accepts connections but the server does not reply, or
+    /// resumes it by SIGCONT.
     pub(crate) fn set_paused(&self, paused: bool) -> Result<()> {
         let mut state = self.state();
         let process = state.process.as_mut().context("the server is not running")?;
         process.signal(if paused { "STOP" } else { "CONT" })?;
         if paused {
-            // The signal is sent, but a thread may not have received it yet.
+            // The signal is sent, but a thread of the process may not have stopped yet.
             wait_until("a paused process", || Ok(stands_still(process.id())))?;
         }
         state.paused = paused;

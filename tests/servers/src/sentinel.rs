@@ -1,4 +1,4 @@
-//! A real Redis Sentinel over a master and its replica. The module never decides which server is master: it queries the
+//! A real Redis Sentinel for a master and its replica. The module never decides which server is master: it queries the
 //! Sentinel, which decides.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,10 +11,10 @@ use crate::redis::{Options, Redis};
 use crate::resp::Reply;
 use crate::wait::wait_until;
 
-/// The Sentinel's name of the group.
+/// The name under which the Sentinel knows the group.
 const NAME: &str = "ordain";
-/// How long a master may be silent while no failover is expected: half a second passes easily on a busy machine, and an
-/// unexpected failover loses writes.
+/// How long a master may be silent while no failover is expected: on a busy machine, half a second without a reply
+/// occurs easily, and an unexpected failover loses writes.
 const CALM: Duration = Duration::from_secs(20);
 /// How long a master may be silent before its replacement.
 const DOWN_AFTER: Duration = Duration::from_millis(500);
@@ -27,14 +27,14 @@ pub struct Sentinel {
     /// Declared before the servers, so that the Sentinel ends before them.
     watcher: Redis,
     servers: [Redis; 2],
-    /// No proxies, or one before each server.
+    /// No proxies, or one in front of each server.
     proxies: Vec<Proxy>,
     master: AtomicUsize,
 }
 
 impl Sentinel {
     /// Starts all three, and waits until the Sentinel knows the replica. The Sentinel considers a master down after 20
-    /// seconds of silence, so that no failover occurs before [`failover`](Self::failover) or
+    /// seconds of silence, so that no failover occurs before a test calls [`failover`](Self::failover) or
     /// [`down_after`](Self::down_after).
     pub fn start() -> Result<Self> {
         Self::with(&Options::new())
@@ -45,8 +45,8 @@ impl Sentinel {
         Self::of(servers(options)?, Vec::new())
     }
 
-    /// Starts a group with a proxy before each server. The Sentinel announces the proxies and connects through them. A
-    /// server whose proxy does not pass bytes is down in the Sentinel's view.
+    /// Starts a group with a proxy in front of each server. The Sentinel announces the proxies and connects through
+    /// them. A server whose proxy does not pass bytes is down in the Sentinel's view.
     pub fn behind_proxies(options: &Options) -> Result<Self> {
         let servers = servers(options)?;
         let mut proxies = Vec::new();
@@ -78,7 +78,7 @@ impl Sentinel {
         Ok(group)
     }
 
-    /// Returns the Sentinel's name of the group of servers.
+    /// Returns the name under which the Sentinel knows the group of servers.
     pub fn name(&self) -> &'static str {
         NAME
     }
@@ -98,7 +98,8 @@ impl Sentinel {
         &self.servers
     }
 
-    /// Returns the proxies before the servers, in the same order; none if the group was started without proxies.
+    /// Returns the proxies in front of the servers, in the order of the servers; none if the group was started without
+    /// proxies.
     pub fn proxies(&self) -> &[Proxy] {
         &self.proxies
     }
@@ -147,8 +148,8 @@ impl Sentinel {
         self.master().kill()?;
         // Resumes a lagging replica.
         self.replica().resume()?;
-        // The limit is short only after the kill: earlier, the Sentinel could replace a running master on a busy
-        // machine.
+        // The limit becomes short only after the kill: with a short limit before it, the Sentinel could replace a
+        // running master on a busy machine.
         self.down_after(DOWN_AFTER)?;
         let number = 1 - self.number();
         let next = self.replica();
@@ -166,7 +167,7 @@ impl Sentinel {
     }
 
     /// Starts the old master as a replica from the first moment, and waits until it is in step and the Sentinel knows
-    /// it: then the next failover can follow. A master that is started by `restart` instead remains a master until the
+    /// it. Then the next failover can follow. If `restart` starts the master instead, it remains a master until the
     /// Sentinel reconfigures it.
     pub fn rejoin(&self) -> Result<()> {
         let port = self.port(self.number());

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// The limit of a wait. Only a failing test waits for the whole limit, or a test on a busy machine.
+/// The limit of a wait. Only a failing test, or a test on a busy machine, waits for the whole limit.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 /// The interval between two checks.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! A proxy that loses, cuts and holds back bytes, before a real server.
+//! A proxy that loses, cuts and holds back bytes, in front of a real server.
 
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};

@@ -178,7 +178,7 @@ fn invalid_setting_is_an_error_with_the_log() {
     );
 }
 
-/// Set in a second process of this test, which starts a server and waits.
+/// The environment variable that marks the second process of this test. That process starts a server and waits.
 const HOLDS: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
 
 #[test]

@@ -28,7 +28,7 @@ pub(crate) struct FaultySequencer {
     /// Changed and added effects that the world has not received yet.
     effects: VecDeque<Effect>,
     early_acks: EarlyAcks,
-    /// By shard, the difference between the numbers of its batches and the sequencer's.
+    /// By shard, the amount by which the store receives a higher commit number than the sequencer requested.
     shifts: BTreeMap<u32, u64>,
     /// By shard, the unanswered batch in the form that the sequencer requested first.
     unanswered: BTreeMap<u32, Arc<Batch>>,
@@ -82,7 +82,7 @@ impl FaultySequencer {
     }
 }
 
-/// Getters are the sequencer's own.
+/// Passes the getters of the sequencer on unchanged.
 impl Deref for FaultySequencer {
     type Target = Sequencer;
 

@@ -8,7 +8,8 @@ use crate::rng::{Rng, mix};
 
 /// Number of states that the shards may go back to.
 const REMEMBERED: u64 = 6;
-/// Commits, and messages of the other producer, in a run: an event has a number below 100.
+/// Largest numbers of commits, and of messages of the other producer, in a run. A commit has at most 3 messages, so the
+/// events of all commits have numbers below 100, where the numbers of the other producer begin.
 const COMMITS: u64 = 30;
 const OTHERS: usize = 60;
 
@@ -21,7 +22,8 @@ pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainSeen, Viol
     let loses_answers = rng.permille(400);
     let forgets = rng.permille(150);
     let places = [ChainPlaces::Source, ChainPlaces::Destination, ChainPlaces::Both];
-    // The shards that go back in this run, and how rarely: the owner needs some steps to recover from a loss.
+    // The shards that go back in this run, and how rarely they do so: the owner needs some steps to recover from a
+    // loss.
     let place = rng.below(4) as usize;
     let rare = rng.between(1, 8);
     let mut steps = Vec::new();

@@ -1,6 +1,6 @@
 //! Watches a run from outside and reports which invariant broke. The world notifies the checker of everything that is
-//! delivered, requested, applied, acknowledged and published. The checker derives the allowed states itself from one
-//! list of settled sequences per key. It must never influence a run.
+//! delivered, requested, applied, acknowledged and published. The checker itself derives the allowed states, from one
+//! list of settled sequences per key. The checker must never influence a run.
 
 mod acks;
 mod alarms;
@@ -37,7 +37,7 @@ use watch::Watch;
 pub struct Violation {
     /// The broken invariant: `I1` to `I8`, or the name of another promise.
     pub invariant: &'static str,
-    /// The observation.
+    /// The observation that contradicts the invariant.
     pub detail: String,
 }
 
@@ -58,22 +58,22 @@ pub(crate) struct Checker {
     known: Known,
     /// The expected dead letters of the store.
     letters: BTreeMap<LetterId, DeadLetter>,
-    /// The letters that hold events of (key, content).
+    /// By key and content of an event, the letters that hold it.
     letter_index: BTreeMap<(Key, u64), BTreeSet<LetterId>>,
     publishing: Publishing,
     tries: Tries,
     watches: BTreeMap<u64, Watch>,
     /// Keys whose key record was made unreadable.
     corrupt: BTreeSet<Key>,
-    /// Keys whose spilled events could not be read; true if they can be read now.
+    /// Keys with spilled events that could not be read; for each, true if all its spilled events can be read now.
     unread: BTreeSet<Key>,
     mended: bool,
-    /// The first queue position of each id, for a stream whose events Ordain numbers.
+    /// The first position of each (key, id) in the source's queue, for a stream whose events Ordain numbers.
     places: BTreeMap<(Key, u64), usize>,
     deaths: u32,
     /// Number of times that the store went back.
     times_back: u32,
-    /// True if the store has gone back, and some lost commits are not repeated yet.
+    /// True if the store has gone back and the owner has not yet repeated all lost commits.
     pub(crate) incomplete: bool,
     /// (key, content) of events whose delivery was acknowledged.
     acknowledged_events: BTreeSet<(Key, u64)>,
@@ -110,7 +110,7 @@ impl Checker {
         self.violation.as_ref()
     }
 
-    /// Records a broken invariant. Only the first one counts, because the others may follow from it.
+    /// Records a broken invariant. Only the first one counts, because later ones may be its consequences.
     pub(crate) fn broke(&mut self, invariant: &'static str, detail: String) {
         self.violation.get_or_insert(Violation { invariant, detail });
     }
@@ -150,7 +150,7 @@ impl Checker {
         self.keys.entry(key.clone()).or_insert_with(|| KeyModel::new(first))
     }
 
-    /// Returns the next sequence of a key to settle, durably.
+    /// Returns the durable `next` of a key.
     fn next(&self, key: &Key) -> u64 {
         self.keys.get(key).map_or(self.plan.settings.first, |model| model.next)
     }

@@ -1,4 +1,4 @@
-//! A file source over a store that goes back in time, in long random runs of the model's world
+//! A file source with a store that goes back in time, in long random runs of the model's world
 //! ([`ordain_model::CheckpointWorld`]).
 
 use ordain_model::{CheckpointFault, CheckpointSeen, CheckpointStep, CheckpointWorld};

@@ -1,4 +1,4 @@
-//! A producer over a store that goes back in time, in long random runs of the model's world
+//! A producer with a store that goes back in time, in long random runs of the model's world
 //! ([`ordain_model::ProducerWorld`]).
 
 use ordain_model::{ProducerFault, ProducerSeen, ProducerStep, ProducerWorld};
@@ -8,7 +8,7 @@ use crate::rng::{Rng, mix};
 
 /// Number of states that the shards may go back to.
 const REMEMBERED: u64 = 6;
-/// Events of the other producer in a run: an event has a number below 100.
+/// Largest number of events of the other producer in a run. Their numbers begin at 100 and must fit into a `u8`.
 const OTHERS: u8 = 60;
 
 /// Plays the run of a seed.
@@ -33,7 +33,8 @@ pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerS
             15 if restarts => ProducerStep::PublishUnanswered,
             16 if forgets => ProducerStep::Forget,
             17 if forgets => {
-                // The checkpoint of a file follows each call at once.
+                // During this wait the producer forgets its calls. A producer of a file writes a checkpoint right after
+                // each call, so the model writes one before the wait.
                 steps.push(ProducerStep::Checkpoint);
                 world.step(ProducerStep::Checkpoint);
                 ProducerStep::Wait(130_000)

@@ -19,7 +19,7 @@ pub(crate) struct Effect {
     pub(crate) complete: bool,
 }
 
-/// The behavior of an event, fixed before its execution.
+/// The behaviour of an event, fixed before its execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nature {
     Fine,

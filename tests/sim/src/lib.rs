@@ -51,9 +51,9 @@ pub struct Options {
 pub enum Breakage {
     /// The store applies commits under any claim.
     StoreIgnoresTheClaim,
-    /// The store applies writes without comparing the key record.
+    /// The store applies a write without checking its condition against the key record.
     StoreIgnoresTheCondition,
-    /// The store applies a repeated commit again.
+    /// The store applies a commit a second time when the owner repeats it.
     StoreForgetsItsLastReply,
     /// The store forgets spilled events.
     StoreForgetsSpills,
@@ -76,9 +76,9 @@ pub struct Outcome {
     pub profile: Profile,
     /// The number of steps.
     pub steps: u64,
-    /// The size of the run, in words.
+    /// A text with the size of the run.
     pub summary: String,
-    /// The first broken invariant, if any. A panic counts.
+    /// The first broken invariant, if any. A panic counts as one.
     pub violation: Option<Violation>,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Producing {
     pub(crate) keys: u64,
-    /// Events of a key, from and to.
+    /// The smallest and the largest number of events of a key.
     pub(crate) events: (u64, u64),
     /// The time over which all events are produced.
     pub(crate) spread: u64,
@@ -55,13 +55,13 @@ pub(crate) struct Producing {
     pub(crate) after_end: u64,
     /// Events far beyond all others of their key.
     pub(crate) far: u32,
-    /// Deliveries without a key, sequence or id, with an impossible key, sequence or id, or that are not an event.
+    /// Unusable deliveries: the key, the sequence or the id is missing or impossible, or the bytes are not an event.
     pub(crate) unusable: u32,
     /// Events with a payload of kilobytes.
     pub(crate) big: u32,
     /// Keys whose record was imported from elsewhere and does not begin with the first sequence.
     pub(crate) imported: u32,
-    /// Keys that move to another partition (events), and events that go to the wrong one.
+    /// Keys whose events go to another partition from some time on, and events that go to the wrong partition.
     pub(crate) moved: u32,
     pub(crate) astray: u32,
 }
@@ -72,13 +72,13 @@ pub(crate) struct Handling {
     pub(crate) rejects: u32,
     /// Events that fail a few times.
     pub(crate) fails: u32,
-    /// Events that fail for ever, or until another version comes.
+    /// Events that fail for ever, or until a version other than the first executes them.
     pub(crate) fails_for_ever: u32,
     pub(crate) completes: u32,
     /// Slow turns, and their longest duration.
     pub(crate) slow: u32,
     pub(crate) slowness: u64,
-    /// Turns in which the worker stops early.
+    /// Events after which the worker ends the turn early.
     pub(crate) stops_early: u32,
     /// The largest number of surplus bytes of a state and of each message.
     pub(crate) padding: u64,
@@ -108,7 +108,7 @@ pub(crate) struct Storing {
     pub(crate) lost_after: u32,
     /// True if one key record becomes unreadable.
     pub(crate) corrupts: bool,
-    /// Reads of spilled events that fail, until everything is started again.
+    /// Reads of spilled events that fail, until the end of the run, where all owners start anew.
     pub(crate) unreadable: u32,
 }
 
@@ -116,9 +116,10 @@ pub(crate) struct Storing {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Replaying {
     pub(crate) latency: u64,
-    /// Answers that contain only a part of the events and invite another request.
+    /// Answers that contain only a part of the events and report that the request failed.
     pub(crate) again: u32,
-    /// Answers of any source that have no room for all events.
+    /// Answers that have no room for all found events; the rate also holds for the store, which is a replay source,
+    /// too.
     pub(crate) cut: u32,
 }
 
@@ -133,7 +134,8 @@ pub(crate) struct Disturbing {
     pub(crate) drains: u64,
     /// The store goes back under a live owner.
     pub(crate) steps_back: u64,
-    /// The duration of a time without a connection in which the source offers events.
+    /// The longest time between a lost connection and the next delivery; in this time the source offers events (shows
+    /// them to the owner before it delivers them). If `None`, the source never offers events.
     pub(crate) offers: Option<u64>,
 }
 
@@ -177,7 +179,7 @@ impl Plan {
     }
 }
 
-/// Returns wide limits: a profile narrows the ones that it tests.
+/// Returns settings with wide limits: a profile narrows the limits that it tests.
 fn settings(rng: &mut Rng) -> SequencerSettings {
     SequencerSettings {
         ordering: OrderingMode::Sequenced,

@@ -144,7 +144,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds deliveries that are never executed, beside the proper event of this time.
+    /// Adds unusual deliveries, in addition to the proper event of this time: an event far ahead, an unusable one.
     fn oddities(&mut self, key: &Key, route: &Route, end: u64, sequence: u64, at: u64) {
         let rates = &self.plan.producer;
         if self.rng.permille(rates.far) {

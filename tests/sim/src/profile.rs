@@ -7,7 +7,7 @@ use crate::rng::Rng;
 
 /// A kind of run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "`apply` says what each is")]
+#[allow(missing_docs, reason = "`apply` shows the plan of each")]
 pub enum Profile {
     Calm,
     Disturbed,
@@ -177,7 +177,7 @@ impl Profile {
     }
 }
 
-/// Replay sources answer with a part of their events.
+/// Plans replay sources that often answer with only a part of the requested events.
 fn paged(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     plan.replay.cut = 500;
@@ -186,7 +186,7 @@ fn paged(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 2);
 }
 
-/// Losses, repeats, reordering, oddities: the ordinary failures of delivery.
+/// Plans the ordinary failures of delivery: losses, repeats, reordering, unusable events.
 fn disturbed(plan: &mut Plan) {
     let producer = &mut plan.producer;
     producer.lost = 20;
@@ -255,13 +255,13 @@ fn fifo(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 2);
 }
 
-/// Ids expire while the source can still deliver their events again. Producers repeat nothing: events arrive again only
-/// after a crash.
+/// Plans ids that expire while the source can still deliver their events again. Producers repeat nothing: the source
+/// delivers events again only to a new owner or over a new connection.
 fn fifo_forgets(plan: &mut Plan, rng: &mut Rng) {
     fifo(plan, rng);
     plan.producer.repeated = 0;
     plan.producer.corrupted = 0;
-    // Two events that are far ahead of a key may have one id.
+    // Two events far ahead of their key may have the same id; the second one would be a repeat by the producer.
     plan.producer.far = 0;
     plan.producer.keys = rng.between(1, 4);
     plan.producer.events = (50, 200);
@@ -287,7 +287,7 @@ fn hot_key(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 3);
 }
 
-/// The sink accepts committed messages only after a long time, over many restarts.
+/// Plans a sink that accepts committed messages only after a long time, while owners crash often.
 fn standing_sink(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     tiny(plan, rng);
@@ -309,7 +309,7 @@ fn late(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 1);
 }
 
-/// Skips, and originals that arrive after their skip, while commits take long and are cut short.
+/// Plans skips, and originals that arrive after their skip, while commits take long and contain few events.
 fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.keys = rng.between(1, 3);
     plan.producer.spread = 1_000;
@@ -325,7 +325,7 @@ fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.crashes = rng.between(1, 8);
 }
 
-/// States and messages that are so large that a few of them fill the memory.
+/// Plans states and messages so large that a few of them fill the memory.
 fn large(plan: &mut Plan, rng: &mut Rng) {
     if rng.permille(300) {
         fifo(plan, rng);
@@ -345,14 +345,14 @@ fn large(plan: &mut Plan, rng: &mut Rng) {
     settings.memory_budget = 128 << 10;
     settings.gap.timeout = 10_000;
     settings.batch_bytes = 16 << 10;
-    // Events under way come on top of the budget.
+    // The budget does not cover events under way; therefore only a few may be under way.
     settings.quantum = 1;
     settings.max_turns = 2;
     settings.max_loads = 2;
     crashes(plan, rng, 3);
 }
 
-/// The source lowers and raises the number of events that it delivers at a time.
+/// Plans a source that lowers and raises the number of events that it delivers at a time.
 fn windows(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     failing(plan, rng);
@@ -379,7 +379,7 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     settings.max_turns = settings.max_turns.max(2);
     settings.spill_after = 1_000;
     settings.overflow = OverflowPolicy::DeadLetter;
-    // These runs last for days.
+    // These runs last for days; frequent reads of the due index would only make them slow.
     settings.due_poll = 3_600_000;
     match blocked {
         Blocked::Slow => {}
@@ -410,7 +410,7 @@ fn wild(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 6);
 }
 
-/// The store goes back by a few commits, which the owner has in memory.
+/// Plans a store that goes back by a few commits, which the owner has in memory.
 fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     failing(plan, rng);
     if rng.permille(300) {
@@ -424,7 +424,7 @@ fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.steps_back = rng.between(1, 16);
 }
 
-/// Many events are spilled, and some or all of them cannot be read.
+/// Plans many spilled events, and reads of them that fail, sometimes or always.
 fn damaged(plan: &mut Plan, rng: &mut Rng) {
     if rng.permille(300) {
         fifo(plan, rng);
@@ -466,7 +466,7 @@ fn offered_fifo(plan: &mut Plan, rng: &mut Rng) {
     offers(plan, rng);
 }
 
-/// The source still offers its events while it is unavailable.
+/// Plans lost connections, and a source that offers its events before the new connection delivers them.
 fn offers(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.resets = rng.between(1, 8);
     plan.disturb.offers = Some(rng.pick(&[200, 2_000, 10_000]));

@@ -22,11 +22,11 @@ pub(crate) struct Source {
 pub(crate) struct Connection {
     number: u64,
     cursor: usize,
-    /// The end of the entries that were offered before the connection delivers.
+    /// One past the last entry that was offered before the connection delivers.
     offered: usize,
     /// Virtual time from which on the connection delivers.
     pub(crate) open_at: u64,
-    /// True if the owner knows that the connection is away.
+    /// True if the owner was notified that the connection delivers nothing yet.
     pub(crate) away: bool,
     delivered: DeliveryNumber,
     /// Unacknowledged deliveries, and their positions in the queue.
@@ -40,7 +40,7 @@ impl Source {
         Self { entries, acknowledged: 0, connection: 0 }
     }
 
-    /// Opens a connection, which ends the one before.
+    /// Opens a connection, and ends the previous one.
     pub(crate) fn connect(&mut self, open_at: u64) -> Connection {
         self.connection += 1;
         Connection {
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Opens a new connection for the same owner: positions continue.
+    /// Opens a new connection for the same owner: delivery numbers continue.
     pub(crate) fn reconnect(&mut self, connection: &mut Connection, open_at: u64) {
         let delivered = connection.delivered;
         let away = connection.away;
@@ -79,7 +79,7 @@ impl Source {
         Some((connection.delivered, item))
     }
 
-    /// Returns the next entry that the owner may see before the connection delivers: everything in order, once.
+    /// Returns the next entry that the owner may see before the connection delivers. Offers each entry once, in order.
     pub(crate) fn offer(&self, connection: &mut Connection, now: u64) -> Option<Item> {
         if self.next_offer_at(connection)? > now {
             return None;
@@ -114,7 +114,8 @@ impl Source {
         connection.number == self.connection && connection.cursor == self.entries.len()
     }
 
-    /// Returns the entries that an acknowledgement newly covers, as its owner sees them.
+    /// Returns the entries that an acknowledgement newly covers, even over an old connection, where it has no effect on
+    /// the queue.
     pub(crate) fn acknowledge(
         &mut self,
         connection: &mut Connection,

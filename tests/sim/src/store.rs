@@ -1,5 +1,5 @@
-//! The simulated store: it has the semantics of the real stores, over plain maps, without I/O. The store keeps data and
-//! refuses requests; it makes no choices.
+//! The simulated store: it has the semantics of the real stores, but keeps its data in plain maps, without I/O. The
+//! store keeps data and refuses requests; it makes no choices.
 
 mod commit;
 mod past;
@@ -158,6 +158,7 @@ impl Store {
             now: Self::time(now),
             due_in: record.due_at.map(|at| at.saturating_sub(Self::time(now))),
             expire_in: record.expires_at.map(|at| at.saturating_sub(Self::time(now))),
+            moved_from: None,
         })))
     }
 
@@ -204,7 +205,7 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Returns entries of the due index, and the time to the next one after those.
+    /// Returns entries of the due index, and the time until the first entry after them.
     pub(crate) fn due(
         &self,
         partition: u32,

@@ -28,9 +28,9 @@ use owner::Owner;
 /// The handler version that is active first.
 pub(crate) const FIRST_VERSION: &str = "sim@1.0.0";
 
-/// Steps of an owner after which a run counts as endless.
+/// Number of steps after which a run counts as endless.
 const STEPS: u64 = 300_000;
-/// Virtual time of an owner beside a newer one, in ms.
+/// Virtual time in ms for which an owner continues after a newer owner has claimed its partition.
 const DOUBLE_MS: u64 = 60_000;
 
 /// A future action on the agenda.
@@ -62,13 +62,13 @@ enum What {
     Takeover(u32),
     Drain(u32),
     Reset(u32),
-    /// An owner that continues beside a newer one ends.
+    /// An owner that continued after a newer owner claimed its partition ends.
     Kill(u64),
     NewVersion,
     /// An owner gets the version of the rollout, or learns that it lacks that version.
     Swap(u64, Arc<Rollout>, bool),
     Corrupt,
-    /// The present state of the store becomes the state that it will go back to after this time.
+    /// The present state of the store becomes the state to which the store will go back after this time in ms.
     Remember(u64),
     GoBack,
 }
@@ -81,7 +81,7 @@ enum Reply {
     LostBefore,
     /// The commit is applied, and the owner gets no reply.
     LostAfter,
-    /// The owner gives the commit up, and the store applies it later.
+    /// The owner gets no reply and stops waiting, and the store applies the commit later.
     Ghost,
     /// The commit is applied, and no owner waits for the reply.
     Unheard,
@@ -98,7 +98,7 @@ pub(crate) struct World {
     agenda: BTreeMap<(u64, u64), What>,
     tie: u64,
     steps: u64,
-    /// The last virtual time at which something moved a key forward.
+    /// The last virtual time at which an action may have moved a key forward.
     progress: u64,
     store: Store,
     /// An earlier state of the store, with the checker's knowledge of it.
@@ -118,7 +118,7 @@ pub(crate) struct World {
     /// The present rollout, and the previous one.
     decided: Arc<Rollout>,
     before: Arc<Rollout>,
-    /// Executions of an event, by key and content.
+    /// Number of executions of an event, by key and content.
     tries: BTreeMap<(Key, u64), u32>,
     checker: Checker,
     trace: Trace,
@@ -176,8 +176,7 @@ impl World {
         world
     }
 
-    /// Runs the agenda to its end and checks the result. Then starts everything again and checks that nothing changes
-    /// any more.
+    /// Runs the agenda to its end and checks the result. Then starts all owners anew, and checks the result again.
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
         self.settle_down()?;
         self.look()?;
@@ -197,7 +196,7 @@ impl World {
         self.look()
     }
 
-    /// Runs until only waiting is left.
+    /// Runs until the owners only wait.
     fn settle_down(&mut self) -> Result<(), Violation> {
         let gap = &self.plan.settings.gap;
         let patience = 600_000
@@ -230,7 +229,8 @@ impl World {
             self.sources.iter().flat_map(Source::unacknowledged).cloned().collect();
         let left: Vec<&Item> = left.iter().collect();
         for (id, owner) in &self.owners {
-            // Keys that cannot be read, and have no lane each, are loaded again and again.
+            // If more keys than there are lanes have unreadable spilled events, the owner loads these keys again and
+            // again. Then it is enough that the owner was quiescent once after the last progress.
             let rested = self.plan.store.unreadable > 0 && owner.rested_at > self.progress;
             if left.is_empty() && !owner.sequencer.quiescent() && !rested {
                 let stats = owner.sequencer.stats();
@@ -273,7 +273,7 @@ impl World {
     }
 }
 
-/// Returns a rollout. The parts of its digest are not simulated.
+/// Returns a rollout. All rollouts have the same digest, because no simulated part compares it.
 fn decided(generation: u64, version: &str) -> Arc<Rollout> {
     let build = Build { version: version.into(), digest: FileDigest([0; 32]) };
     Arc::new(Rollout { number: generation, build })

@@ -8,8 +8,9 @@ use ordain_model::{ChainFault, ChainSeen};
 use ordain_sim::run_chain;
 
 const SEEDS: u64 = 100_000;
-/// Seeds that once failed, for two reasons: lost commits stayed known in blocks whose commits do not ascend; a message
-/// requested a number below that of an earlier message, after a message of another key had got another number.
+/// Seeds that once failed, for two reasons. The destination kept messages of lost commits, because the commits of their
+/// call did not ascend. And a message requested a number below that of an earlier message, after a message of another
+/// key had got a number other than the one that it requested.
 const ONCE_FAILED: [u64; 2] = [138_227, 427_022];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Random runs of a producer over a store that goes back in time.
+//! Random runs of a producer with a store that goes back in time.
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays N seeds.
 

@@ -14,7 +14,7 @@ use ordain_sim::{Options, Outcome, Profile, run};
 
 /// Number of seeds: each profile is played some hundred times, in ten seconds on two cores.
 const SEEDS: u64 = 20_000;
-/// Number of failing seeds of each invariant that the test reports.
+/// Number of failing seeds that the test reports for each invariant.
 const SHOWN: usize = 12;
 
 #[test]
@@ -33,26 +33,27 @@ fn the_invariants_hold() {
 
 /// Runs that once broke an invariant.
 const BROKEN_ONCE: [(Profile, u64); 19] = [
-    // A dead owner had counted repeats, so the record seemed to have no hole.
+    // A dead owner had counted repeats as spilled events, so the record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
-    // A lane that contained only checks counted as full, and was loaded again without end.
+    // A lane that held only deliveries that may repeat spilled events counted as full, and was loaded again without
+    // end.
     (Profile::GoesBackTiny, 48_091),
-    // Not every round requested the events that another partition had in memory, or that were in memory until their
-    // key was full.
+    // The checker expected every round to request even an event that was in the memory of another partition, or that
+    // stayed in memory until its key was full.
     (Profile::Wild, 78_315),
     (Profile::Tiny, 962),
     // A full key was loaded again without end for events that a replay had found.
     (Profile::TinyCrashy, 54_239),
-    // An event that trapped was mistaken for the event that had its number before a reload.
+    // An event whose handler trapped was mistaken for the event that had its number before a reload.
     (Profile::GoesBackTiny, 39_627),
     // A lane that waited for a read of spilled events kept its state while memory was full.
     (Profile::Large, 45_343),
     // The checker expected the handler version of a key record that had expired.
     (Profile::Expiring, 53_105),
-    // The checker counted a last try that ended when its version was left and the next version was missing.
+    // The checker counted a try that ended when its owner had left one version and still lacked the next one.
     (Profile::Versions, 96_525),
-    // The history listed a gap that had become wider with its old width.
+    // After a gap had become wider, the gap history still listed its old width.
     (Profile::Tiny, 93_297),
     // A full key dropped an offered event, and the next offered event overtook it.
     (Profile::OfferedFifo, 17_146),

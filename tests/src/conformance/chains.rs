@@ -1,4 +1,4 @@
-//! Numbers of messages, retained messages, and queues.
+//! Numbered messages, messages that the store retains for replay, and queues.
 
 mod by_seed;
 mod giver;
@@ -17,8 +17,8 @@ pub(super) use giver::{Giver, data, message, part};
 
 pub use by_seed::{a_model_says_the_same, numbers_hold_through_crashes};
 
-/// Each key has its own count per destination, beginning with the first number; the store keeps numbered messages as
-/// their receiver will see them.
+/// In each destination, each key has its own count, which begins with the configured first number. The store keeps
+/// numbered messages as their receiver will see them.
 pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let store = fixture.store();
@@ -54,7 +54,8 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     assert_eq!(one.len(), 1);
 }
 
-/// A message keeps its number as long as an outbox may hold the message, also if another owner assigns again.
+/// A message keeps its number as long as an outbox may hold the message, even if another owner assigns the message
+/// again.
 pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -67,7 +68,7 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     fixture.reopen().await;
     let store = fixture.store();
 
-    // Another owner, whose backlog is grouped differently.
+    // Another owner assigns the same messages, divided into other calls.
     let second = Giver::exchange(store, 2);
     assert_eq!(second.done(store, 1, &two).await, [Known(1), Known(2)]);
     let second =
@@ -75,7 +76,7 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     let parts =
         vec![part(1, 0, &two), part(2, 0, &[message(&a, "3")]), part(3, 0, &[message(&a, "4")])];
     assert_eq!(done(second.send(store, parts).await), [Known(1), Known(2), Known(3), New(4)]);
-    // The owner does not assign messages again that are marked done: only a late call does so.
+    // An owner does not assign a message again after it is marked done: such a message can only come in a late call.
     let second = second.with(|origin| origin.published_commit = 3);
     for commit in 4..=19 {
         let next = message(&a, &(commit + 1).to_string());
@@ -89,7 +90,8 @@ pub async fn a_message_has_one_number(fixture: &mut impl Fixture) {
     assert_eq!(second.kept(store, &a, 0, 99).await.len(), 20);
 }
 
-/// The store does not confuse messages of other origins, or of the same origin after a rollback, with earlier messages.
+/// Two messages at the same outbox position may differ: if they are of two origins, or of one origin whose store went
+/// back in time between them. The store does not confuse them.
 pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -123,7 +125,7 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
         refused(AssignGroupReply::RolledBack(None))
     );
 
-    // One call may have assigned a commit that is lost now, and a commit that is not.
+    // One call may have assigned a commit that is lost now, and a commit that is not lost.
     let of_two = |origin: &mut OriginOutbox| origin.partition.number = 1;
     let parts = || vec![part(1, 0, &[message(&a, "7")]), part(2, 0, &[message(&a, "8")])];
     let earlier = Giver::exchange(store, 1).with(of_two);
@@ -133,8 +135,8 @@ pub async fn a_place_may_have_other_messages(fixture: &mut impl Fixture) {
     assert_eq!(done(later.send(store, parts()).await), [Known(6), Known(8)]);
 }
 
-/// A message that is assigned again after the store lost it keeps its number, in any order of such messages, unless
-/// another message has that number.
+/// A lost message that is assigned again keeps its number, except if the store gave that number to another message.
+/// Lost messages may be assigned again in any order.
 pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let store = fixture.store();
@@ -162,8 +164,8 @@ pub async fn what_is_given_again_keeps_its_number(fixture: &mut impl Fixture) {
     assert_eq!(giver.kept(store, &a, 0, 9).await, (1..).zip(kept).collect::<Vec<_>>());
 }
 
-/// The store identifies a message by its id in its commit, independent of the other messages of the commit: sinks may
-/// change while the outbox is not empty.
+/// The store identifies a message by its commit and its id. The other messages of the commit do not matter, because
+/// sinks may change while the outbox is not empty.
 pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -176,8 +178,8 @@ pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
     assert_eq!(second.done(store, 7, &[message(&b, "1")]).await, [Known(1)]);
     assert_eq!(second.done(store, 7, &items).await, [Known(2), Known(1), Known(3)]);
 
-    // Many commits, a call each; then with one more message in each commit, several commits together; and then once
-    // more.
+    // Assigns many commits: first each commit in a call of its own; then several commits in a call, with one more
+    // message in each commit; then each of these calls once more.
     let of_shard = |epoch| Giver::exchange(store, epoch).with(|origin| origin.shard = 1);
     let old = |commit: u64| message(&b, &format!("old {commit}"));
     let new = |commit: u64| message(&b, &format!("new {commit}"));
@@ -202,8 +204,8 @@ pub async fn a_commit_may_be_given_in_other_parts(fixture: &mut impl Fixture) {
     }
 }
 
-/// The store finds repeated messages among many others, and forgets messages that the outbox has lost: other commits
-/// reuse their numbers.
+/// The store finds repeated messages among many others, and forgets messages that the outbox has lost, because later
+/// commits reuse the numbers of the lost commits.
 pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -212,7 +214,8 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     for commit in 1..=40 {
         first.done(store, commit, &[message(&a, &commit.to_string())]).await;
     }
-    // One call loses messages and puts new messages in their place.
+    // The first call of a new owner makes the store forget the messages of commits after `claimed_commit`, and brings
+    // another message of commit 6.
     let other = Giver::exchange(store, 1).with(|origin| origin.shard = 1);
     for commit in 1..=10 {
         other.done(store, commit, &[message(&a, &format!("b {commit}"))]).await;
@@ -243,8 +246,8 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     let late = part(20, 0, &[message(&a, "20")]);
     assert_eq!(third.send(store, vec![late]).await, refused(AssignGroupReply::Fenced));
 
-    // A later call brought an older commit. Therefore the last call has no lost commit, and the calls before it have
-    // lost commits.
+    // Commits 5 and 6 will be lost, but not commit 3, which arrives in a later call. So the store must forget commits 5
+    // and 6, which earlier calls brought, and keep commit 3 of the last call.
     let mixed = |epoch| Giver::exchange(store, epoch).with(|origin| origin.shard = 2);
     for commit in [5, 6] {
         let given = mixed(1).done(store, commit, &[message(&a, &format!("c {commit}"))]).await;
@@ -260,7 +263,7 @@ pub async fn an_outbox_may_have_lost_commits(fixture: &mut impl Fixture) {
     assert_eq!(mixed(4).done(store, 3, &[message(&a, "c 3")]).await, [Known(older)]);
 }
 
-/// Owners assign in one call, and each gets its own reply.
+/// Several owners assign in one call, and each gets its own reply.
 pub async fn owners_give_together(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -280,7 +283,7 @@ pub async fn owners_give_together(fixture: &mut impl Fixture) {
         stale.lot(vec![part(5, 0, &[message(&a, "stale")])]),
         third.lot(vec![part(1, 0, &[message(&b, "1")]), part(2, 0, &[message(&a, "3")])]),
         went.lot(vec![part(10, 0, &[message(&a, "lost")])]),
-        // A call with the same outbox twice: the store leaves the second part to the next call.
+        // This call has two parts of one outbox: the store leaves the second part to the next call.
         second.lot(vec![part(2, 0, &[message(&a, "twice")])]),
         producer.lot(vec![part(0, 0, &[message(&a, "4"), message(&a, "4")])]),
     ];
@@ -311,14 +314,14 @@ pub async fn an_ended_count_is_forgotten(fixture: &mut impl Fixture) {
     let items = [message(&a, "1"), last(&a, "2"), message(&b, "1")];
     assert_eq!(giver.done(store, 1, &items).await, [New(1), New(2), New(1)]);
     fixture.pass(COMPLETE / 2).await;
-    // The receiver decides that this message is too late.
+    // The store numbers a message after the end of its key, because only the receiver decides whether it is too late.
     assert_eq!(giver.done(fixture.store(), 2, &[last(&a, "3")]).await, [New(3)]);
     fixture.pass(COMPLETE * 3 / 4).await;
     assert_eq!(giver.done(fixture.store(), 3, &[message(&a, "4")]).await, [New(4)]);
     fixture.pass(COMPLETE).await;
     let items = [message(&a, "new"), message(&b, "2")];
     assert_eq!(giver.done(fixture.store(), 4, &items).await, [New(1), New(2)]);
-    // Removing the old incarnation does not remove the new one.
+    // When the store removes the old incarnation of the key, it keeps the new one.
     assert_eq!(giver.kept(fixture.store(), &a, 0, 9).await, [(1, "new".to_owned())]);
     for commit in 20..26 {
         giver.done(fixture.store(), commit, &[message(&b, &commit.to_string())]).await;
@@ -354,7 +357,7 @@ pub async fn messages_are_kept_for_a_while(fixture: &mut impl Fixture) {
     assert_eq!(numbers(giver.kept(fixture.store(), &b, 0, 9).await), [2, 3, 4]);
 }
 
-/// A message that a producer publishes again is recognised by its id or by its own number.
+/// If a producer publishes a message again, the store recognises it by its id, or by the number that it brought.
 pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, Conflict, Known, New};
     let store = fixture.store();
@@ -374,12 +377,12 @@ pub async fn a_producer_is_known_by_ids(fixture: &mut impl Fixture) {
     let expected = [New(7), New(8), Known(7), Conflict(7), AfterConflict];
     assert_eq!(producer.done(store, 0, &items).await, expected);
     assert_eq!(producer.done(store, 0, &[own("x", 3)]).await, [Conflict(3)]);
-    // A message behind a conflict has no number yet.
+    // A message that follows a conflict in the same call gets no number.
     assert_eq!(producer.kept(store, &b, 2, 9).await, []);
     assert_eq!(producer.done(store, 0, &[own("7", 7), own("5", 5)]).await, [Known(7), New(5)]);
     assert_eq!(producer.done(store, 0, &[message(&a, "9")]).await, [New(9)]);
 
-    // After a while the store forgets ids, and keeps counts.
+    // After this time the store has forgotten the ids, but not the counts.
     fixture.pass(RETAIN * 2).await;
     for data in ["2", "3", "4"] {
         producer.done(fixture.store(), 0, &[message(&b, data)]).await;
@@ -424,7 +427,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     assert_eq!(store.streams().await.expect("streams"), [Arc::from("next")]);
     assert_eq!(giver.kept(store, &a, 0, 9).await.len(), 2);
 
-    // Only the owner may remove them.
+    // Only the owner may remove the messages.
     let owner = Owner::claim(store, "next", 0).await;
     let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
     let second = place(store, 2).await;
@@ -437,7 +440,8 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
 
-    // A call fills the queue at most to its limit; messages of one call are accepted together.
+    // The store accepts the messages of one call together. This call fills the queue to its limit; the next call is
+    // refused.
     let many = [message(&b, "2"), message(&b, "3"), message(&b, "4")];
     giver.done(store, 3, &many).await;
     assert_eq!(giver.give(store, 4, &[message(&b, "5")]).await, AssignReply::Full);
@@ -449,7 +453,7 @@ pub async fn messages_wait_for_their_stream(fixture: &mut impl Fixture) {
     assert_eq!(read(store, 0, 10, 1 << 20).await, [row(7, 5, "5")]);
 }
 
-/// Without numbers messages only wait, each in its partition.
+/// A destination without numbers only queues its messages, each in the queue of its partition.
 pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
     use AssignItemReply::{Known, New};
     let store = fixture.store();
@@ -469,7 +473,7 @@ pub async fn messages_may_wait_without_numbers(fixture: &mut impl Fixture) {
         assert_eq!(events.iter().map(data).collect::<Vec<_>>(), expected);
     }
     assert_eq!(giver.kept(store, &a, 0, 9).await, []);
-    // A message with a number keeps its number.
+    // A message that brings a number keeps this number.
     let producer = Giver { origin: None, ..giver };
     let own = event(&b, "2", Some(7), "own", false);
     assert_eq!(producer.done(store, 0, &[own]).await, [New(7)]);

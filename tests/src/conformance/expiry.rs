@@ -18,7 +18,8 @@ async fn listed(store: &dyn Store) -> usize {
     store.keys("s", &filter).await.expect("a page").rows.len()
 }
 
-/// A tombstone is known until its end and unknown afterwards, swept or not.
+/// The store knows a tombstone (the record of an ended key) until it expires. After that, the key is unknown, even
+/// before the store removes the record.
 pub async fn a_tombstone_ends(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     owner.write(fixture.store(), absent("a")).await;
@@ -63,7 +64,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     assert!(owner.spilled(store, "a", 0).await.is_empty());
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 
-    // Entries of the first incarnation must not end the second one.
+    // The store's expiry entries of the first incarnation must not end the second one.
     for round in 0..3 {
         fixture.pass(30_000).await;
         owner.write(fixture.store(), absent(&format!("other-{round}"))).await;
@@ -72,7 +73,7 @@ pub async fn an_ended_key_is_born_again(fixture: &mut impl Fixture) {
     assert_eq!(owner.load(fixture.store(), "a").await.expect("a key record").record.next, 2);
 }
 
-/// The last write sets the expiry, earlier or later than the one before.
+/// The last write sets the expiry, whether that is earlier or later than the expiry of the previous write.
 pub async fn writing_puts_expiry_off(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for key in ["kept", "renewed", "shortened"] {
@@ -90,7 +91,7 @@ pub async fn writing_puts_expiry_off(fixture: &mut impl Fixture) {
     owner.write(fixture.store(), write).await;
 
     fixture.pass(30_000).await;
-    // A commit sweeps: the entry of `renewed` is not due yet.
+    // A commit may remove expired key records; `renewed` has not expired yet.
     owner.write(fixture.store(), absent("sweeper")).await;
     let store = fixture.store();
     assert!(owner.load(store, "renewed").await.is_some());

@@ -38,7 +38,7 @@ pub async fn an_older_claim_is_fenced(fixture: &mut impl Fixture) {
     assert_eq!(new.load(store, "a").await.expect("a key record").record.next, 3);
 }
 
-/// The store rejects a claim that it cannot have given in this history.
+/// The store rejects commits under a claim that it never accepted in its present history.
 pub async fn another_claim_of_the_epoch_is_rewound(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -60,7 +60,7 @@ pub async fn another_claim_of_the_epoch_is_rewound(fixture: &mut impl Fixture) {
     assert!(matches!(reply, CommitReply::RolledBack { .. }), "{reply:?}");
 }
 
-/// The store accepts only the last number and the next one.
+/// The store accepts a commit only if its number follows the number of the last commit, or equals it (a repeat).
 pub async fn numbers_have_no_holes(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -78,7 +78,8 @@ pub async fn numbers_have_no_holes(fixture: &mut impl Fixture) {
     assert_eq!(applied.refused, []);
 }
 
-/// Makes a commit with refusals and present events, to be sent again.
+/// Makes a commit that the test sends again. Its reply reports a refused write, and a spilled event that the store had
+/// before.
 async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitReply) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(3);
@@ -101,12 +102,12 @@ async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitRep
     (owner, batch, reply)
 }
 
-/// The same number again returns the same reply and writes nothing.
+/// A commit under the last number again returns the first reply and writes nothing.
 pub async fn a_lost_answer_is_given_again(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (mut owner, batch, reply) = commit_with_details(store).await;
     assert_eq!(owner.send(store, &batch).await, reply);
-    // The content of the repeated commit does not count: the first one does.
+    // The content of the first commit counts, not that of the repeated commit.
     let other = Arc::new(Batch { writes: vec![absent("else")], ..(*batch).clone() });
     assert_eq!(owner.send(store, &other).await, reply);
     assert_eq!(owner.load(store, "else").await, None);
@@ -115,7 +116,7 @@ pub async fn a_lost_answer_is_given_again(fixture: &mut impl Fixture) {
     owner.write(store, next(key, 2)).await;
 }
 
-/// A store that was closed in between returns the same reply as well.
+/// The first reply also comes from a store that was closed and opened between the two commits.
 pub async fn a_lost_answer_survives_reopening(fixture: &mut impl Fixture) {
     let (mut owner, batch, reply) = commit_with_details(fixture.store()).await;
     fixture.reopen().await;

@@ -34,7 +34,7 @@ fn state(rng: &mut ChaCha8Rng) -> StateUpdate {
     match rng.random_range(0..10) {
         0 => StateUpdate::Keep,
         1 => StateUpdate::Delete,
-        // Longer than the limit of a state within a record, and shorter.
+        // This state is longer than the limit of a state within a record; the next one is shorter.
         2 => StateUpdate::Put(vec![rng.random(); 3_000].into()),
         _ => StateUpdate::Put(vec![rng.random(); 1_000].into()),
     }
@@ -100,7 +100,7 @@ async fn commit(store: &dyn Store, owner: &mut Owner, model: &mut Model, writes:
     }
 }
 
-/// Loads keys, which takes them over, and compares all of them.
+/// Loads keys, which takes them over, and compares all of them with the model.
 async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key]) {
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");
     for (key, loaded) in keys.iter().zip(loaded) {

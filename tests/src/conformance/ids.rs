@@ -28,7 +28,7 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
 
     let loaded = owner.load(fixture.store(), "a").await.expect("a key record");
     assert_eq!(loaded.ids, (291..=300).map(taken).collect::<Vec<_>>());
-    // Widening the window does not restore removed ids.
+    // A later, lower `ids_from` does not restore removed ids.
     let mut write = next("a", 301);
     write.record.ids_from = 280;
     write.ids.push(taken(301));
@@ -46,8 +46,8 @@ pub async fn ids_are_remembered_from_the_window_on(fixture: &mut impl Fixture) {
     assert_eq!(owner.load(store, "ab").await.expect("a key record").ids, [taken(1)]);
 }
 
-/// A load returns the age of ids, independent of later events: a time that is open when the owner writes a key record
-/// becomes the time of the commit, and does not change.
+/// A load returns the age of ids, which later events do not change. If the owner leaves the time of an id open in a key
+/// record, the store fills in the time of the commit for good.
 pub async fn ids_grow_old_by_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = absent("a");

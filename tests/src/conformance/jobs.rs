@@ -23,7 +23,7 @@ pub async fn a_new_key_is_absent(fixture: &mut impl Fixture) {
     assert_eq!(store.key("s", "a").await.expect("a read"), None);
 }
 
-/// A load returns the committed key record, with the commit's time in place of zeros.
+/// A load returns the committed key record, with the time of the commit in place of each time that was 0.
 pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -46,7 +46,7 @@ pub async fn a_commit_is_loaded_back(fixture: &mut impl Fixture) {
     assert_eq!(loaded.failure.expect("trouble").since, second.time);
 }
 
-/// A state is stored beside its key record.
+/// The store keeps a state separately from its key record.
 pub async fn states_are_kept_put_and_deleted(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -95,7 +95,7 @@ fn gap(number: u64) -> GapEntry {
     }
 }
 
-/// A commit fills in the open times of gaps.
+/// A commit sets the times of gaps that are still open (0) to its own time.
 pub async fn gaps_have_the_time_of_their_commit(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -187,7 +187,7 @@ pub async fn conditions_are_checked_key_by_key(fixture: &mut impl Fixture) {
     assert_eq!(owner.due(store, 10).await, (vec![], None));
 }
 
-/// A load returns key records until their size reaches the limit, and always the record of the first key.
+/// A load returns key records until their total size reaches the limit, but at least the record of the first key.
 pub async fn a_load_ends_where_it_has_enough(fixture: &mut impl Fixture) {
     const SIZE: usize = 10_000;
     let store = fixture.store();

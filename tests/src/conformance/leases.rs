@@ -59,7 +59,7 @@ pub async fn a_lease_is_one_instances(fixture: &mut impl Fixture) {
     assert!(given(store, &partition, other).await > second);
 }
 
-/// The epoch is above the epoch of any claim, and a claim with an older epoch is rejected.
+/// The epoch of a new lease is above the epoch of any earlier claim, and a claim with an older epoch is rejected.
 pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = some();
@@ -79,7 +79,7 @@ pub async fn a_claim_has_the_epoch_of_its_lease(fixture: &mut impl Fixture) {
     assert!(given(fixture.store(), &partition, one).await > newer);
 }
 
-/// Each heartbeat returns a change once.
+/// The heartbeats of an instance return each change of the table once.
 pub async fn changes_are_told_once(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = some();
@@ -138,7 +138,7 @@ pub async fn a_forgotten_instance_has_nothing(fixture: &mut impl Fixture) {
     assert_eq!((table.holder(&partition), table.holder(&second)), (None, Some(other)));
     assert_eq!(table.members.keys().copied().collect::<Vec<_>>(), [other]);
     store.remove_instance(one).await.expect("nothing to forget");
-    // The instance was alive.
+    // The forgotten instance is still alive: its heartbeat makes it a member again, without its lease.
     let table = beat(store, one, "one", table.membership_version).await.expect("a change");
     assert_eq!((table.members.len(), table.holder(&partition)), (2, None));
 }
@@ -178,8 +178,8 @@ pub async fn silent_instances_are_forgotten(fixture: &mut impl Fixture) {
     assert_eq!(table.holder(&partition), Some(other));
 }
 
-/// If no instance sent a heartbeat for long, the store was unreachable, or its clock jumped: all instances get a moment
-/// for a heartbeat.
+/// If no instance sent a heartbeat for long, the store was unreachable, or the store's clock jumped: all instances get
+/// new time for a heartbeat.
 pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     let (partition, [one, other]) = some();
     let store = fixture.store();
@@ -216,8 +216,8 @@ pub async fn an_outage_takes_nothing_from_anybody(fixture: &mut impl Fixture) {
     }
 }
 
-/// An instance returns before any other has noticed its absence: others, and the instance itself, may have a table
-/// without it.
+/// An instance may return after its time limit although no heartbeat has made the store forget it. Its return still
+/// counts as a change, because another instance may have read a table of members without it.
 pub async fn one_that_is_back_is_told(fixture: &mut impl Fixture) {
     let (_, [one, other]) = some();
     let seen =

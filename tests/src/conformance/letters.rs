@@ -174,7 +174,7 @@ pub async fn letters_grow_old(fixture: &mut impl Fixture) {
         assert_eq!(names(&all(store, None, 10).await), [("a".to_owned(), 2, 0)], "{reopened}");
         assert_eq!(store.letter("s", &old.id).await.expect("a read"), None);
         assert!(store.letter("s", &renewed.id).await.expect("a read").is_some());
-        // Another commit sweeps.
+        // A commit may remove expired letters; the renewed letter must stay.
         let expect = if reopened { 4 } else { 3 };
         owner.write(store, next("a", expect)).await;
         fixture.reopen().await;

@@ -140,8 +140,8 @@ pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) 
     for mark in marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), Some(mark.value));
     }
-    // Progress from another claim changes nothing either: after a rollback of the store these numbers may be other
-    // commits.
+    // Progress from another claim changes nothing either: after the store went back in time, these numbers may belong
+    // to other commits.
     let other = Claim { random: owner.claim.random ^ 1, ..owner.claim };
     let done = store.outbox_done(&owner.partition, other, shard, 5, &[]).await;
     assert_eq!(done.expect("an answer"), None);
@@ -153,7 +153,7 @@ pub async fn done_entries_are_gone_with_their_marks(fixture: &mut impl Fixture) 
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [6]);
 }
 
-/// The store writes marks alone.
+/// The store can write marks alone, without progress of an outbox.
 pub async fn marks_are_put_and_read(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert_eq!(store.mark("source/orders").await.expect("none"), None);
@@ -195,8 +195,8 @@ fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
     }
 }
 
-/// If letters are forwarded, they are in the outbox of the commit that puts them: letters of applied writes always,
-/// orphan dead letters only if they are new.
+/// If a stream forwards its letters, a commit that puts letters also adds them to the outbox: all letters of applied
+/// writes, and the orphan dead letters that the store does not have yet.
 pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();
@@ -225,7 +225,8 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
         [letter(&keys[0], 2, 0), letter(&keys[0], 1, 9), free[0].clone(), free[1].clone()];
     assert_eq!(batch.forwarded(&applied).cloned().collect::<Vec<_>>(), expected);
 
-    // A repeated delivery puts its letter again, and a new letter is forwarded beside it.
+    // The store forwards only the new one of these letters; it already has the other, from the first delivery of its
+    // event.
     let again = [free[0].clone(), letter(&keys[2], 8, 1)];
     let again = forwarding(&mut owner, vec![absent(&keys[2])], again.to_vec());
     for _ in 0..2 {
@@ -233,7 +234,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
         let CommitReply::Applied(applied) = reply else { panic!("the commit is not applied") };
         assert_eq!(applied.existing_letters, [0]);
     }
-    // No new letter: nothing to publish.
+    // This commit has no new letter, so it has nothing to publish.
     let nothing = forwarding(&mut owner, vec![next(&keys[2], 2)], vec![free[0].clone()]);
     owner.send(store, &nothing).await;
 
@@ -244,7 +245,7 @@ pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     assert_eq!((entries[1].messages.len(), &entries[1].letters[..]), (1, &expected[..]));
     assert_eq!(entries[2].letters, [letter(&keys[2], 8, 1)]);
 
-    // A letter that was forgotten is new.
+    // A letter that the store has forgotten counts as new.
     fixture.pass(2 * super::DEAD_TTL).await;
     let late = forwarding(&mut owner, vec![next(&keys[2], 3)], vec![free[0].clone()]);
     let reply = owner.send(fixture.store(), &late).await;

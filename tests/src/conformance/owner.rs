@@ -113,7 +113,7 @@ pub async fn lease(store: &dyn Store, partition: &Partition) -> Result<u64, Stor
     }
 }
 
-/// Leases a partition in the same way and claims it.
+/// Leases a partition as [`lease`] does, and claims it.
 pub async fn claim(
     store: &dyn Store,
     partition: &Partition,

@@ -37,7 +37,7 @@ impl Queue {
         run
     }
 
-    /// Reads all entries behind a queue position; `None` if the store went back in time.
+    /// Reads all entries after a queue position; `None` if the store went back in time.
     async fn read(
         &self,
         store: &dyn Store,
@@ -64,7 +64,7 @@ impl Queue {
         }
     }
 
-    /// Removes all entries through a queue position, in dependence on a commit.
+    /// Removes all entries through a queue position. The store removes nothing if it lacks the commit with this number.
     async fn remove_after(
         &self,
         store: &dyn Store,
@@ -158,7 +158,7 @@ pub async fn places_hold_through_many_histories(fixture: &mut impl Fixture) {
         let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         // The expected content of the queue: the number of the first waiting entry, and all entries ever put, with
-        // their queue positions. Then the same content at the saved time.
+        // their queue positions. `then` is the expected content at the time of the last `remember`.
         let mut now = (1_u64, vec![(QueuePosition::default(), String::new())]);
         let mut then = now.clone();
         fixture.remember().await;

@@ -20,7 +20,8 @@ fn spilling(expect: WriteCondition, sequences: &[u64], all: &[u64]) -> KeyWrite 
     write
 }
 
-/// The store keeps events that are already spilled, and reports for each whether the new one is equal.
+/// The store keeps events that are already spilled, and reports for each whether the newly spilled event is equal to
+/// it.
 pub async fn events_are_put_if_absent(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -141,7 +142,7 @@ pub async fn settled_events_are_removed(fixture: &mut impl Fixture) {
     assert!(owner.spilled(store, "a", 0).await.is_empty());
 }
 
-/// The store finds spilled events that are missing, and returns only the requested ones.
+/// The store finds the requested missing events among the spilled events of a key, and returns no others.
 pub async fn missing_events_are_found(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

@@ -4,7 +4,7 @@ use ordain_core::{KeyRecord, StateUpdate, WriteCondition, WriteRefusal};
 
 use super::{Fixture, Owner, absent, event, fresh, next};
 
-/// The loading partition becomes the only writer; the store refuses the other one.
+/// The partition that loads a key becomes its only writer; the store refuses writes of the other partition.
 pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut zero = Owner::claim(store, "s", 0).await;
@@ -46,7 +46,7 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     assert_eq!(refused, [(0, WriteRefusal::Partition(3))]);
     let refused = zero.commit(store, vec![absent(&keys[1])]).await.refused;
     assert_eq!(refused, [(0, WriteRefusal::Partition(2))]);
-    // And the key moves back.
+    // The key moves back.
     let back = zero.load(store, &keys[0]).await.expect("a key record").record;
     assert_eq!((back.partition, back.takeovers), (0, 2));
     let mut write = next(&keys[0], 3);
@@ -54,8 +54,8 @@ pub async fn loading_takes_a_job_over(fixture: &mut impl Fixture) {
     zero.write(store, write).await;
 }
 
-/// A spill, like a load, does not change `next`. A lane that missed both must not overwrite events that another
-/// partition has spilled in the meantime.
+/// Neither the load of a key nor a spill changes `next`. So the store must detect by the partition that a lane missed a
+/// load and a spill of another partition; the lane must not overwrite the spilled events.
 pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut zero = Owner::claim(store, "s", 0).await;
@@ -68,7 +68,7 @@ pub async fn a_key_that_came_back_is_not_the_same(fixture: &mut impl Fixture) {
     let mut spilling = fresh("a", WriteCondition::Next(2), job);
     spilling.spill = vec![(7, event("a", 7, "seven"))];
     one.write(store, spilling).await;
-    // A load whose result no lane uses any more.
+    // This load returns the key to the first partition, but no lane uses its result.
     let back = zero.load(store, "a").await.expect("a key record").record;
 
     let refused = zero.commit(store, vec![old]).await.refused;

@@ -10,5 +10,6 @@ mod lost;
 mod messages;
 mod publish;
 mod refused;
+mod stopped;
 mod timeouts;
 mod topology;

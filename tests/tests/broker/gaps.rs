@@ -45,8 +45,8 @@ fn found(gaps: &[Value], source: &str) -> u64 {
     of_source.filter_map(|answer| answer["found"].as_u64()).sum()
 }
 
-/// Removes one line of each `nth`, but never the last of its key. Returns the lines that are left, and the
-/// lost ones.
+/// Removes one of every `nth` lines, but never the last line of a key. Returns the lines that are left, and the lost
+/// lines.
 fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     let end = lines.len() * 9 / 10;
     let enumerated = lines.iter().cloned().enumerate();
@@ -58,7 +58,7 @@ fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     )
 }
 
-/// Returns whether the line at `at` is lost: one line of each `nth`, from another key each time.
+/// Returns whether the line at `at` is lost: one of every `nth` lines, from another key each time.
 fn is_lost(at: usize, nth: usize) -> bool {
     at % nth == at / nth * 37 % nth
 }
@@ -105,7 +105,7 @@ fn lost_event_is_replayed_from_redis_log() -> Result<()> {
     is_found_in_the_log(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
 }
 
-/// A server that fails one request of three has the lost events.
+/// The lost events are on a server that lets one request in three fail.
 #[test]
 fn lost_event_is_replayed_from_server() -> Result<()> {
     let lines = in_turn(1_000, 10);
@@ -139,8 +139,8 @@ fn lost_event_is_replayed_from_server() -> Result<()> {
     Ok(())
 }
 
-/// One event of a thousand is in no source. Its key is parked, continues without the event, or waits. All
-/// other keys are complete.
+/// One event of a thousand is in no source. Depending on `gap.on_exhausted`, its key is parked, continues without the
+/// event, or waits. All other keys are complete.
 #[test]
 fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
     let lines = in_turn(500, 20);
@@ -209,7 +209,7 @@ fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
 /// wait.
 fn is_told(home: &Home, service: &mut Service, keys: &BTreeSet<String>) -> Result<()> {
     let admin = format!("http://{}", http::admin(service)?);
-    // The log may name other keys too: under load an event may arrive later than two rounds take.
+    // The log may name other keys, too: under load an event may arrive after both rounds are over.
     let lines = |key: &String| {
         let words = "event missing: requests to replay sources ended; the key waits; see `ordain keys why cases";
         service.stderr().matches(&format!("{words} {key}`")).count()
@@ -243,7 +243,8 @@ fn lost_last_event_is_found() -> Result<()> {
     Ok(())
 }
 
-/// The same with one run over a file. The history of the gaps records how long each lasted.
+/// Events that are missing from a file are found in one run over the file. The gap history records how long each gap
+/// lasted.
 #[test]
 fn events_missing_from_file_are_replayed() -> Result<()> {
     let lines = in_turn(50, 20);
@@ -267,8 +268,8 @@ fn events_missing_from_file_are_replayed() -> Result<()> {
     Ok(())
 }
 
-/// A server that refuses requests for the first events is still available: the host finds the events behind
-/// them.
+/// A server that refuses the requests for the first missing events still counts as available: the host finds the later
+/// events there.
 #[test]
 fn events_behind_refusals_are_found() -> Result<()> {
     let lines = in_turn(1, 60);

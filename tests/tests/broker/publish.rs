@@ -45,7 +45,7 @@ fn file_without_numbers_is_published_once() -> Result<()> {
     ensure!(done == json!({"published": 2_400, "known": 0, "lines_before": 0}), "{done}");
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.check(&lines)?;
-    // A second run has nothing to do. After lines are appended, the next run continues behind the last one.
+    // A second run has nothing to do. If lines are appended, the next run continues after the last published line.
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 0, "known": 0, "lines_before": 2_400}), "{done}");
     let more = in_turn(40, 70);
@@ -138,8 +138,7 @@ fn single_event_is_published_once() -> Result<()> {
     Ok(())
 }
 
-/// A bad line stops the command there, after all earlier lines are published. The command continues once the
-/// line is corrected.
+/// The command stops at a bad line, after it has published all earlier lines. It continues once the line is corrected.
 #[test]
 fn bad_line_stops_command_until_corrected() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -223,7 +222,7 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The command names a store that another process has open, and a broker that is not running.
+/// The command's error names the store that another process has open, or the broker that is not running.
 #[test]
 fn busy_store_and_missing_broker_are_named() -> Result<()> {
     let rig = Rig::alone("", "", "")?;
@@ -240,7 +239,7 @@ fn busy_store_and_missing_broker_are_named() -> Result<()> {
     Ok(())
 }
 
-/// The library gives a program the same guarantees.
+/// The library gives a program the guarantees of the command.
 #[test]
 fn library_publishes_like_command() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -260,7 +259,7 @@ fn library_publishes_like_command() -> Result<()> {
         ensure!(numbers(&receipts) == right, "{receipts:?}");
         publisher.close().await?;
 
-        // Another publisher, which does not know the events of the first.
+        // Opens another publisher, which does not know the events of the first.
         let mut publisher = Publisher::open(&config, "cases").await?;
         let receipts = publisher.publish(&[event("a", 2)?, event("a", 3)?]).await?;
         ensure!(numbers(&receipts) == [(Some(2), false), (Some(3), true)], "{receipts:?}");

@@ -22,9 +22,9 @@ const GAPS: Duration = Duration::from_secs(8);
 /// The number of events that an error names.
 const FEW: usize = 5;
 
-/// Waits until no more messages arrive, and counts.
+/// Waits until each expected message has arrived, and checks the results of the round. Returns the counts.
 pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
-    // The expected events of a key end before its event that was never sent.
+    // If an event of a key was never sent, the expected events of the key end before this event.
     let mut expected = by_key(&plan.lines)?;
     for (name, key) in &plan.keys {
         if let Some(events) = expected.get_mut(name) {
@@ -53,8 +53,8 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     world.until_shared()?;
     world.stop_hosts()?;
     repeats += take(world, &mut out)?;
-    // The host may have published rejected messages again behind later ones. Each message must have been made after its
-    // predecessor, which the hash in the message shows.
+    // If the broker rejected a message, the host may have published it again after later messages. Each message must
+    // have been made after its predecessor, which the hash in the message shows.
     let mut lines: Vec<(u64, &String)> =
         out.values().map(|message| (message.sequence, &message.line)).collect();
     lines.sort();

@@ -30,21 +30,21 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Accepted {
     pub(crate) number: u64,
-    /// True if no events were lost meanwhile.
+    /// True if the servers lost no writes while the producer sent the event.
     pub(crate) is_safe: bool,
 }
 
 /// The accepted events of each key, in order.
 pub(crate) type Sent = BTreeMap<String, Vec<Accepted>>;
 
-/// The messages of each key: the number of events that the key's state had counted, and their hash.
+/// The hashes in the messages, by key and by the number of events that the key's state had counted.
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
 
 /// A producer that sends events of some keys until its round is over.
 #[derive(Debug, Default)]
 pub(crate) struct Producer {
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Odd while the servers may lose events.
+    /// An odd number while the servers may lose events.
     pub(crate) phase: AtomicU32,
     pub(crate) is_over: AtomicBool,
     /// True if the producer sends at a high rate while events may be lost.
@@ -89,7 +89,8 @@ pub(crate) fn while_producing<T>(
 }
 
 impl Producer {
-    /// Sends events until the end, in order within each key except for held-back events. Adds the accepted events.
+    /// Sends events until the end, in order within each key except for held-back events. Adds the accepted events to
+    /// `sent`.
     fn run(&self, sent: &mut Sent, random: &mut ChaCha8Rng) -> Result<()> {
         let mut held = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
@@ -98,7 +99,7 @@ impl Producer {
                 let key = format!("k{}", random.random_range(0..KEYS));
                 let events = sent.entry(key.clone()).or_default();
                 let number = events.len() as u64 + 1;
-                // Repeats the request until a host accepts it.
+                // `send` repeats the request until a host accepts it.
                 events.push(Accepted { number, is_safe: false });
                 batch.push((key, number));
             }
@@ -128,7 +129,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Posts events until a host accepts them. Returns whether no events were lost meanwhile.
+    /// Posts events until a host accepts them. Returns true if the servers lost no writes during the accepted request.
     fn post_until_accepted(&self, batch: &[(String, u64)]) -> Result<bool> {
         let lines: Vec<String> = batch.iter().map(|(key, number)| event(key, *number)).collect();
         let body = text(&lines);
@@ -202,15 +203,16 @@ pub(crate) fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<
 /// The requirements on the effects of a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demands {
-    /// True if every event must have taken effect, also unsafe ones.
+    /// True if every event must have taken effect, even one that was accepted while the servers might lose it.
     pub(crate) wants_all: bool,
     /// How often a key may have lost its record and started again.
     pub(crate) resets: u32,
-    /// True if the output must contain only the messages of the events, since no effect was lost.
+    /// True if the output must contain only the messages of the events, because no effect was lost.
     pub(crate) is_exact: bool,
 }
 
-/// Returns how many events took effect: each at most once, in the order of its key, and every event that must.
+/// Checks that each event took effect at most once and in the order of its key, and that every event that must take
+/// effect did. Returns how many events took effect.
 pub(crate) fn count_taken(sent: &Sent, effects: &Effects, demands: Demands) -> Result<usize> {
     let mut all = 0;
     for (key, events) in sent {
@@ -227,7 +229,7 @@ pub(crate) fn count_taken(sent: &Sent, effects: &Effects, demands: Demands) -> R
 }
 
 /// Returns how many of a key's events took effect, which a chain of hashes in the messages shows. Messages of lost
-/// effects may exist beside the chain.
+/// effects may exist outside of the chain.
 fn chain(
     key: &str,
     events: &[Accepted],

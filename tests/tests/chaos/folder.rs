@@ -1,9 +1,9 @@
 //! A round that disturbs the folder of an embedded store, while events arrive over HTTP.
 //!
-//! The folder is copied while the host is paused and restored later, moved away under the running host, absent at a
-//! start, or lacks a file. Events that were accepted between a copy and its return may be lost, since the store is then
-//! at an earlier time. All other events take effect once and in order. The host never removes a line of the sink's
-//! file.
+//! Four things may happen to the folder: a copy that was made while the host was paused replaces it later; it is moved
+//! away under the running host; it is absent at a start; or it lacks a file. Events that were accepted between a copy
+//! and its return may be lost, because the copy returns the store to an earlier time. All other events take effect once
+//! and in order. The host never removes a line of the sink's file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -237,7 +237,7 @@ impl Round {
     }
 
     /// Calls `what`, which must keep the lines of the sink's file. Lines that the store does not know may follow the
-    /// others in another order, since each partition publishes them again.
+    /// others in another order, because each partition publishes them again.
     fn keep_lines(&mut self, what: impl FnOnce(&mut Receiver) -> Result<()>) -> Result<()> {
         let before = self.host.output();
         what(&mut self.host)?;

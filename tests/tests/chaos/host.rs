@@ -10,17 +10,17 @@ use ordain_tests::host::Home;
 use ordain_tests::plugins::noted;
 use ordain_tests::service::Service;
 
-/// The exit code of a host that lacked a required service in time: a supervisor restarts the host.
+/// The exit code of a host that waited too long for a required service. A supervisor restarts such a host.
 const TEMPFAIL: i32 = 75;
 
 /// A disturbance of a host for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The host is stopped by a signal, with all connections open.
+    /// The host is paused by a signal, and all its connections stay open.
     Paused,
     /// The host was killed.
     Killed,
-    /// The host has ended in order.
+    /// The host has ended cleanly.
     Left,
     /// The link to the store is disturbed.
     Store(Mode),
@@ -131,7 +131,7 @@ impl Host {
         Ok(())
     }
 
-    /// Stops the host in order.
+    /// Stops the host cleanly.
     pub(crate) fn end(&mut self) -> Result<()> {
         // Before its first log line the host does not handle signals.
         let log = self.service.stderr_path();

@@ -24,7 +24,7 @@ const NAME: &str = "store.test";
 const FIRST_ADDRESS: &str = "127.0.0.1";
 /// How long the name does not resolve.
 const OUTAGE: Duration = Duration::from_secs(10);
-/// How long the host may take to reconnect: the client of a Cluster looks a lost part up again after 15 seconds at the
+/// How long the host may take to reconnect: the client reconnects to a lost part of a Cluster after 15 seconds at the
 /// latest.
 const RETURN_LIMIT: Duration = Duration::from_secs(30);
 /// Mounts files of the home over the system's files, and executes the host.

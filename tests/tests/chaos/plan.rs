@@ -11,7 +11,7 @@ use serde_json::json;
 
 const KEYS: Range<usize> = 20..300;
 const EVENTS: Range<u64> = 1..60;
-/// The share of events that are sent behind all others.
+/// The share of events that are sent after all others.
 const LATE: f64 = 0.02;
 /// The share of keys with an event that is never sent.
 const LOST: f64 = 0.03;
@@ -75,7 +75,8 @@ impl Plan {
                 let text = line(&name, sequence, &json!({ "n": random.random::<u32>() }));
                 let end = key.is_ended && sequence == count;
                 let text = text.replacen('{', &format!("{{\"endofsequence\":{end},"), 1);
-                // Behind the last event of a key, nothing would show that an event is missing.
+                // Drops an event only if another expected event of its key follows, because only a later event shows
+                // the gap.
                 if sequence + 1 < key.next() && random.random_bool(DROPPED) {
                     dropped.insert(text.clone());
                 }

@@ -42,8 +42,8 @@ impl Receiver {
         Self::start_by(kind, |_| Ok(Vec::new()))
     }
 
-    /// Starts a host by another program, which gets the host's command behind its own arguments, and waits until the
-    /// host is ready.
+    /// Starts a host through another program, and waits until the host is ready. The other program gets the host's
+    /// command after its own arguments.
     pub(crate) fn start_by(
         kind: &Kind,
         by: impl FnOnce(&Home) -> Result<Vec<String>>,

@@ -1,11 +1,11 @@
-//! A round in which keys of a Redis are removed one by one, as an operator or an eviction would, while events arrive
-//! over HTTP.
+//! A round in which keys of a Redis server are removed one by one, as an operator or an eviction would do, while events
+//! arrive over HTTP.
 //!
-//! The consequences of a removal depend on the data of the key (`docs/guide/redis.md`). If a queue is removed, its
-//! waiting events are lost, and the host counts them. If the records of a shard are removed, the records of its keys
-//! are lost: the stream stops with an error, and the keys of the shard start again after the next start. Without
-//! `store`, the next start is refused. The hosts restore all other keys without a loss. All events that are accepted
-//! afterwards take effect once and in order.
+//! The consequences of a removal depend on the data of the Redis key (`docs/guide/redis.md`). If a queue is removed,
+//! its waiting events are lost, and the host counts them. If the key records of a shard are removed, the stream stops
+//! with an error, and the keys of the shard begin anew after the next start. Without the Redis key `store`, the next
+//! start is refused. The hosts restore all other Redis keys without a loss. All events that are accepted after a
+//! removal and its consequences take effect once and in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU32;
@@ -23,11 +23,11 @@ use super::events::{Demands, Producer, Sent, send_again, while_producing};
 use super::receiver::{Kind, Receiver};
 use super::rewinds::{Counts, SETTLES, explain, redis, taken};
 
-/// The key of the record of the store's shape.
+/// The Redis key of the record of the store's shape.
 const SHAPE: &str = "ordain:{0}:store";
 /// The error of a start without the record of the store's shape.
-const REFUSED: &str = "which says how many shards there are, is not there";
-/// The error of a host that takes a partition over without that record.
+const REFUSED: &str = "which has the number of shards, is missing";
+/// The error of a host that takes a partition over without the record of the store's shape.
 const LOST_RECORD: &str = "the store lost everything, or another program removed";
 /// The error of a host that no longer finds its claim.
 const WENT_BACK: &str = "the store went back in time";
@@ -47,13 +47,14 @@ struct Settings {
 /// The possible consequences of the removals so far.
 #[derive(Debug, Default)]
 struct Consequences {
-    /// The number of removed keys with records, each of which may reset each key once.
+    /// The number of removed Redis keys that held key records. Each of these removals may make every key of the stream
+    /// begin anew once.
     resets: u32,
     /// True if hosts may have ended and restarted, so that their counters are incomplete.
     was_restarted: bool,
     /// True if waiting events may be lost.
     is_lossy: bool,
-    /// The removed keys, with the circumstances.
+    /// The removed Redis keys, with the circumstances.
     removed: Vec<String>,
 }
 
@@ -79,7 +80,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         is_fifo: settings.is_fifo,
         has_backlog: settings.has_backlog,
         store: redis(&server.url()),
-        // These settings produce keys of all kinds.
+        // These settings produce Redis keys of all kinds.
         stream: "spill_after = \"1ms\"\nkey_ttl = \"1h\"".to_owned(),
         ..Kind::default()
     };
@@ -99,7 +100,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 }
 
 impl Round {
-    /// Sends events, removes a key, and sends more.
+    /// Sends events, removes a Redis key, and sends more.
     fn remove_one(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let calm = Duration::from_millis(random.random_range(100..1_500));
         self.produce(0, random.random(), |round| round.watch(calm))?;
@@ -124,7 +125,7 @@ impl Round {
             round.watch(after)
         })?;
         if takes_waiting {
-            // These events, or their messages, may have been waiting.
+            // These events, or their messages, may have been waiting in the removed Redis key.
             self.sent.values_mut().flatten().for_each(|event| event.is_safe = false);
         }
         if kind == "store" {
@@ -151,7 +152,7 @@ impl Round {
         let done = while_producing(&producer, &mut sent, seed, |producing| {
             let done = meanwhile(self);
             producing.end();
-            // The producer would wait for a host that has ended meanwhile.
+            // Only `watch` restarts hosts that end; without it, the producer could wait for a host in vain.
             while !producing.is_finished() {
                 self.watch(LOOK_INTERVAL)?;
             }
@@ -161,7 +162,7 @@ impl Round {
         done
     }
 
-    /// Returns a key of a random kind.
+    /// Returns a Redis key of a random kind.
     fn choose(&self, random: &mut ChaCha8Rng) -> Result<(String, String)> {
         let reply = self.redis.command(&["KEYS", "*"])?;
         let mut kinds: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -211,7 +212,7 @@ impl Round {
         self.done.was_restarted = true;
         host.begin_again()?;
         if self.redis.command(&["EXISTS", "ordain:{0}:partitions"])?.int() == Some(0) {
-            // No remaining key shows that the store was used.
+            // No remaining Redis key shows that the store was used, so the start makes a new store.
             return http::ready(&mut host.service).map(drop);
         }
         let status = host.service.wait()?;

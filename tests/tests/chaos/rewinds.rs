@@ -1,8 +1,9 @@
 //! A round in which the servers lose their last seconds repeatedly, while events arrive over HTTP.
 //!
-//! Each event that was accepted while no writes were lost must take effect once, and those events of a key in order.
-//! The number of other accepted events without an effect must equal the host's count of lost events. The events of a
-//! `sequenced` stream are sent once more at the end, as their producer would, and then all must have taken effect.
+//! Each event that was accepted while no writes were lost must take effect once, and in the order of its key. Other
+//! accepted events may be without effect; a `fifo` host that is alone and never killed must have counted exactly these
+//! as lost. The events of a `sequenced` stream are sent once more at the end, as their producer would, and then all
+//! must have taken effect.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -117,7 +118,7 @@ fn disturb(
     Ok(())
 }
 
-/// Waits until every accepted event has taken effect or is lost, and counts.
+/// Waits until every accepted event has taken effect or is lost. Returns the counts.
 fn check(hosts: &mut [Receiver], settings: &Settings, sent: &Sent) -> Result<Counts> {
     if !settings.is_fifo {
         send_again(hosts[0].address, sent)?;
@@ -134,7 +135,7 @@ fn check(hosts: &mut [Receiver], settings: &Settings, sent: &Sent) -> Result<Cou
     Ok(counts)
 }
 
-/// Returns how many events took effect, or an error if an event that must has not.
+/// Returns how many events took effect. Returns an error if an event has not taken effect although it must.
 pub(crate) fn taken(hosts: &[Receiver], sent: &Sent, demands: Demands) -> Result<usize> {
     let outputs: Vec<String> = hosts.iter().map(Receiver::output).collect();
     count_taken(sent, &effects(outputs.iter().map(String::as_str))?, demands)

@@ -35,7 +35,7 @@ pub(crate) struct World {
     redis: Option<Redis>,
     /// Holds the events that the producer drops.
     archive: Archive,
-    /// Its home has the configuration for commands.
+    /// The home of the rig has the configuration for commands.
     rig: Rig,
     /// Settings of hosts: `[runtime]`, of the stream, of its source.
     settings: [String; 3],
@@ -93,7 +93,7 @@ impl World {
         let [runtime, stream, source] = &self.settings;
         let url = self.rig.rabbit.url_at(to_broker.port());
         let text = config(&url, &format!("{store}{runtime}"), stream, source);
-        // The table of the sink is at the end.
+        // The table of the sink is at the end of the text, so this line becomes a setting of the sink.
         let home = Home::new(&["tally"], &format!("{text}sequenced = true\n"))?;
         self.hosts.push(Host::start(home, to_store, to_broker)?);
         Ok(())
@@ -146,8 +146,9 @@ impl World {
             sleep(Duration::from_millis(random.random_range(0..500)));
             self.rig.rabbit.kill()
         };
-        // A host that keeps up is rarely interrupted between a commit and its publication. During the pause events
-        // accumulate, which the host then commits without being able to publish their messages.
+        // A host that keeps up is rarely interrupted between a commit and its publication. So the test pauses a host
+        // until the broker is dead: events accumulate, and the host then commits them without being able to publish
+        // their messages.
         match self.hosts.iter().find(|host| host.is_well()) {
             Some(host) => host.while_paused(kill)?,
             None => kill()?,
@@ -272,7 +273,7 @@ impl World {
         shared.with_context(|| format!("{rows:?}"))
     }
 
-    /// Stops the hosts in order.
+    /// Stops the hosts cleanly.
     pub(crate) fn stop_hosts(&mut self) -> Result<()> {
         self.hosts.iter_mut().try_for_each(Host::end)
     }
@@ -282,7 +283,7 @@ impl World {
         self.hosts.iter_mut().try_for_each(Host::start_again)
     }
 
-    /// Receives the messages of the queue behind the sink, until none arrives for a while.
+    /// Receives the messages of the queue that the sink feeds, until none arrives for a while.
     pub(crate) fn take(&mut self) -> Result<Vec<Delivery>> {
         // A kill of the broker has closed the client's connection.
         self.rig.reconnect()?;

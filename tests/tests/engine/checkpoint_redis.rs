@@ -12,8 +12,8 @@ use ordain_tests::host::Home;
 /// The number of events: many times the number that a crash may bring again.
 const EVENTS: usize = 60_000;
 
-/// A Redis server and a host with a `fifo` stream of one key. An event that is read again after its id has left the
-/// window counts as a new one.
+/// A Redis server and a host with a `fifo` stream of one key. An event that is read again after the stream has
+/// forgotten its id counts as a new event.
 struct Rig {
     redis: Redis,
     home: Home,
@@ -135,7 +135,8 @@ fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
     rig.nothing_is_done_again(&["first"])
 }
 
-/// The checkpoint is in another shard, which still records every event as done.
+/// Between two runs, the shard with the effects loses its data. The checkpoint, in another shard, still covers every
+/// event.
 #[test]
 fn commits_lost_between_runs_are_made_again_from_the_file() -> Result<()> {
     let rig = Rig::new()?;
@@ -181,7 +182,8 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
     rig.goes_on_to_the_end()
 }
 
-/// The server is reset to a snapshot while the stream is idle, and the host sends no request to it before the end.
+/// The server is reset to a snapshot while the stream is idle, and the host sends no request to the server until the
+/// test ends the host.
 #[test]
 fn orderly_end_commits_again_what_the_server_lost() -> Result<()> {
     let rig = Rig::new()?;
@@ -217,8 +219,8 @@ fn shutdown_waits_for_an_unavailable_server() -> Result<()> {
     rig.nothing_is_done_again(&["first"])
 }
 
-/// Replaces a key by a foreign value. `PUT_BACK` restores the key. Each script is atomic, so that no reader sees the
-/// key missing.
+/// Replaces a Redis key by a foreign value. `PUT_BACK` restores the key. Each script is atomic, so that no reader sees
+/// the key missing.
 const OVERWRITE: &str =
     "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('RENAME', KEYS[1], KEYS[2]) end
     redis.call('SET', KEYS[1], 'foreign')";

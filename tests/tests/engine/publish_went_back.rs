@@ -41,7 +41,8 @@ fn run(home: &Home, keys: &BTreeMap<String, u64>) -> Result<String> {
     Ok(service.stdout())
 }
 
-/// One master of a Redis Cluster loses the events of a run. Shard 0, which stores the other checkpoints, loses nothing.
+/// One master of a Redis Cluster loses the events of a run and the checkpoints of its shards. The master of shard 0
+/// loses nothing, and keeps a newer checkpoint.
 #[test]
 fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     const KEYS: usize = 40;
@@ -118,8 +119,8 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     tally::check(&all, &run(&home, &keys)?)
 }
 
-/// The queue is full when the publisher writes its lost events again, so that it fails. It must not forget them: the next
-/// call writes them before its own event.
+/// The queue is full when the publisher writes its lost events again, so the call fails. The publisher must not forget
+/// the lost events: its next call writes them before the event of that call.
 #[tokio::test]
 async fn failed_repeat_of_lost_events_is_repeated() -> Result<()> {
     let redis = Redis::start(&[])?;

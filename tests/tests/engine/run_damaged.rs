@@ -72,7 +72,7 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     let mut out = once(&home)?.0;
     eval(&redis, DAMAGE)?;
 
-    // The first run that reads the event ends, and reports the key, the event and the fault.
+    // The first run that reads the damaged event still comes to its end, and reports the key, the event and the fault.
     let more = [event("a", 1), event("b", 2)];
     home.append("events.ndjson", text(&more))?;
     let (messages, log) = once(&home)?;

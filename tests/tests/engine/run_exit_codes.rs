@@ -205,6 +205,23 @@ fn unusable_files_are_refused() -> Result<()> {
     Ok(())
 }
 
+/// A supervisor starts a service again after 75. A missing file may be mounted by then.
+#[test]
+fn missing_files_of_a_service_are_unavailable() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    let service = &["--log", "warn", "run"];
+    check(&home, service, UNAVAILABLE, &["events.ndjson cannot be read: No such file"])?;
+    std::fs::create_dir(home.path("events.ndjson"))?;
+    check(&home, service, CONFIG, &["events.ndjson is no regular file"])?;
+    std::fs::remove_dir(home.path("events.ndjson"))?;
+    home.write("events.ndjson", "")?;
+    for (sink, code) in [("absent/out.ndjson", UNAVAILABLE), ("ordain.toml/out", CONFIG)] {
+        home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
+        check(&home, service, code, &["sinks.tally.path:", "cannot be written:"])?;
+    }
+    Ok(())
+}
+
 #[test]
 fn once_with_an_endless_source_is_refused() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -222,7 +239,7 @@ fn one_file_under_two_names_is_refused() -> Result<()> {
     let events = in_turn(1, 1).join("\n") + "\n";
     home.write("events.ndjson", &events)?;
     std::os::unix::fs::symlink("events.ndjson", home.path("out.ndjson"))?;
-    let input = "is the same file as streams.cases.source.path: it would never end";
+    let input = "is the same file as streams.cases.source.path: the source would never end";
     check(&home, ONCE, CONFIG, &["ordain.toml:8: sinks.tally.path: out.ndjson", input])?;
     std::fs::remove_file(home.path("out.ndjson"))?;
     std::fs::hard_link(home.path("events.ndjson"), home.path("out.ndjson"))?;

@@ -1,4 +1,4 @@
-//! Handlers that fail in every way: the key stops or continues as configured, other keys are unaffected, and `keys why`
+//! Handlers that fail in every way. The key stops or continues as configured, and other keys are unaffected. `keys why`
 //! reports the failure and the setting that applies.
 
 use anyhow::{Context, Result, ensure};

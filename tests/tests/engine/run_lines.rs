@@ -57,7 +57,7 @@ const BAD: &[(&[u8], &str, &str)] = &[
     (&[b'x'; 5_000], "unreadable", "5000 bytes, more than 4096 (runtime.event_size)"),
 ];
 
-/// Returns the text of a file with good and bad lines, and for the line number of each bad one its index in `BAD`.
+/// Returns the text of a file with good and bad lines, and, by line number, the index in `BAD` of each bad line.
 fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
     // A byte order mark before the first line belongs to no event.
     let mut text = b"\xef\xbb\xbf".to_vec();

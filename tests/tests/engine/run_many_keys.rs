@@ -11,7 +11,8 @@ use serde_json::Value;
 
 const LANES: u64 = 10_000;
 
-/// The settings of these tests. The store's cache is small, because a quarter of the keys does not fill a large one.
+/// The settings of these tests. The store's cache is so small that a quarter of the keys fills it. A larger cache alone
+/// would make a run with all keys use more memory.
 const LIMITS: &str = r#"
 [runtime]
 max_active_keys = 10_000
@@ -27,7 +28,7 @@ fn config() -> String {
 }
 
 /// The memory that the store's tables and journal use when they are full, in KiB. A quarter of the keys does not fill
-/// them.
+/// them, so a run with all keys may use this much more.
 const TABLES_KIB: u64 = 48 << 10;
 
 /// Processes one event of each key. Returns the peak memory of the process, in KiB.

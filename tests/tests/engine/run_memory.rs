@@ -14,11 +14,11 @@ use serde_json::Value;
 const BUDGET: u64 = 32;
 /// The size of an event and of a state, in bytes: close to the limit.
 const SIZE: usize = 1_000_000;
-/// The memory of the process outside of the budget, in MiB: work in progress when the budget is full, and mostly the
-/// store's engine with data that it has not yet written to its files.
+/// The memory of the process outside of the budget, in MiB. Some of it is work in progress when the budget is full.
+/// Most of it is the store's engine, with data that it has not yet written to its files.
 const ELSE: u64 = 352;
-/// The same with outcomes of 4 MiB, in MiB. Several copies of each exist at a time: in the guest's memory, as messages,
-/// as a record, in the journal, and as text for the sink.
+/// The memory of the process outside of the budget if outcomes have 4 MiB, in MiB. Several copies of each exist at a
+/// time: in the guest's memory, as messages, as a record, in the journal, and as text for the sink.
 const ELSE_OF_OUTCOMES: u64 = 608;
 
 const CONFIG: &str = r#"

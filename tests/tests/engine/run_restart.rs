@@ -71,7 +71,7 @@ fn killed_run_resumes_near_its_end() -> Result<()> {
     home.write("events.ndjson", text(&lines[..29_000]))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("all messages", || home.lines("out.ndjson") == 29_000)?;
-    // A checkpoint follows a bounded number of acknowledgements, whatever the time.
+    // The host writes a checkpoint after a bounded number of acknowledgements, however little time has passed.
     service.kill()?;
     home.append("events.ndjson", text(&lines[29_000..]))?;
     let report = home.run_once()?;

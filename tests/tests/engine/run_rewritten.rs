@@ -80,7 +80,8 @@ fn removed_half_line_is_reported() -> Result<()> {
     })
 }
 
-/// As in a log rotation: the host still reads lines that are written to the old file meanwhile.
+/// The file is replaced as in a log rotation. The host still reads lines that are appended to the old file during the
+/// rotation.
 #[test]
 fn replaced_file_is_reported() -> Result<()> {
     let lines = in_turn(5, 10);
@@ -95,7 +96,8 @@ fn replaced_file_is_reported() -> Result<()> {
     })
 }
 
-/// The host stores the events that a failing source has delivered before it ends, because the file no longer has them.
+/// Before the host ends, it stores the events that the failing source has delivered, because the file no longer has
+/// them.
 #[test]
 fn waiting_events_of_a_truncated_file_are_kept() -> Result<()> {
     let lines = in_turn(1, 10);

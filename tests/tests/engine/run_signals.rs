@@ -1,4 +1,4 @@
-//! Signals: the first one ends a run in order, the second one ends it immediately, and neither loses or repeats
+//! Signals: the first one ends a run cleanly, the second one ends it immediately, and neither loses or repeats
 //! anything.
 
 use std::os::unix::process::ExitStatusExt;
@@ -40,8 +40,8 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
     let lines = in_turn(100, 600);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", lines.join("\n") + "\n")?;
-    // An event that was settled before an earlier one had started is delivered again and recognized. So this counts the
-    // events that take effect, not the deliveries.
+    // If an event was settled before an earlier event had started, the next run receives the settled event again and
+    // recognises it as a repeat. So the test counts the events that take effect, not the deliveries.
     let mut rounds = 0;
     let mut settled = 0;
     for signal in ["TERM", "INT"].into_iter().cycle() {
@@ -67,7 +67,7 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
     Ok(())
 }
 
-/// Starts a service with one key whose handler hangs, and one that is done when the output has two lines.
+/// Starts a service with one key whose handler hangs, and another key that is done when the output has two lines.
 fn hanging(home: &Home) -> Result<Service> {
     let lines = [
         line("stuck", 1, &json!({ "do": "loop" })),

@@ -86,7 +86,8 @@ fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
     let told = "standard output, to which the sink tally writes, has no reader any more";
     ensure!(log.matches(told).count() == 1 && log.contains("at the next start"), "{log}");
 
-    // Messages that were written after the reader had closed are written again: at least once.
+    // The next run repeats the messages that were written after the reader had closed: standard output delivers at
+    // least once.
     let output = home.output(&["--log", "error", "run", "--once"])?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rest = objects(&output.stdout)?.len();

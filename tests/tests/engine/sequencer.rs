@@ -26,7 +26,7 @@ struct Rig {
     /// The events of the replay source. `page` is the greatest number of events in one answer.
     kept: BTreeSet<u64>,
     page: usize,
-    /// The number of further requests for which the replay source has no time.
+    /// The number of further requests that the replay source has no time to answer.
     busy: usize,
     /// The entries of the next read of the due index.
     due: Vec<(u64, ordain_core::Key)>,
@@ -141,6 +141,7 @@ impl Rig {
             now: 1,
             due_in: None,
             expire_in: None,
+            moved_from: None,
         }));
         Ok(())
     }
@@ -175,7 +176,8 @@ fn key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
     rig.deliver(0, 1);
     rig.deliver(0, 2);
     assert_eq!((rig.acked, rig.sequencer.stats().settled), (2, 2));
-    // A repeat while the store remembers the key, and then the first event after the store has forgotten it.
+    // Delivers a repeat while the store remembers the key, and the first event again after the store has forgotten the
+    // key.
     rig.deliver(59_000, 1);
     assert_eq!((rig.acked, rig.sequencer.stats().duplicates), (3, 1));
     rig.deliver(61_000, 1);
@@ -271,7 +273,8 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
 const SKIPPING: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                         on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
-/// A replay request has a limited number of sequence numbers. The numbers after them have not been requested yet.
+/// A replay request names a limited number of sequences. The sequences after them are not requested yet, and must not
+/// be skipped.
 #[test]
 fn wide_gap_is_skipped_only_as_far_as_requested() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -286,7 +289,8 @@ fn wide_gap_is_skipped_only_as_far_as_requested() -> Result<()> {
     Ok(())
 }
 
-/// An answer has a limited number of bytes. The source has not searched for the numbers after them.
+/// An answer has a limited number of bytes. The source has not searched for sequences after the last one of a full
+/// answer.
 #[test]
 fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -325,7 +329,7 @@ fn gap_history_has_all_parts_of_a_gap() -> Result<()> {
     Ok(())
 }
 
-/// The unavailable source may have the missing events.
+/// While the source is unavailable, the sequencer skips nothing, because the source may have the missing events.
 #[test]
 fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -340,7 +344,7 @@ fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
         rig.deliver(60_500, sequence);
     }
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (4, 3));
-    // An event that is missing afterwards gets its full time again.
+    // If an event is still missing when the source has returned, the gap starts with its full timeout.
     rig.input(61_000, Input::SourceUnavailable(true));
     rig.input(61_000, Input::ArrivedEarly(event(6)));
     rig.pass(61_000, 70_000);
@@ -352,7 +356,7 @@ fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// A round in which the source has no time does not count.
+/// A round in which the source has no time to search does not count.
 #[test]
 fn round_with_a_busy_source_does_not_count() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -367,7 +371,7 @@ fn round_with_a_busy_source_does_not_count() -> Result<()> {
     Ok(())
 }
 
-/// The same holds if the very first number is missing.
+/// If event 0 is missing, a round in which the source has no time to search does not count either.
 #[test]
 fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     let mut rig = Rig::new(&format!("first = 0\n{SKIPPING}"))?;
@@ -380,7 +384,8 @@ fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     Ok(())
 }
 
-/// A previous owner may have written the entry.
+/// The sequencer loads a due key again although its lane waits for no timeout: a previous owner may have written the
+/// due entry.
 #[test]
 fn due_key_without_a_pending_timeout_is_loaded_again() -> Result<()> {
     let mut rig = Rig::new("gap = { timeout = \"10m\" }\nspill_after = \"10m\"")?;
@@ -415,7 +420,7 @@ fn event_between_spilled_events_is_accepted() -> Result<()> {
     Ok(())
 }
 
-/// Such a record is damaged: no key uses that many numbers.
+/// A record of a `fifo` key that leaves no free number is damaged: no key uses that many numbers.
 #[test]
 fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
     for (next, last) in [(2, u64::MAX - 2), (u64::MAX - 1, 0), (u64::MAX, 0)] {
@@ -433,6 +438,7 @@ fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
             now: 1,
             due_in: Some(0),
             expire_in: None,
+            moved_from: None,
         }));
         rig.deliver(0, 1);
         rig.deliver(0, 2);

@@ -15,7 +15,7 @@ use ordain_core::{
 const MINUTE: u64 = 60_000;
 /// The store's clock at time 0 of the sequencer.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
-/// Ids that never expire: the default prefetch of a file, and the events since its checkpoint.
+/// The number of newest ids that never expire: the default prefetch of a file, plus the events since its checkpoint.
 const FLOOR: u64 = 4_000 + CHECKPOINT_INTERVAL_EVENTS as u64;
 
 /// A sequencer with one key, and the stored record of the key.
@@ -26,7 +26,7 @@ struct Rig {
     delivery: u64,
     job: Option<KeyRecord>,
     ids: BTreeMap<u64, AcceptedId>,
-    /// The store withholds replies to commits.
+    /// True if the store withholds replies to commits.
     is_silent: bool,
     unanswered: Vec<Arc<Batch>>,
 }
@@ -133,6 +133,7 @@ impl Rig {
                         now: store_time,
                         due_in: None,
                         expire_in: None,
+                        moved_from: None,
                     });
                     Input::Loaded { token, loaded: Ok(loaded.map(Box::new)) }
                 }

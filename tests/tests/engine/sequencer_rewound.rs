@@ -23,8 +23,8 @@ fn lost_commits_are_made_again_from_memory() {
     // The store loses every commit, including the one that created the record.
     rig.stored.clear();
     rig.deliver(6);
-    // The commit in flight may depend on records that were read meanwhile. It is void, and its event is committed
-    // again.
+    // The commit in flight may depend on records that the owner read after the loss. It is void, and its event is
+    // committed again.
     assert_eq!(rig.numbers(), [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((rig.next(), rig.acked, &rig.stopped), (Some(7), 6, &None));
     assert_eq!(rig.sequencer.stats().recommitted, 5);
@@ -124,7 +124,7 @@ fn commits_in_recovery_stay_in_memory() {
 }
 
 /// Returns a rig in which commit 2 has a letter and its first request is delayed. The second request finds that the
-/// store has lost commit 1, which is made again.
+/// store has lost commit 1, which the owner then repeats.
 fn rig_with_a_late_letter() -> Rig {
     let mut rig = Rig::with(SequencerSettings { forward_letters: true, ..settings(1 << 20) });
     rig.deliver(1);
@@ -304,8 +304,8 @@ fn letter_based_on_an_old_read_is_decided_again() {
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(8), 7, None));
 }
 
-/// Memory is always full, so that the lane evicts its state after each commit. The record counts repeats of spilled
-/// events while they are compared, and must subtract them afterwards.
+/// Memory is always full, so that the lane evicts its state after each commit. While the store compares repeats of
+/// spilled events, the record counts them as new events; after that, it must subtract them.
 #[test]
 fn repeats_of_spilled_events_do_not_stay_counted() {
     let settings = settings(0);

@@ -81,7 +81,7 @@ prop_compose! {
         ids in vec(any::<(u64, u64)>(), 0..=IdTimes::LIMIT),
         is_settling in any::<bool>(),
     ) -> KeyRecord {
-        // Only the newest time may be the time of the commit.
+        // Only the newest time may be 0, which means the time of the commit.
         let mut ids: Vec<_> = ids.into_iter().map(|(from, since)| (from, since.max(1))).collect();
         if let Some(newest) = ids.last_mut().filter(|_| is_settling) {
             newest.1 = 0;

@@ -13,7 +13,7 @@ use ordain_store_redis::RedisStore;
 
 use super::own::Own;
 
-/// The number of events of the request: many calls.
+/// The number of events of the request. The request takes many calls.
 const EVENTS: usize = 100 * ASSIGN_LIMIT;
 
 /// Returns the ids of all waiting events of a shard, in order, each once: the store may have an event twice.
@@ -34,8 +34,9 @@ async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> 
     }
 }
 
-/// The server loses some of the calls of one request, after it answered them. The later calls must not write their events
-/// before the lost ones are written again: a stream without sequences takes its events in the order of its queue.
+/// The server loses some of the calls of one request after it has answered them. The later calls must not write their
+/// events before the lost ones are written again: a stream without sequences takes its events in the order of its
+/// queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_of_many_calls_keeps_its_order_over_a_loss() {
     let own = Own::start().await;

@@ -13,7 +13,7 @@ use ordain_store::{
 use super::damaged::garbage;
 use super::own::Own;
 
-/// Creates a request with one message for a stream, of one commit.
+/// Creates a request that assigns one message, of one commit, to a stream.
 fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
     let partition = Partition { stream: "first".into(), number: 0 };
     let origin = OriginOutbox {

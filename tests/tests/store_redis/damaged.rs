@@ -12,8 +12,8 @@ use super::own::{Own, numbers, step};
 /// The size of the shortest record in bytes.
 const SHORTEST: usize = 74;
 
-/// Returns every beginning of the right bytes, the right bytes with each single bit changed, and bytes of
-/// many lengths, some of which begin correctly.
+/// Returns three kinds of bytes: every beginning of the right bytes; the right bytes with each single bit changed; and
+/// bytes of many lengths, some of which begin correctly.
 pub(super) fn garbage(right: &[u8]) -> Vec<Vec<u8>> {
     let seed = rand::random();
     println!("garbage of seed {seed}");
@@ -107,7 +107,7 @@ async fn damaged_fence_is_reported() {
     }
     for bytes in garbage(&right) {
         own.lua("redis.call('HSET', name, 'f0', bytes)", &name, &bytes);
-        // Damaged bytes may still be a valid fence. No other bytes count as a fence.
+        // Some damaged bytes are still a valid fence. The store must accept no other damaged bytes.
         let reply = owner.send(store, &batch).await;
         match claim(store, &owner.partition).await {
             Ok(_) => {}

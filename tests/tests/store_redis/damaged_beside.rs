@@ -1,4 +1,4 @@
-//! Tests of damaged data beside a key record: spilled events, ids, entries of the outbox, dead letters.
+//! Tests of damaged data outside of key records: spilled events, ids, entries of the outbox, dead letters.
 
 use ordain_core::{AcceptedId, Cause, DeadLetter, LetterContent, LetterId};
 use ordain_store::{LetterListing, Outbox, RecordStore, SpillArea, StoreError};
@@ -132,7 +132,7 @@ async fn damaged_letter_is_listed_as_corrupt() {
     for bytes in garbage(&right) {
         own.put_field(&letters, &field, &bytes);
         let rows = store.letters("s", Some("a"), None, 10).await.expect("letters").rows;
-        // An empty letter is being removed.
+        // Without bytes, a letter counts as removed.
         if right.starts_with(&bytes) && !bytes.is_empty() {
             assert_eq!(rows.len(), 1, "{bytes:?}");
             assert_eq!((rows[0].letter.cause, &rows[0].letter.id), (Cause::Corrupt, &letter.id));
@@ -145,7 +145,7 @@ async fn damaged_letter_is_listed_as_corrupt() {
             .expect("events");
         store.letter("s", &letter.id).await.expect("a read");
     }
-    // The store skips letters whose places are damaged, and lists the others.
+    // The store skips letters whose entries in the index are damaged, and lists the others.
     for bytes in garbage(&right_place) {
         own.lua("redis.call('ZADD', name, 0, bytes)", &order, &bytes);
         own.put_field(&letters, &[b"l", &bytes[..]].concat(), b"x");

@@ -30,7 +30,7 @@ fn sleep(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// A failure of a node, or its end.
+/// Starts or ends a failure of a node.
 type Fault = fn(&Cluster, usize);
 
 /// Checks that the shards of a node that does not reply wait, and that all other shards continue. The

@@ -22,19 +22,19 @@ async fn open(group: &Sentinel, replicas: u32) -> Arc<RedisStore> {
 /// Waits until the replica has all earlier writes.
 fn until_replicated(group: &Sentinel) {
     let mut master = group.master().connect().expect("a connection");
-    // A connection without a write of its own waits for nothing.
+    // `WAIT` waits only for writes of its own connection, so this connection writes something.
     master.command(&["SET", "last", "1"]).expect("a write");
     let replicas = master.command(&["WAIT", "1", "5000"]).expect("an answer");
     assert_eq!(replicas.int(), Some(1));
 }
 
-/// If a replica has each commit, no answered commit is lost.
+/// If the store answers a commit only when a replica has it, a failover loses no answered commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicated_commits_survive_failover() {
     let rules = rules(&[RIGHTS, UNDER_SENTINEL, WITH_REPLICAS]);
     let servers = ordain_servers::Options::new().user("shop", "right", &rules);
     let group = Sentinel::with(&servers).expect("a group");
-    // The Sentinel itself has no such user.
+    // The Sentinel itself has no user `shop`.
     let url = group.url().replace("redis://", "redis://shop:right@");
     let options = RedisOptions { prefix: "ordain".to_owned(), replicas: 1, ..options(&url) };
     let store = Arc::new(RedisStore::open(options).await.expect("the store"));
@@ -80,7 +80,7 @@ async fn start_waits_for_master() {
     owner.write(&store, step("a", 1)).await;
 }
 
-/// A failover without a wait for replicas loses the commits that the replica lacks, and the next commit
+/// If commits do not wait for replicas, a failover loses the commits that the replica lacks, and the next commit
 /// reports the loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_tail_is_detected() {
@@ -89,7 +89,7 @@ async fn lost_tail_is_detected() {
     let mut owner = Owner::claim(&*store, "s", 0).await;
     owner.write(&*store, step("a", 1)).await;
     until_replicated(&group);
-    // The replica cannot reconnect to its master, which expects no password.
+    // With this password, the replica cannot reconnect to its master, which expects none.
     group.replica().command(&["CONFIG", "SET", "masterauth", "wrong"]).expect("a setting");
     group.replica().command(&["CLIENT", "KILL", "TYPE", "master"]).expect("a cut");
     wait_until("a disconnected replica", || {

@@ -1,5 +1,5 @@
-//! Tests of values of another type under names of the store, written by another program: they stop the
-//! shard, the store names them, and no commit is lost or repeated.
+//! Tests of values of a wrong Redis type that another program has written under names of the store. Such a value stops
+//! the shard, the store names the value, and no commit is lost or repeated.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ async fn foreign_value_stops_shard_until_removed() {
         ["data:s", "due:0:s", "expiry:s", "letters:s", "letters-age:s", "spilled:s", "ids:s"];
     let names = names.map(|rest| own.name(shard, rest));
     let mut sequence = 0;
-    // First where the store has no value, and then instead of a value of the store.
+    // The test puts a foreign value first where the store has no value, and then in place of a value of the store.
     for name in names[1..].iter().chain(&names) {
         sequence += 1;
         let is_there = own.command(&["EXISTS", name]).int() == Some(1);
@@ -51,7 +51,7 @@ async fn foreign_value_stops_shard_until_removed() {
         };
         let batch = Arc::new(batch);
         assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown, "{name}");
-        // The cleanup follows the commit, which is made by then.
+        // The cleanup comes after the commit, so the commit is already made.
         let is_made = owner.send(store, &batch).await != CommitReply::Unknown;
         assert_eq!(
             own.command(&["TYPE", name]).text(),
@@ -81,7 +81,7 @@ async fn foreign_value_stops_shard_until_removed() {
     assert_eq!(loaded.ids.len() as u64, sequence);
 }
 
-/// The cleanup follows the commit, which is made by then.
+/// The cleanup comes after the commit, so the commit is already made.
 #[tokio::test]
 async fn foreign_value_in_cleanup_loses_no_reply() {
     let own = Own::start().await;
@@ -128,7 +128,7 @@ async fn foreign_value_is_named() {
     }
 }
 
-/// The index of the previous partition of a key does not matter.
+/// The due index of the previous partition of a key may be a foreign value: the new partition does not need it.
 #[tokio::test]
 async fn foreign_value_of_previous_partition_is_ignored() {
     let own = Own::start().await;

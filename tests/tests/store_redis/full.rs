@@ -120,7 +120,7 @@ async fn evicting_server_is_refused() {
     assert!(RedisStore::open(own.options.clone()).await.is_ok());
 }
 
-/// A load of key records of another partition needs a write.
+/// A load of key records of another partition takes them over, which needs a write.
 #[tokio::test]
 async fn load_that_takes_over_waits_for_memory() {
     let own = Own::start().await;

@@ -68,7 +68,7 @@ async fn lost_claim_is_detected() {
     first.write(&own.store, step("a", 1)).await;
     let claimed = own.server.snapshot().expect("a snapshot");
 
-    // The store of a time before any claim.
+    // The server goes back to a time before any claim.
     own.server.go_back(&empty).expect("an earlier time");
     let said = rewound(&own, &mut first, 2).await;
     assert_eq!(said, ("the shard has no claim".to_owned(), None));
@@ -83,7 +83,7 @@ async fn lost_claim_is_detected() {
     let said = rewound(&own, &mut second, 3).await;
     assert_eq!(said, ("the claim has epoch 1, but the commit has epoch 2".to_owned(), None));
 
-    // Another owner with the same epoch in the other history.
+    // Another owner claims with the same epoch in the other history.
     let reopened = RedisStore::open(own.options.clone()).await.expect("the store");
     let third = Owner::claim(&reopened, "s", 0).await;
     assert_eq!(third.claim.epoch, second.claim.epoch);
@@ -94,7 +94,7 @@ async fn lost_claim_is_detected() {
     assert_eq!(found.0.record.map(|job| job.next), Ok(2));
 }
 
-/// The store writes no checkpoint over a connection that replaced a broken one before its owner knows of the
+/// After a connection breaks and another one replaces it, the store writes no checkpoint until the caller knows of the
 /// break.
 #[tokio::test]
 async fn checkpoint_waits_until_owner_knows_of_reconnect() {
@@ -116,7 +116,8 @@ async fn checkpoint_waits_until_owner_knows_of_reconnect() {
     assert_eq!(put(store.disconnects(), "4").await, (true, Some("4".into())));
 }
 
-/// Lets the store number an event of key `a`. Returns its witness and its shard.
+/// Lets the store number an event of key `a`. Returns the shard, and the witness (the event with its number, which
+/// shows that the shard still has it).
 async fn publish(own: &Own, to: &Destination, id: &str) -> (u32, Witness) {
     let event = Arc::new(Event::new(&EventParts { key: "a", id, ..EventParts::default() }));
     let shard = shard_of("a", own.store.shards());

@@ -1,7 +1,7 @@
-//! Tests of commits of which a server has kept only a beginning: a script that ended half-way, or a log that
-//! was truncated and read back in part (Redis executes such a beginning after the second restart). For each
-//! beginning, a repeat of the same commit has the effect of one commit, and the commit of another owner has
-//! the effect as if the first commit had never been sent.
+//! Tests of commits of which a server has kept only a beginning: a script ended half-way, or a log was truncated and
+//! read back in part. Redis executes such a beginning after the second restart. For each beginning, a repeat of the
+//! same commit has the effect of one commit, and a commit of another owner has the same effect as if the first commit
+//! had never been sent.
 
 use std::fs;
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ async fn seen(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
             assert_eq!(owner.spilled(store, key, 0).await, [] as [u64; 0]);
             continue;
         };
-        // As the owner reads them.
+        // Reads the spilled events from `next` on, as the owner does.
         let spilled = owner.spilled(store, key, loaded.record.next).await;
         seen.push(format!("{key}: spilled {spilled:?}"));
         loaded.record.incarnation = 0;
@@ -297,7 +297,7 @@ async fn log_cut_within_commit_is_recovered() {
     }
 }
 
-/// If the data does not fit into the one write, only new letters may precede this write.
+/// If the data of a commit does not fit into the one write that makes it, only new letters may precede this write.
 #[tokio::test]
 async fn commit_too_large_for_one_call_is_atomic() {
     let own = Own::start().await;

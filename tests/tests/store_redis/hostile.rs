@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::own::{Own, letter, numbers, step};
 
-/// Much less time than such a value would keep a server busy.
+/// The time limit of a request: much shorter than the time for which such a value could keep a server busy.
 const SOON: Duration = Duration::from_secs(3);
 
 fn spilling(key: &str, sequence: u64, held: u64) -> KeyWrite {
@@ -196,7 +196,7 @@ async fn wrong_entries_of_one_key_affect_no_other() {
     assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows.len(), 1);
 }
 
-/// A record that looks right and contains endless numbers.
+/// A record that looks right, but contains numbers of enormous length.
 #[tokio::test]
 async fn endless_record_is_rejected_quickly() {
     let own = Own::start().await;
@@ -326,14 +326,14 @@ async fn incarnations_increase_after_clock_was_ahead() {
         write.due_in = None;
         owner.write(store, write).await;
         lives.push(owner.load(store, key).await.expect("a key record").record.incarnation);
-        // Durations follow the current clock.
+        // The key expires by the current clock, although its incarnation is ahead of that clock.
         own.options.clock_offset_ms.fetch_add(2_000, Ordering::Relaxed);
         assert_eq!(owner.load(store, key).await, None);
     }
     assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");
 }
 
-/// Creates a store with a due key `a` behind 50,000 entries, which is more than one call reads.
+/// Creates a store with a due key `a` after 50,000 entries, which is more than one call reads.
 async fn due_behind(entries: &str, job: &str) -> (Own, Owner, String) {
     let own = Own::start().await;
     let mut owner = Owner::claim(&own.store, "s", 0).await;

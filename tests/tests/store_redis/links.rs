@@ -15,8 +15,8 @@ async fn put(store: &RedisStore, value: &str) -> bool {
     store.put_marks(&[mark]).await.is_ok()
 }
 
-/// A server that closes idle connections without notice causes no false alarm: the store regularly uses the connections
-/// that rarely wait for replicas.
+/// A server that closes idle connections without notice causes no false alarm: the store regularly probes the rarely
+/// used connections of commits that wait for replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_survive_the_timeout_of_the_server() {
     let server = Server::start(&["timeout 4"]).expect("a server");
@@ -32,7 +32,7 @@ async fn idle_connections_survive_the_timeout_of_the_server() {
     assert_eq!(store.disconnects(), 0);
 }
 
-/// The store finds nodes that have all moved at once, at the configured address.
+/// If all nodes move at once, the store finds them again at the configured address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moved_cluster_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");

@@ -37,7 +37,7 @@ async fn far_ahead_event_is_found_behind_large_letters() {
     assert_eq!((found[0].0, found[0].1.data()), (21, &b"wanted"[..]));
 }
 
-/// Foreign entries do no harm, regardless of their number before an event.
+/// Foreign entries do no harm, however many of them precede an event.
 #[tokio::test]
 async fn event_is_found_behind_foreign_entries() {
     let own = Own::start().await;
@@ -56,7 +56,7 @@ async fn event_is_found_behind_foreign_entries() {
     assert_eq!(owner.spilled(store, "a", 0).await, [40]);
 }
 
-/// The store reads index entries without values in parts, and finds the entry behind them.
+/// The store reads index entries without values in parts, and finds the entry after them.
 #[tokio::test]
 async fn entry_is_found_behind_orphan_index_entries() {
     let own = Own::start().await;

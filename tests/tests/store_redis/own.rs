@@ -15,7 +15,7 @@ use ordain_tests::conformance::{Owner, absent, next};
 
 use super::support::options;
 
-/// A Redis server; `Redis` is the store.
+/// A Redis server. The alias distinguishes the server from the store.
 pub(super) type Server = ordain_servers::Redis;
 
 /// The time limit of every wait. Only a failing test waits this long.

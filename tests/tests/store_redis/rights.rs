@@ -18,11 +18,11 @@ use ordain_tests::conformance::{Owner, event, number_of};
 use super::own::{Server, next_of, numbers, step, until_applied};
 use super::support::options;
 
-/// The rights of every user, in addition to the keys with the prefix of the store.
+/// The rights of every user, in addition to access to the keys with the prefix of the store.
 pub(super) const RIGHTS: &str = "evalsha eval info config|get time type \
     hget hmget hset hdel hexists hlen hscan hstrlen sadd smembers \
     zadd zrem zrange zrangebylex zrangebyscore zcount zrank zscore";
-/// The additional right for a database number.
+/// The additional right for a store at a database number.
 pub(super) const WITH_DATABASE: &str = "select";
 /// The additional rights in a Cluster.
 pub(super) const IN_CLUSTER: &str = "cluster|slots ping asking";
@@ -230,7 +230,7 @@ async fn revoked_right_is_waited_for() {
     assert_eq!(numbers(&store, &owner, "a").await.len(), taken.len());
 }
 
-/// A rule that is easier to write, and the information that is missing with it.
+/// Tests a rule that is easier to write, and the information that the store lacks under this rule.
 #[tokio::test]
 async fn user_without_dangerous_commands_can_do_everything() {
     let server = start("~ordain:* +@all -@dangerous +info");

@@ -9,7 +9,7 @@ use ordain_store::{RedisAddress, RedisOptions};
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
-/// One server for all cases: the cases share nothing but its time.
+/// One server for all cases. Each store has its own prefix, so a case can only slow another one down.
 static ALONE: LazyLock<ordain_servers::Redis> =
     LazyLock::new(|| ordain_servers::Redis::start(&[]).expect("a server"));
 

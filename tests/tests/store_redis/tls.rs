@@ -9,9 +9,9 @@ use ordain_tests::conformance::Owner;
 use super::own::{Server, next_of, step};
 use super::support::options;
 
-/// The variable that makes a process the child: the URL of the server.
+/// The environment variable that marks the child process. Its value is the URL of the server.
 const URL: &str = "ORDAIN_TEST_TLS_URL";
-/// The variable for the certificates that the child trusts instead of the certificates of the system.
+/// The environment variable for the certificates that the child trusts instead of the certificates of the system.
 const TRUSTED: &str = "SSL_CERT_FILE";
 
 /// Commits over TLS, or prints the reason of the refusal. Does nothing unless the process is the child.

@@ -29,7 +29,7 @@ pub(super) async fn explain(
     let mut words = format!("key {key}: {}\n", status_text(row));
     if let Some(missing) = look.missing(stream)? {
         words += &format!(
-            "all keys of the stream wait on this instance for a handler version: {missing}\n"
+            "on this instance, all keys of the stream wait for a handler version: {missing}\n"
         );
     }
     if let Some(trouble) = &row.trouble {
@@ -104,7 +104,7 @@ fn reason_text(trouble: &TroubleRow) -> String {
     format!("reason: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
 }
 
-/// Returns the missing events for which the key waits: the events before the first held event.
+/// Returns the missing events for which the key waits: from event `next` to the last event before the held events.
 fn missing_events(row: &KeyRow) -> String {
     events(row.next, row.held.first.saturating_sub(1))
 }
@@ -124,7 +124,7 @@ fn held_text(row: &KeyRow) -> String {
     }
 }
 
-/// Returns the sources from which missing events were requested, while the events are missing.
+/// Returns a text about the requests for the events of an open gap, by source. The text is empty if no gap is open.
 fn requests_text(row: &KeyRow) -> String {
     let gap = row.gaps.as_ref().and_then(|gaps| gaps.last());
     let Some(gap) = gap.filter(|gap| gap.end().is_some_and(GapEnd::is_open)) else {
@@ -152,7 +152,7 @@ fn requests_text(row: &KeyRow) -> String {
 
 fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
     let again = format!(
-        "send {} again from the producer, which resolves this at any time",
+        "send {} again from the producer; this closes the gap at any time",
         missing_events(row)
     );
     match row.status()? {
@@ -167,7 +167,7 @@ fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
     let version = trouble.version.as_ref().map_or("handler", |version| version.raw());
     let higher = higher_version_file(version);
     Some(format!(
-        "{mend}{switch}; then put another version of the handler into its folder: a changed file, or \
+        "{mend}{switch}; then put another version of the handler into the folder of handlers: a changed file, or \
          the same file under a higher version, such as {}",
         escape_invisible(&higher)
     ))
@@ -189,7 +189,7 @@ fn handler_remedy(cause: Option<Cause>, limit: Option<HandlerLimit>) -> String {
     format!("raise {} and restart, or fix the handler", settings.join(" or "))
 }
 
-/// Returns a file name with a higher version than the failed one.
+/// Returns a file name with a higher version than `version`, the version that failed.
 fn higher_version_file(version: &str) -> String {
     let (name, version) = split_version(version);
     let next = version.map_or(semver::Version::new(1, 0, 0), |version| {

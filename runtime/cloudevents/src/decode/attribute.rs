@@ -35,7 +35,7 @@ pub(super) fn key<'a>(
     }
 }
 
-/// Returns an attribute that must be a text that is not empty.
+/// Returns the text of an attribute. Fails if the attribute is missing, empty or not a text.
 pub(super) fn attribute<'a>(
     envelope: &EventEnvelope<'a>,
     member: EnvelopeMember,
@@ -57,7 +57,7 @@ pub(super) fn attribute<'a>(
     }
 }
 
-/// Returns the producer's number.
+/// Returns the sequence that the producer gave to the event.
 pub(super) fn sequence(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     let Some(raw) = envelope.raw(EnvelopeMember::Sequence) else { return Ok(None) };
     let digits = raw.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(raw);
@@ -97,7 +97,7 @@ pub(super) fn end(envelope: &EventEnvelope<'_>) -> DecodeResult<bool> {
     }
 }
 
-/// Returns the text of a JSON string; borrowed unless it has escapes. Returns `None` for other JSON, and for a
+/// Returns the text of a JSON string; borrowed if the string has no escapes. Returns `None` for other JSON, and for a
 /// string that is not valid text (half of a surrogate pair).
 pub(super) fn json_text(raw: &str) -> Option<Cow<'_, str>> {
     let inside = raw.strip_prefix('"')?.strip_suffix('"')?;

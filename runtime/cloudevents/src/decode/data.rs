@@ -36,7 +36,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Returns JSON in compact form, or the text itself if the media type is not JSON.
+/// Returns the decoded text if the value is a JSON string and the media type is not JSON. In all other cases, returns
+/// the value's JSON in compact form.
 fn plain_data<'a>(raw: &'a str, content_type: &str) -> DecodeResult<Cow<'a, [u8]>> {
     let json = match json_text(raw) {
         Some(text) if !is_json(content_type) => text,

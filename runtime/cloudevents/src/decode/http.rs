@@ -31,7 +31,7 @@ pub enum ContentMode {
     Lines,
 }
 
-/// Returns the form of a body by its headers; `None` if they name no form of events.
+/// Returns the form of a body according to its headers; `None` if the headers name no form of events.
 pub fn content_mode(headers: &HeaderMap) -> Option<ContentMode> {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

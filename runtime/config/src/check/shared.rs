@@ -9,7 +9,7 @@ use crate::{AmqpSourceConfig, Config, ExchangeBinding, SinkConfig, SourceConfig}
 
 impl ConfigChecker<'_> {
     /// Checks that each stream of the broker has its own queues, and that a partitioned exchange serves one stream. A
-    /// partitioned exchange divides its messages among everything that is bound to it.
+    /// partitioned exchange divides its messages among all queues and exchanges that are bound to it.
     pub(super) fn shared_queues(&mut self) {
         let sources: Vec<_> = amqp_sources(self.config).collect();
         for (index, (name, source)) in sources.iter().enumerate() {
@@ -45,7 +45,7 @@ impl ConfigChecker<'_> {
                 if let Some((other, _)) = sources.iter().find(is_divided) {
                     let message = format!(
                         "exchange \"{}\" divides its messages among the partitions of [streams.{other}], and this \
-                         binding would take a part of them: bind to an exchange from which \"{}\" gets its messages",
+                         binding would take a part of these messages: bind to an exchange that feeds \"{}\"",
                         exchange.0, exchange.0
                     );
                     self.report(&format!("{at}.bind"), message);
@@ -79,7 +79,8 @@ impl ConfigChecker<'_> {
         }
     }
 
-    /// Returns the streams that can receive a message from an exchange, through the exchanges of `bind` as well.
+    /// Returns the streams that can receive a message from an exchange, directly or through the exchanges that `bind`
+    /// connects.
     fn readers(&self, exchange: &str, routing_key: &RoutingKeyTemplate) -> Vec<&ResourceName> {
         let mut readers = Vec::new();
         let mut reached = BTreeSet::from([exchange]);
@@ -87,7 +88,8 @@ impl ConfigChecker<'_> {
         while let Some(from) = open.pop() {
             for (name, source) in amqp_sources(self.config) {
                 let Some(own) = &source.exchange else { continue };
-                // The bindings of a queue that Ordain does not declare are unknown.
+                // If Ordain does not declare the queue of a stream, the queue's bindings are unknown, so the stream
+                // does not count.
                 if own.0 == from && source.declare {
                     readers.push(name);
                 }
@@ -119,8 +121,8 @@ fn queues(source: &AmqpSourceConfig) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns the first queue that two sources have in common. A queue for dropped messages that only one of them declares
-/// may be the source of the other.
+/// Returns the first queue that two sources have in common. If both sources have `declare`, their queues for dropped
+/// messages count too. Otherwise a stream may read the queue for the other stream's dropped messages on purpose.
 fn shared_queue(source: &AmqpSourceConfig, other: &AmqpSourceConfig) -> Option<String> {
     let both_declare = source.declare && other.declare;
     let dropped = |source: &AmqpSourceConfig| {
@@ -146,7 +148,7 @@ fn can_match(template: &RoutingKeyTemplate, binding: &str) -> bool {
 /// Returns whether a binding matches a routing key: `*` stands for one word, `#` for any number of words.
 fn topic_matches(binding: &str, routing_key: &str) -> bool {
     let words: Vec<&str> = routing_key.split('.').collect();
-    // `reached[n]`: the part of the binding so far matches the first n words.
+    // `reached[n]` is true if the patterns before the current one match exactly the first n words.
     let mut reached = vec![false; words.len() + 1];
     reached[0] = true;
     for pattern in binding.split('.') {

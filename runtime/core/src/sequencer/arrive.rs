@@ -29,8 +29,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Accepts an offered event. Drops an event that cannot be accepted now, because the source will deliver the event
-    /// later.
+    /// Accepts an offered event: one that the source will also deliver later. If the lane cannot accept the event now,
+    /// drops the event, because the source will deliver it in any case.
     pub(super) fn arrived_early(&mut self, event: Arc<Event>) {
         if self.invalid_event_letter(&event).is_some() {
             return;
@@ -43,9 +43,9 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Accepts an event without a delivery, unless its key already has too many waiting events. A `fifo` key never
-    /// drops such an event, because the next offered event would overtake the dropped event. The source limits the
-    /// number of offered events.
+    /// Accepts an event without a delivery. Drops the event if `overflow` is `dead-letter` and the blocked key already
+    /// has `spill_limit` waiting events. In a `fifo` stream, never drops the event, because the next offered event of
+    /// the key would overtake it. Offered events cannot fill the memory, because the source limits their number.
     fn accept_undelivered(&mut self, index: u32, event: Arc<Event>) {
         if self.settings.ordering == OrderingMode::Fifo || !self.overflows(index) {
             self.accept(index, 0, event);
@@ -59,7 +59,8 @@ impl Sequencer {
         self.lanes[index].held.mark_replayed(sequence);
     }
 
-    /// Returns the dead letter of an event that cannot belong to any key; `None` if the event is valid.
+    /// Returns the dead letter of an event that no lane can accept: the event lacks a key, an id (`fifo`) or a valid
+    /// sequence (`sequenced`). Returns `None` if the event is valid.
     pub(super) fn invalid_event_letter(&self, event: &Arc<Event>) -> Option<DeadLetter> {
         let (cause, error) = if event.key().is_empty() {
             (Cause::NoKey, "the event has no key: set `partitionkey` or `subject`".into())
@@ -99,8 +100,8 @@ impl Sequencer {
             && event.sequence() == Some(self.settings.first);
         let lane = &mut self.lanes[index];
         if first_of_all {
-            // The event may run before the load shows that there is no key record. The commit checks
-            // that there is none.
+            // The key of a first event usually has no record yet, so the event may run before any load. The commit
+            // checks that the store has no record of the key.
             lane.mode = LaneMode::Live;
             lane.absent = true;
             lane.absence_assumed = true;
@@ -129,8 +130,8 @@ impl Sequencer {
                 let letter = orphan_letter(&lane.key, sequence, &event, Cause::Corrupt, error);
                 self.queue_orphan_letter(letter, delivery);
             }
-            // The store may have removed the key. This event may then belong to the key's next
-            // life.
+            // The time `expires_at` has passed, so the store may have removed the key record. This event may then be
+            // the first event of a new key with the same name.
             LaneMode::Live if self.now >= lane.expires_at && lane.durable() => {
                 self.defer(index, delivery, event);
                 self.restart_lane(index);
@@ -249,7 +250,8 @@ impl Sequencer {
                 self.queue_orphan_letter(letter, delivery);
                 return;
             }
-            // An event from replay runs at once if no earlier event is missing, and needs no room.
+            // An event without a delivery (offered, or found by replay) runs at once if no earlier event is missing. It
+            // needs no room in the spill area.
             let runs = delivery == 0 && sequence == lane.front;
             if sequenced && !runs && self.overflows(index) {
                 self.dead_letter_overflow(index, sequence, delivery, &event);

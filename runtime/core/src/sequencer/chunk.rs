@@ -1,4 +1,4 @@
-//! Results of a lane that wait for their commit.
+//! Results of executed events of a lane. They wait for the commit that contains them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::letter::{DeadLetter, LetterId};
 use crate::settings::SequencerSettings;
 use crate::version::Rollout;
 
-/// Results of one handler version that are committed together.
+/// Results that one handler version produced and that are committed together.
 #[derive(Debug)]
 pub(super) struct ResultChunk {
     /// The sequence after the last event of these results.
@@ -22,7 +22,7 @@ pub(super) struct ResultChunk {
     pub(super) messages: Vec<EmittedMessage>,
     pub(super) letters: Vec<DeadLetter>,
     pub(super) removed_letters: Vec<LetterId>,
-    /// The ranges of sequences that these results skip because the events never arrived, ascending.
+    /// The ascending ranges of sequences that these results skip because the events never arrived.
     pub(super) skipped: Vec<(u64, u64)>,
     /// The late originals that these results settle: events that arrived after their sequence had been skipped, with
     /// their deliveries. The lane does not hold these events.
@@ -49,7 +49,7 @@ impl ResultChunk {
 }
 
 impl Lane {
-    /// Returns the chunk for a result of this version: the last chunk if the result fits, otherwise a new one.
+    /// Returns the chunk for a result of this version: the last chunk if it may take the result, otherwise a new chunk.
     pub(super) fn chunk(
         &mut self,
         version: Option<Arc<Rollout>>,

@@ -1,5 +1,5 @@
-//! The cold state of a lane: fields that most lanes do not need. If `gap.tail` is set, which it is not by default, all
-//! lanes need them. The fields are stored apart from the lane, because with a hundred thousand lanes the time per event
+//! The cold state of a lane: fields that most lanes do not need. If `gap.tail` is set, which is not the default, every
+//! lane needs them. The fields are stored apart from the lane, because with a hundred thousand lanes the time per event
 //! depends mainly on how much memory the event touches.
 
 use std::ops::{Deref, RangeInclusive};
@@ -17,34 +17,35 @@ pub(super) struct ColdState(Option<Box<ColdFields>>);
 pub(super) struct ColdFields {
     /// The deliveries of repeated events, each with its sequence. A delivery ends when the original event ends.
     pub(super) repeats: Vec<(u64, DeliveryNumber)>,
-    /// The deliveries that may repeat events in `stored_only`. The store compares them with its events.
+    /// The checks: deliveries that may repeat events in `stored_only`. The store compares the events of these
+    /// deliveries with the spilled events.
     pub(super) checks: Vec<SpillCheck>,
     /// The extent of the events that are only in the store's spill area, not in memory.
     pub(super) stored_only: SpillExtent,
-    /// The fields by which the lane recognizes another owner's write, as stored after the commit in flight.
+    /// The fields by which the lane recognizes another owner's write. They have the values that the store will have
+    /// after the commit in flight.
     pub(super) revision: StoredRevision,
-    /// The serial of the read of spilled events that is in progress.
+    /// The serial of the read of spilled events, while that read is in progress.
     pub(super) page: Option<u64>,
     /// The reason why the spilled events cannot be read. The lane becomes broken when its executed events are
     /// committed.
     pub(super) unreadable: Option<String>,
-    /// The serial of the request to a replay source that is in progress.
+    /// The serial of the request to a replay source, while that request is in progress.
     pub(super) replay: Option<u64>,
-    /// The event whose handler trapped once: its sequence and its content digest. The event is tried once more, on a
-    /// fresh instance of the handler.
+    /// The event that failed once in a way that does not pass with time, such as a trap (a fault of the WebAssembly
+    /// code): the event's sequence and content digest. The sequencer tries the event once more, on a fresh instance of
+    /// the handler.
     pub(super) trapped: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
-    /// The number of the rollout under which the key was executed, if this instance does not know
-    /// that rollout yet.
+    /// The number of the rollout under which the key was executed, if this process does not know that rollout yet.
     pub(super) newer_rollout: Option<u64>,
-    /// The time to load the key record again, because another partition had the key or may have it
-    /// now.
+    /// The time to load the key record again, because another partition had the key or may have it now.
     pub(super) reload_at: Option<u64>,
     /// The time at which to request the next event from the replay sources, in case the last event of the key was lost
     /// (`gap.tail`).
     pub(super) tail_at: Option<u64>,
     pub(super) gap: Option<LaneGap>,
-    /// The sequences that every round of the gap has requested.
+    /// The missing sequences that every round of the gap has requested so far.
     pub(super) requested: Vec<RangeInclusive<u64>>,
     /// The time of the next round of replay, as the store recorded it, for a gap that the lane finds after a load.
     pub(super) gap_due: Option<u64>,
@@ -133,7 +134,7 @@ impl ColdFields {
             reload_at,
             tail_at,
             gap,
-            // Meaningless without a gap.
+            // `requested` means nothing without a gap.
             requested: _,
             gap_due,
             timer_at: timer,
@@ -197,7 +198,7 @@ mod tests {
         cold.get_or_init().revision = known;
         cold.release();
         assert_eq!(cold.revision, known);
-        // The shared empty state is never written to.
+        // The change above must not have changed the shared empty state.
         assert_eq!(ColdState::default().revision, StoredRevision::NEW);
         assert!(ColdState::default().repeats.is_empty());
     }

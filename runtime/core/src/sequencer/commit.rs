@@ -1,7 +1,7 @@
 //! Forms the writes of lanes and the batches of shards, and handles the replies. A batch is the content of one commit
-//! of one shard (a slice of the store). A shard has one batch in flight. The sequencer forms the next batch when the
-//! reply arrives, so that batches grow with the load. If the store has lost commits, the sequencer first sends the lost
-//! commits again (`recovery`).
+//! of one shard (a slice of the store). A shard has at most one batch in flight. The sequencer forms the next batch
+//! when the reply to the previous batch has arrived, so that batches grow with the load. If the store has lost commits,
+//! the sequencer first sends the lost commits again (`recovery`).
 
 mod applied;
 mod recovery;
@@ -35,7 +35,8 @@ pub(super) struct ShardState {
     pub(super) resend_at: Option<u64>,
     /// The number of times that the first batch got no reply.
     tries: u32,
-    /// The last batch that was formed, until its reply arrives. It is the last batch of `sending`.
+    /// The last batch that was formed, until its reply arrives. It is also the last batch of `sending`, except during a
+    /// recovery: then `sending` ends with a void batch, whose writes never apply.
     in_flight: Option<InFlightBatch>,
     /// The lanes that have something to write.
     pub(super) dirty: VecDeque<u32>,
@@ -46,7 +47,7 @@ pub(super) struct ShardState {
     /// `true` if the store may have gone back in time (lost its newest commits). The sequencer then queries the store
     /// for the last commit of this shard.
     in_doubt: bool,
-    /// `true` if the sequencer has sent such a query and the reply is outstanding.
+    /// `true` if the sequencer has sent the query, and its reply is outstanding.
     query_sent: bool,
     /// `true` if the store has gone back in time, and may still lack commits.
     rolled_back: bool,
@@ -57,7 +58,8 @@ struct InFlightBatch {
     batch: Arc<Batch>,
     /// The data that each write of the batch needs when the reply arrives.
     lanes: Vec<InFlightWrite>,
-    /// The deliveries that end with the orphan dead letters of the batch. Such a letter belongs to no key record.
+    /// The deliveries of the events whose orphan dead letters are in the batch. Such a letter belongs to no key record.
+    /// The delivery of an event ends when the letter is durable.
     letters: Vec<DeliveryNumber>,
     /// The bytes of the messages and letters of the batch.
     bytes: usize,
@@ -99,7 +101,8 @@ impl ShardState {
 impl Sequencer {
     /// Forms a batch for each shard that has something to write and no batch in flight.
     pub(super) fn close_batches(&mut self) {
-        // Turns limit their messages when they start; letters have no such limit.
+        // A turn does not start while the outbox is full, so its messages need no limit here. For dead letters, this is
+        // the only limit.
         let full = self.settings.forward_letters && self.outbox >= self.settings.max_outbox;
         for shard in 0..self.shards.len() {
             if self.shards[shard].sending.is_empty() {
@@ -121,8 +124,8 @@ impl Sequencer {
         let mut events = 0;
         let mut bytes = 0;
         let full = |events: usize, bytes: usize| events >= max_events || bytes >= max_bytes;
-        // Letters come first: a key's end is written only after the letters of the events beyond
-        // it.
+        // Orphan letters come first. The write that removes the spilled events of an ended key must not precede the
+        // letters of these events.
         while !full(events, bytes)
             && let Some(free) = self.shards[shard].letters.pop_front()
         {
@@ -181,7 +184,7 @@ impl Sequencer {
         self.effects.push_back(Effect::Commit(batch));
     }
 
-    /// Sends batches again that got no reply in time.
+    /// Repeats the request for each batch that got no reply, if the delay of the batch is over.
     pub(super) fn resend(&mut self) {
         for shard in &mut self.shards {
             if shard.resend_at.take_if(|at| *at <= self.now).is_some() {
@@ -239,8 +242,8 @@ impl Sequencer {
         self.effects.push_back(Effect::Stop(stop));
     }
 
-    /// Counts unpublished messages of the previous owner. `left` contains the number of their newest commit, the number
-    /// of the messages, and their bytes.
+    /// Counts the unpublished messages that the previous owner left. `left` contains the number of their newest commit,
+    /// the number of the messages, and their bytes.
     pub(super) fn count_backlog(&mut self, shard: u32, left: (u64, usize, usize)) {
         let Some(shard) = self.shards.get_mut(shard as usize) else { return };
         self.outbox += left.1;

@@ -1,14 +1,15 @@
 //! The deliveries that are not yet acknowledged, in the order of delivery.
 //!
-//! The window records which deliveries are finished, because an acknowledgement covers all earlier deliveries as well.
-//! The window also records the lane of the oldest delivery, so that the sequencer can spill that lane and one slow
-//! delivery cannot block all others.
+//! The window records which deliveries are finished. An acknowledgement covers all earlier deliveries as well, so the
+//! sequencer acknowledges a delivery only when all earlier deliveries are finished too. The window also records the
+//! lane of each delivery. The sequencer can therefore spill the lane of the oldest delivery (move its events into the
+//! store), so that one slow delivery does not block all later deliveries.
 
 use std::collections::VecDeque;
 
 use crate::event::DeliveryNumber;
 
-/// The value for a delivery that no lane holds, because its dead letter is being written.
+/// The lane of a delivery that belongs to no lane, because it becomes an orphan dead letter.
 pub(super) const NO_LANE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(super) struct DeliveryWindow {
     acknowledged: DeliveryNumber,
 }
 
-/// The oldest unfinished delivery, which blocks the acknowledgement of all others.
+/// The oldest unfinished delivery, which blocks the acknowledgement of all later deliveries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OldestDelivery {
     pub(super) lane: u32,
@@ -61,7 +62,8 @@ impl DeliveryWindow {
         }
     }
 
-    /// Marks a delivery as finished: its event is durably settled or held. Ignores a delivery from before a reset.
+    /// Marks a delivery as finished: its event is durably settled or held. Ignores a delivery that [`Self::reset`] has
+    /// removed.
     pub(super) fn finish(&mut self, delivery: DeliveryNumber) {
         let Some(index) = delivery.checked_sub(self.base) else { return };
         let slot = &mut self.slots[index as usize];

@@ -133,7 +133,7 @@ impl Sequencer {
         let mut done = lane.done;
         let mut bytes = state.memory();
         let mut ended = false;
-        // The chunk is taken out, so that the lane's events can be read while the chunk is filled.
+        // Take the chunk out of the lane, so that the code below can read the lane's events while it fills the chunk.
         lane.chunk(Some(Arc::clone(version)), &self.settings);
         let mut chunk = lane.pending.pop().expect("the line above creates a chunk");
         let before = chunk.bytes;

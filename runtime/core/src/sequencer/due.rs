@@ -1,15 +1,16 @@
 //! Reads the due index of the store, and loads keys on request. The due index names the keys that their owner must
-//! process again, with the times. A key that is not in memory is processed through this index.
+//! process again, each with its time. Through this index, the sequencer finds due keys that are not in memory.
 
 use super::Sequencer;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
 
-/// The delay until the next pass over the due index, in ms, if no lane was free for a due key, or if a lane with
-/// pending work left memory during the pass. Without the delay, lanes that come and go would cause a busy loop.
+/// The delay until the next read of the due index, in ms, in three cases: no lane was free for a due key, a lane with
+/// pending work left memory during the last pass over the index, or the store has not searched the whole index. Without
+/// the delay, the sequencer would read the index in a busy loop.
 const SCAN_RETRY_DELAY_MS: u64 = 1_000;
-/// The same delay after the end of the source, in ms. It is shorter, because the caller then waits until all events are
-/// settled.
+/// The delay in the same three cases, in ms, when the source has ended. It is shorter, because the caller then waits
+/// until all events are settled.
 const SCAN_RETRY_DELAY_AT_END_MS: u64 = 20;
 /// The maximum number of entries in one read of the due index.
 const SCAN_PAGE_LIMIT: usize = 256;
@@ -23,7 +24,8 @@ pub(super) struct DueScan {
     after: Option<(u64, Key)>,
     reading: bool,
     in_pass: bool,
-    /// `true` if no lane with pending work has left memory since the last pass began.
+    /// `true` if, since the last pass began, no lane with pending work has left memory, and no read has left a part of
+    /// the index unsearched.
     clean: bool,
 }
 
@@ -85,11 +87,12 @@ impl Sequencer {
             self.due.at = self.now;
             return;
         }
-        // The store skipped invalid entries and has not searched the whole index.
+        // With `more`, the store skipped invalid entries and has not searched the whole index.
         self.due.clean &= !more;
         self.due.after = None;
         self.due.in_pass = false;
-        // Entries of lanes in memory may have passed; these lanes have their own timers.
+        // An entry may stay in the index after its time if its lane is in memory. Such an entry needs no read before
+        // the next poll, because the lane has its own timer.
         let poll = self.settings.due_poll;
         self.due.at =
             self.now + next_in.filter(|wait| *wait > 0).map_or(poll, |wait| wait.min(poll));
@@ -114,8 +117,8 @@ impl Sequencer {
     }
 
     /// Loads a due key again if its lane has nothing due. Another partition may have written the entry without the
-    /// lane's knowledge: it took the key over and spilled events; then a load of this partition took the key back, and
-    /// the lane of that load has left memory.
+    /// lane's knowledge: that partition took the key over and spilled events. Then a load for an earlier lane of the
+    /// key, which has left memory, took the key back to this partition.
     fn wake_idle(&mut self, key: &Key) {
         let Some(index) = self.lanes.find(key) else { return };
         let lane = &self.lanes[index];
@@ -124,7 +127,7 @@ impl Sequencer {
         }
     }
 
-    /// Loads a key unless it is in memory. Returns `false` if no lane is free.
+    /// Loads a key if it is not in memory. Returns `false` if the key needs a lane and no lane is free.
     pub(super) fn ensure_loaded(&mut self, key: &Key) -> bool {
         if self.lanes.find(key).is_some() {
             return true;

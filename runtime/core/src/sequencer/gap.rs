@@ -1,6 +1,6 @@
 //! Handles gaps: missing events of a key. A clock of `gap.timeout` starts at the arrival of the first later event. When
-//! it expires, rounds query every replay source ([`round`]). If all rounds fail, [`exhausted`] acts. The arrival of the
-//! missing event ends the gap at any time.
+//! the clock expires, rounds query every replay source ([`round`]). If all rounds fail, [`exhausted`] applies
+//! `gap.on_exhausted`. The arrival of the missing event ends the gap at any time.
 
 mod exhausted;
 mod round;
@@ -13,14 +13,14 @@ pub(super) struct LaneGap {
     /// The first missing sequence.
     pub(super) at: u64,
     state: GapState,
-    /// The number of finished rounds.
+    /// The number of finished rounds that count towards `gap.attempts`.
     pub(super) round: u32,
     /// `true` if a source may find more events later.
     may_find_more: bool,
     /// `true` if a source could not be queried in this round. The round then does not count.
     source_unreachable: bool,
-    /// `true` if no later event has arrived: the sequencer requests the next event of a silent key, because `gap.tail`
-    /// is set.
+    /// `true` if no later event has arrived. The sequencer then requests the next event only because the key is silent
+    /// and `gap.tail` is set.
     pub(super) tail: bool,
     /// The time when the sequencer learned that the event is missing.
     pub(super) since: u64,
@@ -82,7 +82,7 @@ impl Sequencer {
         let skip = fault!(self, SkipAGap);
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
-            // The gap stays unchanged while the events before it are only in the store.
+            // A gap also stays open while events before it are only in the store.
             let closed = |gap: &LaneGap| gap.at < lane.front || lane.highest() <= Some(gap.at);
             let over = |gap: &LaneGap| {
                 if gap.tail {
@@ -118,9 +118,10 @@ impl Sequencer {
             let was_requested = lane.cold.requested.iter().any(|range| range.contains(&front));
             let before = lane.cold.gap.filter(|gap| !gap.tail && was_requested);
             let (round, wait) = match before {
-                // A source that returned a part of the gap may have more of it.
+                // A replay source that returned a part of the gap may have more events of the gap, so the next round
+                // needs no extra delay.
                 Some(before) if lane.is_replayed(before.at) => (before.round, 0),
-                // An event that arrived by itself may be followed by others.
+                // If a missing event arrived without replay, more missing events may follow, so the next round waits.
                 Some(before) if before.state != GapState::Exhausted => {
                     (before.round, self.settings.gap.backoff.min)
                 }
@@ -130,8 +131,8 @@ impl Sequencer {
             };
             let cold = lane.cold.get_or_init();
             let until = match cold.gap_due.take() {
-                // The source delivers the previous owner's unacknowledged events again, within this
-                // time.
+                // The clock does not expire before `gap.timeout` after the claim. In this time, the source delivers the
+                // events again that the previous owner did not acknowledge.
                 Some(due) if !ended => due.max(self.claimed_at.saturating_add(timeout)),
                 Some(due) => due,
                 None => since.saturating_add(timeout),
@@ -159,13 +160,14 @@ impl Sequencer {
                 self.start_gap_round(index);
             }
         } else if lane.cold.gap.as_ref().and_then(LaneGap::clock).is_some_and(|at| at <= now) {
-            // The clock expired while the gap could not change.
+            // The clock expired while the missing event could still be among the spilled events, so no round began at
+            // that time.
             self.start_gap_round(index);
         }
         self.act_on_exhausted(index);
     }
 
-    /// Counts the time of the gap in the statistics if the missing event has arrived.
+    /// Counts the duration of the gap in the statistics if the missing event has arrived.
     fn count_recovery(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         // A skipped event has not arrived.
@@ -176,8 +178,8 @@ impl Sequencer {
         }
     }
 
-    /// Returns the time at which to request the next event of a key that receives no event from now on. Returns `None`
-    /// if `gap.tail` is not set.
+    /// Returns the time at which to request the next event of a key that receives no event from now until that time.
+    /// Returns `None` if `gap.tail` is not set.
     pub(super) fn tail_from_now(&self) -> Option<u64> {
         let wait = |tail| if self.source_has_ended { 0 } else { tail };
         self.settings.gap.tail.map(|tail| self.now.saturating_add(wait(tail)))
@@ -221,14 +223,14 @@ impl Sequencer {
     }
 
     /// Records that the source is available again. The source gets `gap.timeout` to deliver the events that it held
-    /// meanwhile.
+    /// while it was unavailable.
     pub(super) fn source_available(&mut self) {
         if self.gaps_held_until == u64::MAX {
             self.gaps_held_until = self.now.saturating_add(self.settings.gap.timeout);
         }
     }
 
-    /// Returns whether no lane will change without a new input.
+    /// Returns whether no lane has a gap or a scheduled load that will change the lane even if no event arrives.
     pub(super) fn all_wait_forever(&self) -> bool {
         self.changing_lanes == 0
     }

@@ -13,7 +13,7 @@ impl Lane {
         let at = gap.at;
         let missing = self.last_missing(gap.at);
         let withdrawn = self.record.gaps.withdraw_from(at);
-        // A part of the recorded gap behind this sequence may have arrived.
+        // Some events of the recorded gap may have arrived; the entry keeps the full extent of the gap.
         let last = withdrawn.as_ref().map_or(missing, |entry| entry.last.max(missing));
         let first = withdrawn.as_ref().map_or(at, |entry| entry.first.min(at));
         let entry = withdrawn.unwrap_or_else(|| {
@@ -26,7 +26,7 @@ impl Lane {
     /// Records that replay found the lost last event of a key. The sequencer began to request the event at `since`.
     pub(super) fn record_tail(&mut self, sequence: u64, now: u64, since: u64) {
         let new = GapEntry::new(sequence, sequence, now.saturating_sub(since));
-        // An earlier record of the same event was lost; this call records the event again.
+        // The new entry replaces an earlier entry for the same event.
         self.record.gaps.withdraw_from(sequence);
         self.record.gaps.push(GapEntry { rounds: 1, known_since: since, ..new });
     }
@@ -46,10 +46,10 @@ impl Lane {
         }
     }
 
-    /// Records that the sequencer skips the next part of the gap.
+    /// Records that the sequencer skips the sequences from `first` to `last`, the next part of the gap.
     pub(super) fn record_skip(&mut self, first: u64, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
-            // The gap may be wider by now, because the held event behind it has become a letter.
+            // The gap may be wider by now, because the held event after it has become a dead letter.
             (listed.last, listed.end, listed.until) = (last, GapEnd::Skipped, 0);
         } else if let Some(listed) = self.record.gaps.last_mut()
             && listed.end == GapEnd::Skipped
@@ -65,14 +65,15 @@ impl Lane {
         held.is_some_and(|held| held.replayed)
     }
 
-    /// Records the end of a gap through `last` after its last replay round.
+    /// Records how a gap ended after its last replay round. Extends the recorded gap to `last` if it ends earlier.
     pub(super) fn give_up_gap(&mut self, end: GapEnd, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
             (listed.last, listed.end, listed.until) = (listed.last.max(last), end, 0);
         }
     }
 
-    /// Ends the recorded gap through `last`. The rest of the gap becomes a separate entry, which stays open.
+    /// Ends the recorded gap at `last`. The rest of the gap becomes a separate entry, which stays open; if the key has
+    /// passed the gap, the rest is dropped.
     fn end_gap(&mut self, end: GapEnd, last: u64) {
         let Some(listed) = self.record.gaps.open_mut() else { return };
         let gap = listed.clone();
@@ -89,7 +90,7 @@ impl Lane {
     /// another way.
     pub(super) fn end_recorded_gap(&mut self) {
         let Some(listed) = self.record.gaps.open() else { return };
-        // A part of the gap may have arrived before.
+        // The first events of the gap may already have arrived.
         let gap = self.cold.gap.filter(|gap| !gap.tail);
         let at = gap.map_or(self.done, |gap| gap.at).max(listed.first);
         if self.front <= at && !self.ended {
@@ -102,7 +103,7 @@ impl Lane {
         } else {
             GapEnd::Passed
         };
-        // If the key ended before the gap, the whole gap is passed.
+        // If the key ended before the gap, it has passed the whole gap.
         let last = if self.front > at { self.front - 1 } else { u64::MAX };
         self.end_gap(end, last);
     }

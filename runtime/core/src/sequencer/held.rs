@@ -14,11 +14,12 @@ pub(super) struct HeldEvent {
     /// The time when the event arrived.
     pub(super) at: u64,
     pub(super) event: Arc<Event>,
-    /// The delivery that the sequencer acknowledges once the event is durable; 0 if the event has no such delivery, or
-    /// no longer has it.
+    /// The delivery that the sequencer acknowledges once the event is durable; 0 if no delivery has brought the event
+    /// yet, or if its delivery is finished.
     pub(super) delivery: DeliveryNumber,
     pub(super) copy: SpillCopy,
-    /// `true` if replay found the event. A `far-ahead` dead letter may then contain the event, too.
+    /// `true` if replay found the event. Replay may have taken the event from a `far-ahead` dead letter, which the
+    /// commit of the event then removes.
     pub(super) replayed: bool,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct HeldQueue {
     executed: u32,
     /// The number of events that are not durable.
     not_durable: u32,
-    /// The number of events that have a copy in the spill area, or get one by the write in flight.
+    /// The number of events that have a copy in the spill area, or will get one from the write in flight.
     copies: u32,
 }
 
@@ -65,8 +66,7 @@ impl HeldQueue {
         self.not_durable as usize
     }
 
-    /// Returns the number of events that have a copy in the spill area, or get one by the write in
-    /// flight.
+    /// Returns the number of events that have a copy in the spill area, or will get one from the write in flight.
     pub(super) fn copies(&self) -> usize {
         self.copies as usize
     }
@@ -75,7 +75,8 @@ impl HeldQueue {
         self.queue.back().map(|held| held.sequence)
     }
 
-    /// Returns the position of the sequence, or the position where it would be inserted.
+    /// Returns the position of the event with this sequence. If there is none, returns as the error the position at
+    /// which to insert such an event.
     pub(super) fn find(&self, sequence: u64) -> Result<usize, usize> {
         match self.queue.back() {
             None => Err(0),
@@ -89,7 +90,7 @@ impl HeldQueue {
         self.queue.get(position)
     }
 
-    /// Returns whether the event at a position has the same content.
+    /// Returns whether the held event at a position has the same content as `event`.
     pub(super) fn same(&self, position: usize, event: &Event) -> bool {
         self.get(position).is_some_and(|held| held.event.content() == event.content())
     }
@@ -109,7 +110,7 @@ impl HeldQueue {
     }
 
     /// Inserts an event. An event with a sequence below `done` counts as executed. Returns whether a later event was
-    /// held already.
+    /// already held.
     pub(super) fn insert(&mut self, held: HeldEvent, done: u64) -> bool {
         let Err(position) = self.find(held.sequence) else {
             unreachable!("two events of one sequence are never held")
@@ -129,7 +130,7 @@ impl HeldQueue {
         self.executed += events as u32;
     }
 
-    /// Marks an event as found by replay, unless the source has already delivered the event.
+    /// Marks the event with this sequence as found by replay, if the source has not delivered the event yet.
     pub(super) fn mark_replayed(&mut self, sequence: u64) {
         if let Ok(position) = self.find(sequence) {
             let held = &mut self.queue[position];
@@ -137,13 +138,13 @@ impl HeldQueue {
         }
     }
 
-    /// Sets the delivery of an event that replay found before the source delivered it.
+    /// Sets the delivery of an event that replay or an offer brought before the source delivered it.
     pub(super) fn set_delivery(&mut self, position: usize, delivery: DeliveryNumber) {
         self.queue[position].delivery = delivery;
     }
 
     /// Records that the store has a copy of an event. Returns the sequence of the event and the delivery that can now
-    /// be acknowledged; `None` if the copy was known.
+    /// be acknowledged; `None` if the copy was already recorded.
     pub(super) fn mark_stored(&mut self, position: usize) -> Option<(u64, DeliveryNumber)> {
         let held = &mut self.queue[position];
         if held.copy == SpillCopy::Stored {
@@ -155,8 +156,9 @@ impl HeldQueue {
         Some((held.sequence, std::mem::take(&mut held.delivery)))
     }
 
-    /// Passes the events from `next` on that have no copy to `write`, in order, and marks their copies as being
-    /// written. Stops when `write` returns `false`, because the write is full. Returns whether all events fitted.
+    /// Selects the events from `next` on that have no copy in the spill area. Passes each of them to `write`, in order,
+    /// and marks its copy as being written. Stops when `write` returns `false`, because the write is full. Returns
+    /// whether all events fitted.
     pub(super) fn write_copies(
         &mut self,
         next: u64,
@@ -181,14 +183,14 @@ impl HeldQueue {
         self.executed = self.executed.saturating_sub(1);
         self.uncount(&held);
         if self.queue.is_empty() {
-            // Most keys hold no events most of the time, so this frees the memory for others.
+            // Most keys hold no events most of the time, so the new empty queue gives their memory to other keys.
             self.queue = VecDeque::new();
         }
         Some(held)
     }
 
-    /// Removes and returns the events that `which` selects. Keeps the executed events and the first `skip` events after
-    /// them.
+    /// Removes and returns the events that `which` selects. Always keeps the executed events and the first `skip`
+    /// events after them.
     pub(super) fn extract(
         &mut self,
         skip: usize,

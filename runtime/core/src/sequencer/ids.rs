@@ -1,7 +1,7 @@
 //! The remembered ids of a key's events in a `fifo` stream. An event with a known id is a repeat.
 //!
-//! An id is known while it is among the last `id_window` ids of its key and its event settled at most
-//! `id_ttl` ago. The last `id_floor` ids are known regardless of age.
+//! The sequencer knows an id at least as long as two conditions hold: the id is among the last `id_window` ids of its
+//! key, and its event was settled at most `id_ttl` ago. The sequencer knows the last `id_floor` ids regardless of age.
 
 use std::collections::VecDeque;
 
@@ -22,11 +22,11 @@ pub(super) struct IdWindow {
 /// The approximate memory of one id in both tables, in bytes.
 const ID_BYTES: usize = 48;
 
-/// The number of ids beyond `id_window` that the sequencer tolerates, so that it removes old ids in
-/// batches.
+/// The number of ids beyond `id_window` that the sequencer tolerates before it removes ids, so that it removes many at
+/// once.
 const ID_SLACK_LIMIT: usize = 256;
 
-/// The maximum number of ids that one write forgets because of their age. The store removes one entry per id, so more
+/// The maximum number of ids that one write removes because of their age. The store removes one entry per id, so more
 /// ids would make the write slow.
 const OLD_IDS_LIMIT: usize = 1_000;
 
@@ -49,14 +49,14 @@ impl IdWindow {
         self.order.push_back((accepted.sequence, accepted.id));
     }
 
-    /// Returns the first sequence of the newest `count` ids. Returns 0 if there are no older ids.
+    /// Returns the first sequence of the newest `count` ids. Returns 0 if the window has no ids older than these.
     fn newest_from(&self, count: usize) -> u64 {
         let first = self.order.len().checked_sub(count.max(1));
         first.filter(|first| *first > 0).map_or(0, |first| self.order[first].0)
     }
 
-    /// Keeps the newest `limit` ids, and the ids from sequence `keep` on, because their events are not yet durable.
-    /// Removes the other ids. Returns the first sequence whose id is remembered.
+    /// Removes the oldest ids until `limit` ids remain. Keeps all ids from sequence `keep` on, even if more than
+    /// `limit` ids remain. Returns the first sequence whose id is remembered.
     fn trim(&mut self, limit: usize, keep: u64) -> u64 {
         while self.order.len() > limit {
             let Some(&(sequence, id)) = self.order.front() else { break };

@@ -1,4 +1,4 @@
-//! Computes delays between tries: exponential, with jitter from a seed.
+//! Computes the delays between tries. They grow exponentially, and contain jitter (a random part) from a seed.
 
 use crate::settings::BackoffBounds;
 

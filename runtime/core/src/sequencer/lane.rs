@@ -6,9 +6,10 @@
 //! durably   | yet durable   |  (or running)  |
 //! ```
 //!
-//! `held` contains all events in memory from `record.next` on, durable or not, because the sequencer executes them
-//! again if the store refuses the commit. `cold.stored_only` is the extent of the events that are only in the spill
-//! area of the store, which holds events before they can run.
+//! `held` contains all events in memory from `record.next` on, durable or not. It also keeps the events that are
+//! executed but not yet durable, because the sequencer executes them again if the store refuses their commit.
+//! `cold.stored_only` is the extent of the events that are only in the spill area: the part of the store that holds
+//! events before they can run.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ const ROLLOUT_PROPAGATION_DELAY_MS: u64 = 1_000;
 /// An event that waits until its lane can decide about it.
 #[derive(Debug)]
 pub(super) struct DeferredEvent {
-    /// The position of the delivery; 0 if the event has not been delivered.
+    /// The number of the delivery; 0 if the source has not delivered the event.
     pub(super) delivery: DeliveryNumber,
     pub(super) event: Arc<Event>,
     /// `true` if replay found the event.
@@ -61,15 +62,15 @@ pub(super) struct Lane {
     pub(super) record: KeyRecord,
     /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
-    /// `true` if the sequencer only assumes that the store has no record, and no commit has confirmed that yet. Until
-    /// then, no event may end because of this assumption.
+    /// `true` if the sequencer only assumes that the store has no record, and no commit has confirmed that yet. Before
+    /// a commit confirms it, no event may become a dead letter because of this assumption.
     pub(super) absence_assumed: bool,
     /// The state after all events below `done`.
     pub(super) state: Option<Bytes>,
     pub(super) done: u64,
     pub(super) front: u64,
     pub(super) held: HeldQueue,
-    /// The events that wait until the key record is loaded, in order.
+    /// The events that wait until the lane can decide about them, in order of arrival.
     pub(super) deferred: Vec<DeferredEvent>,
     /// The results of executed or settled events that are not yet in a commit.
     pub(super) pending: SmallVec<[Box<ResultChunk>; 2]>,
@@ -78,7 +79,8 @@ pub(super) struct Lane {
     pub(super) load: Option<u64>,
     /// `true` if a commit with a write of this lane is in flight.
     pub(super) writing: bool,
-    /// `true` if that commit settles a late original: an event that arrived after its sequence had been skipped.
+    /// `true` if the commit in flight settles a late original: an event that arrived after its sequence had been
+    /// skipped.
     pub(super) writing_late: bool,
     /// `true` if the lane is in its shard's queue of lanes to write.
     pub(super) dirty: bool,
@@ -129,7 +131,7 @@ impl StoredRevision {
 pub(super) enum LaneMode {
     /// The lane waits for its key record.
     Loading,
-    /// The lane's key record is loaded.
+    /// The lane knows its key record, or assumes that the store has none.
     Live,
     /// Another partition has taken the key over. The value is the `next` of the key.
     Foreign(u64),
@@ -137,6 +139,7 @@ pub(super) enum LaneMode {
     Broken(String),
 }
 
+/// A delivery that may repeat a spilled event. The store compares the two events.
 #[derive(Debug)]
 pub(super) struct SpillCheck {
     pub(super) sequence: u64,
@@ -148,8 +151,8 @@ pub(super) struct SpillCheck {
 pub(super) struct RunningTurn {
     pub(super) serial: u64,
     pub(super) events: u32,
-    /// `true` if the lane has restarted since the turn began. The sequencer will drop the result, but starts no other
-    /// turn of the lane before the result arrives.
+    /// `true` if the lane has restarted since the turn began. The sequencer drops the result when it arrives. Until
+    /// then, the sequencer starts no other turn of the lane.
     pub(super) stale: bool,
 }
 
@@ -200,7 +203,8 @@ impl Lane {
         self.writing_late || self.pending.iter().any(|chunk| !chunk.late_originals.is_empty())
     }
 
-    /// Returns whether the sequence was skipped because its event had not arrived, durably or not.
+    /// Returns whether the key has skipped the sequence because its event had not arrived. The skip need not be durable
+    /// yet.
     pub(super) fn skipped(&self, sequence: u64) -> bool {
         let within = |&(first, last): &(u64, u64)| (first..=last).contains(&sequence);
         self.record.skipped.contains(sequence)
@@ -216,7 +220,7 @@ impl Lane {
         self.load.is_none() && (self.mode == LaneMode::Loading || self.reloads_for_gap())
     }
 
-    /// Returns whether a round of replay has begun that first loads the key record again.
+    /// Returns whether a round of replay has begun and must first load the key record again.
     pub(super) fn reloads_for_gap(&self) -> bool {
         self.live() && self.cold.gap.as_ref().is_some_and(super::gap::LaneGap::reloading)
     }
@@ -237,7 +241,7 @@ impl Lane {
         held.max(rest)
     }
 
-    /// Removes and returns the deliveries of repeats of an event. They end when the event ends.
+    /// Removes and returns the deliveries that repeat an event. They end when the event ends.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<DeliveryNumber> {
         let Some(cold) = self.cold.get_mut() else { return Vec::new() };
         let same = cold.repeats.extract_if(.., |repeat| repeat.0 == sequence);
@@ -337,21 +341,23 @@ impl Lane {
     }
 
     /// Returns the number of deliveries that the next write can compare with spilled events. During a read of spilled
-    /// events, the number is 0, because the comparison could change the bounds of the read. Otherwise the number is at
-    /// most what `spill_limit` leaves free, because all compared events may be new.
+    /// events, the number is 0, because the comparison could change the bounds of the read. If every compared event is
+    /// certainly a repeat, the number has no limit. In all other cases, a compared event may be new and then needs room
+    /// in the spill area, so the number is the room that `spill_limit` leaves.
     pub(super) fn check_room(&self, settings: &SequencerSettings) -> usize {
         if self.cold.page.is_some() {
             0
         } else if self.cold.stored_only.contiguous() {
-            // None of the checked events can be new.
+            // Every sequence between the bounds is spilled, so every compared event is a repeat.
             usize::MAX
         } else {
             settings.spill_limit.saturating_sub(self.record.spilled.count) as usize
         }
     }
 
-    /// Returns whether the lane has something to write. A lane writes nothing during a load. The load takes the key
-    /// over, so the store would accept the write, although the write does not contain the changes of another partition.
+    /// Returns whether the lane has something to write. A lane writes nothing during a load of its key record. Because
+    /// the load takes the key over, the store would accept the write, although the write lacks the changes that another
+    /// partition made before the load.
     pub(super) fn wants_write(&self, settings: &SequencerSettings) -> bool {
         self.live()
             && self.load.is_none()
@@ -361,14 +367,15 @@ impl Lane {
                 || (self.spill_all && self.can_spill(settings)))
     }
 
-    /// Removes and returns the reason why the lane must be marked as broken now: its spilled events cannot be read, and
-    /// all its results are committed. Returns `None` otherwise.
+    /// If the lane must be marked as broken now, removes and returns the reason why its spilled events cannot be read.
+    /// Returns `None` if they can be read, or if the lane still has results to commit.
     pub(super) fn take_break_reason(&mut self) -> Option<String> {
         let written = self.pending.is_empty() && !self.must_write && !self.writing;
         self.cold.get_mut()?.unreadable.take_if(|_| written)
     }
 
-    /// Returns whether the lane is idle and its held events exceed the spill limit.
+    /// Returns whether the lane is idle, and holds events that are not durable and for which `spill_limit` leaves no
+    /// room.
     pub(super) fn durable_but_full(&self, settings: &SequencerSettings) -> bool {
         self.held.not_durable() > 0
             && self.turn.is_none()
@@ -407,8 +414,9 @@ impl Lane {
         self.next_event().is_some() || self.cold.stored_only.spans(self.done)
     }
 
-    /// Returns whether the handler trapped once at the next event. Compares the content as well, because another event
-    /// may have the sequence by now.
+    /// Returns whether the next event has failed once in a way that does not pass with time, such as a trap (a fault of
+    /// the WebAssembly code). Compares the content as well, because another event may have taken the sequence since the
+    /// failure.
     pub(super) fn has_trapped(&self) -> bool {
         self.cold.trapped.is_some() && self.cold.trapped == self.next_event()
     }
@@ -425,8 +433,8 @@ impl Lane {
         if self.record.spilled.count > 0 {
             return match &self.cold.gap {
                 Some(gap) if gap.at == self.done => gap.until(now),
-                // The delay prevents lanes that come and go from causing a busy loop over the due
-                // index.
+                // Without the delay, the owner would load and evict a lane with an unknown rollout in a busy loop over
+                // the due index.
                 _ if self.cold.newer_rollout.is_some() => {
                     Some(now.saturating_add(ROLLOUT_PROPAGATION_DELAY_MS))
                 }
@@ -436,7 +444,8 @@ impl Lane {
         self.cold.tail_at
     }
 
-    /// Returns whether the lane has nothing due. A due entry of its key in the store then comes from another owner.
+    /// Returns whether the lane has nothing due. If its key then has a due entry in the store, another owner wrote that
+    /// entry.
     pub(super) fn knows_nothing_due(&self, now: u64) -> bool {
         self.live() && self.due(now).is_none()
     }

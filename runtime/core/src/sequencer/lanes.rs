@@ -24,7 +24,7 @@ pub(super) struct LaneTable {
 /// The list that contains a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaneList {
-    /// Lanes whose state is durable. They may leave memory.
+    /// Lanes whose content is durable. They may leave memory.
     Evictable = 0,
     /// Lanes that hold events which cannot run now. Such a lane may leave memory after its events are spilled (moved
     /// into the store).

@@ -17,8 +17,8 @@ pub(super) struct OrphanLetter {
     pub(super) delivery: DeliveryNumber,
 }
 
-/// Returns the tag of a letter with an event. The tag is the same for each delivery of the same event, so that a
-/// repeated delivery replaces the letter instead of adding another one.
+/// Returns the tag of a letter with an event. The tag is the same for each delivery of the event, so that the letter of
+/// a repeated delivery replaces the existing letter.
 pub(super) fn tag(event: &Event, cause: Cause) -> u64 {
     let mixed = event.content() ^ event.id_digest().rotate_left(32);
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
@@ -55,8 +55,8 @@ pub(super) fn settling_letter(
         id: LetterId {
             key: Arc::clone(key),
             sequence,
-            // The tag includes the event's content. A key that starts again after its end therefore
-            // does not replace a letter of its earlier life.
+            // The tag includes a digest of the event. The letters of a key that starts again after its end therefore do
+            // not replace the letters from before its end.
             tag: event.map_or(0, |event| tag(event, cause)),
         },
         cause,
@@ -120,7 +120,8 @@ impl Sequencer {
         event: &Arc<Event>,
     ) {
         if !self.lanes[index].end_is_durable() {
-            // The end is not durable yet. If its commit is refused, this event may still count.
+            // The key's end is not durable yet. If the store refuses the write of the end, the key may still execute
+            // this event.
             self.defer(index, delivery, Arc::clone(event));
             return;
         }
@@ -136,7 +137,8 @@ impl Sequencer {
     ) -> DeadLetter {
         let lane = &self.lanes[index];
         let error = format!("the key ended with sequence {}", lane.record.next.saturating_sub(1));
-        // A number that Ordain assigned, and under which nothing was settled, identifies nothing.
+        // In a `fifo` stream, Ordain assigned the number but settled no event under it. The number therefore does not
+        // identify the event.
         let fifo = self.settings.ordering == OrderingMode::Fifo;
         let sequence = if fifo { 0 } else { sequence };
         orphan_letter(&lane.key, sequence, event, Cause::AfterEnd, error)

@@ -10,7 +10,8 @@ use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 
 /// The exclusive upper bound for the numbers of a `fifo` key. A key with a million events per second would not reach it
-/// in half a million years. The range above the bound is larger than the number of events that a lane may hold.
+/// in half a million years. The range above the bound is larger than the number of events that a lane may hold, so that
+/// no number can overflow.
 const NUMBERS_END: u64 = u64::MAX - (1 << 40);
 
 impl Sequencer {
@@ -30,7 +31,7 @@ impl Sequencer {
         index
     }
 
-    /// Evicts a lane whose state is durable.
+    /// Evicts a lane whose content is durable.
     pub(super) fn evict(&mut self, index: u32) {
         let lane = self.lanes.remove(index);
         debug_assert!(lane.durable(), "only a durable lane may leave");
@@ -72,7 +73,7 @@ impl Sequencer {
         token: AttemptToken,
         loaded: Result<Option<Box<KeySnapshot>>, String>,
     ) {
-        // An answer that no lane waits for ends the request, too.
+        // The request ends even if no lane waits for its answer.
         self.outstanding_loads.remove(token);
         let Some(index) = self.match_completion(token, |lane| Some(&mut lane.load)) else { return };
         if self.lanes[index].live() {
@@ -95,8 +96,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Returns the lane that still waits for this completion. If no lane waits for it, counts the completion as stale
-    /// and returns `None`.
+    /// Returns the lane that waits for this completion, and ends the wait. If no lane waits for the completion, counts
+    /// it as stale and returns `None`.
     pub(super) fn match_completion(
         &mut self,
         token: AttemptToken,
@@ -148,7 +149,7 @@ impl Sequencer {
         lane.expires_at = loaded.expire_in.map_or(u64::MAX, |wait| now.saturating_add(wait));
         if settings.ordering == OrderingMode::Fifo {
             if lane.record.ids_from == 0 {
-                // The stream was `sequenced` before.
+                // The stream was `sequenced` before it became `fifo`.
                 lane.record.ids_from = lane.record.next;
             }
             lane.ids = Some(Box::new(super::ids::IdWindow::from_accepted(&loaded.ids)));
@@ -172,8 +173,8 @@ impl Sequencer {
                 let wait = if self.source_has_ended { 0 } else { wait };
                 lane.cold.get_or_init().tail_at =
                     settings.gap.tail.map(|tail| now + wait.min(tail));
-                // Without a write, an entry that the present settings no longer request would come
-                // due again and again.
+                // Nothing of the key is due, for example because `gap.tail` is no longer set. Without a write, the
+                // entry in the due index would come due again and again.
                 lane.must_write |= lane.cold.tail_at.is_none();
             }
             KeyStatus::Active | KeyStatus::Parked | KeyStatus::Completed => {}

@@ -1,47 +1,48 @@
-//! The memory budget of a sequencer: which data it counts, when the sequencer stops accepting events, which lanes leave
+//! The memory budget of a sequencer. The functions decide when the sequencer stops accepting events, which lanes leave
 //! memory, and which actions wait.
 //!
 //! At three quarters of the budget, the sequencer stops accepting events, blocked lanes spill (move their events into
 //! the store), and idle lanes leave memory. The last quarter is for the work on events already accepted. The memory
-//! that a turn, a load or a read of spilled events needs is known only when it has ended. At the full budget,
-//! therefore, no turn, load or read starts while a commit or a publication is in progress. Then turns start one at a
-//! time, and loads and reads start when no lane is ready to run. A turn longer than 50 ms does not delay other turns,
-//! loads or reads.
+//! that a turn, a load or a read of spilled events needs is known only at its end. When memory has reached the full
+//! budget, therefore, no turn, load or read starts while a commit or a publication is in progress. When no commit and
+//! no publication is in progress any more, turns start one at a time, and loads and reads start when no lane is ready
+//! to run. After its first 50 ms, such a turn no longer delays other turns, loads or reads.
 
 use super::Sequencer;
 use super::lanes::LaneList;
 
-/// The duration, in ms, after which a turn counts as slow. Other turns, loads and reads then no longer wait for its
-/// end.
+/// The duration, in ms, after which a turn that started beyond the budget counts as slow. Other turns, loads and reads
+/// then no longer wait for its end.
 const SLOW_TURN_TIMEOUT_MS: u64 = 50;
 
 impl Sequencer {
-    /// Returns whether a requested [`Run`](crate::Effect::Run) may start now. With full memory, the turn waits for the
-    /// commits and publications in progress.
+    /// Returns whether a requested [`Run`](crate::Effect::Run) may start now. When the memory budget is full, the turn
+    /// waits for the commits and publications in progress.
     pub fn may_run(&self) -> bool {
         !self.is_full() || self.all_published()
     }
 
     /// Returns whether a requested [`Load`](crate::Effect::Load) or [`ReadSpill`](crate::Effect::ReadSpill) may start
-    /// now. With full memory, commits, publications and lanes that are ready to run go first.
+    /// now. When the memory budget is full, commits, publications and lanes that are ready to run go first.
     pub fn may_read(&self) -> bool {
         !self.is_full()
             || (self.all_published() && self.ready.is_empty() && !self.over_budget_turn_runs())
     }
 
-    /// Returns whether another turn fits, including the expected outcomes of all running turns.
+    /// Returns whether the budget has room for the expected outcomes of all running turns and of one more turn.
     pub(super) fn another_turn_fits(&self) -> bool {
         self.memory + (self.turns + 1) * self.outcome_bytes <= self.settings.memory_budget
     }
 
-    /// Returns whether the last turn that started beyond the budget began less than 50 ms ago, so that other actions
-    /// wait for its end.
+    /// Returns whether other actions must wait for the end of the last turn that started beyond the budget. They wait
+    /// only during the first 50 ms of that turn.
     pub(super) fn over_budget_turn_runs(&self) -> bool {
         self.over_budget_turn
             .is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
-    /// Returns the time at which the next turn beyond the budget may start although the last has not ended.
+    /// Returns the time at which other actions stop waiting for the last turn that started beyond the budget, even if
+    /// that turn has not ended. Returns `None` if no action waits for it.
     pub(super) fn over_budget_timeout(&self) -> Option<u64> {
         let waits = !self.ready.is_empty() || self.is_full();
         self.over_budget_turn
@@ -87,10 +88,10 @@ impl Sequencer {
         }
     }
 
-    /// Removes the handler state of a lane from memory if the lane waits for its turn or for a read of spilled events.
-    /// Removes the state only if memory is full and the state is larger than `memory_budget` divided by the prefetch.
-    /// The lane is then loaded again. The sequencer calls this function only for a lane that has just committed, so
-    /// that each removal follows progress.
+    /// Removes the handler state of a lane from memory, but only if three conditions hold: the lane waits for its next
+    /// turn or for a read of spilled events, no further turn fits into memory, and the state is larger than
+    /// `memory_budget` divided by the prefetch. The lane is then loaded again. The sequencer calls this function only
+    /// for a lane that has just committed, so that a lane makes progress before each removal.
     pub(super) fn evict_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.prefetch.max(1);

@@ -1,5 +1,5 @@
-//! The set of outstanding requests, by token. A completion without an outstanding request, and a second completion of
-//! one request, must not count.
+//! The set of outstanding requests, by token. Unlike a counter, a set stays correct if a completion arrives twice, or
+//! belongs to no outstanding request.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;

@@ -1,5 +1,5 @@
-//! Decides about an event whose sequence or id was held or settled before: a duplicate, a conflict, or a late original.
-//! A late original is the event of a sequence that was skipped.
+//! Decides whether an event is a duplicate, a conflict or a late original, if its sequence or id was held or settled
+//! before. A late original is an event that arrives after its sequence was skipped.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Sequencer {
         } else if held.copy == SpillCopy::Stored {
             self.count_duplicate(delivery);
         } else if held.delivery == 0 {
-            // Replay or an offer brought the event first, and now the source has delivered it.
+            // Replay or an offer (`Input::ArrivedEarly`) brought the event first, and now the source has delivered it.
             lane.held.set_delivery(position, delivery);
         } else if delivery != 0 {
             lane.cold.get_or_init().repeats.push((sequence, delivery));
@@ -56,8 +56,8 @@ impl Sequencer {
         }
     }
 
-    /// Settles the late original of a skipped sequence: its dead letter replaces the letter without an event that the
-    /// skip left.
+    /// Settles the late original of a skipped sequence. The skip wrote a dead letter without an event; the dead letter
+    /// of the late original replaces that letter.
     fn settle_late_original(
         &mut self,
         index: u32,
@@ -71,7 +71,7 @@ impl Sequencer {
         let bytes = letter.memory();
         let empty = LetterId { key: Arc::clone(&lane.key), sequence, tag: 0 };
         let chunk = lane.chunk(None, &self.settings);
-        // If the same chunk skips the sequence, the empty letter has not been written yet.
+        // If the same chunk skips the sequence, no write contains the letter without an event yet.
         chunk.letters.retain(|letter| letter.id != empty);
         chunk.removed_letters.push(empty);
         chunk.letters.push(letter);
@@ -98,7 +98,7 @@ impl Sequencer {
             self.defer(index, delivery, Arc::clone(event));
             return;
         }
-        let error = "another event with different content has the same identity".into();
+        let error = "another event with other content has the same sequence or id".into();
         let letter = orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
         self.queue_orphan_letter(letter, delivery);
     }

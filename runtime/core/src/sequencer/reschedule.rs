@@ -28,7 +28,7 @@ impl Sequencer {
                 lane.ready = true;
                 self.ready.push_back(index);
             }
-            // A lane in a batch waits for the reply before it enters the next batch.
+            // A lane with a write in flight waits for the reply before it enters the next batch.
             if !lane.dirty && !lane.writing && lane.wants_write(&self.settings) {
                 lane.dirty = true;
                 self.shards[lane.shard as usize].dirty.push_back(index);

@@ -1,5 +1,6 @@
-//! Restarts a lane. The lane is loaded from the store, or waits because another partition has the key, or is marked as
-//! broken because its record is unreadable. Events that are not durable wait as if they had just arrived.
+//! Restarts a lane. Usually the sequencer loads the key record again. If another partition has the key, the lane waits
+//! instead. If the key record is unreadable, the sequencer marks the lane as broken. In each case, the sequencer treats
+//! the lane's events that are not durable as if they had just arrived.
 
 use super::Sequencer;
 use super::arrive::is_next;
@@ -7,8 +8,8 @@ use super::held::SpillCopy;
 use super::lane::{DeferredEvent, Lane, LaneMode, RunningTurn};
 
 impl Sequencer {
-    /// Discards everything that is not durable and restarts from the stored key record. The events
-    /// that are not durable wait for the load as if they had just arrived.
+    /// Discards all results that are not durable, and loads the stored key record again. The events that are not
+    /// durable wait for the load as if they had just arrived.
     pub(super) fn restart_lane(&mut self, index: u32) {
         self.unwind(index);
         self.lanes[index].mode = LaneMode::Loading;
@@ -16,9 +17,10 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Yields the key, because another partition took it over. If the next event of the key waits here, the lane takes
-    /// the key back at once. Otherwise the lane takes it back when that event arrives, or after `gap.timeout`, because
-    /// the stored `next` may change without this owner's knowledge.
+    /// Yields the key, because another partition took it over. If the next event of the key waits in this lane, the
+    /// lane takes the key back at once. Otherwise the lane takes the key back when that event arrives, or after
+    /// `gap.timeout`. The time limit is necessary, because the stored `next` may change without this owner's knowledge.
+    /// The lane would then wait for the wrong event.
     pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
         self.unwind(index);
         let lane = &self.lanes[index];
@@ -32,9 +34,8 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Marks the lane as broken, because the key's stored record cannot be read. The sequencer
-    /// dead-letters the events of this key, and only of this key, until the lane has left memory
-    /// and is loaded again.
+    /// Marks the lane as broken, because the key's stored record or its spilled events cannot be read. The sequencer
+    /// dead-letters the events of this key, and only of this key, until the lane has left memory and is loaded again.
     pub(super) fn break_lane(&mut self, index: u32, error: String) {
         self.unwind(index);
         self.lanes[index].mode = LaneMode::Broken(error);
@@ -45,7 +46,7 @@ impl Sequencer {
     /// Turns the events that are not durable back into arrivals.
     fn unwind(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
-        debug_assert!(!lane.writing, "a lane starts again only when no write of it is in flight");
+        debug_assert!(!lane.writing, "a lane restarts only while no write of it is in flight");
         let arrivals = std::mem::take(&mut lane.deferred);
         for held in lane.held.take() {
             self.memory -= held.event.memory();
@@ -70,7 +71,7 @@ impl Sequencer {
                 lane.deferred.push(DeferredEvent::new(delivery, event));
             }
         }
-        // Their memory stays counted, because a check becomes an arrival.
+        // The memory of the checks stays counted, because each check becomes an arrival.
         let checks = lane.cold.take_checks();
         lane.deferred.extend(
             checks.into_iter().map(|check| DeferredEvent::new(check.delivery, check.event)),

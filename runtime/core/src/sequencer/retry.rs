@@ -42,8 +42,8 @@ impl Sequencer {
         } else if lane.has_trapped() && !never_enough {
             self.handle_exhausted(index, failure, version);
         } else {
-            // The retry follows at once, on a fresh instance, because an earlier event may have
-            // damaged the instance.
+            // The retry follows at once, on a fresh instance of the handler, because an earlier event may have damaged
+            // the instance that failed.
             lane.cold.get_or_init().trapped = lane.next_event();
         }
     }
@@ -112,7 +112,7 @@ impl Sequencer {
         lane.record.status = KeyStatus::Active;
         lane.must_write = true;
         if let Some(cold) = lane.cold.get_mut() {
-            // The reload was scheduled because the key was full.
+            // A load may be scheduled, because the key had reached `spill_limit`. The load is no longer necessary.
             cold.reload_at = None;
         }
         self.clear_failure(index);
@@ -135,8 +135,9 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         lane.cold.get_or_init().retry_at = None;
         if lane.held.to_run() == 0 && lane.cold.stored_only.count == 0 {
-            // The event must arrive again: from the source or, if it was a lost last event, by the
-            // next tail request. Until then nothing is due.
+            // The event is not available, so it must arrive again. Usually the source delivers it again. But if the
+            // event was the lost last event of the key and replay found it, the next request for `gap.tail` finds it
+            // again. Until one of these happens, nothing of the key is due.
             lane.cold.get_or_init().tail_at = tail;
             lane.must_write = true;
         }
@@ -149,7 +150,7 @@ impl Sequencer {
             self.retry_under_new_version(index);
             self.reschedule(index);
         }
-        // Due keys were not read while no version was available.
+        // The sequencer does not read the due index while no version is available.
         self.due.schedule(self.now);
     }
 

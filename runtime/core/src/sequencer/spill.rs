@@ -16,8 +16,8 @@ use crate::settings::{OrderingMode, OverflowPolicy};
 use crate::turn::AttemptToken;
 
 impl Sequencer {
-    /// Requests a read of spilled events when the next event to execute is among them, or when a key has ended and its
-    /// spilled events must become dead letters.
+    /// Requests a read of spilled events in two cases: the next event to execute is among them, or the key has ended
+    /// and its spilled events must become dead letters.
     pub(super) fn request_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let is_requested = lane.cold.page.is_some() || lane.cold.unreadable.is_some();
@@ -25,7 +25,8 @@ impl Sequencer {
             return;
         }
         if lane.turn.is_some() {
-            // The turn may take long, and other lanes need the memory until it ends.
+            // The read waits for the end of the turn. The turn may take long, and until its end, other lanes can use
+            // the memory that the read would need.
             return;
         }
         let next = lane.done + lane.running_events() as u64;
@@ -56,7 +57,7 @@ impl Sequencer {
     }
 
     pub(super) fn spill_read(&mut self, token: AttemptToken, read: Result<SpillPage, String>) {
-        // An answer that no lane waits for ends the request, too.
+        // The request ends even if no lane waits for its answer.
         self.outstanding_pages.remove(token);
         let Some(index) = self.match_completion(token, |lane| Some(&mut lane.cold.get_mut()?.page))
         else {
@@ -64,7 +65,7 @@ impl Sequencer {
         };
         let lane = &mut self.lanes[index];
         if lane.ended && !lane.end_is_durable() {
-            // When the end is durable, the events are read again and dead-lettered.
+            // When the end of the key is durable, the sequencer reads the events again and dead-letters them.
             self.reschedule(index);
             return;
         }
@@ -76,7 +77,7 @@ impl Sequencer {
                 return;
             }
         };
-        // Events that are also in memory were spilled meanwhile; `stored_only` does not count them.
+        // Events of the page that are also in memory were spilled during the read. `stored_only` does not count them.
         let read = events.iter().filter(|(sequence, _)| lane.held.find(*sequence).is_err()).count();
         let remaining = lane.cold.stored_only.count.saturating_sub(read as u64);
         match events.last() {
@@ -94,8 +95,8 @@ impl Sequencer {
                 self.unspill(index, sequence, event);
             }
         }
-        // Memory now knows the sequences that were read, so the lane decides about the checks
-        // against them again.
+        // Memory now contains the spilled events that were read, so the lane decides again about the checks (deliveries
+        // that may repeat spilled events).
         self.lanes[index].front = self.lanes[index].done;
         for check in self.lanes[index].cold.take_checks() {
             self.memory -= check.event.memory();
@@ -103,7 +104,7 @@ impl Sequencer {
         }
         let lane = &mut self.lanes[index];
         if lane.cold.stored_only.count == 0 && (lane.ended || lane.held.is_empty()) {
-            // The record counts more spilled events than the store holds.
+            // The record may count more spilled events than the store holds, so it is written again.
             lane.must_write |= lane.record.spilled.count > 0;
         }
         self.reschedule(index);
@@ -123,15 +124,16 @@ impl Sequencer {
                 self.insert(index, held);
             }
             Ok(position) if lane.held.same(position, &event) => {
-                // The reply to the write finishes an event that is being written. Before that reply
-                // the store may still lose the copy, and no commit would write it again.
+                // If the copy is being written, only the reply to the write may mark the event as stored and its
+                // deliveries as finished. Until that reply, the store may lose the copy, and no commit would write the
+                // copy of a marked event again.
                 let held = lane.held.get(position);
                 if held.is_some_and(|held| held.copy != SpillCopy::Writing) {
                     self.finish_stored(index, position);
                 }
             }
             Ok(_) => {
-                let error = "another event with the same sequence is being executed".into();
+                let error = "another event with other content has the same sequence".into();
                 let letter = orphan_letter(&lane.key, sequence, &event, Cause::Conflict, error);
                 self.queue_orphan_letter(letter, 0);
             }
@@ -152,7 +154,7 @@ impl Sequencer {
         }
     }
 
-    /// Turns an event that was spilled before its key ended into a dead letter.
+    /// Makes a dead letter of an event that was spilled before the end of its key.
     pub(super) fn dead_letter_spilled(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
         let letter = self.after_end_letter(index, sequence, event);
         self.queue_orphan_letter(letter, 0);
@@ -186,15 +188,15 @@ impl Sequencer {
         lane.front = lane.done;
     }
 
-    /// Returns the time when the oldest delivery will have waited for `spill_after`, so that its lane spills. Returns
-    /// `None` if that lane cannot spill.
+    /// Returns the time at which the lane of the oldest delivery spills, because the delivery has then waited for
+    /// `spill_after`. Returns `None` if that lane cannot spill.
     pub(super) fn spill_timeout(&self) -> Option<u64> {
         let head = self.window.oldest()?;
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
     }
 
-    /// Returns whether the lane of the oldest delivery can spill. If the handler version is not available, no lane
-    /// spills. All keys wait then, and the source keeps the events for which there is no room.
+    /// Returns whether the lane of the oldest delivery can spill. While no handler version is available, no lane
+    /// spills: all keys wait, and the source keeps the events for which there is no room.
     pub(super) fn can_spill_head(&self, lane: u32) -> bool {
         lane != NO_LANE
             && self.settings.rollout.is_some()
@@ -204,11 +206,11 @@ impl Sequencer {
             })
     }
 
-    /// If `overflow` is `dead-letter`, which is not the default, turns the events beyond `spill_limit` into dead
-    /// letters, including events that were held before their key stopped.
+    /// Turns the events beyond `spill_limit` into dead letters, including events that were held before their key
+    /// stopped. Does so only if `overflow` is `dead-letter`, which is not the default.
     pub(super) fn overflow_held(&mut self, index: u32) {
         let lane = &self.lanes[index];
-        // A lane that holds only checks has nothing to spill. It need not be full.
+        // A lane that holds only checks has no event to spill, but its key may still have room in the spill area.
         let room =
             lane.record.spilled.count < self.settings.spill_limit || lane.can_spill(&self.settings);
         if self.settings.overflow != OverflowPolicy::DeadLetter
@@ -241,8 +243,7 @@ impl Sequencer {
         for (sequence, delivery, event) in overflowing {
             self.memory -= event.memory();
             if delivery == 0 && self.settings.ordering == OrderingMode::Sequenced {
-                // The event was offered or found by replay: it will arrive again, or replay can
-                // find it again.
+                // The event was offered or found by replay, so the source will deliver it, or replay can find it again.
                 continue;
             }
             let lane = &mut self.lanes[index];
@@ -256,16 +257,17 @@ impl Sequencer {
         }
     }
 
-    /// Watches a parked key (stopped at an event) that has reached `spill_limit` and therefore blocks the stream. If
-    /// the awaited event went to another partition, the owner of that partition may have released the key. This
-    /// function therefore schedules another load of the key record.
+    /// Schedules another load of the record of a parked key (stopped at an event) that has reached `spill_limit` and
+    /// therefore blocks the stream. The reason: if the event that would release the key went to another partition, the
+    /// owner of that partition may have released the key.
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if !lane.parked() || !lane.durable_but_full(&self.settings) {
             return;
         }
-        // Events from replay or offers block nothing and will arrive again, so the lane drops them.
-        // Events of a `fifo` key stay, because their number depends on their time of arrival.
+        // Events from replay or offers have no delivery that blocks other deliveries, and the lane can get these events
+        // again, so it drops them. Events of a `fifo` key stay, because they would get other numbers if they arrived
+        // again later.
         let is_numbered_here = lane.ids.is_some();
         let is_dropped = |held: &HeldEvent| {
             held.delivery == 0 && held.copy == SpillCopy::None && !is_numbered_here
@@ -289,23 +291,25 @@ impl Sequencer {
             && self.shards.iter().all(ShardState::is_quiet)
     }
 
-    /// Turns the held events of a key that has just ended into dead letters.
+    /// Makes dead letters of the held events of a key that has just ended.
     pub(super) fn dead_letter_held(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         lane.spill_all = false;
         if let Some(cold) = lane.cold.get_mut() {
             cold.forget_gap();
-            // A read in progress does not cover the events that are added to `rest` below.
+            // Abandon a read in progress, because it does not cover the events that the code below adds to
+            // `stored_only`.
             cold.page = None;
         }
         if let Some(ids) = &mut lane.ids {
-            // These events end without a number, so a repeat of one must not count as settled.
+            // These events end as dead letters without a number, so a repeat of one of them must not count as the
+            // repeat of a settled event.
             ids.forget_from(lane.done);
         }
         for held in lane.held.take() {
             self.memory -= held.event.memory();
             if held.copy == SpillCopy::Stored {
-                // The event is dead-lettered with the other spilled events when they are read.
+                // The event becomes a dead letter with the other spilled events, when the sequencer reads them.
                 self.lanes[index].cold.get_or_init().stored_only.add(held.sequence);
                 continue;
             }

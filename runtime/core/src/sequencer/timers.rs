@@ -1,5 +1,6 @@
-//! The times at which lanes must be processed again. A lane has at most one valid entry. An entry that became invalid
-//! stays until its time comes, so that setting and clearing a timer need no search.
+//! The times at which the sequencer must process lanes again. Only the earliest entry of a lane counts. An entry that
+//! no longer counts stays until its time comes, and does no harm then. Therefore, setting and clearing a timer need no
+//! search.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

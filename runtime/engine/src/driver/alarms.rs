@@ -12,8 +12,8 @@ use ordain_core::{
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, shell_quoted, truncated};
 
-/// Maximum number of log lines per interval. This module only counts further lines, because a handler that fails for
-/// every key must not fill the disk with log lines.
+/// Maximum number of log lines per interval. This module counts further lines and does not write them, because a
+/// handler that fails for every key would otherwise fill the disk with log lines.
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -49,14 +49,14 @@ pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
             log_missing_event(stream, write, gap);
         }
     }
-    // A letter that the store already has comes from a repeated delivery.
+    // A letter that the store already has comes from a repeated delivery, and is already logged.
     let known = |at: usize| applied.existing_letters.binary_search(&at).is_ok();
     let orphan_letters = batch.letters.iter().enumerate().filter(|(at, _)| !known(*at));
     orphan_letters.for_each(|(_, letter)| log_dead_letter(stream, letter));
 }
 
-/// Returns the reason if a write parks its key. Returns `None` if the write only repeats an earlier reason; such a
-/// write contains the time of that reason.
+/// Returns the reason if a write parks its key. Returns `None` if the write does not park the key, or if an earlier
+/// write has parked the key. The record contains a time (`since`) only after such an earlier write.
 fn newly_parked(record: &KeyRecord) -> Option<&FailureInfo> {
     let parks = record.status == KeyStatus::Parked;
     record.failure.as_deref().filter(|failure| parks && failure.since == 0)
@@ -77,8 +77,9 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
     );
 }
 
-/// Returns the gap (the missing events of the key) if a write ends the requests for these events. Returns `None` if the
-/// write only repeats an earlier gap; such a write contains the time of that gap.
+/// Returns the gap (the missing events of the key) if this write is the first write that records the end of the
+/// requests for these events. If an earlier write has recorded the end, the gap contains the time of that write, and
+/// this function returns `None`.
 fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
     record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
@@ -129,7 +130,7 @@ fn shortened(error: &str) -> String {
     truncated(escape_invisible(error).into_owned(), ERROR_BYTES)
 }
 
-/// Returns whether one more line may be written. The first suppressed line starts a task that logs the
+/// Returns whether one more line may be written. The first call that suppresses a line starts a task, which logs the
 /// number of suppressed lines when the interval is over.
 fn allow_line() -> bool {
     let mut throttle = throttle();
@@ -143,8 +144,8 @@ fn allow_line() -> bool {
     is_allowed
 }
 
-/// Logs the number of suppressed lines. A driver also calls this function at its end, because the task of
-/// `allow_line` may not run before the process ends.
+/// Logs the number of suppressed lines. A driver also calls this function at its end, because the process may end
+/// before the task of `allow_line` runs.
 pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
     if suppressed > 0 {

@@ -1,4 +1,4 @@
-//! The parts of which a driver is built.
+//! The parts from which a driver is built.
 
 use std::sync::Arc;
 
@@ -14,11 +14,12 @@ use ordain_cloudevents::SourceHandle;
 use ordain_store::{ClaimedPartition, Partition, Store};
 use ordain_wasm::{TurnQueueHandle, VersionWatcher};
 
-/// The parts of which a driver is built.
+/// The parts from which a driver is built.
 pub struct DriverConfig {
     /// The claimed partition.
     pub partition: Partition,
-    /// The claim, with which the store recognises the owner of the partition, and the numbers of the last commits.
+    /// The claim by which the store recognises the owner of the partition, and the number of the last commit in each
+    /// shard.
     pub claimed: ClaimedPartition,
     /// The settings of the sequencer.
     pub settings: SequencerSettings,
@@ -30,16 +31,16 @@ pub struct DriverConfig {
     pub turns: TurnQueueHandle,
     /// The channel to the publisher.
     pub publisher: mpsc::Sender<CommittedBatch>,
-    /// The partition's data for the publisher, with the ownership of the partition.
+    /// The partition's data for the publisher, including the ownership of the partition.
     pub handle: Arc<PartitionHandle>,
-    /// Messages that an earlier process left unpublished in the outbox and that the publisher is publishing.
+    /// Reports about messages that an earlier owner of the partition left in the outbox. The publisher has sent these
+    /// messages to the sinks, and the store has not marked them as published yet.
     pub backlog: Vec<Input>,
     /// The channel from the workers and the publisher.
     pub completions: mpsc::Receiver<Completion>,
     /// The source of events.
     pub source: SourceHandle,
-    /// The events received over HTTP that are not in the source's queue yet. `None` if the stream does not receive such
-    /// events.
+    /// The inbox: events received over HTTP that are not in the broker's queue yet. `None` if the stream has no inbox.
     pub inbox: Option<Inbox>,
     /// The replay sources for missing events.
     pub replay: replay::ReplaySources,
@@ -47,8 +48,8 @@ pub struct DriverConfig {
     pub checkpoint_name: Option<String>,
     /// `true` if the driver ends when the source has ended and every event is settled or held in the store.
     pub once: bool,
-    /// Used only if `once` is `true`. `true` when the driver may end; `false` while other partitions may still send
-    /// events.
+    /// The permission to end; used only if `once` is `true`. The value is `false` while other partitions may still
+    /// send events to this partition.
     pub may_end: watch::Receiver<bool>,
     /// The figures that the driver updates.
     pub metrics: Arc<PartitionMetrics>,

@@ -11,7 +11,7 @@ use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
 use ordain_store::checkpoint::Checkpoint;
 
-/// Longest time between two checkpoints while deliveries are acknowledged.
+/// Longest time between two checkpoints if deliveries were acknowledged in between.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged delivery on.
@@ -29,11 +29,13 @@ pub(super) struct DeliveryTracker {
     /// The end position of each unacknowledged delivery; empty if the source has no checkpoint.
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
     acknowledged: Option<FilePosition>,
-    /// Fingerprints of the source's data at the end of each batch, from the last checkpoint on.
+    /// For each batch of deliveries since the last checkpoint, the fingerprint of the source's data up to the end of
+    /// the batch.
     fingerprints: VecDeque<ReadFingerprint>,
-    /// Number of acknowledgements since the last checkpoint.
+    /// Number of deliveries that were acknowledged since the last checkpoint.
     unsaved: usize,
-    /// Number of acknowledgements that the checkpoint being written covers.
+    /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if none is being
+    /// written.
     saving: Option<usize>,
     /// `true` if the store may have lost the last checkpoint.
     is_checkpoint_lost: bool,
@@ -67,13 +69,14 @@ impl DeliveryTracker {
         }
     }
 
-    /// Records the fingerprint at the end of a batch, before the batch's deliveries are added.
+    /// Records the fingerprint of the source's data up to the end of a batch of deliveries. The driver calls this
+    /// method before it adds these deliveries.
     pub(super) fn record_fingerprint(&mut self, fingerprint: Option<ReadFingerprint>) {
         self.fingerprints.extend(fingerprint);
     }
 
-    /// Switches to another subscription if `epoch` is new. Returns whether `epoch` is new. Unacknowledged deliveries of
-    /// the previous subscription arrive again.
+    /// Switches to another subscription if `epoch` is new. Returns whether `epoch` is new. The source delivers the
+    /// unacknowledged deliveries of the previous subscription again.
     pub(super) fn switch_subscription(&mut self, epoch: u64) -> bool {
         let is_new = epoch != self.subscription_epoch;
         if is_new {
@@ -110,7 +113,8 @@ impl DeliveryTracker {
         }
     }
 
-    /// Returns whether the driver may take another delivery.
+    /// Returns whether the tracker has room for another delivery: after a crash, the source must not repeat more
+    /// deliveries than the limit.
     pub(super) fn has_room(&self) -> bool {
         let repeats = self.positions.len() + self.unsaved + self.saving.unwrap_or(0);
         self.checkpoint_name.is_none() || repeats < self.limit
@@ -122,13 +126,13 @@ impl DeliveryTracker {
     }
 
     /// Returns whether another checkpoint is needed: deliveries were acknowledged since the last checkpoint, or the
-    /// store may have lost it.
+    /// store may have lost the last checkpoint.
     pub(super) fn needs_checkpoint(&self) -> bool {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }
 
-    /// Returns the latest time at which the next checkpoint must be written; `None` if no checkpoint is needed or one
-    /// is being written.
+    /// Returns the time at which the next checkpoint is due at the latest; `None` if no checkpoint is needed, or a
+    /// checkpoint is being written.
     pub(super) fn next_checkpoint_at(&self) -> Option<Instant> {
         (self.needs_checkpoint() && self.saving.is_none())
             .then(|| self.saved_at + CHECKPOINT_INTERVAL)
@@ -136,7 +140,8 @@ impl DeliveryTracker {
 
     /// Returns whether a checkpoint is due now.
     pub(super) fn is_checkpoint_due(&self) -> bool {
-        // At half of the limit, so that deliveries continue while the checkpoint is written.
+        // A checkpoint is due after half of `CHECKPOINT_INTERVAL_EVENTS` acknowledged deliveries, so that deliveries
+        // can continue while the checkpoint is written.
         let due_at = self.next_checkpoint_at();
         due_at.is_some_and(|at| {
             self.unsaved >= CHECKPOINT_INTERVAL_EVENTS / 2 || at <= Instant::now()
@@ -150,7 +155,7 @@ impl DeliveryTracker {
     }
 
     /// Returns the checkpoint of all acknowledged deliveries in its stored form. `commits` returns the last durable
-    /// commit of each shard (slice of the store). The checkpoint counts as being written until
+    /// commit of each shard (slice of the store). The checkpoint counts as being written until the driver calls
     /// [`Self::record_checkpoint`] or [`Self::record_failed_checkpoint`].
     pub(super) fn begin_checkpoint(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();
@@ -241,7 +246,7 @@ mod tests {
         );
         tracker.acknowledge(4);
         assert_eq!(resume(&mut tracker, text), Some(19));
-        assert_eq!(resume(&mut tracker, text), Some(19), "the last one can be saved again");
+        assert_eq!(resume(&mut tracker, text), Some(19), "the last checkpoint can be saved again");
         assert!(tracker.is_empty() && !tracker.is_checkpoint_due());
     }
 

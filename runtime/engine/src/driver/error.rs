@@ -23,7 +23,7 @@ pub enum DriverError {
     /// The store failed.
     #[error("the store failed")]
     Store(#[from] StoreError),
-    /// The store holds as many events of a key as `spill_limit` allows, and no later event can resolve that.
+    /// The store holds as many events of a key as `spill_limit` allows, and no later event can unblock the stream.
     #[error(
         "key {key:?} is stopped at event {event}, and the store holds as many later events of the key \
          as `spill_limit` allows. With `overflow = \"pause\"`, the stream accepts no further event: fix \

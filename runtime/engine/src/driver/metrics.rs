@@ -4,19 +4,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ordain_core::Stats;
+use ordain_core::{KeySnapshot, Stats};
 
-use ordain_store::Partition;
+use ordain_store::{KeyResult, Partition};
 use ordain_util::gauge::BacklogGauge;
 use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO_COMMIT_SECONDS};
+use ordain_util::log_throttle::LogThrottle;
+use ordain_util::source_health::SourceHealth;
 
 /// Maximum age of a producer's time that [`CommitHistograms::publish_to_commit`] includes. Older times belong to old
-/// events that are read again, or are not times at all. A single older time would outweigh a million other times in the
-/// sum.
+/// events that are read again, or are not times at all. A single delay since such a time could outweigh a million other
+/// delays in their sum.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
-/// The histogram also leaves out times that are further in the future than this limit. Times in the future within the
-/// limit count as now, because clocks differ.
+/// [`CommitHistograms::publish_to_commit`] also leaves out times that are further in the future than this limit. A time
+/// in the future within the limit counts as now, because the producer's clock may be ahead.
 const CLOCK_SKEW_LIMIT: Duration = Duration::from_mins(1);
+
+/// Time between two warnings about keys that have moved to this partition from another partition.
+const MOVED_WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Figures that a driver writes, and that metrics and status reports read.
 #[derive(Debug)]
@@ -26,8 +31,11 @@ pub struct PartitionMetrics {
     commit_histograms: Mutex<CommitHistograms>,
     /// The number of events that wait for delivery in the broker or in the store.
     pub lag: Arc<BacklogGauge>,
-    /// The numbers of events received over HTTP and not yet published to the broker: first of the events of this
-    /// partition, then of the events without a known partition.
+    /// The number of messages that the broker has dropped from the queues of the stream. Only partition 0 has this
+    /// number.
+    pub dropped: Arc<BacklogGauge>,
+    /// The numbers of events that were received over HTTP and are not published to the broker yet. The first number
+    /// counts the events of this partition; the second number counts the events without a known partition.
     pub inbox: [Arc<BacklogGauge>; 2],
     /// The number of events that this process put into the store for the partition and that the store lost before the
     /// stream read them.
@@ -35,6 +43,12 @@ pub struct PartitionMetrics {
     /// The number of times that an exchange, queue or binding of the stream was missing or different in the broker
     /// while the stream ran.
     pub topology_changes: Arc<AtomicU64>,
+    /// The number of keys that this partition took over from another partition when its driver loaded their records.
+    pub moved_keys: Arc<AtomicU64>,
+    moved_throttle: Mutex<LogThrottle>,
+    /// The state of the current driver's source. The source of an earlier driver may end late, so each driver has a
+    /// state of its own.
+    health: Mutex<Arc<SourceHealth>>,
     source_ended: AtomicBool,
     is_idle: AtomicBool,
 }
@@ -53,7 +67,7 @@ pub struct CommitHistograms {
     pub commit: Histogram,
     /// The number of events that each commit settled.
     pub batch: Histogram,
-    /// Time from the producers' times of events to their commits, in seconds.
+    /// Delay from the time that the producer set in an event to the commit of the event, in seconds.
     pub publish_to_commit: Histogram,
 }
 
@@ -84,9 +98,13 @@ impl PartitionMetrics {
             stats: Mutex::default(),
             commit_histograms: Mutex::default(),
             lag: Arc::default(),
+            dropped: Arc::default(),
             inbox: Default::default(),
             lost_events: Arc::default(),
             topology_changes: Arc::default(),
+            moved_keys: Arc::default(),
+            moved_throttle: Mutex::new(LogThrottle::new(MOVED_WARN_INTERVAL)),
+            health: Mutex::default(),
             source_ended: AtomicBool::new(false),
             is_idle: AtomicBool::new(false),
         }
@@ -101,20 +119,34 @@ impl PartitionMetrics {
         self.lock_stats().current = *stats;
     }
 
+    /// Returns the state of the current driver's source.
+    pub fn health(&self) -> Arc<SourceHealth> {
+        Arc::clone(&self.health.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Begins the state of another driver's source, and returns it. The source is inactive until it sets its state.
+    pub fn renew_health(&self) -> Arc<SourceHealth> {
+        let renewed = Arc::<SourceHealth>::default();
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        *health = Arc::clone(&renewed);
+        renewed
+    }
+
     /// Records the end of the driver: keeps the counters and clears the current values.
     pub fn end_driver(&self) {
         let mut stats = self.lock_stats();
         stats.earlier = stats.earlier.plus(&stats.current.counters());
         stats.current = Stats::default();
         drop(stats);
-        for waiting in self.inbox.iter().chain([&self.lag]) {
+        for waiting in self.inbox.iter().chain([&self.lag, &self.dropped]) {
             waiting.set(None);
         }
+        self.renew_health();
         self.source_ended.store(false, Ordering::Relaxed);
         self.is_idle.store(false, Ordering::SeqCst);
     }
 
-    /// Returns the latest figures, as the sum over all drivers.
+    /// Returns the latest figures, summed over all drivers of the partition.
     pub fn stats(&self) -> Stats {
         let stats = self.lock_stats();
         stats.current.plus(&stats.earlier)
@@ -124,8 +156,8 @@ impl PartitionMetrics {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records an applied commit: its duration, and the producers' times of the events that it settled, in ms since
-    /// the Unix epoch.
+    /// Records an applied commit: its duration, and, for each event that it settled, the time that the producer set in
+    /// the event, in ms since the Unix epoch.
     pub(super) fn record_commit(&self, took: Duration, settled: &[Option<u64>]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut histograms = self.lock_histograms();
@@ -137,6 +169,33 @@ impl PartitionMetrics {
             if since <= EVENT_AGE_LIMIT && at <= now + CLOCK_SKEW_LIMIT {
                 histograms.publish_to_commit.add(since.as_secs_f64(), 1);
             }
+        }
+    }
+
+    /// Counts and logs the loaded keys that belonged to another partition.
+    pub(super) fn record_moved_keys(&self, loaded: &[KeyResult<Option<Box<KeySnapshot>>>]) {
+        let moved = loaded.iter().filter_map(|key| {
+            let snapshot = key.as_ref().ok()?.as_ref()?;
+            snapshot.moved_from
+        });
+        let mut from = None;
+        for partition in moved {
+            self.moved_keys.fetch_add(1, Ordering::Relaxed);
+            from = Some(partition);
+        }
+        let mut throttle = self.moved_throttle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(from) = from
+            && throttle.allow()
+        {
+            tracing::warn!(
+                stream = &*self.partition.stream,
+                partition = self.partition.number,
+                from,
+                keys = self.moved_keys.load(Ordering::Relaxed),
+                "keys moved here from another partition: their events may be executed out of order. This is expected \
+                 only after a change of `partitions` or of the routing keys; otherwise check that no other queue is \
+                 bound to the exchange of the stream"
+            );
         }
     }
 

@@ -1,10 +1,11 @@
 //! Finds the keys that another handler version parked (stopped at an event on which the version failed), so that the
-//! current version retries them. The sequencer finds such keys in memory itself; this module finds such keys in the
-//! store.
+//! current version retries them. The sequencer itself finds the parked keys that are in memory; this module finds the
+//! parked keys in the store.
 //!
-//! The sequencer decides what happens to each key. The search therefore repeats until the store has no such key. The
-//! search then records the number of the current rollout (the choice of a handler version), and no start searches again
-//! before the next rollout.
+//! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
+//! therefore repeats until it finds no key any more. At its end, the search records the number of the current rollout
+//! (the record that names the current handler version), so that a driver that starts later under this rollout does not
+//! search again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,30 +17,32 @@ use tokio::sync::{Semaphore, mpsc};
 use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok};
 use ordain_util::backoff::Backoff;
 
-/// Maximum number of keys in one page.
+/// Maximum number of keys that one request to the store returns.
 const KEY_PAGE_LIMIT: usize = 256;
-/// The number of key records that the search reads in one step. The second constant is the pause after a step, as a
-/// multiple of the step's duration. During the pause, the store is free for other requests.
+/// Maximum number of key records that the search reads in one step.
 const KEY_RECORDS_PER_STEP: usize = 1_000;
+/// The pause after a step, as a multiple of the step's duration. During the pause, the store is free for other
+/// requests.
 const PAUSE_FACTOR: u32 = 3;
-/// Limits the searches of this process to one at a time.
+/// The permit that limits the search steps of this process to one at a time.
 static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
 /// Maximum number of keys that wait for room in the sequencer.
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
-/// Delays before the next pass over the keys. The delay is long enough for the commits of the keys that the last pass
-/// found. It doubles after each pass, because a pass reads all keys of the stream.
+/// Delays between passes over the keys. A delay is long enough for the commits of the keys that the previous pass
+/// found. The delay doubles after each pass, because a pass reads all keys of the stream.
 const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
-/// The longest delay between passes, and between the pages of a pass.
+/// The longest delay between two passes, and between two steps of a pass.
 const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
 /// Maximum number of passes. Normally, one pass finds the keys and the next pass finds none. A key that is still parked
-/// after half a minute cannot be read or written.
+/// after all passes (20 seconds or more) probably cannot be read or written.
 const PASS_LIMIT: u32 = 16;
 
-/// The found keys, which the sequencer must check.
+/// The keys that a search finds, and that the sequencer must check.
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl ParkedSearch {
-    /// Starts the search for a rollout. Without a rollout, the search has ended from the start.
+    /// Starts the search for keys that a version other than the version of `rollout` has parked. Without a rollout,
+    /// nothing is searched, and the search counts as ended.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
@@ -59,7 +62,7 @@ impl ParkedSearch {
         self.0.is_none()
     }
 
-    /// Returns the next keys. An empty result means that the search has ended. Cancel-safe.
+    /// Returns the next keys. An empty result means that the search has ended. This method is cancel-safe.
     pub(super) async fn next(&mut self) -> Vec<Key> {
         let Some(keys) = &mut self.0 else { return std::future::pending().await };
         let page = keys.recv().await;
@@ -106,7 +109,8 @@ impl ParkedSearchTask {
                     );
                 }
                 if self.pages.is_closed() {
-                    // Another rollout has begun meanwhile.
+                    // The driver does not need this search any more: another rollout has begun, or the driver has
+                    // ended.
                     return;
                 }
                 let value = Bytes::copy_from_slice(rollout_number.as_bytes());
@@ -128,8 +132,8 @@ impl ParkedSearchTask {
         }
     }
 
-    /// Sends the parked keys that it finds in the store, and returns their number. Returns `None` if the receiver is
-    /// gone.
+    /// Searches the store for parked keys, sends the keys to the receiver, and returns their number. Returns `None` if
+    /// the receiver is gone.
     async fn run_pass(&self) -> Option<usize> {
         let status = Some(KeyStatus::Parked);
         let mut filter = KeyFilter {
@@ -140,7 +144,7 @@ impl ParkedSearchTask {
         };
         let mut found = 0;
         loop {
-            // The search of each partition reads the keys of the whole stream.
+            // Only one search reads at a time, because the search of each partition reads the keys of the whole stream.
             let permit = SEARCH_PERMIT.acquire().await.ok()?;
             let began = Instant::now();
             let page = retry_until_ok("listing of parked keys", || {
@@ -170,7 +174,7 @@ impl ParkedSearchTask {
         }
     }
 
-    /// Returns whether a failure of another version has parked this key of our partition.
+    /// Returns whether this key belongs to the partition of this search and is parked by a failure of another version.
     fn is_parked_by_other_version(&self, record: &KeyRecord) -> bool {
         let version = record.failure.as_ref().and_then(|failure| failure.version.as_ref());
         record.partition == self.partition.number

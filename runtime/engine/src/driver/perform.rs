@@ -1,8 +1,9 @@
-//! Performs the effects that the sequencer requests: calls of the store, the workers and the publisher. This module
+//! Performs the effects that the sequencer requests: calls to the store, the workers and the publisher. This module
 //! must never decide what becomes of an event.
 //!
-//! The driver itself polls the store's answers: a separate task for each request would wake one more thread. Failed
-//! reads are retried until they succeed, because the sequencer cannot continue without their results.
+//! The driver itself waits for the store's answers, because a separate task for each request would have to wake the
+//! driver on another thread. This module retries a failed read until it succeeds, because the sequencer cannot continue
+//! without the result.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -23,25 +24,25 @@ use ordain_store::{StoreError, retry_until_ok};
 
 /// Maximum number of turns (runs of events of one key) that the driver submits to the workers together.
 const TURN_BATCH_LIMIT: usize = 128;
-/// Maximum number of concurrent loads of key records. While two loads are in progress, further keys collect for the
-/// next load.
+/// Maximum number of concurrent loads of key records. While this number of loads is in progress, further keys wait, and
+/// one later load takes them together.
 const LOAD_LIMIT: usize = 2;
-/// Maximum number of concurrent reads of spilled events (events that were moved from memory into the store). The size
-/// of a result is not known before its read.
+/// Maximum number of concurrent reads of spilled events (events that were moved from memory into the store). The limit
+/// is low, because the size of a result is not known before the read.
 const SPILL_READ_LIMIT: usize = 4;
 
 /// Maximum number of shards that the text of a log line names. The CloudEvent in the line names all shards.
 const LOGGED_SHARD_LIMIT: usize = 16;
 
-/// A request to the store whose answer is outstanding.
+/// A request to the store or to a replay source whose answer has not arrived yet.
 pub(super) type StoreFuture = Pin<Box<dyn Future<Output = StoreReply> + Send>>;
 
 /// The result of writing a checkpoint: whether the store wrote the checkpoint.
 pub(super) type CheckpointResult = Result<bool, StoreError>;
 
-/// An answer of the store.
+/// An answer of the store or of a replay source.
 pub(super) enum StoreReply {
-    /// The answer to a single request.
+    /// An answer that the driver only passes to the sequencer.
     Input(Input),
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
@@ -51,7 +52,7 @@ pub(super) enum StoreReply {
     SpillRead(Input),
     /// The answer to a checkpoint.
     Checkpoint(CheckpointResult),
-    /// The store has repeated the mark of the published messages.
+    /// The store has again marked messages as published.
     OutboxMarkRepeated,
 }
 
@@ -70,7 +71,7 @@ impl Driver {
         while let Some(effect) = self.sequencer.poll_effect() {
             self.perform(effect);
         }
-        // After a stop the driver writes nothing more, not even a checkpoint.
+        // After a failure or an `Effect::Stop`, the driver writes nothing more, not even a checkpoint.
         self.take_failure()?;
         self.track_recovery();
         self.submit_work();
@@ -83,8 +84,8 @@ impl Driver {
         self.take_failure()
     }
 
-    /// Makes another checkpoint due while the store may have gone back in time. When the sequencer knows that the store
-    /// has all commits, wakes the waiting tasks and logs the repeated commits.
+    /// As long as the store may have gone back in time, makes another checkpoint due. When the sequencer knows that the
+    /// store has all commits, answers the waiting store checks and logs the repeated commits.
     fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
             self.delivery_tracker.invalidate_checkpoint();
@@ -94,7 +95,7 @@ impl Driver {
         let recommitted = recommitted_total
             - std::mem::replace(&mut self.rollback_tracker.logged, recommitted_total);
         for check in self.rollback_tracker.waiting_checks.drain(..) {
-            // The receiver is gone if its outbox cursor was abandoned.
+            // The receiver is gone if the requester has stopped waiting for the answer.
             let _ = check.send(());
         }
         let lost_commits = std::mem::take(&mut self.rollback_tracker.lost_commits);
@@ -114,15 +115,15 @@ impl Driver {
                 commits = recommitted,
                 shards = ranges,
                 cloudevent = incident::record(&self.partition, &incident),
-                "the store went back in time and had lost commits of this partition: all of them were repeated \
-                 from memory"
+                "the store went back in time and lost commits of this partition: all of them were repeated from \
+                 memory"
             );
         }
     }
 
-    /// Marks the published messages of a shard (slice of the store) as published once more, after lost commits of the
-    /// shard were repeated. The messages of these commits are in the outbox again, and without the mark the next owner
-    /// would publish them once more.
+    /// Marks messages of a shard (slice of the store) again as published, after lost commits of the shard were
+    /// repeated. The repeated commits put their messages into the outbox again. Without the repeated mark, the next
+    /// owner would publish these messages a second time.
     fn repeat_outbox_mark(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };
         let store = Arc::clone(&self.store);
@@ -170,7 +171,7 @@ impl Driver {
         }
     }
 
-    /// Submits the turns that `perform` gathered, and starts waiting loads and reads up to their limits.
+    /// Submits the turns that `perform` gathered, and starts the loads and reads that wait, up to their limits.
     fn submit_work(&mut self) {
         self.turns.pause(!self.sequencer.may_run());
         if !self.turn_batch.is_empty() {
@@ -195,11 +196,13 @@ impl Driver {
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
         let bytes = self.load_bytes;
+        let metrics = Arc::clone(&self.metrics);
         self.request(async move {
             let (mut tokens, mut keys): (Vec<_>, Vec<_>) = loads.into_iter().unzip();
             let loaded =
                 retry_until_ok("load of keys", || store.load(&partition, &keys, bytes)).await;
             let rest = tokens.split_off(loaded.len()).into_iter().zip(keys.split_off(loaded.len()));
+            metrics.record_moved_keys(&loaded);
             let input = |(token, loaded)| Input::Loaded { token, loaded };
             StoreReply::Loaded(tokens.into_iter().zip(loaded).map(input).collect(), rest.collect())
         });
@@ -237,7 +240,7 @@ impl Driver {
         match self.publisher.try_send(committed) {
             // If the publisher has ended, the process is about to end too. The outbox keeps the messages.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
-            // If the driver continued, the publisher would publish later messages before these.
+            // If the driver continued, later messages would be published before these messages.
             Err(TrySendError::Full(_)) => self.failed = Some(DriverError::PublisherFull),
         }
     }
@@ -266,7 +269,8 @@ impl Driver {
         });
     }
 
-    /// Writes a checkpoint, unless the store may have lost commits on which the checkpoint depends.
+    /// Returns the future that writes the next checkpoint. Returns `None` if no checkpoint can be written yet, or if
+    /// the store may have lost commits on which the checkpoint depends.
     fn checkpoint(&mut self) -> Option<impl Future<Output = CheckpointResult> + Send + use<>> {
         if self.sequencer.in_doubt() {
             return None;
@@ -285,7 +289,8 @@ impl Driver {
 
     fn request(&mut self, future: impl Future<Output = StoreReply> + Send + 'static) {
         let mut request: StoreFuture = Box::pin(future);
-        // The first poll sends the request now, not when the driver next waits.
+        // This first poll sends the request at once. Otherwise, the request would wait until the driver next waits for
+        // answers.
         if let Poll::Ready(reply) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             request = Box::pin(ready(reply));
         }
@@ -293,7 +298,7 @@ impl Driver {
     }
 }
 
-/// Returns the first shards with their lost commits, as text.
+/// Returns the lost commits of the first [`LOGGED_SHARD_LIMIT`] shards, as text.
 fn list_ranges(shards: &[LostCommits]) -> String {
     let named = shards.iter().take(LOGGED_SHARD_LIMIT);
     let mut ranges: Vec<String> = named.map(LostCommits::to_string).collect();

@@ -19,13 +19,13 @@ use ordain_store::{
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait;
 
-/// Interval between two heartbeats. It is also the delay until another instance claims a partition that was released.
+/// Interval between two heartbeats. Other instances learn within about this time that a partition was released.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The heartbeat of a running instance. Dropping this value stops the heartbeat. The leases of the instance (its rights
-/// to partitions) then expire.
+/// The heartbeat of a running instance. Dropping this value stops the heartbeat, so that the leases of the instance
+/// (its rights to partitions) expire.
 pub(crate) struct Heartbeat {
     id: InstanceId,
     info: watch::Sender<InstanceInfo>,
@@ -47,7 +47,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Publishes the handler versions that are available here, by stream.
+    /// Publishes the handler version that this instance offers for each stream.
     pub(crate) fn offer(&self, offers: BTreeMap<String, Build>) {
         self.info.send_if_modified(|info| {
             let is_new = info.offers != offers;
@@ -56,7 +56,7 @@ impl Membership {
         });
     }
 
-    /// Triggers a heartbeat now, after a change.
+    /// Triggers a heartbeat now, after this process changed the membership table. The reply contains the new table.
     pub(crate) fn trigger(&self) {
         self.trigger.notify_one();
     }
@@ -87,7 +87,7 @@ struct MembershipSnapshot {
     table: Arc<MembershipTable>,
 }
 
-/// The ownerships (times in which this process may act for a partition) that may still be active.
+/// The ownerships (rights of this process to act for a partition) that may still be active.
 type OwnershipRegistry = Arc<Mutex<Vec<Weak<Ownership>>>>;
 
 struct HeartbeatTask {
@@ -175,7 +175,7 @@ impl Heartbeat {
         }
     }
 
-    /// Stops the heartbeat. Afterwards, no write of the heartbeat reaches the store.
+    /// Stops the heartbeat. After this call, no write of the heartbeat reaches the store.
     pub(crate) async fn stop(mut self) {
         self.task.abort();
         // The task was cancelled.
@@ -197,13 +197,13 @@ impl Heartbeat {
         self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
     }
 
-    /// Triggers a heartbeat now, after a change.
+    /// Triggers a heartbeat now, after this process changed the membership table. The reply contains the new table.
     pub(crate) fn trigger(&self) {
         self.trigger.notify_one();
     }
 
-    /// Returns a new ownership. The ownership ends as soon as this instance reads in the table that another instance
-    /// has the lease. The ownership ends before this instance uses the table for anything else.
+    /// Returns a new ownership. When this instance receives a membership table in which another instance has the lease,
+    /// the ownership ends first. Only then does this instance use the table for anything else.
     pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
         let ownership = Arc::new(Ownership::new(self.lease_until.clone()));
         lock(&self.ownerships).push(Arc::downgrade(&ownership));
@@ -231,7 +231,8 @@ impl Drop for Heartbeat {
 impl HeartbeatTask {
     async fn run(mut self) {
         loop {
-            // A response that took longer than the lease does not extend the lease.
+            // If the lease has expired (for example, because the last response took longer than the lease), this task
+            // sends the next heartbeat at once.
             let is_active = self.lease_until.borrow().is_none_or(|until| Instant::now() < until);
             if is_active {
                 tokio::select! {
@@ -263,10 +264,11 @@ impl HeartbeatTask {
             lease: self.lease,
             known_version: self.membership_version,
         };
-        // The lease starts here, however long the response takes.
+        // The lease counts from the time of the request, however long the response takes.
         let requested_at = Instant::now();
         let lease_until = *self.lease_until.borrow();
-        // The last response was in time, and this request is not.
+        // If the last response arrived before the lease expired, and this request starts only after the lease expired,
+        // the process did not run in between.
         if self.has_succeeded
             && lease_until.is_some_and(|until| self.responded_at < until && until <= requested_at)
         {
@@ -278,7 +280,7 @@ impl HeartbeatTask {
             reply = &mut reply => reply,
             () = wait::sleep_until(lease_until), if is_active => {
                 tracing::warn!(
-                    "lease expired because the store does not answer; releasing the queues until it answers"
+                    "lease expired: the store does not answer; this process stops consuming until the store answers"
                 );
                 let reply = reply.await;
                 tracing::info!("the store answers again");
@@ -292,7 +294,8 @@ impl HeartbeatTask {
         }
         let HeartbeatReply { valid_for: lasts, table } = reply?;
         if let Some(table) = table {
-            // The store may have forgotten the report together with this instance.
+            // The store may have removed this instance together with its report, so the next heartbeat must contain the
+            // report.
             self.report.mark_changed();
             self.membership_version = table.membership_version;
             let table = Arc::new(table);
@@ -305,14 +308,14 @@ impl HeartbeatTask {
             });
             self.table.send_replace(MembershipSnapshot { requested_at, table });
         }
-        // Extend the lease last, so that nothing of a lost partition continues.
+        // Extend the lease only after the check of all ownerships, so that no work of a lost partition continues.
         self.lease_until.send_replace(lasts.map(|lasts| requested_at + lasts));
         Ok(())
     }
 }
 
-/// Releases the leases of processes on this machine that ended without releasing their leases. A start then need not
-/// wait until these leases expire.
+/// Releases the leases of processes on this machine that ended without releasing their leases, so that this start need
+/// not wait until these leases expire.
 pub(crate) async fn release_leases_of_dead_processes(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
         let info = InstanceInfo::decode(&member.info);

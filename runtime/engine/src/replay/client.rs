@@ -1,7 +1,7 @@
-//! A server from which missing events are requested, one request for each event.
+//! The client of a replay server sends one request for each missing event.
 //!
-//! Requests go to the configured URL only: the client follows no redirects and uses no proxy of the environment, and
-//! an answer counts only if it is the requested event.
+//! Requests go to the configured URL only: the client follows no redirects and uses no proxy of the environment. The
+//! client accepts an answer only if the answer is the requested event.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,15 +21,16 @@ use crate::https;
 use ordain_cloudevents::{EventDecoder, HEADERS_SIZE_LIMIT, decode_http};
 use ordain_config::{ReplayServer, ResourceName};
 
-/// Maximum number of concurrent requests of one query.
+/// Maximum number of concurrent requests of one query (a search for the missing events of one key).
 const QUERY_CONCURRENCY: usize = 4;
 /// Number of consecutive failed requests after which a query stops. The remaining events wait for the next round.
 const FAILURE_LIMIT: usize = 4;
-/// Maximum number of concurrent queries of a partition.
+/// Maximum number of concurrent queries of a partition to one server.
 const QUERY_LIMIT: usize = 64;
-/// Time limit of a query, including its wait for other queries. The limit is longer if a single answer may take longer.
+/// Time limit of a query, including its wait for other queries. If twice the configured `timeout` of a request is
+/// longer, twice the `timeout` is the limit.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The reason of a query that ended before it requested all events.
+/// The reason in the answer of a query that reached its time limit.
 const OVERLOADED_REASON: &str = "the server is overloaded";
 /// Characters that are escaped in a path: all characters except the unreserved characters of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -37,9 +38,9 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// The data that all queries to one host share.
 #[derive(Debug)]
 pub(super) struct ReplayHost {
-    /// Permits for requests.
+    /// Permits for requests to this host.
     permits: Arc<Semaphore>,
-    /// The time of the host's last answer of any kind.
+    /// The time of the host's last answer. Answers that count as `FetchError::Unavailable` are left out.
     last_answer_at: Mutex<Option<Instant>>,
 }
 
@@ -60,7 +61,7 @@ pub(super) struct ReplayClient {
     host: Arc<ReplayHost>,
     /// Permits for the requests of the whole process.
     process_permits: Arc<Semaphore>,
-    /// Permits for queries, each of which may have found many events.
+    /// Permits for queries. The number of queries is limited, because each query may have many found events in memory.
     query_permits: Semaphore,
     stream: Arc<str>,
     config: ReplayServer,
@@ -94,7 +95,7 @@ impl ReplayClient {
     }
 
     /// Requests the event of each missing sequence, within a time limit. A host that does not answer must not delay the
-    /// caller any longer.
+    /// caller beyond this limit.
     pub(super) async fn query(
         self: &Arc<Self>,
         key: &Key,
@@ -109,8 +110,8 @@ impl ReplayClient {
         }
     }
 
-    /// Returns the answer of a query that reached its time limit before it could run. The query counts as failed for
-    /// all sequences if the server did not answer any request.
+    /// Returns the answer of a query that reached its time limit without a result. If the host has answered any request
+    /// since `started_at`, no sequence counts as searched. Otherwise, the query counts as failed for all sequences.
     fn timed_out_answer(
         &self,
         started_at: Instant,
@@ -169,7 +170,8 @@ impl ReplayClient {
                 if !self.has_answered_since(started_at) {
                     // The request below must not wait for the permits held here.
                     drop((permits, answers));
-                    // The server may fail only for the first sequences, so request the last missing sequence.
+                    // The server may fail only for the first sequences. A request for the last missing sequence shows
+                    // whether the server answers at all.
                     let other = self.request(key.clone(), last_missing(missing));
                     let _ = timeout_at(deadline, other).await;
                 }
@@ -202,7 +204,7 @@ impl ReplayClient {
         let host = host.acquire_owned().await.expect(OPEN);
         let permits = [host, process_permits.acquire_owned().await.expect(OPEN)];
         let client = Arc::clone(self);
-        // The permits belong to the request, even if its result is no longer needed.
+        // The thread keeps the permits to the end of the request, even if no task waits for the result any more.
         let fetch =
             tokio::task::spawn_blocking(move || (client.fetch(&key, sequence), Some(permits)));
         let panicked = |error: JoinError| (Err(FetchError::Unavailable(error.to_string())), None);
@@ -233,7 +235,7 @@ impl ReplayClient {
             429 | 500.. => return Err(FetchError::Unavailable(answer.status().to_string())),
             _ => return invalid(answer.status().to_string()),
         }
-        // Without a length or chunks, a truncated body looks like a complete one.
+        // If the answer declares no length and has no chunks, a truncated body looks like a complete body.
         if !declares_body_end(answer.headers()) {
             return invalid("the answer has neither a length nor chunks".to_owned());
         }
@@ -267,7 +269,7 @@ type FetchResult = Result<Option<Event>, FetchError>;
 /// The permits of a request: one permit of its host, and one permit of the process.
 type RequestPermits = [OwnedSemaphorePermit; 2];
 
-/// The reason why a request returned no event, although another attempt may return it.
+/// The reason why a request failed. Another attempt may return the event.
 enum FetchError {
     /// The server did not answer, or cannot answer now.
     Unavailable(String),

@@ -1,6 +1,7 @@
-//! The broker of a configuration: declares or checks the exchanges and queues of streams and sinks, before anything
-//! else starts.
+//! Prepares the broker of a configuration: declares or checks the exchanges and queues of streams and sinks, before
+//! anything else starts.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,16 +10,22 @@ use ordain_core::OrderingMode;
 use super::RunError;
 use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
-use ordain_amqp::{BrokerEndpoint, BrokerError, ExchangeSink, Topology};
+use ordain_amqp::{
+    Binding, BrokerEndpoint, BrokerError, ExchangeSink, PreparedTopology, Topology, TopologyRecord,
+    prepare_topology, unbind,
+};
 use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
-use ordain_store::Store;
+use ordain_store::{QueueRecords, Store};
 use ordain_util::log_throttle::LogThrottle;
+use ordain_util::wait::shortened;
 
 /// Maximum time that a start waits for a broker that does not answer, if the process can do nothing without the broker.
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Delay between two attempts.
+/// Delay before an action that the broker did not perform is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Time limit for one attempt.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two warnings that the broker is unavailable.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -38,17 +45,13 @@ pub(super) async fn prepare(
     for (name, stream) in &loaded.config.streams {
         let SourceConfig::Amqp(source) = &stream.source else { continue };
         let topology = Topology::of(source);
-        // The sequences of lost events must not be assigned again.
-        let is_known = stream.ordering == OrderingMode::Fifo
-            && known_streams.iter().any(|stream| **stream == **name);
-        let prepare = async || {
-            let connection = broker.connect(&format!("ordain {name}")).await?;
-            topology.prepare(broker, &connection, is_known).await?;
-            // The declarations are done, so an error of the connection does not matter.
-            let _ = connection.close(200, "done".into()).await;
-            Ok(())
-        };
-        retry_until_available(until, prepare).await?;
+        let records = QueueRecords::new(store, &name.shared());
+        let is_fifo = stream.ordering == OrderingMode::Fifo;
+        let is_known = known_streams.iter().any(|stream| **stream == **name);
+        let prepare =
+            async || prepare_topology(&topology, broker, &records, is_fifo, is_known).await;
+        let prepared = retry_until_available(until, prepare).await?;
+        report_prepared(name, &prepared);
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
@@ -63,30 +66,122 @@ pub(super) async fn prepare(
     Ok(())
 }
 
-/// Retries an action while the action fails because the broker is unavailable, until a given time or without a time
-/// limit. Returns any other error at once.
+/// Logs what the preparation of a stream's topology has found.
+fn report_prepared(stream: &str, prepared: &PreparedTopology) {
+    let PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal } =
+        prepared;
+    if let Some(error) = refusal {
+        tracing::error!(
+            stream,
+            "topology not as configured: {error}; the stream starts, and its consumers retry"
+        );
+    }
+    if !limited_queues.is_empty() {
+        let names: Vec<_> = limited_queues.iter().map(|queue| queue.replace('.', "\\.")).collect();
+        tracing::warn!(
+            stream,
+            queues = limited_queues.join(", "),
+            "queue declared under RabbitMQ 3: RabbitMQ 4 delivers each of its messages at most 20 times, and then moves \
+             the message to the dead-letter exchange. Remove the limit with a policy: rabbitmqctl set_policy \
+             ordain-no-delivery-limit '^({})$' '{{\"delivery-limit\": -1}}' --apply-to quorum_queues",
+            names.join("|"),
+        );
+    }
+    for binding in former_bindings {
+        tracing::warn!(
+            stream,
+            "binding of an earlier configuration may still deliver messages: {binding}; remove all such bindings \
+             with `ordain streams unbind {stream}`"
+        );
+    }
+    if *is_exchange_replaced {
+        tracing::warn!(
+            stream,
+            "exchange removed and declared again by another program while no process checked it: its bindings are \
+             declared again; events that were published after the removal are lost, so publish them again"
+        );
+    }
+}
+
+/// Retries an action as long as its error may pass. The retries end at the time `until`, or have no time limit if
+/// `until` is `None`. Returns any other error at once.
 async fn retry_until_available<T>(
     until: Option<Instant>,
     work: impl AsyncFn() -> Result<T, BrokerError>,
 ) -> Result<T, BrokerError> {
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
     loop {
-        let reason = match work().await {
-            Err(BrokerError::Unavailable(reason))
-                if until.is_none_or(|until| Instant::now() < until) =>
-            {
-                reason
-            }
-            Err(BrokerError::Unavailable(reason)) => {
-                return Err(BrokerError::Unavailable(format!(
-                    "{reason}. The broker stayed unavailable: is RabbitMQ running there (`broker.url`)?"
-                )));
-            }
+        let attempt = tokio::time::timeout(shortened(ATTEMPT_TIMEOUT), work()).await;
+        let attempt = attempt.unwrap_or_else(|_| {
+            Err(BrokerError::Unavailable("the broker does not answer declarations".to_owned()))
+        });
+        let error = match attempt {
+            Err(error) if error.may_pass() => error,
             done => return done,
         };
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Err(match error {
+                BrokerError::Unavailable(reason) => BrokerError::Unavailable(format!(
+                    "{reason}. The broker stayed unavailable: is RabbitMQ running at `broker.url`?"
+                )),
+                refused @ BrokerError::Refused { .. } => refused,
+            });
+        }
         if throttle.allow() {
-            tracing::warn!("broker unavailable: {reason}; waiting for it");
+            match &error {
+                BrokerError::Unavailable(reason) => {
+                    tracing::warn!("broker unavailable: {reason}; waiting for it");
+                }
+                BrokerError::Refused { reason, .. } => {
+                    tracing::warn!("request refused by the broker: {reason}; retrying");
+                }
+            }
         }
         tokio::time::sleep(RETRY_DELAY).await;
     }
+}
+
+/// Returns whether a stream is configured with a source in the broker.
+pub(super) fn has_queue(loaded: &LoadedConfig, stream: &str) -> bool {
+    let configured = loaded.config.streams.get(stream);
+    configured.is_some_and(|stream| matches!(stream.source, SourceConfig::Amqp(_)))
+}
+
+/// Removes the bindings of a stream that earlier configurations made. Removes all its bindings if the stream has no
+/// source in the broker any more. Keeps the bindings that another stream may need. Returns the removed bindings. Must be
+/// called when all processes have the new configuration: a process with an earlier configuration declares its bindings
+/// again.
+pub async fn unbind_former(
+    loaded: &LoadedConfig,
+    store: &Arc<dyn Store>,
+    stream: &str,
+) -> Result<BTreeSet<Binding>, RunError> {
+    let mut record = TopologyRecord::read(store, stream).await?;
+    if !has_queue(loaded, stream) {
+        record.replace_bindings(BTreeSet::new());
+    }
+    // Keep each binding that another stream may need, because streams may share an exchange.
+    for (name, configured) in &loaded.config.streams {
+        if let SourceConfig::Amqp(source) = &configured.source {
+            let topology = Topology::of(source);
+            let bindings = topology.bindings();
+            let is_other = **name != *stream;
+            record.former.retain(|former| {
+                let is_shared = is_other && former.leads_to_exchange(topology.exchange());
+                !bindings.contains(former) && !is_shared
+            });
+        }
+    }
+    let former = std::mem::take(&mut record.former);
+    if former.is_empty() {
+        return Ok(former);
+    }
+    let Some(broker) = BrokerEndpoint::of(loaded)? else {
+        let words = "the bindings are in a broker: configure [broker] to remove them";
+        return Err(RunError::Config(loaded.setting_error("broker", words)));
+    };
+    unbind(&broker, &former).await?;
+    record.write(store, stream).await?;
+    store.flush().await?;
+    Ok(former)
 }

@@ -12,13 +12,40 @@ use crate::sink::{FileSink, LineSink, Sinks};
 use ordain_cloudevents::{letter_event, message_id};
 use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{Partition, Store, StoreError};
+use ordain_util::io_error::may_pass;
 
 /// Maximum number of commits whose messages one read of the outbox returns. The outbox is the store's record of
 /// committed messages that are not published yet.
 const OUTBOX_PAGE_COMMITS: usize = 1_024;
 
-/// The identity of a file under any name: device and inode.
+/// The identity of a file, equal under all names of the file: device and inode.
 type FileIdentity = (u64, u64);
+
+/// The reason why a file cannot be used.
+#[derive(Debug)]
+pub(super) struct FileError {
+    error: ConfigError,
+    /// `true` if the same access may succeed later, for example when the disk is mounted.
+    may_pass: bool,
+}
+
+impl From<ConfigError> for FileError {
+    fn from(error: ConfigError) -> Self {
+        Self { error, may_pass: false }
+    }
+}
+
+impl FileError {
+    /// Converts this error into the error of a run. The error of a run with `--once` never counts as temporary, because
+    /// no supervisor repeats such a run later.
+    pub(super) fn into_run_error(self, once: bool) -> RunError {
+        if self.may_pass && !once {
+            RunError::FileUnavailable(self.error)
+        } else {
+            self.error.into()
+        }
+    }
+}
 
 /// The open files of all sources, by stream, and of all sinks.
 pub(super) struct OpenFiles {
@@ -27,20 +54,27 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// Opens the files. Rejects every file that it can reject before it creates or truncates a sink's file.
-    pub(super) async fn open(loaded: &LoadedConfig, store: &dyn Store) -> Result<Self, RunError> {
-        let CheckedFiles { sources, sink_paths, mut written } = check_all(loaded)?;
+    /// Opens the files. Before this method creates or truncates the file of any sink, it makes all checks that do not
+    /// need a newly created file.
+    pub(super) async fn open(
+        loaded: &LoadedConfig,
+        store: &dyn Store,
+        once: bool,
+    ) -> Result<Self, RunError> {
+        let failed = |error: FileError| error.into_run_error(once);
+        let CheckedFiles { sources, sink_paths, mut written } =
+            check_all(loaded).map_err(failed)?;
         let mut files = Self { sources, sinks: Sinks::default() };
         for (name, sink_path) in sink_paths {
             let Some(sink_path) = sink_path else {
                 files.sinks.add_lines(&name, LineSink::Standard);
                 continue;
             };
-            let sink = sink_path.open(store).await?;
-            // The file may have been created just now under another name.
-            let metadata =
-                std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
-            sink_path.register(&metadata, &mut written)?;
+            let sink = sink_path.open(store, once).await?;
+            // This check also finds a file that an earlier pass of this loop has created under another name.
+            let metadata = std::fs::metadata(sink_path.path)
+                .map_err(|error| failed(sink_path.unwritable(&error)))?;
+            sink_path.register(&metadata, &mut written).map_err(failed)?;
             files.sinks.add_lines(&name, LineSink::File(sink));
         }
         store.flush().await?;
@@ -50,7 +84,7 @@ impl OpenFiles {
 
 /// Rejects the files that a start would reject. Creates no file.
 pub fn check_files(loaded: &LoadedConfig) -> Result<(), RunError> {
-    Ok(check_all(loaded).map(drop)?)
+    check_all(loaded).map(drop).map_err(|error| error.into_run_error(true))
 }
 
 /// The open files of sources, and the paths of file sinks. The path is `None` for standard output.
@@ -60,7 +94,7 @@ struct CheckedFiles<'a> {
     written: BTreeMap<FileIdentity, String>,
 }
 
-fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
+fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, FileError> {
     let mut checked =
         CheckedFiles { sources: BTreeMap::new(), sink_paths: Vec::new(), written: BTreeMap::new() };
     let mut read = BTreeMap::new();
@@ -106,15 +140,18 @@ pub(super) fn open_source(
     loaded: &LoadedConfig,
     stream: &str,
     path: &Path,
-) -> Result<(File, FileIdentity), ConfigError> {
+) -> Result<(File, FileIdentity), FileError> {
     let refused = |what: String| {
         let setting = format!("streams.{stream}.source.path");
         loaded.setting_error(&setting, format!("{} {what}", path.display()))
     };
-    let unreadable = |error| refused(format!("cannot be read: {error}"));
+    let unreadable = |error: std::io::Error| FileError {
+        error: refused(format!("cannot be read: {error}")),
+        may_pass: may_pass(&error),
+    };
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         let what = "is no regular file; to read events from a pipe, use path = \"-\"";
-        return Err(refused(what.to_owned()));
+        return Err(refused(what.to_owned()).into());
     }
     let file = File::open(path).map_err(unreadable)?;
     let identity = file_identity(&file.metadata().map_err(unreadable)?);
@@ -129,27 +166,30 @@ struct FileSinkPath<'a> {
 }
 
 impl FileSinkPath<'_> {
-    fn error(&self, message: &str) -> ConfigError {
-        self.loaded.setting_error(&self.setting, format!("{} {message}", self.path.display()))
+    fn error(&self, message: &str) -> FileError {
+        let message = format!("{} {message}", self.path.display());
+        self.loaded.setting_error(&self.setting, message).into()
     }
 
-    fn unwritable(&self, error: &std::io::Error) -> ConfigError {
-        self.error(&format!(
+    fn unwritable(&self, error: &std::io::Error) -> FileError {
+        let refused = self.error(&format!(
             "cannot be written: {error}. Use a file in an existing folder to which the user who runs \
              Ordain may write"
-        ))
+        ));
+        FileError { may_pass: may_pass(error), ..refused }
     }
 
-    /// Rejects a path that is not a regular file of its own, before this method opens the file, because opening a pipe
-    /// might block. Also rejects a file to which this process cannot write.
+    /// Rejects a path that does not lead to a regular file, or that leads to the file of a source or of another sink.
+    /// Also rejects a file to which this process cannot write. This method checks the kind of the file before it opens
+    /// the file, because opening a pipe might block.
     fn check(
         &self,
         read: &BTreeMap<FileIdentity, String>,
         written: &mut BTreeMap<FileIdentity, String>,
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), FileError> {
         let metadata = match std::fs::metadata(self.path) {
             Ok(metadata) => metadata,
-            // A missing file is created in an existing folder.
+            // A missing file is no error if its folder exists: the start creates the file.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
                 let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
@@ -163,7 +203,9 @@ impl FileSinkPath<'_> {
             );
         }
         if let Some(input) = read.get(&file_identity(&metadata)) {
-            return Err(self.error(&format!("is the same file as {input}: it would never end")));
+            return Err(
+                self.error(&format!("is the same file as {input}: the source would never end"))
+            );
         }
         let opened = File::options().write(true).open(self.path);
         opened.map_err(|error| self.unwritable(&error))?;
@@ -175,33 +217,33 @@ impl FileSinkPath<'_> {
         &self,
         metadata: &Metadata,
         written: &mut BTreeMap<FileIdentity, String>,
-    ) -> Result<(), ConfigError> {
+    ) -> Result<(), FileError> {
         let setting =
             written.entry(file_identity(metadata)).or_insert_with(|| self.setting.clone());
         if *setting == self.setting {
             return Ok(());
         }
-        Err(self.error(&format!("is the same file as {setting}: each sink needs its own")))
+        Err(self.error(&format!("is the same file as {setting}: each sink needs its own file")))
     }
 
-    async fn open(&self, store: &dyn Store) -> Result<FileSink, RunError> {
+    async fn open(&self, store: &dyn Store, once: bool) -> Result<FileSink, RunError> {
+        let unwritable = |error: std::io::Error| self.unwritable(&error).into_run_error(once);
         let mark = store.mark(&FileSink::mark_name(self.path)).await?;
-        let opened =
-            FileSink::open(self.path, mark.as_deref()).map_err(|error| self.unwritable(&error))?;
+        let opened = FileSink::open(self.path, mark.as_deref()).map_err(unwritable)?;
         let unpublished = if opened.has_unrecorded_lines() {
             unpublished_ids(&self.loaded.config, store).await?
         } else {
             HashSet::new()
         };
-        let sink = opened.finish(&unpublished).map_err(|error| self.unwritable(&error))?;
-        // From now on, lines beyond this length were written by a process that died.
+        let sink = opened.finish(&unpublished).map_err(unwritable)?;
+        // If a later start finds lines beyond the recorded length, a process that died has written these lines.
         store.put_marks(&[sink.mark()]).await?;
         Ok(sink)
     }
 }
 
-/// Returns the ids of all messages in the outbox, for any sink, because the sink of a message may have written to
-/// another file before.
+/// Returns the ids of all messages in the outbox. Includes the messages of all sinks, because the sink of a message may
+/// have written to another file in an earlier run.
 async fn unpublished_ids(
     config: &Config,
     store: &dyn Store,

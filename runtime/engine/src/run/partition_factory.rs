@@ -1,4 +1,4 @@
-//! The parts of the process that every partition needs to start.
+//! The parts of the process that the start of a partition uses.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,9 +29,9 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) replay_limits: replay::ReplayLimits,
     /// The notifiers of the streams to whose queues this process adds events.
     pub(super) notifiers: Arc<QueueNotifiers>,
-    /// With `once`: `true` when an idle partition may end.
+    /// The permission for an idle partition to end; used only with `once`.
     pub(super) may_end: watch::Sender<bool>,
-    /// The last prefetch window (number of unacknowledged deliveries) of each stream's consumers.
+    /// The last prefetch window (maximum number of unacknowledged deliveries) of each stream's consumers.
     pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastPrefetch>>,
     pub(super) committed_batches: mpsc::Sender<CommittedBatch>,
     pub(super) publisher_commands: mpsc::Sender<PublisherCommand>,

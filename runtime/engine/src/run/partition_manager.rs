@@ -18,22 +18,23 @@ use super::share::{all_partitions, share};
 use super::{RunError, RunStatus};
 use crate::driver::{Driver, DriverConfig, DriverError};
 use crate::membership::Heartbeat;
-use ordain_amqp::watch_broker_health;
+use ordain_amqp::{BrokerStatus, watch_broker_health};
 use ordain_config::{SourceConfig, StreamConfig};
 use ordain_store::BrokerHealth;
 use ordain_store::{InstanceId, LeaseReply, MembershipTable, Partition, StoreError};
 use ordain_store::{InstanceInfo, Ownership, OwnershipPhase};
 use ordain_util::shutdown::shutdown_requested;
+use ordain_util::source_health::SourceState;
 use ordain_util::wait;
 
-/// Delay after a refused lease before this instance requests it again. A lease is the right of an instance to a
-/// partition.
+/// Delay before this instance requests a refused lease again. A lease is the right of an instance to a partition.
 const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Interval between two reports of this instance's work.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between two checks whether all partitions are idle.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long `run --once` waits for a partition after the lease of its holder has expired. The holder may have died.
+/// How long `run --once` waits for a partition beyond the time at which the lease of the partition's holder expires. If
+/// the holder died, the partition becomes free only at that time.
 const HOLDER_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
 /// A running operation on a partition, such as its start or its release.
@@ -48,7 +49,7 @@ struct OwnedPartition {
 /// A lease that this instance has released.
 struct ReleasedLease {
     epoch: u64,
-    /// The time when the store confirmed the release; `None` until then.
+    /// The time when the store confirmed the release; `None` before the confirmation.
     answered_at: Option<Instant>,
 }
 
@@ -62,18 +63,21 @@ pub(super) struct PartitionManager<'a> {
     share: BTreeSet<Partition>,
     owned: BTreeMap<Partition, OwnedPartition>,
     leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
-    /// Partitions that are starting. The result is `None` if another instance owns the partition by now.
+    /// Partitions that are starting. The result of a start is `None` if this instance cannot drive the partition, for
+    /// example because another instance owns it now.
     starting: FuturesUnordered<PartitionFuture<'a, Option<Box<DriverConfig>>>>,
     drivers: JoinSet<(Partition, Result<Stats, DriverError>)>,
     releasing: FuturesUnordered<PartitionFuture<'a, ()>>,
-    /// Released leases, until the table contains the release.
+    /// Released leases. Each entry stays until a membership table contains the release.
     released: BTreeMap<Partition, ReleasedLease>,
     /// Partitions whose lease was refused, each with the time of the next request.
     retry_at: BTreeMap<Partition, Instant>,
     /// With `once`: partitions whose drivers have reached their end.
     finished: BTreeSet<Partition>,
-    /// Partitions for whose owner this instance waits and has already logged the wait.
+    /// Partitions for which this instance has logged that it waits until another instance releases them.
     logged_waits: BTreeSet<Partition>,
+    /// The health of the broker, as this instance last published it to the other instances.
+    broker_health: BrokerHealth,
     is_ending: bool,
     /// Number of messages that the ended drivers left unpublished.
     unpublished: usize,
@@ -101,20 +105,22 @@ impl<'a> PartitionManager<'a> {
             retry_at: BTreeMap::new(),
             finished: BTreeSet::new(),
             logged_waits: BTreeSet::new(),
+            broker_health: BrokerHealth::Up,
             is_ending: false,
             unpublished: 0,
             started: Instant::now(),
         }
     }
 
-    /// Claims, drives and releases partitions until the shutdown is requested or, with `once`, until the drivers of all
-    /// partitions have reached their end. Returns the number of messages that remain unpublished.
+    /// Claims, drives and releases partitions. Returns when this instance owns no partition any more and either a
+    /// shutdown was requested or, with `once`, the drivers of all partitions have reached their end. The result is the
+    /// number of messages that remain unpublished.
     pub(super) async fn run(
         mut self,
         mut shutdown: watch::Receiver<bool>,
     ) -> Result<usize, RunError> {
         let all = all_partitions(self.factory.loaded);
-        let mut broker_health = self.watch_broker_health();
+        let mut broker_status = self.watch_broker_health();
         let mut report = interval(REPORT_INTERVAL);
         report.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut idle_check = interval(IDLE_CHECK_INTERVAL);
@@ -144,13 +150,15 @@ impl<'a> PartitionManager<'a> {
                 }
                 () = shutdown_requested(&mut shutdown), if !self.is_ending => self.begin_shutdown(),
                 () = wait::sleep_until(next_retry) => self.retry_at.retain(|_, at| *at > Instant::now()),
-                Ok(()) = broker_health.changed() => self.set_broker_health(*broker_health.borrow_and_update()),
+                Ok(()) = broker_status.changed() => self.update_broker_health(&broker_status.borrow_and_update().clone()),
                 _ = idle_check.tick(), if !*self.factory.may_end.borrow() => {
                     if self.all_idle(&all) {
                         self.factory.may_end.send_replace(true);
                     }
                 }
                 _ = report.tick() => {
+                    let broker_status = broker_status.borrow().clone();
+                    self.update_broker_health(&broker_status);
                     let driven = self.owned.iter().filter(|(_, owned)| owned.is_driven);
                     self.heartbeat.report(self.status.report(driven.map(|(partition, _)| partition)).encode());
                 }
@@ -159,8 +167,8 @@ impl<'a> PartitionManager<'a> {
     }
 
     /// Returns whether all partitions are idle and no event is on its way between them. The function checks the
-    /// partitions one after the other. If no event was added to a queue meanwhile, each partition was still idle at the
-    /// last check.
+    /// partitions one after the other. If no event was added to a queue during these checks, every partition was still
+    /// idle when the last check ran.
     fn all_idle(&self, all: &BTreeSet<Partition>) -> bool {
         let notifiers = &self.factory.notifiers;
         let (before, was_empty) = notifiers.writes();
@@ -173,27 +181,58 @@ impl<'a> PartitionManager<'a> {
         all_idle && was_empty && is_empty && before == after
     }
 
-    /// Monitors whether the broker is reachable, if a stream receives events from the broker.
-    fn watch_broker_health(&self) -> watch::Receiver<BrokerHealth> {
+    /// Monitors whether this process can use the broker, if there is one.
+    fn watch_broker_health(&self) -> watch::Receiver<BrokerStatus> {
         let PartitionFactory { loaded, broker, .. } = self.factory;
-        let uses_broker = |stream: &StreamConfig| matches!(stream.source, SourceConfig::Amqp(_));
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
         match broker {
-            Some(broker) if loaded.config.streams.values().any(uses_broker) => {
-                watch_broker_health(broker, lease)
-            }
-            _ => watch::Sender::new(BrokerHealth::Up).subscribe(),
+            Some(broker) => watch_broker_health(broker, lease),
+            None => watch::Sender::new(BrokerStatus::default()).subscribe(),
         }
     }
 
-    fn set_broker_health(&self, health: BrokerHealth) {
-        self.heartbeat.set_broker_health(health);
-        if health == BrokerHealth::Down {
-            tracing::warn!(
-                "broker unreachable for longer than the lease: instances that reach the broker take over the \
-                 partitions of this instance"
-            );
+    /// Publishes the health of the broker to the other instances and to status reports.
+    fn update_broker_health(&mut self, status: &BrokerStatus) {
+        if self.factory.broker.is_some() {
+            self.status.set_broker_connected(status.error.is_none());
         }
+        let mut health = status.health;
+        // The broker may refuse only the connection of the health check, for example because of a connection limit. In
+        // this case, the process keeps the partitions whose queues it consumes.
+        if health == BrokerHealth::Down && self.consumes_queue() {
+            health = BrokerHealth::Suspect;
+        }
+        if std::mem::replace(&mut self.broker_health, health) == health {
+            return;
+        }
+        if self.has_queues() {
+            self.heartbeat.set_broker_health(health);
+            if health == BrokerHealth::Down {
+                let reason = status.error.as_deref().unwrap_or_default();
+                tracing::warn!(
+                    "broker unusable for longer than the lease: {reason}; instances that can use the broker take over \
+                     the partitions of this instance"
+                );
+            }
+        }
+    }
+
+    /// Returns whether any stream receives its events from the broker.
+    fn has_queues(&self) -> bool {
+        let uses_broker = |stream: &StreamConfig| matches!(stream.source, SourceConfig::Amqp(_));
+        self.factory.loaded.config.streams.values().any(uses_broker)
+    }
+
+    /// Returns whether this process consumes a queue of the broker now.
+    fn consumes_queue(&self) -> bool {
+        let streams = &self.factory.loaded.config.streams;
+        self.owned.iter().any(|(partition, owned)| {
+            let is_queue = streams
+                .get(&*partition.stream)
+                .is_some_and(|stream| matches!(stream.source, SourceConfig::Amqp(_)));
+            let health = self.status.partition(partition).health();
+            owned.is_driven && is_queue && health.state() == SourceState::Consuming
+        })
     }
 
     /// Releases partitions that left the share, and requests the leases of partitions that joined the share.
@@ -258,7 +297,9 @@ impl<'a> PartitionManager<'a> {
         Ok(())
     }
 
-    /// Waits for a partition of this instance's share that another instance still owns.
+    /// Handles a partition of this instance's share that another instance still owns. With `once`, plans the next check
+    /// whether the partition is free, or returns an error after a time limit. Without `once`, does nothing, because the
+    /// next membership table triggers the next check.
     fn wait_for_holder(
         &mut self,
         partition: &Partition,
@@ -274,7 +315,8 @@ impl<'a> PartitionManager<'a> {
         let lease = Duration::from_millis(self.factory.loaded.config.runtime.lease.0);
         let timeout =
             member.valid_for.map_or(lease, |valid_for| lease.max(valid_for)) + HOLDER_GRACE_PERIOD;
-        // If two instances need all partitions, only the instance with the higher id gives up.
+        // If two instances need all partitions (because both run with `--once`), only the instance with the higher id
+        // gives up.
         let gives_up = !alone || holder < self.heartbeat.id();
         if gives_up && self.started.elapsed() > timeout {
             return Err(RunError::Store(StoreError::InUse(format!(
@@ -322,7 +364,7 @@ impl<'a> PartitionManager<'a> {
             let mut phases = ownership.phases();
             let config = tokio::select! {
                 parts = factory.start_partition(&partition, epoch, Arc::clone(&ownership), &progress) => parts,
-                // Another instance owns the partition, or is about to.
+                // Another instance owns the partition now, or is about to own it.
                 _ = phases.changed_from(OwnershipPhase::Owned) => Ok(None),
             };
             (partition, config.map(|started| started.map(Box::new)))
@@ -335,6 +377,7 @@ impl<'a> PartitionManager<'a> {
             owned.is_driven = true;
             self.drivers.spawn(async move { (partition, Driver::run(*config).await) });
         } else {
+            self.status.partition(&partition).renew_health();
             owned.ownership.advance_to(OwnershipPhase::Lost);
             if let Some(epoch) = owned.ownership.epoch() {
                 self.release(partition, epoch);
@@ -358,7 +401,7 @@ impl<'a> PartitionManager<'a> {
                 self.unpublished += stats.outbox;
                 self.finished.insert(partition.clone());
             }
-            // The next owner publishes what this driver left.
+            // The next owner publishes the messages that this driver left unpublished.
             Ok(_) => {}
             Err(DriverError::Fenced) if !self.factory.once => {
                 tracing::warn!(
@@ -392,7 +435,7 @@ impl<'a> PartitionManager<'a> {
         self.is_ending = true;
         self.heartbeat.announce_leaving();
         self.retry_at.clear();
-        // Leases without a driver are released when the process leaves the membership.
+        // When the process leaves the membership, the store releases the leases of partitions without a driver.
         self.leasing = FuturesUnordered::new();
         self.starting = FuturesUnordered::new();
         self.owned.retain(|_, owned| {

@@ -10,6 +10,7 @@ use ordain_core::{Input, Rollout};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::broker::has_queue;
 use super::partition_factory::PartitionFactory;
 use super::source_start::StartedSource;
 use crate::completion::{COMPLETION_LIMIT, Completion};
@@ -19,6 +20,7 @@ use crate::run::RunError;
 use crate::sink::{
     OutboxBacklog, PartitionHandle, PublishWatermark, PublisherCommand, PublisherError,
 };
+use ordain_amqp::TopologyRecord;
 use ordain_config::numbering;
 use ordain_config::{
     Config, LoadedConfig, PartitionParams, ResourceName, SinkConfig, StreamConfig,
@@ -33,7 +35,8 @@ const OUTBOX_PAGE_COMMITS: usize = 64;
 /// Time between two warnings that a partition waits.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns the number of batches that may wait for the publisher. The sequencers allow no more unpublished batches.
+/// Returns the maximum number of batches that can wait for the publisher. The sequencers of all partitions together
+/// allow no more unpublished batches than this number.
 pub(super) fn unpublished_batch_limit(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.sequencer_settings(stream, &partition_share(config, stream, 0, None));
@@ -58,22 +61,34 @@ fn partition_share(
     }
 }
 
-/// Rejects a store that has unpublished messages of a stream that neither this configuration nor another running
-/// instance has. No process would publish these messages.
+/// Rejects a store with unpublished messages of a stream if neither this configuration nor another running instance has
+/// the stream, because no process would publish these messages.
 pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     id: InstanceId,
 ) -> Result<(), RunError> {
     let others = InstanceInfo::of_other_instances(&store.table().await?, id);
     'streams: for stream in store.streams().await? {
-        if loaded.config.streams.keys().any(|name| **name == *stream) {
+        let is_configured = loaded.config.streams.contains_key(&*stream);
+        let has_other = others.iter().any(|other| other.streams.contains_key(&*stream));
+        if !has_queue(loaded, &stream)
+            && (is_configured || !has_other)
+            && !TopologyRecord::read(store, &stream).await?.is_empty()
+        {
+            tracing::warn!(
+                stream = &*stream,
+                "stream no longer receives events from a queue, but its former bindings still deliver messages to its \
+                 queues; remove the bindings with `ordain streams unbind {stream}`, and then the queues"
+            );
+        }
+        if is_configured {
             continue;
         }
-        for number in 0..=numbering::partitions(store, &stream).await? {
+        for number in 0..=numbering::partitions(&**store, &stream).await? {
             let partition = Partition { stream: Arc::clone(&stream), number };
             let waiting = store.queue_length(&partition).await?;
-            if waiting > 0 && !others.iter().any(|other| other.streams.contains_key(&*stream)) {
+            if waiting > 0 && !has_other {
                 tracing::warn!(
                     stream = &*stream,
                     partition = number,
@@ -103,16 +118,17 @@ pub(super) async fn check_backlog(
     Ok(())
 }
 
-/// Returns the size limit, in bytes, of the messages of earlier owners that may wait for exchanges. A process that dies
-/// leaves at most as many bytes of unpublished messages, unless it had other settings.
+/// Returns the size limit, in bytes, of the messages of earlier owners that may wait for exchanges. A process with the
+/// same settings as this process leaves at most this many bytes of unpublished messages when it dies.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }
 
 impl PartitionFactory<'_> {
-    /// Claims a partition under the epoch of its lease, publishes the messages that an earlier owner left in its outbox
-    /// (committed messages that are not published yet), and builds the parts of its driver. Returns `None` if another
-    /// process has claimed the partition since, or the publisher has ended.
+    /// Claims a partition under the epoch of the lease, publishes the messages that an earlier owner left in the outbox
+    /// of the partition (committed messages that are not published yet), and builds the parts of the driver. Returns
+    /// `None` if another process has claimed the partition under a later lease, if the publisher has ended, or if the
+    /// stream is not configured here.
     pub(super) async fn start_partition(
         &self,
         partition: &Partition,
@@ -146,9 +162,9 @@ impl PartitionFactory<'_> {
         self.driver_config(name, stream, claimed, handle, completions, backlog, metrics).await
     }
 
-    /// Publishes the messages that an earlier owner committed and did not publish, before any new message of the same
-    /// shards. Returns, as inputs for the sequencer, the messages of these that the store does not record as published
-    /// yet. Returns `None` if the publisher has ended.
+    /// Publishes the messages that an earlier owner committed and did not publish, before any new message of the
+    /// partition is published. Returns reports, as inputs for the sequencer, about those messages that the store has
+    /// not marked as published yet. Returns `None` if the publisher has ended.
     async fn publish_backlog(
         &self,
         handle: &Arc<PartitionHandle>,
@@ -230,8 +246,8 @@ impl PartitionFactory<'_> {
         let turns = self.pool.attach(
             context,
             active,
-            // This runs on a worker's thread. The driver always takes its completions, so the call blocks only
-            // shortly. If the driver is gone, the results are not needed.
+            // A worker's thread runs this function. The driver always takes its completions, so the call blocks only
+            // for a short time. If the driver is gone, the results are not needed.
             Box::new(move |turns| drop(completion_sender.blocking_send(Completion::Turns(turns)))),
         );
         let settings = config.sequencer_settings(

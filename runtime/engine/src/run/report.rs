@@ -9,10 +9,10 @@ use ordain_config::LoadedConfig;
 use ordain_store::{KeyFilter, Store, StoreError};
 use ordain_util::text::pluralized;
 
-/// Maximum number of keys in a page while held events are counted.
+/// Maximum number of keys that one request to the store returns while held events are counted.
 const KEY_PAGE_LIMIT: usize = 1_000;
 
-/// Maximum number of streams that the text names for each blocked status.
+/// Maximum number of streams that the text of the report names for each blocked status.
 const STREAM_LIMIT: usize = 10;
 
 /// The result of a run.
@@ -20,16 +20,17 @@ const STREAM_LIMIT: usize = 10;
 pub struct RunReport {
     /// The counts of the run.
     pub stats: Stats,
-    /// The events of all runs that the store holds at the end; `None` if this run did not count them.
+    /// The totals of held events and blocked keys in the store at the end of the run, including events from earlier
+    /// runs; `None` if this run did not count them.
     pub held: Option<HeldTotals>,
 }
 
-/// Blocked keys and their held events.
+/// The totals of held events and of blocked keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldTotals {
     /// The number of events that the store holds for all keys.
     pub events: u64,
-    /// The number of keys for each blocked status (as its index in [`BLOCKED_STATUSES`]) and stream.
+    /// The number of blocked keys for each status and stream. The status is an index into [`BLOCKED_STATUSES`].
     keys: BTreeMap<(usize, Arc<str>), u64>,
 }
 
@@ -77,7 +78,8 @@ impl HeldTotals {
 }
 
 impl RunReport {
-    /// Returns whether any event is held or became a dead letter. A run with `--strict` then fails.
+    /// Returns whether any event became a dead letter, or the store holds events or blocked keys. A run with `--strict`
+    /// fails if this method returns true.
     pub fn has_problems(&self) -> bool {
         self.stats.dead_total() > 0 || self.held.as_ref().is_some_and(HeldTotals::has_any)
     }

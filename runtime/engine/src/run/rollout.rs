@@ -1,6 +1,7 @@
 //! Manages handler versions during a run: monitors the folder of handlers, loads new files while other versions run,
-//! and publishes the version that this instance can execute (its offer). Follows the rollouts in the store. A rollout
-//! records the version that executes a stream's events.
+//! and publishes the highest usable version of this instance (its offer). The module also writes rollouts into the
+//! store, and follows the rollouts that other instances write. A rollout records the version that executes a stream's
+//! events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -32,12 +33,13 @@ use ordain_wasm::{
     LoadError, LoadOutcome, PluginFolder,
 };
 
-/// Interval between two scans of the folder. The scans supplement the notifications of changes, which not every file
-/// system sends.
+/// Interval between two scans of the folder. The scans supplement the notifications of changes, because not every file
+/// system sends notifications.
 const FOLDER_SCAN_INTERVAL: Duration = Duration::from_secs(2);
 /// Delay before the next request to a store that did not answer.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Delay between a notification and the scan. The delay collects changes that belong together.
+/// Delay before a scan. Changes that belong together usually arrive within this delay, so that one scan finds all of
+/// them.
 const DEBOUNCE_DELAY: Duration = Duration::from_millis(50);
 /// Time between two warnings that the folder cannot be read, or that no rollout can be written.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
@@ -51,7 +53,7 @@ pub(super) struct RolloutController<'a> {
     handlers: &'a Arc<HandlerRegistry>,
     membership: Membership,
     table: Arc<MembershipTable>,
-    /// The state of each stream.
+    /// The state of each stream's rollout.
     states: BTreeMap<Arc<str>, RolloutState>,
     folder_throttle: LogThrottle,
     decision_throttle: LogThrottle,
@@ -62,8 +64,8 @@ pub(super) struct RolloutController<'a> {
 struct RolloutState {
     /// The highest known rollout number.
     newest_number: u64,
-    /// The rollout that this instance may replace with a rollout of a lower version. It is the rollout of the version
-    /// that this instance offers, or the rollout that this instance found at its start.
+    /// The rollout that this instance may replace with a rollout of a lower version. The value is the rollout of the
+    /// version that this instance offers, or the rollout that this instance found at its start.
     revertible: Option<Arc<Rollout>>,
     has_begun: bool,
     /// The time since which this instance lacks the version of the rollout.
@@ -98,7 +100,7 @@ impl<'a> RolloutController<'a> {
         let mut scan_interval = interval(FOLDER_SCAN_INTERVAL);
         scan_interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut loading: Option<(HandlerFile, FileStamp, PendingLoad)> = None;
-        // The scan runs on another thread, because the file system may not respond.
+        // The scan runs on another thread, because a scan blocks its thread if the file system does not respond.
         let mut pending_scan: Option<JoinHandle<io::Result<PluginFolder>>> = None;
         loop {
             let retry_at = self.decide_all().await;
@@ -136,8 +138,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Returns the error for a stream whose version has been missing for longer than the lease duration. By then, an
-    /// instance that died has left the membership.
+    /// Returns the error for a stream whose version has been missing for longer than the lease duration. After this
+    /// time, an instance that died is no longer in the membership, so its version no longer counts as available.
     fn check_missing(&mut self) -> Option<RunError> {
         let timeout = Duration::from_millis(self.loaded.config.runtime.lease.0);
         for (stream, _) in self.handlers.streams() {
@@ -157,9 +159,9 @@ impl<'a> RolloutController<'a> {
     /// Watches the folder for changes. If watching fails, only the scans at each `FOLDER_SCAN_INTERVAL` find changes.
     fn watch_folder(&self, notify_change: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
-        // A single waiting notification is enough.
+        // One waiting notification is enough, because the next scan finds all changes.
         let changed = move |event: notify::Result<notify::Event>| {
-            // A scan opens the folder, and must not trigger the next scan.
+            // A scan itself reads the folder, and these reads must not trigger another scan.
             let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
             let needs_scan = event.is_ok_and(|event| {
                 let paths = &event.paths;
@@ -186,7 +188,7 @@ impl<'a> RolloutController<'a> {
     fn start_scan(&self) -> JoinHandle<io::Result<PluginFolder>> {
         let dir = self.loaded.config.plugins.dir.clone();
         tokio::task::spawn_blocking(move || {
-            // Changes that belong together are scanned together.
+            // Wait, so that this scan finds all changes that belong together.
             std::thread::sleep(DEBOUNCE_DELAY);
             PluginFolder::scan(&dir)
         })
@@ -236,7 +238,7 @@ impl<'a> RolloutController<'a> {
             // The receiver may be gone.
             let _ = sender.send(engine.load_in_child(&file, CompilePriority::Low));
         };
-        // Without a thread the sender is dropped, and the file is loaded again later.
+        // If the thread cannot start, the sender is dropped, and this instance loads the file again later.
         let _ = std::thread::Builder::new().name("ordain-loader".to_owned()).spawn(load);
         receiver
     }
@@ -284,8 +286,9 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Handles a key that was executed under a rollout that this instance does not know. The membership table has that
-    /// rollout, unless the store went back in time and lost the rollout.
+    /// Handles the notification that events of a key were executed under a rollout that this instance does not know.
+    /// Reads the membership table, which normally has that rollout. If the store went back in time and lost the
+    /// rollout, the next rollout gets a higher number than the lost rollout.
     async fn refresh_decisions(&mut self) {
         let Ok(table) = self.store.table().await else {
             tokio::time::sleep(STORE_RETRY_DELAY).await;
@@ -301,8 +304,8 @@ impl<'a> RolloutController<'a> {
         self.table = Arc::new(table);
     }
 
-    /// Writes the rollouts that are due, and applies the rollouts of the table. Returns the time of the next attempt if
-    /// the store did not answer, and `None` otherwise.
+    /// Writes the rollouts that are due, and applies the rollouts in the membership table. Returns the time of the next
+    /// attempt if the store did not answer, and `None` otherwise.
     async fn decide_all(&mut self) -> Option<Instant> {
         let handlers = Arc::clone(self.handlers);
         let offers = handlers.offered_builds();
@@ -316,8 +319,8 @@ impl<'a> RolloutController<'a> {
             let state = self.states.entry(Arc::clone(stream)).or_default();
             let is_first = !std::mem::replace(&mut state.has_begun, true);
             let is_own_offer = rollout.as_ref().is_some_and(|rollout| *own_offer == rollout.build);
-            // An instance that starts beside a running higher version must not return the stream to its own version
-            // later, when the instance that has the higher version dies.
+            // If another instance runs a higher version when this instance starts, and that instance dies later, this
+            // instance must not switch the stream to its own, lower version.
             let stands_alone = rollout.as_ref().is_none_or(|decided| {
                 let decided_on = split_version(&decided.build.version).1;
                 let is_higher = decided_on > split_version(&own_offer.version).1;
@@ -328,7 +331,8 @@ impl<'a> RolloutController<'a> {
             }
             state.newest_number =
                 state.newest_number.max(rollout.as_ref().map_or(0, |rollout| rollout.number));
-            // A temporary fault of this machine at the start is no reason to return to a lower version.
+            // If the version of the rollout is unusable only because of a temporary fault of this machine, the stream
+            // must not return to a lower version.
             let may_become_usable = || {
                 let version = rollout.as_ref().map(|rollout| &rollout.build.version);
                 version.is_some_and(|version| {
@@ -355,7 +359,7 @@ impl<'a> RolloutController<'a> {
             if let Some(new) = new {
                 let current = rollout.as_ref().map_or(0, |rollout| rollout.number);
                 match self.store.decide(stream, current, &new).await {
-                    // The next table contains this rollout, or that of another instance.
+                    // The next membership table contains this rollout, or a rollout that another instance wrote first.
                     Ok(_) => self.membership.trigger(),
                     Err(error) => {
                         if self.decision_throttle.allow() {
@@ -423,8 +427,8 @@ impl<'a> RolloutController<'a> {
             let (other, _) = split_version(&rollout.build.version);
             (other != name).then(|| {
                 format!(
-                    "another instance runs the stream with the handler {other}, and this one is configured with \
-                     {name}: give all instances the same configuration. The stream switches to {name} when no \
+                    "another instance runs the stream with the handler {other}, and this instance is configured \
+                     with {name}: give all instances the same configuration. The stream switches to {name} when no \
                      instance offers {other} any more"
                 )
             })
@@ -436,9 +440,9 @@ impl<'a> RolloutController<'a> {
                 match catalog.load_result(&file.path) {
                     Some(Ok(found)) if found.version == rollout.build.version => {
                         return format!(
-                            "{path} has another content (SHA-256 {:.12}…) than the file of the same \
-                             version that the rollout names ({:.12}…): copy that file from another instance, or give \
-                             this file a higher version",
+                            "{path} has another content (SHA-256 {:.12}…) than the file that the rollout names \
+                             (same version, SHA-256 {:.12}…): copy that file from another instance, or give this \
+                             file a higher version",
                             found.digest, rollout.build.digest
                         );
                     }

@@ -1,5 +1,5 @@
-//! Adds the sinks whose messages the store numbers or queues before they are sent. The module `broker` adds the
-//! exchanges.
+//! Adds the stream and file sinks whose messages pass through the store, which numbers or queues these messages. The
+//! module `broker` adds the exchanges.
 
 use std::sync::Arc;
 

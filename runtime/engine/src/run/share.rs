@@ -32,7 +32,7 @@ pub(super) fn share(
     let (alone, members): (Vec<_>, Vec<_>) = members.partition(|(_, info)| info.alone);
     let members: Vec<(InstanceId, InstanceInfo)> =
         members.into_iter().filter(|(_, info)| !info.leaving).collect();
-    // An instance that runs alone keeps its partitions to its end.
+    // An instance that runs alone (with `--once`) keeps its partitions until it ends.
     let is_kept = |partition: &Partition| {
         table.holder(partition).is_some_and(|holder| alone.iter().any(|(id, _)| *id == holder))
     };
@@ -46,8 +46,8 @@ pub(super) fn share(
     partitions.filter(|partition| is_ours(partition) && !is_kept(partition)).collect()
 }
 
-/// Returns the candidates for each stream. An instance that does not reach the broker is a candidate only if no
-/// instance with the stream does.
+/// Returns the candidates for each stream. An instance that does not reach the broker is a candidate for a stream only
+/// if no instance with this stream reaches the broker.
 fn candidates(members: &[(InstanceId, InstanceInfo)]) -> Vec<OwnerCandidate<'_>> {
     let streams_with_broker: BTreeSet<&str> = members
         .iter()

@@ -19,11 +19,12 @@ use ordain_config::{
 };
 use ordain_store::Ownership;
 use ordain_store::checkpoint::Checkpoint;
-use ordain_store::{Claim, Mark, Partition, StoreError};
+use ordain_store::{Claim, Mark, Partition, QueueRecords, StoreError};
+use ordain_util::source_health::SourceState;
 use ordain_util::tail_fingerprint::TailFingerprint;
 
-/// Divisor of a partition's memory: this share is for deliveries that the broker has sent and the driver has not taken.
-/// The rest is for events, states and outcomes.
+/// Divisor of a partition's memory budget: one quarter is for deliveries that the broker has sent and the driver has
+/// not taken. The other three quarters are for events, states and outcomes.
 const PREFETCH_MEMORY_DIVISOR: usize = 4;
 
 /// Delay before a checkpoint is written again after the store did not accept it.
@@ -49,6 +50,8 @@ impl PartitionFactory<'_> {
         metrics: &Arc<PartitionMetrics>,
         handle: &Arc<PartitionHandle>,
     ) -> Result<StartedSource, RunError> {
+        let health = metrics.renew_health();
+        health.set(SourceState::Consuming);
         match &stream.source {
             SourceConfig::Amqp(config) => {
                 let ownership = &handle.ownership;
@@ -113,7 +116,8 @@ impl PartitionFactory<'_> {
         let [of_partition, of_none] = &metrics.inbox;
         let options = |partition: &Partition, claim, waits| {
             let queue = self.queue_options(partition, claim, config.inbox, metrics);
-            // A process without an ingress detects the events of other processes a little later.
+            // A process without an ingress (the HTTP listener for producers) polls less often, and therefore detects
+            // the events of other processes a little later.
             let others = queue.has_other_writers && self.loaded.config.ingress.is_some();
             let waits = Some(Arc::clone(waits));
             QueueOptions {
@@ -129,7 +133,7 @@ impl PartitionFactory<'_> {
             let unrouted = unrouted_queue(&handle.partition.stream, config.partitions);
             unrouted_options = match self.store.claim(&unrouted, handle.claim.epoch).await {
                 Ok(claimed) => Some(options(&unrouted, claimed.claim, of_none)),
-                // Another process owns the partition by now, and this process is about to learn that.
+                // Another process has claimed the partition, and this process is about to learn that.
                 Err(StoreError::InUse(_)) => None,
                 Err(error) => return Err(error.into()),
             };
@@ -137,8 +141,9 @@ impl PartitionFactory<'_> {
         let in_order = stream.ordering == OrderingMode::Fifo;
         let key = &config.key;
         let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
-        // Offer at most half as many events as the stream recognises by their ids, because other events arrive before
-        // the copies of the offered events. Also leave room for the ids of all events that the broker may redeliver.
+        // The stream recognises the broker's copy of an offered event if the id of the event is among the last `window`
+        // ids. Offer at most half as many events, because other events arrive before the copies of the offered events.
+        // Also leave room for the ids of all events that the broker may redeliver.
         let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
         let offer_limit = (window / 2).min(window - stream.source.prefetch());
@@ -175,6 +180,9 @@ impl PartitionFactory<'_> {
             },
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
+            dropped: Arc::clone(&metrics.dropped),
+            records: QueueRecords::new(self.store, &name.shared()),
+            health: metrics.health(),
             topology_changes: Arc::clone(&metrics.topology_changes),
         })
     }
@@ -196,10 +204,12 @@ impl PartitionFactory<'_> {
             return Ok((source::read_file(options).map_err(RunError::Thread)?, None));
         };
         let opened = self.sources.borrow_mut().remove(&**name);
-        let file = match opened {
-            Some(file) => file,
-            // Another instance owned the partition in between, so the file was closed.
-            None => files::open_source(self.loaded, name, path)?.0,
+        let file = if let Some(file) = opened {
+            file
+        } else {
+            // An earlier start of this source took the file, and the file was closed when that source ended.
+            let opened = files::open_source(self.loaded, name, path);
+            opened.map_err(|error| error.into_run_error(self.once))?.0
         };
         let mark_name = Checkpoint::mark_name(name, path);
         let checkpoint = match self.store.mark(&mark_name).await? {
@@ -240,12 +250,13 @@ impl PartitionFactory<'_> {
                  beginning; {}", ordain_store::checkpoint::reread_advice(stream.ordering)
             ),
             (_, Some(FilePosition { line, .. })) => {
-                tracing::info!(stream = %name, line, "continuing after the last run");
+                tracing::info!(stream = %name, line, "reading the file from the checkpoint of the last run");
             }
             (None, None) => {}
         }
         if !lost_in.is_empty() {
-            // Later commits get the numbers of the lost commits. They must not make the old checkpoint look valid.
+            // Later commits get the numbers of the lost commits. These later commits must not make the old checkpoint
+            // look valid.
             let nothing_read = ReadFingerprint::new(b"", &TailFingerprint::new(0, b""));
             let beginning = Checkpoint::new(
                 FilePosition::default(),

@@ -20,7 +20,7 @@ pub enum RunPhase {
     OpeningStore,
     /// The process claims its first partitions.
     ClaimingPartitions,
-    /// The process has owned its whole share of the partitions at least once, and drives partitions.
+    /// The process drives partitions, and has at least once driven all partitions of its share at the same time.
     Running,
 }
 
@@ -36,6 +36,8 @@ struct RunState {
     partitions: Vec<Arc<PartitionMetrics>>,
     driven: usize,
     share: usize,
+    /// True if the broker responds; `None` without a broker.
+    is_broker_connected: Option<bool>,
     /// The number of requests to the ingress (the HTTP listener for producers), by response status.
     requests: BTreeMap<u16, u64>,
 }
@@ -50,7 +52,7 @@ impl RunStatus {
         self.lock().phase
     }
 
-    /// Returns the handlers, once they are loaded.
+    /// Returns the handlers, or `None` until they are loaded.
     pub fn handlers(&self) -> Option<Arc<HandlerRegistry>> {
         self.lock().handlers.clone()
     }
@@ -111,7 +113,17 @@ impl RunStatus {
         metrics
     }
 
-    /// Records the number of partitions of its share that this process drives, and the size of the share.
+    /// Records whether the broker responds.
+    pub(super) fn set_broker_connected(&self, is_connected: bool) {
+        self.lock().is_broker_connected = Some(is_connected);
+    }
+
+    /// Returns whether the broker responds; `None` without a broker, and before the first check.
+    pub fn is_broker_connected(&self) -> Option<bool> {
+        self.lock().is_broker_connected
+    }
+
+    /// Records how many partitions of its share this process drives, and the size of the share.
     pub(super) fn set_share(&self, driven: usize, share: usize) {
         let mut state = self.lock();
         state.driven = driven;
@@ -121,13 +133,13 @@ impl RunStatus {
         }
     }
 
-    /// Returns the number of partitions of its share that this process drives, and the size of the share.
+    /// Returns how many partitions of its share this process drives, and the size of the share.
     pub fn share(&self) -> (usize, usize) {
         let state = self.lock();
         (state.driven, state.share)
     }
 
-    /// Returns the work of the driven partitions.
+    /// Returns a report of the pending work of the driven partitions.
     pub(super) fn report<'a>(&self, driven: impl Iterator<Item = &'a Partition>) -> InstanceReport {
         let mut report = InstanceReport::default();
         for partition in driven {

@@ -13,7 +13,7 @@ pub enum PublisherError {
     /// A message was committed for a sink that the configuration no longer has.
     #[error(
         "stream {stream} has a committed message of key {key:?}, event {sequence}, for the sink \
-         {sink:?}, which is not configured: add the sink again until the message is published"
+         {sink:?}, which is not configured: add the sink again, at least until the message is published"
     )]
     UnknownSink {
         /// The stream.
@@ -28,7 +28,7 @@ pub enum PublisherError {
     /// A dead letter was committed for forwarding, and the configuration no longer has a sink for it.
     #[error(
         "stream {stream} must forward a committed dead letter of key {key:?}, event {sequence}, but \
-         its `dead_letter` is not set: set it again until the letter is published"
+         its `dead_letter` is not set: set it again, at least until the letter is published"
     )]
     NoLetterSink {
         /// The stream.
@@ -69,7 +69,7 @@ pub enum PublisherError {
     /// Messages were committed for a stream that the configuration no longer has.
     #[error(
         "the store has committed messages of stream {0:?}, which is not configured: add the stream \
-         again until they are published"
+         again, at least until they are published"
     )]
     UnknownStream(Arc<str>),
     /// The sync of a file failed. The disk may lack a part of the file, and another sync would not show that.

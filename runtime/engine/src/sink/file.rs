@@ -2,10 +2,11 @@
 //!
 //! The store records the file's length together with the removal of the messages from the outbox (committed messages
 //! that are not published yet). If the process dies after it wrote lines and before the store recorded them, the file
-//! has lines after the recorded length. The next start truncates these lines and publishes their messages again from
-//! the outbox. If the outbox lacks the message of such a line, the store is at an earlier time than the file. Ordain
-//! then truncates nothing, because consumers may have read these lines, and the store could never publish them again.
-//! If another file has replaced the sink file, Ordain never truncates that file.
+//! has lines after the recorded length. The next start removes these lines and publishes their messages again from the
+//! outbox. If the outbox lacks the message of a line after the recorded length, the store is at an earlier time than
+//! the file. Ordain then keeps all complete lines, because consumers may have read them, and the store could never
+//! publish their messages again. If another file has taken the place of the sink file, Ordain never truncates this
+//! other file.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -59,8 +60,9 @@ impl FileSinkRecovery {
         self.file_length > self.sink.tail.end()
     }
 
-    /// Truncates the file to the length in the store, if every message beyond that length is in the outbox.
-    /// `unpublished` has the ids of the messages in the outbox. The truncation also removes lines of other programs.
+    /// Truncates the file to the length in the store, if every message beyond that length is in the outbox. Otherwise,
+    /// keeps all complete lines. `unpublished` has the ids of the messages in the outbox. A truncation to the length in
+    /// the store also removes lines of other programs.
     pub(crate) fn finish(self, unpublished: &HashSet<String>) -> io::Result<FileSink> {
         let Self { mut sink, file_length } = self;
         let length = sink.tail.end();
@@ -77,7 +79,7 @@ impl FileSinkRecovery {
             return Ok(sink);
         }
         sink.file.set_len(complete_length)?;
-        // The mark of the store will include these lines.
+        // Make these lines durable before the store's mark includes them.
         sink.file.sync_all()?;
         sink.tail = TailFingerprint::read(&sink.file, complete_length)?;
         tracing::warn!(
@@ -153,7 +155,7 @@ impl FileSink {
                 let own = own.filter(|line| line.source.starts_with(OWN_SOURCE));
                 lost += u64::from(own.is_some_and(|line| !unpublished.contains(&*line.id)));
             }
-            // The rest of a line above the size limit is not a line.
+            // The rest of a line above the size limit is not a line of its own.
             is_continuation = !is_whole;
         }
     }
@@ -178,8 +180,8 @@ impl FileSink {
         Ok(())
     }
 
-    /// Checks the file's length before the first of several messages. Writing after the end of a file that another
-    /// process has truncated would fill the gap with zeros.
+    /// Checks the file's length before the first write after a sync. If another process has truncated the file, a write
+    /// at the old end would fill the missing part with zeros.
     fn check_length(&mut self) -> io::Result<()> {
         let file_length = self.file.metadata()?.len();
         if file_length < self.tail.end() {
@@ -201,7 +203,7 @@ impl FileSink {
         Ok(())
     }
 
-    /// Returns the mark to store.
+    /// Returns the mark (the length and fingerprint of the written data) for the store.
     pub(crate) fn mark(&self) -> Mark {
         let fingerprint = FileFingerprint { inode: self.inode, tail: self.tail.digest() };
         let value = PublishedFile::encode(self.tail.end(), fingerprint);
@@ -234,8 +236,8 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
     );
 }
 
-/// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the content or, if the sink
-/// has written nothing yet, the inode.
+/// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the end of the content or,
+/// if the published length is 0, the inode.
 fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Result<bool> {
     Ok(match &published.fingerprint {
         None => true,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::PartitionHandle;
 use ordain_store::{Mark, Partition};
 
-/// Messages of one shard (slice of the store) that the store marks as published together.
+/// Messages of one shard (slice of the store) that the store marks as published in one step.
 pub(super) struct PublishRun {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,
@@ -27,8 +27,8 @@ enum RunQueueId {
     File(String),
 }
 
-/// The pending runs by number. A run is done when all its messages are published and all earlier runs of the same
-/// shard and the same files are done.
+/// The pending runs by number. A run is done when all its messages are published, all earlier runs of its shard are
+/// done, and all earlier runs of each of its files are done.
 #[derive(Default)]
 pub(super) struct PendingRuns {
     pending: HashMap<u64, PublishRun>,
@@ -40,10 +40,10 @@ pub(super) struct PendingRuns {
 }
 
 impl PublishRun {
-    /// Returns whether no message waits for a confirm. For a run with file marks, also requires that the ownership is
-    /// not lost. Messages without a mark stay in the outbox (committed messages that are not published yet), and the
-    /// next owner writes them again. After the ownership has ended, no mark may therefore state that a file contains
-    /// these messages.
+    /// Returns whether no message of the run waits for a confirm. For a run with file marks, also requires that the
+    /// ownership is not lost. After the loss, the publisher marks no message of the run as published: the messages stay
+    /// in the outbox (committed messages that are not published yet), and the next owner writes them again. No mark may
+    /// therefore state that a file already contains these messages.
     fn is_done(&self) -> bool {
         self.unconfirmed == 0 && (self.marks.is_empty() || !self.handle.ownership.is_lost())
     }

@@ -1,11 +1,12 @@
-//! The publisher of a process: receives the committed batches of all partitions in order, and passes their messages and
-//! forwarded dead letters to the sinks. Reports published messages to the store and the sequencer.
+//! The publisher of a process receives the committed batches of all partitions in order, and passes their messages and
+//! forwarded dead letters to the sinks. The publisher reports published messages to the store and to the sequencers.
 //!
 //! The publisher is one task, because several partitions may write to one file, and the store must record the lengths
-//! of the file in the order of its contents. Exchanges have tasks of their own: an exchange that accepts nothing delays
-//! only the shards (slices of the store) with messages for it, until the outbox (committed messages that are not
-//! published yet) is full. Runs with lines of the same file are an exception: the publisher records the marks of a file
-//! in order.
+//! of the file in the order of its contents. Exchanges have tasks of their own. If an exchange accepts nothing, only
+//! the shards (slices of the store) with messages for this exchange wait, as long as the outbox (committed messages
+//! that are not published yet) is not full. If a waiting run (messages of one shard that are published together) also
+//! has lines for a file, later runs with lines for this file wait too, because the publisher records the marks of a
+//! file in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -27,7 +28,8 @@ use ordain_amqp::PublishedCount;
 use ordain_store::Ownership;
 use ordain_store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, retry_until_ok};
 
-/// Maximum number of batches that are published together, with one sync of the files and one write to the store.
+/// Maximum number of batches that are published together, with one sync of the files and, normally, one write to the
+/// store for each shard.
 const BATCH_GROUP_LIMIT: usize = 64;
 /// Maximum number of confirms that are processed together.
 const CONFIRM_GROUP_LIMIT: usize = 256;
@@ -40,7 +42,7 @@ pub struct PartitionHandle {
     pub claim: Claim,
     /// The sink of the stream's dead letters; `None` if the stream does not forward dead letters.
     pub dead_letter: Option<Arc<str>>,
-    /// The channel to the driver. The publisher sends a message when all messages of a shard up to a commit are
+    /// The channel to the driver. The publisher sends a report when all messages of a shard up to a commit are
     /// published and marked as published.
     pub completions: mpsc::Sender<Completion>,
     /// The ownership under which the messages may be published.
@@ -61,15 +63,15 @@ impl PartitionHandle {
         self.driven.load(Ordering::SeqCst)
     }
 
-    /// Waits until the driver knows that the store has all commits of the partition. Returns `true` then, and `false`
-    /// if this process gives up the partition.
+    /// Waits until the driver knows that the store has all commits of the partition, and then returns `true`. Returns
+    /// `false` if the driver has ended, or ends during the wait.
     pub(super) async fn has_all_commits(&self) -> bool {
         let (answer, answered) = oneshot::channel();
         let sent = self.completions.send(Completion::StoreCheck(answer)).await;
         sent.is_ok() && answered.await.is_ok()
     }
 
-    /// Makes the driver check that the store has all commits of the partition, because the store may have gone back
+    /// Makes the driver check whether the store has all commits of the partition, because the store may have gone back
     /// in time.
     pub fn report_store_rollback(&self) {
         // A driver whose channel is full is active and detects the loss itself.
@@ -104,7 +106,7 @@ pub struct CommittedBatch {
     pub applied: AppliedCommit,
 }
 
-/// Messages that an earlier process committed in a shard and did not publish, in order.
+/// The messages, in order, that an earlier process committed in a shard and did not publish.
 pub(crate) struct OutboxBacklog {
     /// The partition, which has no driver yet.
     pub handle: Arc<PartitionHandle>,
@@ -113,7 +115,7 @@ pub(crate) struct OutboxBacklog {
     /// The commits with their messages.
     pub entries: Vec<OutboxEntry>,
     /// The receiver gets the number of messages after the publisher has sent them to the sinks. The partition's driver
-    /// starts afterwards, so the messages that it commits follow.
+    /// starts afterwards, so the driver's own messages follow these messages.
     pub accepted: oneshot::Sender<usize>,
 }
 
@@ -121,8 +123,8 @@ pub(crate) struct OutboxBacklog {
 pub(crate) enum PublisherCommand {
     /// A request to publish the messages that an earlier process left unpublished.
     PublishBacklog(OutboxBacklog),
-    /// A request for the left-over messages of a partition that are sent and not marked as published yet. The
-    /// partition's driver needs them.
+    /// A request for reports about a partition's left-over messages, for the partition's driver. The reports cover the
+    /// messages that are sent to the sinks and not marked as published yet.
     TakeSentBacklog(Arc<PartitionHandle>, oneshot::Sender<Vec<Input>>),
 }
 
@@ -131,11 +133,13 @@ pub(crate) struct OutboxPublisher {
     store: Arc<dyn Store>,
     sinks: Sinks,
     runs: PendingRuns,
-    /// Messages of earlier processes that are sent, in partitions without a driver.
+    /// Left-over messages of earlier processes, sent to the sinks and not marked as published yet, in partitions whose
+    /// driver has not started.
     sent_backlogs: Vec<SentBacklog>,
-    /// Pages of left-over messages that wait for room: at most one page of each partition.
+    /// Left-over messages that wait for room: at most one entry for each partition.
     waiting_backlogs: VecDeque<OutboxBacklog>,
-    /// Approximate size limit of left-over messages, in bytes. Above the limit, the publisher accepts no further page.
+    /// Approximate size limit, in bytes, of the left-over messages in `sent_backlogs`. At the limit, the publisher
+    /// sends no further left-over messages.
     backlog_bytes_limit: usize,
     tasks: JoinSet<Result<(), PublisherError>>,
     published: UnboundedReceiver<PublishedCount>,
@@ -143,7 +147,7 @@ pub(crate) struct OutboxPublisher {
     confirmed: Vec<PublishedCount>,
 }
 
-/// Left-over messages of a shard that are not marked as published.
+/// Left-over messages of a shard that are sent to the sinks and not marked as published.
 struct SentBacklog {
     handle: Arc<PartitionHandle>,
     shard: u32,
@@ -157,7 +161,8 @@ impl OutboxPublisher {
     /// Creates a publisher for the sinks. `backlog_bytes_limit` is the approximate size limit, in bytes, of the
     /// messages of earlier processes.
     pub(crate) fn new(store: Arc<dyn Store>, mut sinks: Sinks, backlog_bytes_limit: usize) -> Self {
-        // The channel needs no limit of its own: its messages come from the outbox, which has one.
+        // The channel needs no limit of its own: it carries counts of published messages of the outbox, and the outbox
+        // has a limit.
         let (published_sender, published) = mpsc::unbounded_channel();
         let tasks = sinks.start(&published_sender);
         Self {
@@ -274,9 +279,10 @@ impl OutboxPublisher {
     }
 
     async fn publish(&mut self, committed: &mut Vec<CommittedBatch>) -> Result<(), PublisherError> {
-        // The new owner of a partition publishes its messages.
+        // If a partition has a new owner, the new owner publishes the messages of the partition.
         committed.retain(|committed| !committed.handle.ownership.is_lost());
-        // Batches of the same outbox are numbered together, and lines are written in the order of their numbers.
+        // Sort the batches by outbox: the messages of an outbox are numbered together, and lines must be written in the
+        // order of their numbers.
         committed.sort_by_key(|committed| (Arc::as_ptr(&committed.handle), committed.batch.shard));
         if self.sinks.has_numbered_lines() {
             for committed in &*committed {
@@ -318,7 +324,7 @@ impl OutboxPublisher {
         Ok(())
     }
 
-    /// Marks the messages of finished runs as published, and reports them.
+    /// Marks the messages of finished runs as published, and reports the runs to their drivers.
     async fn finish_runs(&mut self) {
         let finished = self.runs.take_done();
         self.mark_runs(&finished).await;
@@ -339,7 +345,7 @@ impl OutboxPublisher {
         }
     }
 
-    /// Marks runs with file lines one after the other, because each mark covers more of a file than the mark before.
+    /// Marks runs with file lines one after the other, because each mark covers more of a file than the previous mark.
     /// For the other runs, marks only the last run of each shard, and marks all shards concurrently, because each mark
     /// may need a round trip to a server.
     async fn mark_runs(&self, finished: &[PublishRun]) {
@@ -377,8 +383,9 @@ impl CommittedBatch {
         let writes = batch.writes.iter().enumerate();
         let writes = writes.filter(move |(position, _)| refused.next_if_eq(position).is_none());
         let messages = writes.flat_map(|(_, write)| {
-            // The first commit of a key sets the key's incarnation to the time of that commit. The batch does not
-            // contain this time.
+            // The incarnation distinguishes a key that starts again after its end from the earlier key. The store sets
+            // the incarnation to the time of the key's first commit. The batch of this commit does not contain the time
+            // yet.
             let incarnation = match write.record.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,

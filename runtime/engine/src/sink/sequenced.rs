@@ -1,10 +1,12 @@
 //! Messages that pass through the store on their way to a destination (an exchange, a stream or a file). The store
-//! numbers them, retains them for replay, and queues them for a stream.
+//! numbers these messages and retains them for replay. If the destination is a stream, the store also puts the messages
+//! into the stream's queue.
 //!
-//! Each destination has a task of its own, so that a blocked destination delays no other destination. A file has no
-//! task, because the publisher writes its messages in the order of the file's marks. In each call, a task passes to the
-//! store all messages that have arrived since the last call. A task must keep the order of the messages of each outbox
-//! (the unpublished messages of a partition in one shard). The messages of different outboxes are independent.
+//! Each exchange and each stream has a task of its own, so that a blocked destination delays no other destination. A
+//! file has no task, because the publisher writes the messages of a file in the order of the file's marks. While a call
+//! to the store runs, a task collects messages. The task passes the collected messages to the store in its next call. A
+//! task must keep the order of the messages of each outbox (the unpublished messages of a partition in one shard). The
+//! messages of different outboxes are independent.
 
 mod assigner;
 mod cursor;
@@ -32,7 +34,7 @@ pub(super) struct OutboundMessage {
     pub(super) exchange_index: usize,
 }
 
-/// The messages of one run of the publisher for one destination.
+/// The messages of one run (messages of one shard that are published together) for one destination.
 pub(super) struct DestinationBatch {
     pub(super) run: u64,
     pub(super) handle: Arc<PartitionHandle>,
@@ -43,8 +45,8 @@ pub(super) struct DestinationBatch {
 /// The number of each message of a batch; `None` if another owner has the partition now and publishes the message.
 pub(super) type MessageNumbers = Vec<Option<u64>>;
 
-/// The sink of a destination. This value accepts the messages of all sinks with this destination. The store numbers
-/// these messages together, in the order of their outbox.
+/// The collector of the messages of all configured sinks that have the same destination. The store numbers these
+/// messages together, and keeps the order of the messages of each outbox.
 pub(crate) struct SequencedSink {
     destination: Destination,
     /// The messages of the run that is being gathered.
@@ -56,7 +58,7 @@ pub(crate) struct SequencedSink {
 }
 
 impl SequencedSink {
-    /// Creates the sink of a destination.
+    /// Creates the collector of a destination.
     pub(crate) fn new(
         policy: NumberingPolicy,
         store: &Arc<dyn Store>,

@@ -1,4 +1,5 @@
-//! All sinks of a process by name. This module collects the contents of a run and sends them together.
+//! All sinks of a process by name. This module collects the contents of a run (messages of one shard that are published
+//! together) and sends them together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,7 +18,7 @@ use ordain_config::NumberingPolicy;
 use ordain_store::{Mark, Store};
 use ordain_util::log_throttle::LogThrottle;
 
-/// Size in bytes above which the encoded lines are written.
+/// Size of the buffered lines, in bytes, at which the publisher writes them.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// Delay between attempts to write to a failing sink.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -47,11 +48,12 @@ struct LineNumbering {
 pub(crate) struct Sinks {
     lines: BTreeMap<String, BufferedLineSink>,
     exchanges: BTreeMap<String, ExchangeSink>,
-    /// Sinks whose messages pass through the store, one for each destination.
+    /// The collectors of messages that pass through the store: one collector for each destination.
     sequenced: Vec<SequencedSink>,
-    /// For each sink: the index in `sequenced`, and the index of the sink's exchange in that sequenced sink.
+    /// For each sink whose messages pass through the store, by name: the index of its collector in `sequenced`, and the
+    /// index of its exchange in that collector.
     routes: BTreeMap<String, (usize, usize)>,
-    /// The number of contents of the current run that tasks publish.
+    /// The number of contents of the current run that the tasks of exchanges and streams must confirm.
     unconfirmed_count: usize,
 }
 
@@ -104,7 +106,7 @@ impl Sinks {
         self.routes.insert(name.to_owned(), (sink_index, exchange_index));
     }
 
-    /// Starts the tasks of exchanges and streams, which report published messages.
+    /// Starts the tasks of exchanges and streams. These tasks report published messages to `published`.
     pub(super) fn start(
         &mut self,
         published: &UnboundedSender<PublishedCount>,
@@ -124,13 +126,14 @@ impl Sinks {
         tasks
     }
 
-    /// Returns whether any sink of lines numbers its messages. The publisher must announce such messages before it adds
-    /// them.
+    /// Returns whether the messages of any sink of lines have numbers. The publisher must announce numbered messages
+    /// before it adds them.
     pub(super) fn has_numbered_lines(&self) -> bool {
         self.lines.values().any(|lines| lines.numbering.is_some())
     }
 
-    /// Announces a content that the publisher adds later. Does nothing if the content's sink does not number its lines.
+    /// Announces a content that the publisher adds later. Does nothing if the messages of the content's sink have no
+    /// numbers.
     pub(super) fn announce(
         &mut self,
         handle: &Arc<PartitionHandle>,
@@ -211,15 +214,15 @@ impl Sinks {
             }
             retry_write(name, sink, |sink| sink.append(buffer)).await?;
             buffer.clear();
-            // Small batches do not need the memory of a large one.
+            // Shrink the buffer, because a small batch does not need the memory of a large batch.
             buffer.shrink_to(WRITE_BYTES);
             marks.extend(sink.mark());
         }
         Ok((std::mem::take(&mut self.unconfirmed_count), marks))
     }
 
-    /// Makes the written lines durable. Does not retry a failed sync, because the system may have dropped data that it
-    /// could not write, and the next sync would succeed without that data.
+    /// Makes the written lines durable. Does not retry a failed sync: the system may have dropped the data that it
+    /// could not write, and a second sync would then succeed without this data.
     pub(super) fn sync(&mut self) -> Result<(), PublisherError> {
         for (name, BufferedLineSink { sink, .. }) in &mut self.lines {
             if sink.needs_sync() {
@@ -239,7 +242,7 @@ impl BufferedLineSink {
     fn put(&mut self, stream: &str, content: &SinkContent) {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {
-            // Continuing without the announcement would lose the message.
+            // If an announcement is missing, the publisher must not continue, because it would then lose the message.
             number = numbered.numbers.pop_front().expect("every content was announced");
             if number.is_none() {
                 return;
@@ -249,8 +252,8 @@ impl BufferedLineSink {
     }
 }
 
-/// Retries an action of a sink until it succeeds, because committed messages must be published. Meanwhile the outbox
-/// fills and the streams pause.
+/// Retries an action of a sink until it succeeds, because committed messages must be published. While the action fails,
+/// the outbox fills, and the streams pause. Returns an error only if standard output has no reader any more.
 async fn retry_write(
     name: &str,
     sink: &mut LineSink,

@@ -5,19 +5,21 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The commit up to which all messages are published and durably marked as published, so that no failure of the store
-/// can return them to the outbox. The store writes a mark lazily; the mark is durable when a later commit is durable.
-/// The publisher records marks; the task that numbers messages reads the result.
+/// can return them to the outbox. The store writes such a mark (the record that messages are published) lazily: the
+/// mark is durable as soon as a commit that followed the mark is durable. The publisher records marks; the sequence
+/// assigner, which numbers messages, reads the commit.
 #[derive(Debug, Default)]
 pub struct PublishWatermark {
     through: AtomicU64,
     /// The oldest and the newest mark that may not be durable yet. Each entry has the commit up to which the mark
     /// applies, and the number of the last commit when the mark was written.
     pending_marks: Mutex<[Option<(u64, u64)>; 2]>,
-    /// The commit up to which the last mark applies. [`HAS_FILES`] after any mark named a file.
+    /// The commit up to which the last mark applies. The value is [`HAS_FILES`] after any mark has named a file.
     last_mark: AtomicU64,
 }
 
-/// The value for a shard whose marks name files. Such a mark must not be repeated without the lengths of its files.
+/// The value for a shard whose marks name files. A mark that names files must not be repeated without the lengths of
+/// the files, which this type does not have.
 const HAS_FILES: u64 = u64::MAX;
 
 impl PublishWatermark {
@@ -31,9 +33,9 @@ impl PublishWatermark {
         self.last_mark.fetch_max(if has_files { HAS_FILES } else { through }, Ordering::SeqCst);
     }
 
-    /// Returns the commit up to which the messages must be marked as published again, after lost commits were repeated.
-    /// The messages of these commits are in the outbox again. Returns `None` if there was no mark, or if a mark named a
-    /// file.
+    /// Returns the commit up to which messages must again be marked as published, after lost commits were repeated. The
+    /// repeated commits have put their messages into the outbox again. Returns `None` if there was no mark, or if a
+    /// mark named a file.
     pub fn mark_to_repeat(&self) -> Option<u64> {
         let last_mark = self.last_mark.load(Ordering::SeqCst);
         (last_mark != 0 && last_mark != HAS_FILES).then_some(last_mark)

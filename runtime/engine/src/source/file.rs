@@ -37,8 +37,8 @@ pub struct FileOptions {
 }
 
 impl FileOptions {
-    /// Returns whether another file now has the path of the followed file. The reader follows a renamed file until
-    /// another file has its path.
+    /// Returns whether another file now has the path of the followed file. After a rename, the reader follows the
+    /// renamed file until another file has the old path.
     fn is_replaced(&self) -> io::Result<bool> {
         let Some((file, path)) = &self.file else { return Ok(false) };
         let Ok(metadata_at_path) = std::fs::metadata(path) else { return Ok(false) };
@@ -48,8 +48,8 @@ impl FileOptions {
     }
 }
 
-/// Starts a reader on a thread of its own, because reading and decoding block. The reader ends at the end of the input
-/// (unless it follows the file), or when the receiver of its deliveries is dropped.
+/// Starts a reader on a thread of its own, because reading and decoding block. The reader ends when the receiver of its
+/// deliveries is dropped. A reader that does not follow the file also ends at the end of the input.
 pub fn read_file(options: FileOptions) -> io::Result<SourceHandle> {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
@@ -88,8 +88,8 @@ fn deliver_lines(
     let mut was_replaced = false;
     loop {
         let batch = read_batch(&mut lines, options)?;
-        // Earlier data must still be unchanged. Otherwise the file was truncated or rewritten, and the new data may
-        // consist of parts of other lines, or follow lines that were never read.
+        // The data that was read earlier must still be unchanged. Otherwise, the file was truncated or rewritten, and
+        // the new data may consist of parts of other lines, or follow lines that were never read.
         if let Some((file, _)) = &options.file {
             check_unchanged(file, lines.head(), &seen, options)?;
         }
@@ -97,7 +97,8 @@ fn deliver_lines(
         let nothing = batch.items.is_empty();
         let end = batch.end;
         if nothing && !end {
-            // A writer may keep the old file open a little longer, so the reader checks it once more.
+            // A writer may still write to the replaced file for a short time, so the reader reads that file once more
+            // before it ends.
             let before = std::mem::replace(&mut was_replaced, options.is_replaced()?);
             if before && was_replaced {
                 return Err(finish_replaced_file(&mut lines, options, deliver));
@@ -136,7 +137,8 @@ fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<D
             let delivered = delivered.map_err(|error| letter(error, options, line, position));
             batch.items.push((delivered, position));
         } else if let Some(last) = batch.items.last_mut() {
-            // An empty line is not an event, but it may be the last line before the checkpoint.
+            // An empty line is not an event. The end of the empty line becomes the position of the preceding event, so
+            // that a checkpoint can include the line.
             last.1 = position;
         }
     }
@@ -147,8 +149,8 @@ fn read_batch(lines: &mut SourceSplitter, options: &FileOptions) -> io::Result<D
     Ok(batch)
 }
 
-/// Takes a last line without a line end. With `may_be_unfinished`, another process may still be writing the line. The
-/// function then takes the line only if it is an event; otherwise the line stays for the next run.
+/// Takes the last line if it has no line end. With `may_be_unfinished`, another process may still be writing the line.
+/// The function then takes the line only if it is an event; otherwise the line stays for the next run.
 fn take_last_line(
     lines: &mut SourceSplitter,
     options: &FileOptions,
@@ -187,7 +189,7 @@ fn decode(line: &[u8], length: u64, options: &FileOptions) -> Result<Event, Deco
     options.decoder.decode(line)
 }
 
-/// Delivers the last line of a file that was replaced, because no writer will complete it.
+/// Delivers the last line of a file that was replaced. No writer will complete this line any more.
 fn finish_replaced_file(
     lines: &mut SourceSplitter,
     options: &FileOptions,

@@ -3,8 +3,8 @@
 //! event's key. While the broker does not accept events, the inbox offers the events directly to the owner of their
 //! partition.
 //!
-//! The record of a key contains its partition. If a stream has several partitions, events of keys without a record wait
-//! in a separate queue, because only the broker knows their partition.
+//! The record of a key contains the key's partition. If a stream has several partitions, events of keys without a
+//! record wait in a separate queue, because only the broker knows their partition.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,8 @@ const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration
 /// Time between two warnings that events are not published.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Returns the queue of events without a known partition. Its number follows the numbers of the partitions.
+/// Returns the queue of events without a known partition. The queue's number follows the numbers of the stream's
+/// partitions.
 pub fn unrouted_queue(stream: &Arc<str>, partitions: u32) -> Partition {
     Partition { stream: Arc::clone(stream), number: partitions }
 }
@@ -44,10 +45,10 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Starts to publish the events of a partition's queue (`routed`), and of the queue without a known partition
-    /// (`unrouted`). While the broker does not accept events, offers at most `offer_limit` events of the partition's
-    /// queue to the driver. The limit exists because the sequencer must recognise the copies of these events when the
-    /// broker delivers them. Never offers events of the queue without a known partition.
+    /// Starts to publish the events of a partition's queue (`routed`), and of the queue of events without a known
+    /// partition (`unrouted`). While the broker does not accept events, offers at most `offer_limit` events of the
+    /// partition's queue to the driver. The limit exists because the sequencer must recognise the copies of these
+    /// events when the broker delivers them. Never offers events without a known partition.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,
@@ -73,8 +74,8 @@ impl Inbox {
         Self { offered_events, is_broker_unavailable, relays }
     }
 
-    /// Returns the next offered event: an event that the broker does not accept now. The broker delivers the same event
-    /// later.
+    /// Returns the next offered event: an event that the broker does not accept now. The broker delivers a copy of the
+    /// event later.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         self.offered_events.recv().await
     }
@@ -84,7 +85,7 @@ impl Inbox {
         self.is_broker_unavailable.load(Ordering::Relaxed)
     }
 
-    /// Stops, and waits until published events are removed from the queue. The wait has a time limit.
+    /// Stops the inbox, and waits until the published events are removed from the queue. The wait has a time limit.
     pub async fn end(self) {
         drop(self.offered_events);
         for relay in self.relays {
@@ -98,9 +99,9 @@ struct IngressRelay {
     queue: QueueOptions,
     producer: ExchangeProducer,
     offer: mpsc::Sender<Arc<Event>>,
-    /// Maximum number of events that may be offered before all events are confirmed, and how many of these offers are
-    /// left.
+    /// Maximum number of offers until the broker has confirmed all events that were read.
     offer_limit: usize,
+    /// The number of offers that are left of `offer_limit`.
     offers_left: usize,
     is_broker_unavailable: Arc<AtomicBool>,
     throttle: LogThrottle,
@@ -128,19 +129,20 @@ impl IngressRelay {
     }
 
     fn set_broker_unavailable(&self, is_unavailable: bool) {
-        // No driver waits for the events of the queue without a known partition.
+        // No driver waits for events without a known partition.
         if self.offer_limit > 0 {
             self.is_broker_unavailable.store(is_unavailable, Ordering::Relaxed);
         }
     }
 
-    /// Publishes waiting and new events until publishing fails or the inbox is dropped. Publishing fails if the broker
-    /// is unavailable, or if it accepts none of many events. Returns the number of published events, and the reason of
-    /// a failure.
+    /// Publishes waiting and new events until publishing fails or the inbox ends. Publishing fails if the broker is
+    /// unavailable, or if it refuses all events of an attempt while no more events may be read. Returns the number of
+    /// published events, and the reason of a failure.
     async fn publish(&mut self) -> (u64, Option<String>) {
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(self.queue.clone());
-        // Events of a queue without offers need not be recognised later.
+        // If no events of the queue are offered, the sequencer need not recognise their copies later, so no limit is
+        // needed.
         let repeat_limit = if self.offer_limit == 0 { usize::MAX } else { self.offer_limit };
         let mut unconfirmed = UnconfirmedEvents::new(repeat_limit);
         let mut failed = None;
@@ -169,7 +171,7 @@ impl IngressRelay {
                 let reason = match error {
                     None if refused == 0 => continue,
                     None => self.producer.refusal_reason(refused),
-                    Some(BrokerError::Refused(reason)) => reason,
+                    Some(BrokerError::Refused { reason, .. }) => reason,
                     Some(BrokerError::Unavailable(reason)) => {
                         failed = Some(reason);
                         break;
@@ -197,7 +199,7 @@ impl IngressRelay {
         };
         drop((deliveries, acknowledge));
         if let Some(ended) = ended {
-            // The reader removes the published events. A panic is already logged.
+            // Wait until the reader has removed the published events. A panic is already logged.
             let _ = ended.await;
         }
         if failed.is_none() && !is_stopped {
@@ -206,7 +208,7 @@ impl IngressRelay {
         (unconfirmed.through(), failed)
     }
 
-    /// Offers events to the driver, up to the limits, until the broker is available again.
+    /// Offers at most `offers_left` events to the driver, until the broker is available again.
     async fn offer_events(&mut self, backoff: &mut Backoff) {
         let Self { queue, producer, offer, offers_left, .. } = self;
         let mut source = (*offers_left > 0).then(|| read_queue(queue.clone()));
@@ -250,12 +252,12 @@ fn warn(throttle: &mut LogThrottle, partition: &Partition, reason: &str) {
     if throttle.allow() {
         tracing::warn!(
             stream = &*partition.stream,
-            "events over HTTP not published: {reason}; they wait in the store"
+            "events received over HTTP not published: {reason}; they wait in the store"
         );
     }
 }
 
-/// Returns a queue entry as an event. Unreadable bytes become an event without a key, which the stream turns into a
+/// Converts a queue entry into an event. Unreadable bytes become an event without a key, which the stream turns into a
 /// dead letter.
 fn into_event(delivered: DecodedDelivery) -> Event {
     let letter = match delivered {

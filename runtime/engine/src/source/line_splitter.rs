@@ -1,4 +1,4 @@
-//! Splits a byte stream into lines with their positions, each up to a size limit.
+//! Splits a byte stream into lines with their positions. A line above the size limit is cut.
 
 use std::io::{self, Read};
 
@@ -20,7 +20,7 @@ pub(super) struct LineSplitter<R> {
     contiguous_from: usize,
     /// The first bytes of the input, at most [`TAIL_LIMIT_BYTES`].
     head: Vec<u8>,
-    /// The part of the buffer before this index contains no further line end.
+    /// Between `start` and this index, the buffer contains no line end.
     searched: usize,
     limit: usize,
     position: FilePosition,
@@ -56,8 +56,8 @@ impl<R: Read> LineSplitter<R> {
         }
     }
 
-    /// Creates a splitter for an input that continues at a position. The arguments include the first bytes of the
-    /// input, and the bytes before that position.
+    /// Creates a splitter for an input that continues at a position. `head` has the first bytes of the input, and
+    /// `tail` has the bytes before `position`.
     pub(super) fn resume(
         input: R,
         limit: usize,
@@ -145,7 +145,7 @@ impl<R: Read> LineSplitter<R> {
         NextLine::Line(line, self.position)
     }
 
-    /// Reads more data. Returns `true` if it read any, and `false` if no data is available now.
+    /// Reads more data. Returns `true` if it read data, and `false` if no data is available now.
     fn fill(&mut self) -> io::Result<bool> {
         let gone = self.start.saturating_sub(TAIL_LIMIT_BYTES);
         if gone > 0 {

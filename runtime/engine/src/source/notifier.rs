@@ -1,4 +1,5 @@
-//! Notifies the readers of a stream's queue in this process when events are added.
+//! The link between the writers and the reader of a queue in this process: it wakes the reader when entries are added,
+//! and a writer when entries are removed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +10,8 @@ use tokio::sync::Notify;
 use ordain_core::QueueRun;
 use ordain_store::Partition;
 
-/// Maximum number of runs (consecutive new entries) of a shard that wait for a reader. If another process reads the
-/// partition, no reader in this process takes the runs.
+/// Maximum number of runs (consecutive new entries) of a shard that wait for a reader. Above the limit, the oldest runs
+/// are dropped. The limit is needed because no reader takes the runs while another process reads the partition.
 const RUNS_LIMIT: usize = 1_024;
 
 /// The notifiers of all partitions that this process adds events to.
@@ -39,7 +40,8 @@ pub(super) type NewQueueRuns = VecDeque<(QueueRun, u64)>;
 #[derive(Debug, Default)]
 pub struct QueueNotifier {
     writes: AtomicU64,
-    /// The number of writes after which the reader last found the queue empty, plus one.
+    /// The number of writes when the reader last found the queue empty, plus one; 0 if the reader has never found the
+    /// queue empty.
     emptied_at: AtomicU64,
     /// Shards with new entries, and the positions of the entries that this process added.
     new_runs: Mutex<BTreeMap<u32, NewQueueRuns>>,
@@ -48,10 +50,10 @@ pub struct QueueNotifier {
 }
 
 impl QueueNotifier {
-    /// Notifies the reader of a write to the queue of a shard (slice of the store). `added` has the entries that the
-    /// reader must expect.
+    /// Notifies the reader of a write to the queue of a shard (slice of the store). `added` has the new entries that
+    /// the reader must expect, and whose loss it must report; `None` if the writer itself repeats lost entries.
     pub fn record_write(&self, shard: u32, added: Option<QueueRun>) {
-        // A reader that sees the count must find the shard.
+        // Add the shard before the write is counted: a reader that sees the new count must find the shard.
         let mut new_runs = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = new_runs.entry(shard).or_default();
         if added.is_some() && runs.len() >= RUNS_LIMIT {
@@ -79,8 +81,8 @@ impl QueueNotifier {
         std::mem::take(&mut self.new_runs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts back the entries of a shard that a reader expected and did not read, in front of newer entries, so that the
-    /// next reader expects them.
+    /// Puts back the entries of a shard that a reader expected and did not read. The entries return to their place
+    /// before newer entries, and the next reader expects them.
     pub(super) fn put_back(&self, shard: u32, unread: impl Iterator<Item = (QueueRun, u64)>) {
         let mut new_runs = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = new_runs.entry(shard).or_default();

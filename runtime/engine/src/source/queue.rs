@@ -2,11 +2,12 @@
 //!
 //! Each shard (slice of the store) has a queue of its own. A new owner of the partition reads each queue from its
 //! beginning. The new owner therefore receives again the events that an earlier owner read and did not remove. The
-//! reader removes an event a short time after the driver has acknowledged it, and must never remove an event earlier.
-//! Writers in this process notify the reader. The reader polls the store for entries of other processes.
+//! reader removes an event a short time after the driver has acknowledged the event. The reader must never remove an
+//! unacknowledged event. Writers in this process notify the reader. The reader polls the store for entries of other
+//! processes.
 //!
 //! A store that went back in time refuses the queue position that the reader names. The reader then reads the shard
-//! again from its beginning, and delivers only the entries that it has not delivered ([`QueueCursor`]).
+//! again from its beginning, and delivers only the entries that it has not delivered yet ([`QueueCursor`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
@@ -38,8 +39,8 @@ use ordain_util::log_throttle::LogThrottle;
 const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 /// Time between two polls if only this process writes to the queue.
 const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Number of acknowledged events at which the reader removes these events. A quarter of the queue's limit applies
-/// instead if it is less.
+/// Number of acknowledged events at which the reader removes these events. If a quarter of the queue's limit is less
+/// than this number, that quarter applies instead.
 const REMOVAL_THRESHOLD_EVENTS: u64 = 512;
 /// Time after which the reader removes acknowledged events even if their number is below [`REMOVAL_THRESHOLD_EVENTS`].
 const REMOVAL_DELAY: Duration = Duration::from_millis(100);
@@ -65,15 +66,17 @@ pub struct QueueOptions {
     pub notifier: Arc<QueueNotifier>,
     /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
-    /// True if only streams of this store, and producers that number their events, write to the queue, each in order.
+    /// True if every writer adds its events to the queue in order: all writers are streams of this store, or producers
+    /// that number their events.
     pub is_fed_locally: bool,
     /// True if other processes may write to the queue.
     pub has_other_writers: bool,
     /// The gauge of the number of waiting events; `None` if the reader does not report this number.
     pub backlog_gauge: Option<Arc<BacklogGauge>>,
-    /// True if the gauge also counts events that are delivered and not removed yet.
+    /// True if the gauge also counts events that are delivered and not acknowledged yet.
     pub counts_delivered: bool,
-    /// The owner whose commits settle these events. `None` if events are removed without a commit, as in an inbox.
+    /// The owner whose commits settle these events. `None` if events are removed without a commit, as from the queue of
+    /// an inbox.
     pub handle: Option<Arc<PartitionHandle>>,
     /// The number of events that this process put into the queue and that the store lost before the reader read them.
     pub lost_events: Arc<AtomicU64>,
@@ -155,12 +158,12 @@ impl QueueReader {
 
     /// Reads until the receiver of the deliveries closes, and then waits for the last acknowledgement.
     async fn read_all(&mut self, deliver: mpsc::Sender<DeliveryBatch>) -> Result<(), StoreError> {
-        // The first read finds all earlier entries.
+        // The first read finds all entries that were written before the reader started.
         self.unread_shards.extend(0..self.cursors.len() as u32);
         loop {
             let writes = self.options.notifier.writes();
-            // The reader takes these queue positions before it reads the store, so the read must find all of these
-            // entries.
+            // Before the reader reads the store, it takes the queue positions of the entries that this process has
+            // written. The read must therefore find all of these entries.
             self.take_new_runs();
             // An unavailable store must not delay the end of the reader.
             let (batch, is_known) = tokio::select! {
@@ -175,7 +178,8 @@ impl QueueReader {
                 continue;
             }
             if is_known {
-                // The reader is repeating a queue after the store went back: new entries may follow.
+                // After the store went back in time, the reader is skipping entries that it has already delivered. New
+                // entries may follow.
                 self.acknowledge();
                 tokio::task::yield_now().await;
                 continue;
@@ -198,11 +202,12 @@ impl QueueReader {
                 () = deliver.closed() => break,
             }
         }
-        // The driver takes no more deliveries; the loop ends after its last acknowledgement.
+        // The driver takes no more deliveries. The following loop ends after the driver's last acknowledgement.
         drop(deliver);
         while self.acknowledged.changed().await.is_ok() {}
         self.acknowledge();
-        // If entries stay in the queue, the next owner reads them again and recognises their events.
+        // If entries stay in the queue, the next owner reads them again, and recognises that their events are already
+        // settled.
         let _ = timeout(LAST_REMOVAL_TIMEOUT, self.remove(true)).await;
         Ok(())
     }
@@ -217,7 +222,8 @@ impl QueueReader {
         }
     }
 
-    /// Passes to the next reader the entries that this process wrote and that this reader has not read.
+    /// Returns unread queue positions to the notifier, so that the next reader expects the entries that this process
+    /// wrote and that this reader has not read. Also reports the losses that are not reported yet.
     fn put_back(&mut self) {
         self.take_new_runs();
         for (shard, cursor) in (0..).zip(&mut self.cursors) {
@@ -239,7 +245,7 @@ impl QueueReader {
     }
 
     /// Removes acknowledged entries, and reads the next entries. If the read returned no entry, counts the waiting
-    /// events. Also returns whether the read returned entries that were delivered before.
+    /// events. The second value is `true` if the read also returned entries that this reader had delivered earlier.
     async fn next_batch(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.is_poll_due) {
@@ -252,8 +258,8 @@ impl QueueReader {
         Ok((batch, is_known))
     }
 
-    /// Finds the shards that have unread entries. This method reads only the ends of each queue, because most queues
-    /// have no new entries.
+    /// Finds the shards that have unread entries. This method reads only the first and the last queue position of each
+    /// shard, because most queues have no new entries.
     async fn poll_shards(&mut self) -> Result<(), StoreError> {
         let QueueOptions { store, partition, .. } = &self.options;
         let ends_of_shards = match store.queue_ends(partition).await {
@@ -263,7 +269,8 @@ impl QueueReader {
             }
             found => found?,
         };
-        // A shard is also read if the store has fewer entries than this reader has read, or other entries.
+        // The condition in this loop also selects a shard whose last entry is earlier than, or different from, the last
+        // entry that this reader has read.
         for (shard, (ends, cursor)) in (0..).zip(ends_of_shards.iter().zip(&mut self.cursors)) {
             cursor.record_first(ends.first);
             self.removable_count += usize::from(cursor.removable().is_some());
@@ -324,7 +331,8 @@ impl QueueReader {
             }
             for (position, queued) in page.entries {
                 if !cursor.accept(position) {
-                    // If the entry is already acknowledged, the reader must remove it once more.
+                    // This reader has delivered the entry earlier. If the driver has acknowledged the entry, the reader
+                    // must remove the entry again.
                     self.removable_count += 1;
                     is_known = true;
                     continue;
@@ -362,7 +370,7 @@ impl QueueReader {
         self.notify_driver();
     }
 
-    /// Notifies the driver that the store may have gone back in time. An idle driver would not notice.
+    /// Notifies the driver that the store may have gone back in time. An idle driver would not notice this by itself.
     fn notify_driver(&self) {
         if let Some(handle) = &self.options.handle {
             handle.report_store_rollback();
@@ -429,7 +437,7 @@ impl QueueReader {
         }
     }
 
-    /// Removes acknowledged entries if enough of them are due, or if `all` is set.
+    /// Removes acknowledged entries if a removal is due, or if `all` is set.
     async fn remove(&mut self, all: bool) {
         let threshold = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
         let is_due =
@@ -459,7 +467,8 @@ impl QueueReader {
                     self.cursors[shard as usize].record_removal(through);
                     continue;
                 }
-                // The driver repeats the commit, and the reader retries this removal.
+                // The store lacks the commit on which this removal depends. The driver repeats the commit, and the
+                // reader retries this removal.
                 Some(DequeueResult::MissingCommit) => self.notify_driver(),
                 None => self.restart_shard(shard),
             }
@@ -486,7 +495,7 @@ impl QueueReader {
 }
 
 /// Creates the dead letter of an unreadable entry. The tag is derived from the queue position, so that a repeated read
-/// creates the same letter. The tag also determines that the letter is committed in the shard of the queue, because the
+/// creates the same letter. The tag is chosen so that the letter is committed in the shard of the queue, because the
 /// removal of the entry depends on that commit.
 fn letter(
     partition: &Partition,

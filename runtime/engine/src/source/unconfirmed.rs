@@ -1,5 +1,5 @@
 //! Events that the inbox (events received over HTTP) has read from a queue in the store and that the broker has not
-//! confirmed. An event stays in the queue until the broker has confirmed this event and all events before it.
+//! confirmed. An event stays in the queue until the broker has confirmed this event and all earlier events.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,17 +13,19 @@ use ordain_amqp::SequencedEvent;
 const EVENT_LIMIT: usize = 1_024;
 const EVENT_BYTES_LIMIT: usize = 16 << 20;
 
-/// Unconfirmed events in the order of their reading.
+/// Unconfirmed events in the order in which the inbox read them.
 #[derive(Debug)]
 pub(super) struct UnconfirmedEvents {
     /// The events from the first unconfirmed event on. A confirmed event is `None`.
     events: VecDeque<Option<UnconfirmedEvent>>,
     /// Number of confirmed events before the first unconfirmed event.
     through: u64,
-    /// The number of unconfirmed events. The second field is their size in memory, in bytes.
+    /// The number of unconfirmed events.
     count: usize,
+    /// The size of the unconfirmed events in memory, in bytes.
     bytes: usize,
-    /// Maximum length of `events`. After a failure, at most this many events are published again.
+    /// The length of `events` at which the inbox reads no further batch. This limits how many events the inbox
+    /// publishes again after a failure.
     repeat_limit: usize,
 }
 
@@ -35,7 +37,7 @@ struct UnconfirmedEvent {
 }
 
 impl UnconfirmedEvents {
-    /// Creates an empty list of at most `repeat_limit` events.
+    /// Creates an empty list with this `repeat_limit`.
     pub(super) fn new(repeat_limit: usize) -> Self {
         Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, repeat_limit }
     }
@@ -76,8 +78,8 @@ impl UnconfirmedEvents {
         }
     }
 
-    /// Returns the indexes in `events` of the events to publish now, and these events. Without `retry`, leaves out
-    /// refused events and later events of the same keys.
+    /// Returns the events to publish now: first their indexes in `events`, then the events themselves. Without `retry`,
+    /// leaves out each refused event, and all later events of its key.
     pub(super) fn to_publish(&self, retry: bool) -> (Vec<usize>, Vec<SequencedEvent>) {
         let mut refused = HashSet::new();
         let pending = self.events.iter().enumerate();
@@ -171,7 +173,7 @@ mod tests {
         assert!(!unconfirmed.has_room());
         unconfirmed.confirm(&[0], &[true]);
         assert!(unconfirmed.has_room() && unconfirmed.is_empty());
-        // Without that limit, confirmed events take no room.
+        // Without a repeat limit, confirmed events take no room.
         let mut unconfirmed = UnconfirmedEvents::new(usize::MAX);
         for _ in 0..3 {
             unconfirmed.extend((1..EVENT_LIMIT as u64).map(|key| event(&key.to_string(), 1)));

@@ -1,59 +1,82 @@
 //! The readiness of the process.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
 use jiff::Timestamp;
+use serde_json::json;
 use tokio::time::timeout;
 
 use super::AdminState;
 use crate::problem::ProblemDetails;
 use ordain_engine::run::RunPhase;
-use ordain_store::Store;
+use ordain_store::{HEALTH_MARK, Store};
+use ordain_util::source_health::SourceState;
 
 /// Interval between two health checks of the store. The checks detect an unavailable store while the process is idle.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a response of the store. A store that exceeds the limit counts as unavailable.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The time since which the store is unavailable; `None` while the store is available.
+/// Time for which a source may receive no events before the process is not ready: longer than a reconnection takes.
+const INTERRUPTION_LIMIT: Duration = Duration::from_secs(2);
+
+/// The reason of a stream that has stopped.
+const STOPPED: &str = "stopped until an operator resumes it";
+
+/// The failure of the store; `None` while the store accepts writes.
 #[derive(Default)]
-pub(super) struct StoreHealth(Mutex<Option<Timestamp>>);
+pub(super) struct StoreHealth(Mutex<Option<StoreFailure>>);
+
+/// A store that accepts no writes.
+#[derive(Clone, Copy)]
+struct StoreFailure {
+    since: Timestamp,
+    /// `true` if the store answers reads.
+    answers: bool,
+}
 
 impl StoreHealth {
     async fn check(&self, store: &dyn Store) {
         let since = Timestamp::now();
-        // The existence of the mark does not matter.
-        let mut asking = pin!(store.mark("admin/health"));
-        let answer = if let Ok(answer) = timeout(RESPONSE_TIMEOUT, &mut asking).await {
-            answer
+        let mut writing = pin!(store.check_writable());
+        let written = if let Ok(written) = timeout(RESPONSE_TIMEOUT, &mut writing).await {
+            written
         } else {
-            self.mark_unavailable(since, &format!("no answer within {RESPONSE_TIMEOUT:?}"));
-            asking.await
+            let failure = StoreFailure { since, answers: false };
+            self.set_failed(failure, &format!("no answer within {RESPONSE_TIMEOUT:?}"));
+            writing.await
         };
-        match answer {
-            Ok(_) => self.mark_available(),
-            Err(error) => self.mark_unavailable(since, &error.to_string()),
+        if let Err(error) = written {
+            let answers = timeout(RESPONSE_TIMEOUT, store.mark(HEALTH_MARK)).await;
+            let failure = StoreFailure { since, answers: matches!(answers, Ok(Ok(_))) };
+            self.set_failed(failure, &error.to_string());
+        } else if let Some(StoreFailure { since, .. }) = self.lock().take() {
+            tracing::info!(away_since = %since, "ready again: the store accepts writes");
         }
     }
 
-    fn mark_unavailable(&self, since: Timestamp, why: &str) {
-        let mut away = self.lock();
-        if away.is_none() {
-            tracing::warn!(why, "not ready: the store does not answer");
-            *away = Some(since);
+    fn set_failed(&self, failure: StoreFailure, why: &str) {
+        let mut current = self.lock();
+        if current.is_none() {
+            if failure.answers {
+                tracing::warn!(why, "not ready: the store answers, but accepts no writes");
+            } else {
+                tracing::warn!(why, "not ready: the store does not answer");
+            }
+            *current = Some(failure);
         }
     }
 
-    fn mark_available(&self) {
-        if let Some(since) = self.lock().take() {
-            tracing::info!(away_since = %since, "ready again: the store answers");
-        }
+    /// Returns whether the store accepts writes, as far as the last check shows.
+    pub(super) fn is_writable(&self) -> bool {
+        self.lock().is_none()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Timestamp>> {
+    fn lock(&self) -> MutexGuard<'_, Option<StoreFailure>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,35 +91,87 @@ pub(super) async fn watch(app: &AdminState) {
     }
 }
 
-/// `GET /readyz`. The caller needs no token, so the response names the part that is not ready and contains no text of
-/// the store or the system, which may include addresses and files.
-pub(super) async fn ready(
-    State(app): State<Arc<AdminState>>,
-) -> Result<&'static str, ProblemDetails> {
+/// Returns the reason why the process is not ready as a whole, even if all streams receive their events.
+fn process_problem(app: &AdminState) -> Option<String> {
     let reason = match app.figures.phase() {
         _ if *app.shutdown.borrow() => "the process is shutting down".to_owned(),
         RunPhase::LoadingHandlers => "the process is loading its handlers".to_owned(),
         RunPhase::OpeningStore => "the process is opening its store".to_owned(),
         RunPhase::ClaimingPartitions => "the process is claiming its partitions".to_owned(),
-        RunPhase::Running => match *app.health.lock() {
-            None => match app.figures.share() {
-                (has, share) if has < share => {
-                    format!("the process owns {has} of the {share} partitions of its share")
-                }
-                _ => {
-                    match app.figures.handlers().and_then(|handlers| handlers.unavailable_stream())
-                    {
-                        Some(stream) => {
-                            format!(
-                                "stream {stream} waits for a version of its handler; see the log"
-                            )
-                        }
-                        None => return Ok("ready\n"),
-                    }
-                }
-            },
-            Some(since) => format!("the store has not answered since {since:.0}; see the log"),
-        },
+        RunPhase::Running => {
+            let StoreFailure { since, answers } = (*app.health.lock())?;
+            let state = if answers { "accepted no writes" } else { "not answered" };
+            format!("the store has {state} since {since:.0}; see the log")
+        }
     };
-    Err(ProblemDetails::unavailable(format!("not ready: {reason}")))
+    Some(reason)
+}
+
+/// Returns the streams whose events this process does not execute now, each with the reason. The reasons contain no
+/// texts of the broker.
+fn stream_problems(app: &AdminState) -> BTreeMap<Arc<str>, &'static str> {
+    let mut problems = BTreeMap::new();
+    for partition in app.figures.partitions() {
+        let reason = match partition.health().interruption(INTERRUPTION_LIMIT) {
+            Some(SourceState::Stopped { .. }) => STOPPED,
+            Some(_) => "no events arrive from its source",
+            None => continue,
+        };
+        let stream = Arc::clone(&partition.partition().stream);
+        let known = problems.entry(stream).or_insert(reason);
+        if reason == STOPPED {
+            // This reason needs an operator, so it comes before the reason of another partition.
+            *known = reason;
+        }
+    }
+    if let Some(handlers) = app.figures.handlers() {
+        for stream in handlers.unavailable_streams() {
+            problems.insert(stream, "waits for a version of its handler");
+        }
+    }
+    problems
+}
+
+/// `GET /readyz`. The caller needs no token, so the response names the part that is not ready and contains no text of
+/// the store, the broker or the system, which may include addresses and files.
+pub(super) async fn ready(
+    State(app): State<Arc<AdminState>>,
+) -> Result<&'static str, ProblemDetails> {
+    let not_ready = |reason: String| ProblemDetails::unavailable(format!("not ready: {reason}"));
+    if let Some(reason) = process_problem(&app) {
+        return Err(not_ready(reason));
+    }
+    let problems = stream_problems(&app);
+    let streams = problems.iter().map(
+        |(stream, reason)| json!({ "stream": &**stream, "consuming": false, "reason": reason }),
+    );
+    let streams: Vec<_> = streams.collect();
+    if let Some((stream, reason)) = problems.first_key_value() {
+        let more = match problems.len() {
+            1 => String::new(),
+            count => format!(", and {} more streams are not ready", count - 1),
+        };
+        let reason = format!("stream {stream}: {reason}{more}; see the log and /v1/streams");
+        return Err(not_ready(reason).with_streams(streams));
+    }
+    match app.figures.share() {
+        (has, share) if has < share => Err(not_ready(format!(
+            "the process owns {has} of the {share} partitions that it should own"
+        ))),
+        _ => Ok("ready\n"),
+    }
+}
+
+/// `GET /readyz/ingress`: whether the process accepts events over HTTP and keeps them durably. The process needs only
+/// its store for this, so the answer can be yes while a stream's broker is unavailable.
+pub(super) async fn ingress_ready(
+    State(app): State<Arc<AdminState>>,
+) -> Result<&'static str, ProblemDetails> {
+    if app.loaded.config.ingress.is_none() {
+        return Err(ProblemDetails::not_found("this process has no [ingress]"));
+    }
+    match process_problem(&app) {
+        Some(reason) => Err(ProblemDetails::unavailable(format!("not accepting events: {reason}"))),
+        None => Ok("accepting\n"),
+    }
 }

@@ -1,4 +1,5 @@
-//! Streams, keys, dead letters and handlers, in the form that the command line prints with `--json`.
+//! Streams, keys, dead letters, handlers and instances, in the form that the command line prints with `--json`. This
+//! module also has the report for tools that start and stop instances.
 
 use std::sync::Arc;
 
@@ -14,14 +15,16 @@ use super::AdminState;
 use crate::chunked_body::ChunkedBody;
 use crate::problem::ProblemDetails;
 use crate::view::{
-    self, DeadPage, InstancesPage, KeyRow, KeysPage, LazyRows, LetterRow, StreamRow, StreamsPage,
+    self, DeadPage, InstancesPage, KeyRow, KeysPage, LazyRows, LetterRow, StreamIntake, StreamRow,
+    StreamsPage,
 };
 use ordain_config::known_streams;
 use ordain_core::LetterId;
 use ordain_store::{KeyFilter, ListPage, Store};
 
-/// Default number of rows of a page. The second constant is the maximum.
+/// Default number of rows of a page.
 const DEFAULT_ROWS: usize = 100;
+/// Maximum number of rows of a page.
 const MAX_ROWS: usize = 1_000;
 
 type PageResult = Result<Response, ProblemDetails>;
@@ -55,10 +58,10 @@ impl AdminState {
         self.figures.store().ok_or_else(not_yet)
     }
 
-    /// Fetches data from the store and returns it as JSON, which a blocking thread encodes. The query keeps its permit
-    /// until its response is sent, even if the caller has disconnected. The number of running queries, and of pages in
-    /// memory, is therefore limited.
-    async fn respond<T, F>(
+    /// Fetches data from the store and returns it as JSON. A blocking thread encodes the JSON. The query keeps its
+    /// permit until its response is sent. If the caller disconnects earlier, the query keeps the permit until the query
+    /// ends. The permits therefore limit both the running queries and the pages in memory.
+    pub(super) async fn respond<T, F>(
         &self,
         fetch: impl FnOnce(Arc<dyn Store>) -> F,
         show: impl FnOnce(&T) -> String + Send + 'static,
@@ -99,7 +102,7 @@ fn row_limit(limit: Option<usize>) -> Result<usize, ProblemDetails> {
     }
 }
 
-/// Returns an error for a stream that does not exist.
+/// Returns an error if the stream is not configured and has no data in the store.
 async fn require_stream(
     app: &AdminState,
     store: &dyn Store,
@@ -110,22 +113,33 @@ async fn require_stream(
         return Ok(());
     }
     let known = known.join(", ");
-    Err(ProblemDetails::not_found(format!("there is no stream {stream:?}; there are: {known}")))
+    Err(ProblemDetails::not_found(format!(
+        "there is no stream {stream:?}; existing streams: {known}"
+    )))
 }
 
 /// `GET /v1/streams`.
 pub(super) async fn streams(State(app): State<Arc<AdminState>>) -> PageResult {
     let asking = Arc::clone(&app);
-    let fetch =
-        async move |store: Arc<dyn Store>| Ok(known_streams(&asking.loaded, &*store).await?);
+    let fetch = async move |store: Arc<dyn Store>| {
+        let mut streams = Vec::new();
+        for name in known_streams(&asking.loaded, &*store).await? {
+            let losses = view::queue_losses(&asking.loaded, &store, &name).await?;
+            streams.push((name, losses));
+        }
+        Ok(streams)
+    };
     let showing = Arc::clone(&app);
-    app.respond(fetch, move |names| {
+    app.respond(fetch, move |streams| {
         let handlers = showing.figures.handlers();
-        let rows = names.iter().map(|name| {
+        let partitions = showing.figures.partitions();
+        let rows = streams.iter().map(|(name, losses)| {
             let stream = showing.loaded.config.streams.get(name.as_str());
             let chosen =
                 handlers.as_ref().and_then(|handlers| handlers.activation(name)).map(Into::into);
-            StreamRow::of(name, stream.zip(chosen))
+            let own = partitions.iter().filter(|metrics| *metrics.partition().stream == **name);
+            let intake = StreamIntake::of(own.map(|metrics| metrics.health().state()), losses);
+            StreamRow::of(name, stream.zip(chosen), intake)
         });
         view::to_json(&StreamsPage { streams: rows.collect::<Vec<_>>() })
     })

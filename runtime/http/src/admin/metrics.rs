@@ -1,5 +1,6 @@
-//! `GET /metrics`: the counts of the drivers, the workers and the background tasks. Each request reads the current
-//! counts. Labels contain names of the configuration and words of fixed sets, never keys of events.
+//! `GET /metrics`: the counts of the partitions, the handlers and the background tasks. Each request reads the current
+//! counts. Labels contain names from the configuration, handler versions, and words of fixed sets, never keys of
+//! events.
 
 mod write;
 
@@ -21,7 +22,7 @@ use ordain_config::StreamConfig;
 use ordain_engine::driver::{CommitHistograms, PartitionMetrics};
 use ordain_util::histogram::Histogram;
 
-/// The media type for callers that accept `OpenMetrics`; other callers get the format of Prometheus.
+/// The media type of `OpenMetrics`. Callers that do not accept this type get the text format of Prometheus.
 const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
 
 /// All metrics at one moment.
@@ -39,6 +40,9 @@ struct MetricsSnapshot {
     wanted: BTreeMap<String, u64>,
     /// The number of requests of producers over HTTP, by the status of the response.
     requests: BTreeMap<u16, u64>,
+    is_store_writable: bool,
+    /// `None` without a broker.
+    is_broker_connected: Option<bool>,
 }
 
 /// `GET /metrics`.
@@ -62,8 +66,8 @@ pub(super) async fn metrics(
     Ok(([(CONTENT_TYPE, form)], body).into_response())
 }
 
-/// Converts `OpenMetrics` to the format of Prometheus. In that format, a counter has the same name in comments and in
-/// samples, and the text has no end mark.
+/// Converts `OpenMetrics` to the format of Prometheus. In the format of Prometheus, a counter has the same name in
+/// comments and in samples, and the text does not end with `# EOF`.
 fn to_prometheus_format(open: &str) -> String {
     let mut text = String::with_capacity(open.len() + 256);
     let mut lines = open.lines().peekable();
@@ -105,6 +109,8 @@ impl MetricsSnapshot {
             parked: app.parked_counts.get(),
             wanted: app.wanted.get(),
             requests: app.figures.requests(),
+            is_store_writable: app.figures.store().is_some() && app.health.is_writable(),
+            is_broker_connected: app.figures.is_broker_connected(),
         };
         for shared in app.figures.partitions() {
             let stats = shared.stats();
@@ -123,8 +129,8 @@ impl MetricsSnapshot {
         snapshot
     }
 
-    /// Returns the number of parked keys of a stream (keys that stopped at a failed or missing event). It is the higher
-    /// of two numbers: the last count of the keys in the store, and the number of parked keys in memory.
+    /// Returns the number of parked keys of a stream (keys that stopped at a failed or missing event): the higher of
+    /// the number of parked keys in the store at the last count and the number of parked keys in memory now.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();
         counted.max(stats.lanes_in(LaneState::Parked) as u64)

@@ -1,6 +1,6 @@
 //! The number of parked keys (keys that stopped at a failed or missing event). Most parked keys are in the store only,
-//! so a count must read all keys. A background task counts the parked keys after a request, and rarely enough to use a
-//! negligible share of the store's time.
+//! so a count must read all keys of the store. A background task counts the parked keys after a request for metrics,
+//! but rarely enough to use a negligible share of the store's time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,9 +14,9 @@ use ordain_store::{KeyFilter, Store, StoreError};
 
 /// Maximum number of keys in a page of the count.
 const PAGE_KEYS: usize = 500;
-/// Shortest delay between two counts. The second constant is the delay as a multiple of the last count's duration; the
-/// longer delay applies.
+/// Shortest delay between two counts.
 const MIN_COUNT_DELAY: Duration = Duration::from_secs(2);
+/// The delay between two counts is at least this many times the duration of the last count.
 const COUNT_DELAY_FACTOR: u32 = 50;
 
 /// The result of the last count.
@@ -34,7 +34,7 @@ impl ParkedCounts {
     }
 }
 
-/// Counts the parked keys after each request. This function never returns.
+/// Counts the parked keys whenever a count was requested. This function never returns.
 pub(super) async fn count_on_request(app: &AdminState) {
     loop {
         app.parked_counts.request.notified().await;

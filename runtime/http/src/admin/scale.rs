@@ -1,5 +1,5 @@
-//! The number of wanted instances of each stream, for metrics. A background task reads the instances' reports from
-//! the store after a request.
+//! The number of wanted instances of each stream, for metrics. After a request for metrics, a background task reads
+//! the instances' reports from the store.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -29,7 +29,7 @@ impl WantedInstances {
     }
 }
 
-/// Reads the reports after each request. This function never returns.
+/// Reads the reports whenever a read was requested. This function never returns.
 pub(super) async fn watch_wanted(app: &AdminState) {
     loop {
         app.wanted.request.notified().await;

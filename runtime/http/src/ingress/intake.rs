@@ -17,12 +17,12 @@ use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
-/// After a queue was full, the intake checks each queue for room before it writes a request, for this time.
+/// For this time after a queue was full, the intake checks each queue for room before it writes a request.
 const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
 
-/// Maximum number of queue entries in one read of their keys.
+/// Maximum number of queue entries that the intake reads at once, to find keys with waiting events.
 const PAGE_ENTRIES: usize = 1_024;
-/// Approximate maximum size, in bytes, of the queue entries in one read of their keys.
+/// Approximate maximum size, in bytes, of the queue entries that the intake reads at once.
 const PAGE_BYTES: usize = 4 << 20;
 
 /// The intake of a stream's events.
@@ -47,8 +47,8 @@ pub(super) struct Intake {
     full_at: Mutex<Option<Instant>>,
 }
 
-/// The keys with waiting events in a shard, as far as the intake has read the shard's queue. The intake reads each
-/// entry once for all requests.
+/// The keys with waiting events in a shard. The intake collects the keys from the entries of the shard's queue. It
+/// reads each entry once, and keeps the keys for later requests.
 #[derive(Default)]
 struct WaitingKeys {
     /// For each key, the number of its newest entry.
@@ -60,7 +60,7 @@ struct WaitingKeys {
 }
 
 impl WaitingKeys {
-    /// Removes the keys whose newest entry is before entry `first`.
+    /// Removes the keys whose newest entry has a lower number than `first`.
     fn forget_before(&mut self, first: u64) {
         if self.start < first {
             self.start = first;
@@ -121,8 +121,8 @@ impl Intake {
         }))
     }
 
-    /// Returns the fault of an event that the decoder accepts and that would nevertheless become a dead letter. Returns
-    /// `None` if the event has no such fault.
+    /// Returns the reason why an event would become a dead letter although the decoder accepts it. Returns `None` if
+    /// there is no such reason.
     pub(super) fn fault(&self, event: &Event) -> Option<String> {
         if self.is_routed
             && let Some(words) = RoutingKeyTemplate::length_error(event.key())
@@ -159,7 +159,7 @@ impl Intake {
             },
         };
         if let Some(kept) = &kept {
-            // A repeated event is queued as well, because the first request may have failed between log and queue.
+            // Events that the log already has are queued too: an earlier request may have failed before it queued them.
             let mut kept = kept.iter();
             let is_right = |result: &AssignItemReply| {
                 matches!(result, AssignItemReply::New(_) | AssignItemReply::Known(_))
@@ -207,7 +207,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns the given keys that have waiting events in a partition. Usually, no key has waiting events.
+    /// Returns those of the given keys that have events waiting in a partition. Usually, no key has waiting events.
     async fn waiting_keys<'a>(
         &self,
         partition: &Partition,
@@ -232,7 +232,7 @@ impl Intake {
                     match store.read_queue(partition, shard, after, PAGE_ENTRIES, PAGE_BYTES).await
                     {
                         Err(StoreError::RolledBack) => {
-                            // Other entries may have the numbers now that this intake has read.
+                            // The numbers that this intake has read may belong to other entries now.
                             *known = WaitingKeys::default();
                             continue;
                         }
@@ -255,9 +255,9 @@ impl Intake {
         Ok(keys)
     }
 
-    /// Rejects a request for which a queue lacks room, before the intake writes any event. Checks this only if a queue
-    /// was full within the last minute. Without this check, a producer that retries a rejected request would fill the
-    /// remaining room with copies.
+    /// Rejects a request for which a queue lacks room, before the intake writes any event. Checks the room only if a
+    /// queue was full within the last minute. Without this check, each retry of a rejected request would write copies
+    /// of its events to the queues that still have room.
     async fn check_room(&self, items: &[AssignItem]) -> Result<(), AssignError> {
         let full_at = *self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = self
@@ -286,8 +286,8 @@ impl Intake {
     }
 
     /// Notifies the readers of the queues in this process. If the request is accepted, the readers also get the queue
-    /// positions of its events, so that the readers detect a loss. A rejected request does not need this, because its
-    /// producer sends it again.
+    /// positions of its events, so that the readers detect a loss. The events of a rejected request need no such
+    /// detection, because the producer sends the request again.
     fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of =
             |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });

@@ -1,6 +1,6 @@
 //! Data of events and handlers, as part of a JSON text. A page may contain much data. This module must never parse the
-//! data into a tree, because a tree takes up to a hundred times the memory of its text. It escapes the data only while
-//! it writes the data, because escapes take up to six times the memory.
+//! data into a tree, because a tree takes up to a hundred times the memory of its text. This module adds escapes only
+//! while it writes the data, because escaped data takes up to six times the memory of the unescaped data.
 
 use std::fmt;
 
@@ -47,9 +47,9 @@ impl<'de> Deserialize<'de> for JsonData {
 
 impl JsonData {
     /// Converts bytes to JSON without white space if they are JSON that every reader accepts. Converts other bytes to a
-    /// text if they are UTF-8, and otherwise to base64. The forms are distinguishable. `{"text": …}` contains JSON that
-    /// some readers do not accept, because it is nested deeply or has extreme numbers or escapes. `{"base64": …}`
-    /// contains bytes that are not UTF-8.
+    /// text if they are UTF-8, and otherwise to base64. The form `{"text": …}` contains JSON that some readers do not
+    /// accept, because the JSON is nested deeply, or has extreme numbers or escapes of half a character. The form
+    /// `{"base64": …}` contains bytes that are not UTF-8.
     pub fn of(bytes: &[u8]) -> Self {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return Self(DataForm::Binary { base64: STANDARD.encode(bytes) });

@@ -21,13 +21,13 @@ pub struct InstancesPage<L = BoundedRows<InstanceRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstanceRow {
-    /// The time in ms after which the store removes the instance unless the instance sends a heartbeat; `None` in a
-    /// store for one process.
+    /// The time, in ms, after which the store removes the instance if the instance sends no further heartbeat. `None`
+    /// in a store for one process.
     pub expires_in_ms: Option<u64>,
     /// The id of the instance; `None` for the row of the partitions without an owner.
     #[serde(rename = "instance")]
     pub id: Option<RowText>,
-    /// The name of the host and the number of the process.
+    /// The name of the machine and the id of the process.
     pub name: Option<RowText>,
     /// The handler version that the instance offers for each stream.
     pub offers: BTreeMap<String, RowText>,
@@ -56,7 +56,7 @@ pub struct PartitionRow {
     pub partition: u32,
     /// The number of keys in the owner's memory that have an event to execute; `None` if the owner has not reported it.
     pub ready_keys: Option<u64>,
-    /// The time at which the lease was granted or returned.
+    /// The time at which the lease was last granted or returned.
     pub since: Option<RowText>,
     /// The stream.
     pub stream: RowText,
@@ -84,7 +84,7 @@ impl<'a> InstanceOverview<'a> {
         Self { loaded, table, infos: abouts, reports }
     }
 
-    /// Returns the work of a partition as its owner reported it; `None` without a report.
+    /// Returns the work of a partition as its owner reported it; `None` if there is no owner or no report.
     fn work(&self, partition: &Partition) -> Option<PendingWork> {
         let holder = self.table.holder(partition)?;
         self.reports.get(&holder)?.get(&partition.stream, partition.number)
@@ -104,7 +104,7 @@ impl<'a> InstanceOverview<'a> {
             is_known &= work.is_some_and(|work| work.lag.is_some());
             all = all.plus(work.unwrap_or_default());
         }
-        // Unknown work is no reason to stop an instance.
+        // While the lag of a partition is unknown, no running instance that can own a partition should stop.
         let least = if is_known { 1 } else { instances.min(partitions.into()) };
         Some(ScaleReport {
             stream: name.to_owned(),
@@ -197,8 +197,8 @@ fn streams(
     streams
 }
 
-/// The work of all instances for a stream, and the number of wanted instances. A tool that starts and stops instances
-/// reads this report.
+/// The pending work of a stream over all instances, and the number of wanted instances. A tool that starts and stops
+/// instances reads this report.
 #[derive(Debug, Serialize)]
 pub struct ScaleReport {
     stream: String,
@@ -208,8 +208,8 @@ pub struct ScaleReport {
     blocked_keys: u64,
     /// Number of instances that run the stream.
     instances: u64,
-    /// Number of wanted instances. It is never below the number of running instances while the lag (the number of
-    /// waiting events) of a partition is unknown.
+    /// Number of wanted instances. While the lag (the number of waiting events) of a partition is unknown, this number
+    /// is at least the number of running instances, or of partitions if there are fewer partitions than instances.
     pub wanted_instances: u64,
 }
 

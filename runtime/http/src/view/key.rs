@@ -23,18 +23,18 @@ pub struct KeysPage<L = BoundedRows<KeyRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, remote = "Self")]
 pub struct KeyRow {
-    /// The number of failed attempts to execute event `next`.
+    /// The number of failed attempts to execute the event with the sequence `next`.
     pub attempts: u32,
     /// The time at which the owner of the key's partition handles the key again; `None` if no time is set.
     pub due_at: Option<RowText>,
     /// The reason why the record cannot be read; `None` if it can be read.
     #[serde(skip_serializing)]
     pub error: Option<RowText>,
-    /// The number of request rounds for event `next` while it is missing.
+    /// The number of request rounds for the event with the sequence `next`, if this event is missing.
     pub gap_rounds: u32,
     /// The later events of the key that the store holds.
     pub held: HeldRow,
-    /// The time of the key's first commit. It is part of the ids of the key's messages.
+    /// The time of the key's first commit. This time is part of the ids of the key's messages.
     pub incarnation: u64,
     /// The key.
     pub key: RowText,
@@ -54,11 +54,11 @@ pub struct KeyRow {
     pub trouble: Option<TroubleRow>,
     /// The handler version of the last event that took effect.
     pub version: Option<RowText>,
-    /// The SHA-256 of that version's file.
+    /// The SHA-256 of the file of the handler version in `version`.
     pub version_digest: Option<RowText>,
-    /// The number of the rollout (the stored choice of a handler version) that selected that version.
+    /// The number of the rollout (the stored choice of a handler version) that selected `version`.
     pub version_generation: Option<u64>,
-    /// The last gaps (missing events) of the key; `None` in a listing.
+    /// The newest gaps (missing events) whose timeout has elapsed; `None` in a listing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gaps: Option<Vec<GapRow>>,
     /// The handler state; `None` in a listing.
@@ -156,9 +156,9 @@ impl KeyRow {
 pub struct HeldRow {
     /// The number of events.
     pub count: u64,
-    /// A lower bound of their sequences.
+    /// A lower bound of the sequences of the held events.
     pub first: u64,
-    /// An upper bound of their sequences.
+    /// An upper bound of the sequences of the held events.
     pub last: u64,
 }
 
@@ -180,7 +180,7 @@ pub struct TroubleRow {
     /// raised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<RowText>,
-    /// The time from which the reason applies.
+    /// The time since which the reason applies.
     pub since: RowText,
     /// The handler version that failed; `None` if no handler failed.
     pub version: Option<RowText>,
@@ -208,13 +208,13 @@ impl TroubleRow {
     }
 }
 
-/// A gap whose time limit has passed.
+/// A gap whose timeout (`gap.timeout`) has elapsed.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GapRow {
     /// The answers of each source.
     pub answers: Vec<AnswersRow>,
-    /// The name of the way in which the gap ended, or of its state while it is open.
+    /// The way in which the gap ended, such as `replayed`; `open` while the gap has not ended.
     pub end: RowText,
     /// The first missing sequence.
     pub first: u64,

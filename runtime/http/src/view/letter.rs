@@ -29,15 +29,16 @@ pub struct LetterRow {
     pub cause: RowText,
     /// The reason in words.
     pub error: RowText,
-    /// The origin of the event.
+    /// The origin of the event, such as `line 17 of orders.ndjson`; `None` if no origin is known that helps to find the
+    /// event.
     pub origin: Option<RowText>,
-    /// The handler version that executed the event, if there was one.
+    /// The handler version that executed the event; `None` if no handler executed it.
     pub version: Option<RowText>,
     /// The time at which the letter was written.
     pub at: RowText,
-    /// The event; `None` if the delivery was not a readable event.
+    /// The event; `None` if the delivery was not a readable event, or if the event never arrived.
     pub event: Option<EventRow>,
-    /// The delivery; `None` if it was a readable event.
+    /// The bytes of a delivery that was not a readable event; otherwise `None`.
     pub raw: Option<JsonData>,
 }
 

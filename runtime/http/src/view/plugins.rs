@@ -50,7 +50,7 @@ pub struct RefusedRow {
     pub reason: RowText,
 }
 
-/// The result of loading a file as a process loads the files of its folder.
+/// The result of loading a file in the same way as a process loads the files of its folder.
 #[derive(Debug, Serialize)]
 pub struct FileRow {
     /// The SHA-256 of the file, if the file is usable.
@@ -68,8 +68,8 @@ pub struct FileRow {
 /// The result of loading a file; `None` before the first load.
 type FileLoadResult = Option<Result<Build, FileFault>>;
 
-/// Returns the handlers in the folder as a start would load them now. This function loads every file, which may take
-/// seconds.
+/// Returns the handlers in the folder as a process that starts now would load them. This function loads every file,
+/// which may take seconds.
 pub fn plugins_page(
     loaded: &LoadedConfig,
     engine: &HandlerEngine,

@@ -6,7 +6,9 @@ use ordain_core::Build;
 use serde::{Deserialize, Serialize};
 
 use super::{BoundedRows, RowText};
-use ordain_config::StreamConfig;
+use ordain_config::{LoadedConfig, SourceConfig, StreamConfig};
+use ordain_store::{QueueRecords, Store, StoreError};
+use ordain_util::source_health::SourceState;
 use ordain_wasm::ActivationResult;
 
 /// The page of all streams.
@@ -19,8 +21,8 @@ pub struct StreamsPage<L = BoundedRows<StreamRow>> {
 /// The handler version of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct StreamVersion {
-    /// The version that executes the events. If this process lacks that version, the version of the rollout (the stored
-    /// choice of a handler version).
+    /// The version that executes the events. If this process lacks that version, this field has the version of the
+    /// rollout (the stored choice of a handler version).
     pub build: Option<Build>,
     /// The number of the rollout; `None` if it was not read from the store.
     pub rollout: Option<u64>,
@@ -40,18 +42,114 @@ impl From<ActivationResult> for StreamVersion {
     }
 }
 
+/// The information whether a stream receives events, with the reason if it does not.
+#[derive(Debug, Clone, Default)]
+pub struct StreamIntake {
+    /// `false` if at least one partition receives no events; `None` if unknown.
+    pub consuming: Option<bool>,
+    /// The reason why one of the partitions receives no events; `None` if `consuming` is not `false`.
+    pub reason: Option<String>,
+}
+
+impl StreamIntake {
+    /// Returns the intake of a stream. `states` are the states of its partitions in this process. `losses` are the lost
+    /// queues of the stream that no operator has acknowledged, each with its partition and a description.
+    pub fn of(states: impl IntoIterator<Item = SourceState>, losses: &[(u32, String)]) -> Self {
+        let mut intake = Self::default();
+        for state in states {
+            match state {
+                SourceState::Inactive => {}
+                SourceState::Consuming => {
+                    intake.consuming.get_or_insert(true);
+                }
+                SourceState::Retrying { reason } | SourceState::Stopped { reason } => {
+                    intake = Self { consuming: Some(false), reason: Some(reason) };
+                }
+            }
+        }
+        if let Some((_, reason)) = losses.first() {
+            intake = Self { consuming: Some(false), reason: Some(reason.clone()) };
+        }
+        intake
+    }
+}
+
+/// Returns the losses of a stream's queues that no operator has acknowledged, each with its partition.
+pub async fn queue_losses(
+    loaded: &LoadedConfig,
+    store: &Arc<dyn Store>,
+    stream: &str,
+) -> Result<Vec<(u32, String)>, StoreError> {
+    match loaded.config.streams.get_key_value(stream) {
+        Some((name, config)) if matches!(config.source, SourceConfig::Amqp(_)) => {
+            QueueRecords::new(store, &name.shared()).losses(config.source.partitions()).await
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// A lost queue whose loss an operator has acknowledged.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LossRow {
+    /// The number of the partition.
+    pub partition: u32,
+    /// The description of the loss.
+    pub reason: RowText,
+}
+
+impl LossRow {
+    /// Builds the row of a loss.
+    pub fn of((partition, reason): &(u32, String)) -> Self {
+        Self { partition: *partition, reason: reason.clone().into() }
+    }
+}
+
+/// The result of resuming a stream.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ResumedPage<L = BoundedRows<LossRow>> {
+    /// The acknowledged losses. Empty if the stream was not stopped.
+    pub resumed: L,
+}
+
+/// A binding that was removed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct BindingRow {
+    /// The description: from which exchange to which queue or exchange.
+    pub binding: RowText,
+}
+
+impl BindingRow {
+    /// Builds the row of a binding.
+    pub fn of(binding: &impl ToString) -> Self {
+        Self { binding: binding.to_string().into() }
+    }
+}
+
+/// The result of removing the bindings of earlier configurations.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct UnboundPage<L = BoundedRows<BindingRow>> {
+    /// The removed bindings.
+    pub unbound: L,
+}
+
 /// A stream.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamRow {
+    /// `false` if a partition receives no events from the source. Absent if all receive events, or if that is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consuming: Option<bool>,
     /// The SHA-256 of the handler's file.
     pub digest: Option<RowText>,
     /// The number of the rollout.
     pub generation: Option<u64>,
     /// The handler version.
     pub handler: Option<RowText>,
-    /// The reason why the process lacks that version; `None` if the process has it.
+    /// The reason why the process lacks the handler version; `None` if the process has the version.
     pub missing: Option<RowText>,
+    /// The reason why a partition receives no events. Absent if all receive events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<RowText>,
     /// `true` if another version retries the keys that are parked (stopped) because of a failure.
     pub retry_on_new_version: Option<bool>,
     /// The kind of the source.
@@ -62,14 +160,20 @@ pub struct StreamRow {
 
 impl StreamRow {
     /// Builds the row of a stream. If `configured` is `None`, the stream exists only in the store.
-    pub fn of(name: &str, configured: Option<(&StreamConfig, StreamVersion)>) -> Self {
+    pub fn of(
+        name: &str,
+        configured: Option<(&StreamConfig, StreamVersion)>,
+        intake: StreamIntake,
+    ) -> Self {
         let (stream, executing) = configured.unzip();
         let StreamVersion { build, rollout: generation, missing } = executing.unwrap_or_default();
         Self {
+            consuming: intake.consuming.filter(|consuming| !consuming),
             digest: build.as_ref().map(|build| build.digest.to_string().into()),
             generation,
             handler: build.as_ref().map(|build| (&*build.version).into()),
             missing: missing.map(RowText::from),
+            reason: intake.reason.map(RowText::from),
             retry_on_new_version: stream.map(|stream| stream.retry.on_new_version),
             source: stream.map(|stream| stream.source.kind().into()),
             stream: name.into(),
@@ -85,7 +189,7 @@ mod tests {
     #[test]
     fn members_have_their_names_and_order() {
         assert_eq!(
-            to_json(&StreamRow::of("a", None)),
+            to_json(&StreamRow::of("a", None, StreamIntake::default())),
             "{\"digest\":null,\"generation\":null,\"handler\":null,\"missing\":null,\
              \"retry_on_new_version\":null,\"source\":null,\"stream\":\"a\"}"
         );

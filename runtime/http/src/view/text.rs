@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use ordain_util::text::escape_invisible;
 
-/// A text of a row. Events, handlers and other processes determine such texts. The displayed form therefore escapes
+/// A text of a row. The text may come from an event, a handler or another process. The displayed form therefore escapes
 /// every character that could control a terminal or hide text. The JSON form contains the unescaped text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

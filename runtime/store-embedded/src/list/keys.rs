@@ -127,7 +127,7 @@ fn read_key(
     let state = match EmbeddedRecord::parse(&stored).map(|record| record.state) {
         Ok(StateLocation::None) => None,
         Ok(StateLocation::Inline(state)) => Some(Bytes::copy_from_slice(state)),
-        // For an unreadable key record, shows at least a separate state.
+        // For an unreadable key record, returns at least the state, if it has a separate entry.
         Ok(StateLocation::Separate(_)) | Err(_) => {
             let state = snapshot.get(&tables.states, &place);
             state.map_err(|error| read_error(&error))?.map(into_owned_bytes)

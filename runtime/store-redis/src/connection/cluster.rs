@@ -13,9 +13,9 @@ use super::connect::{
 };
 use ordain_store::RedisAddress;
 
-/// The number of redirections and refused tries of one call before the caller gets the error.
+/// The number of times that one call may be redirected or refused before the caller gets the error.
 const TRIES_LIMIT: u32 = 6;
-/// The minimum and maximum delay between such tries, in ms.
+/// The minimum and maximum delay between two tries of a call, in ms.
 const RETRY_DELAYS_MS: (u64, u64) = (20, 500);
 /// The number of slots of a Cluster (Redis Cluster specification).
 const SLOT_COUNT: u64 = 16_384;
@@ -50,7 +50,8 @@ pub(super) async fn connect(
     client.build()?.get_async_connection().await
 }
 
-/// Refuses a Cluster with unassigned slots, because the client library would search for their nodes without end.
+/// Refuses a Cluster with unassigned slots. Otherwise the client library would search for the nodes of these slots
+/// without end.
 async fn check_slots(node: &mut MultiplexedConnection) -> RedisResult<()> {
     let ranges: Value = cmd("CLUSTER").arg("SLOTS").query_async(node).await?;
     let ranges = array(ranges, "CLUSTER SLOTS").unwrap_or_default().into_iter();

@@ -12,10 +12,11 @@ use super::super::value::bytes;
 use super::sentinel;
 use ordain_store::RedisAddress;
 
-/// The timeout for a connection, with TLS and login. It is longer than the network needs to repeat a few lost packets.
+/// The timeout for establishing a connection, including TLS and login. The network repeats a few lost packets in less
+/// time.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The timeout for an answer, after which the connection counts as broken. It is longer than a commit of some MiB takes
-/// with a slow network and a slow disk.
+/// The timeout for an answer. If no answer arrives within this time, the connection counts as broken. A commit of some
+/// MiB takes less time, even with a slow network and a slow disk.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to the first host that answers. If no host answers, returns the error of the last host.
@@ -41,12 +42,14 @@ pub(super) fn is_login_error(error: &RedisError) -> bool {
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
-/// Returns the mode of a server: `standalone`, `cluster` or `sentinel`.
+/// Returns the mode of a server: `standalone`, `cluster` or `sentinel`. Redis reports the mode in the field
+/// `redis_mode`, and Valkey in the field `server_mode`.
 pub(super) async fn mode(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     let info: Value = cmd("INFO").arg("server").query_async(connection).await?;
     let info = bytes(info).unwrap_or_default();
-    let mode = info_field(&String::from_utf8_lossy(&info), "redis_mode").map(str::to_owned);
-    Ok(mode.unwrap_or_else(|| "standalone".to_owned()))
+    let info = String::from_utf8_lossy(&info);
+    let mode = info_field(&info, "redis_mode").or_else(|| info_field(&info, "server_mode"));
+    Ok(mode.unwrap_or("standalone").to_owned())
 }
 
 /// Returns a field of the answer to `INFO`.
@@ -81,7 +84,7 @@ pub(super) fn connection_info(
     };
     let mut settings = RedisConnectionInfo::default();
     if login {
-        // Sentinels and Clusters have no databases, and their path is not a number.
+        // Only a single server has databases. In the URL of a single server, the path is the number of a database.
         settings = settings.set_db(address.path.parse().unwrap_or(0));
         if let Some(user) = &address.user {
             settings = settings.set_username(user);
@@ -90,7 +93,7 @@ pub(super) fn connection_info(
             settings = settings.set_password(password);
         }
     }
-    // A host and a port always make an address.
+    // Every host and port form a valid address.
     let info = addr.into_connection_info().expect("an address of host and port");
     info.set_redis_settings(settings)
 }

@@ -18,8 +18,8 @@ use super::{cluster, connect};
 use ordain_store::RedisAddress;
 use ordain_util::wait::shortened;
 
-/// The time that a part of the Cluster may not answer before this module reconnects, and the time between two attempts
-/// to reconnect. Longer than a failover of the Cluster takes with common settings.
+/// If a part of the Cluster does not answer for this time, the module reconnects. This is also the minimum time between
+/// two attempts to reconnect. A failover of the Cluster takes less time with common settings.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The timeout for a new connection to all nodes.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,10 +28,10 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct ClusterNodes {
     address: RedisAddress,
     current: Mutex<ClusterConnection>,
-    /// The numbers of broken calls, in total and by hash tag.
+    /// The total number of broken calls; `tag_disconnects` has the numbers by hash tag.
     disconnects: AtomicU64,
     tag_disconnects: Mutex<HashMap<Vec<u8>, u64>>,
-    /// The parts of the Cluster that do not answer, by hash tag, with the time since which they do not answer.
+    /// The parts of the Cluster that do not answer, by hash tag, each with the time of its first unanswered call.
     silent: Mutex<HashMap<Vec<u8>, Instant>>,
     any_silent: AtomicBool,
     /// The time when the last attempt to reconnect began; `None` if there was none.
@@ -78,8 +78,8 @@ impl ClusterNodes {
         self.any_silent.store(!silent.is_empty(), Ordering::Relaxed);
     }
 
-    /// Records that a call to the part with this tag broke. Reconnects if calls to the part have failed for long
-    /// enough.
+    /// Records that a call to the part with this tag broke. Reconnects if calls to the part have failed for
+    /// `SILENCE_TIMEOUT`.
     pub(super) async fn record_disconnect(&self, tag: Vec<u8>) {
         self.count_disconnect(&tag);
         let since = *self.silent().entry(tag).or_insert_with(Instant::now);
@@ -87,7 +87,7 @@ impl ClusterNodes {
         if since.elapsed() < shortened(SILENCE_TIMEOUT) {
             return;
         }
-        // Another call is reconnecting; this call does not wait for it.
+        // If another call is reconnecting, this call does not wait for it.
         let Ok(mut attempted) = self.last_attempt.try_lock() else { return };
         if attempted.is_some_and(|at| at.elapsed() < shortened(SILENCE_TIMEOUT)) {
             return;
@@ -115,8 +115,9 @@ impl ClusterNodes {
     }
 
     async fn connect(&self) -> RedisResult<ClusterConnection> {
-        let mut node = connect::connect_any(&self.address).await?;
-        cluster::connect(&self.address, &mut node).await
+        let address = self.address.refreshed();
+        let mut node = connect::connect_any(&address).await?;
+        cluster::connect(&address, &mut node).await
     }
 
     fn silent(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Instant>> {

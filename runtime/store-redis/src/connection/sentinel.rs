@@ -25,13 +25,13 @@ impl fmt::Display for MasterAddress {
     }
 }
 
-/// The time to wait for other Sentinels once a Sentinel has answered. The host of a Sentinel often
-/// fails together with the master.
+/// The time to wait for the answers of the other Sentinels after the first Sentinel has answered. Some may never
+/// answer, because the machine of a Sentinel often fails together with the master.
 const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Returns the addresses of the most recently elected master with this name, from all Sentinels
-/// that answer. A Sentinel that is separated from the others does not learn of an election. There
-/// are several addresses if Sentinels spell one address differently.
+/// Queries all Sentinels for the master with this name, and returns the address from the newest election. A Sentinel
+/// that is separated from the others does not learn of an election, and returns an older address. The result has
+/// several addresses if Sentinels spell the same address differently.
 pub(super) async fn newest_masters(
     address: &RedisAddress,
     name: &str,
@@ -86,7 +86,7 @@ async fn query_sentinel(
     let unknown = || config_error(format!("the Sentinels monitor no master {name:?}"));
     match cmd("SENTINEL").arg("MASTER").arg(name).query_async(&mut sentinel).await {
         Ok(answer) => parse_master(answer).ok_or_else(unknown),
-        // This user may only query the address of the master.
+        // The user lacks the right to this command, but may have the right to query the master's address.
         Err(error) if is_forbidden(&error) => {
             let mut question = cmd("SENTINEL");
             question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);

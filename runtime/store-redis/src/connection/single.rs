@@ -27,14 +27,14 @@ pub(super) struct SingleServer {
 #[derive(Default)]
 struct CurrentConnection {
     connection: Option<MultiplexedConnection>,
-    /// The address to which the connection leads, if it came from the Sentinels.
+    /// The address of the connected server, if the Sentinels named it.
     master_address: Option<MasterAddress>,
     /// The number of connections that broke before this one.
     disconnects: u64,
 }
 
-/// Drops the connection to a master that the Sentinels have replaced. Ends when the connection's
-/// owner is dropped.
+/// Regularly queries the Sentinels, and drops the connection if they have replaced the master. Ends when `single` is
+/// dropped.
 pub(super) async fn follow_master(single: Weak<SingleServer>) {
     loop {
         tokio::time::sleep(shortened(SENTINEL_POLL_INTERVAL)).await;
@@ -63,10 +63,11 @@ impl SingleServer {
             return Ok(connection);
         }
         let (connection, place) = match &self.master {
-            None => (connect_any(&self.address).await?, None),
+            None => (connect_any(&self.address.refreshed()).await?, None),
             Some(name) => {
-                let place = sentinel::newest_masters(&self.address, name).await?.swap_remove(0);
-                (sentinel::open_master(&self.address, &place).await?, Some(place))
+                let place =
+                    sentinel::newest_masters(&self.address.refreshed(), name).await?.swap_remove(0);
+                (sentinel::open_master(&self.address.refreshed(), &place).await?, Some(place))
             }
         };
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,13 +83,15 @@ impl SingleServer {
             (current.disconnects, current.master_address.clone())
         };
         let Some(ours) = ours else { return };
-        // If no Sentinel answers, the connection stays.
-        let Ok(newest) = sentinel::newest_masters(&self.address, name).await else { return };
+        // If no Sentinel answers, this function keeps the connection.
+        let Ok(newest) = sentinel::newest_masters(&self.address.refreshed(), name).await else {
+            return;
+        };
         let newest = match newest.first() {
             Some(first) if !newest.contains(&ours) => first,
             _ => return,
         };
-        if sentinel::open_master(&self.address, newest).await.is_err() {
+        if sentinel::open_master(&self.address.refreshed(), newest).await.is_err() {
             return;
         }
         tracing::warn!(
@@ -104,8 +107,8 @@ impl SingleServer {
         current.connection.clone().map(|connection| (connection, current.disconnects))
     }
 
-    /// Drops the current connection, because a call on it failed. `before` is the number of connections that broke
-    /// before it. Does nothing if another call has already dropped this connection.
+    /// Drops a connection that failed or leads to a replaced master. `before` is the number of connections that broke
+    /// before this connection. Does nothing if another call has already dropped it.
     pub(super) fn drop_broken(&self, before: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.disconnects == before {

@@ -18,7 +18,7 @@ use ordain_store::{
     Destination, KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey,
 };
 
-/// The maximum number of fields examined for a page, so that a search for a rare status ends.
+/// The maximum number of fields examined for one page, so that a page is soon complete even if a search finds few keys.
 const PAGE_SCAN_LIMIT: usize = 20_000;
 /// The maximum number of fields examined in one call, which blocks the server for about a
 /// millisecond.
@@ -27,8 +27,8 @@ const CALL_SCAN_LIMIT: usize = 500;
 /// The prefix of the cursors.
 const CURSOR_PREFIX: &str = "k1:";
 
-/// The start of a page: the shard, the server's cursor in the shard, and the key of that cursor's
-/// result after which to start.
+/// The start of a page: the shard, the server's cursor in the shard, and the key after which to start in the result of
+/// that cursor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KeyCursor {
     shard: u32,
@@ -100,8 +100,8 @@ impl KeyListing for RedisStore {
                     && (filter.status.is_none() || filter.status == status)
             };
             rows.extend(found.into_iter().filter(is_wanted));
-            // After the server has resized its table, a cursor refers to another part of the table than before. The
-            // page therefore cuts the result of a cursor only if the result is the whole table.
+            // The page cuts the result of a cursor only if the result is the whole table. Otherwise the server could
+            // resize its table before the next page, and the same cursor would refer to another part of the table.
             if rows.len() > limit && at.scan == 0 && next == 0 {
                 rows.truncate(limit);
                 at.after = rows.last().map(|row| row.key.clone());
@@ -187,7 +187,7 @@ async fn scan(
     let mut rows = Vec::new();
     for row in array(found, script.name)? {
         let [key, record, size] = parts(row, script.name)?;
-        // Keys are texts; another program has written any other field.
+        // Keys are texts. A field that is no text comes from another program.
         let Some(key) = text(key) else { continue };
         let record = bytes(record).unwrap_or_default();
         rows.extend(key_row(&key, &record, number(&size).unwrap_or(0), now));

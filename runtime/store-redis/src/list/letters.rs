@@ -73,8 +73,8 @@ pub(in super::super) struct ShardLetters {
     pub(in super::super) continue_after: Option<Bytes>,
 }
 
-/// Returns letters of one shard in a range. Returns fewer letters than the filter selects if one call cannot examine
-/// more.
+/// Returns letters of one shard in a range. One call examines a limited number of letters, so the result may have fewer
+/// letters than the filter selects.
 pub(in super::super) async fn letters_of_shard(
     store: &RedisStore,
     stream: &str,
@@ -109,8 +109,8 @@ impl LetterListing for RedisStore {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<ListPage<StoredLetter>, StoreError> {
-        // Each shard has its letters in order. The page merges them up to the first place behind
-        // which a shard has more.
+        // Each shard returns its letters in order. The page merges these letters, but ends at the first place after
+        // which a shard has letters that it did not return.
         let limit = limit.clamp(1, PAGE_ROWS_LIMIT);
         let mut prefix = Vec::new();
         if let Some(key) = key {
@@ -121,7 +121,8 @@ impl LetterListing for RedisStore {
             let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
             bounds.continue_after(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
         }
-        // A letter without a key may be in any shard. All shards together read one page.
+        // A letter without a key may be in any shard, so every shard is read, up to an equal part of the bytes of one
+        // page.
         let wanted = LetterFilter::all(limit, LETTERS_PAGE_BYTES / self.shards as usize);
         let shards =
             (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &bounds, &wanted));
@@ -189,8 +190,8 @@ fn bound(kind: u8, place: &[u8]) -> Vec<u8> {
     [&[kind], place].concat()
 }
 
-/// Returns the bound after all places with this prefix. The last byte of a prefix belongs to a
-/// terminator, so it can be incremented.
+/// Returns the bound after all places with this prefix. The last byte of a prefix belongs to a terminator, so
+/// incrementing this byte cannot overflow.
 fn after_all(prefix: &[u8]) -> Vec<u8> {
     match prefix.split_last() {
         None => b"+".to_vec(),

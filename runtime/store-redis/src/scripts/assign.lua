@@ -6,12 +6,12 @@
 -- c KEY               the count of a key
 -- m KEY SEQUENCE      a retained message
 -- i KEY ID            a producer's id
--- o ORIGIN            the last outbox position that an owner has assigned
+-- o ORIGIN            the last outbox position whose messages an owner has assigned
 -- p NUMBER:ORIGIN     a block of messages that an owner has assigned
 -- q PARTITION         the ends of a partition's queue: two numbers and two histories
--- n PARTITION:NUMBER  an event that waits for a partition, behind its history
+-- n PARTITION:NUMBER  an entry of a partition's queue: its history, then the event
 -- w                   the number of waiting events of all partitions
--- a, e                blocks of two lists: fields that expire together
+-- a, e                blocks of two lists of expiring fields; the fields of a block expire together
 -- A, E                the ends of these lists
 -- b                   the time of the last call
 --
@@ -30,10 +30,10 @@ local function next_argument()
 end
 
 -- The description of a message (`about`) begins with two flags: whether the message brings its own number, and whether
--- the message is the last of its key. Behind the flags, from these offsets on, the description has a partition, a
--- digest of the content, an id, the head of the event, and the number that the message brings.
+-- the message is the last of its key. The description continues with a partition, a digest of the content, an id, the
+-- head of the event, and the number that the message brings, at these offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN = 3, 7, 15, 23, 25
--- Longer than any retention time, in ms.
+-- A time in ms that is longer than any retention time.
 local FOR_EVER = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
 
@@ -60,8 +60,9 @@ local function put(field, value)
   main[#main + 1] = value
 end
 
--- The groups of the owners. A part of a group names the index of its messages among the arguments: each message has a
--- key, its description, and the event behind its number.
+-- The groups of the call: each comes from an owner, or from a producer (without an origin). Each part of a group has
+-- the index (`from`) of the argument before its messages. A message has three arguments: its key, its description, and
+-- the bytes of the event after the event's number.
 local lots = {}
 for i = 1, count do
   local lot = {origin = next_argument(), epoch = tonumber(next_argument()), found = tonumber(next_argument()),
@@ -107,8 +108,9 @@ local function is_after_place(commit, part, other_commit, other_part)
   return commit > other_commit or (commit == other_commit and part > other_part)
 end
 
-local RECORD, BLOCK = 'record of an origin', 'block of what an origin has given'
--- Number of blocks from which an owner's call drops blocks, and maximum number of blocks that one call drops.
+local RECORD, BLOCK = 'record of an origin', 'block of an origin\'s messages'
+-- If an origin has at least `BLOCKS_MANY` blocks, its group removes the first block if all messages of this block are
+-- published. After it, the group removes up to `BLOCKS_DROPPED` further blocks, until a block has unpublished messages.
 local BLOCKS_MANY, BLOCKS_DROPPED = 8, 16
 
 -- Blocks that this call has shortened, by field.
@@ -155,7 +157,8 @@ local function each_block(origin, from, to, visit)
   end
 end
 
--- Read the last outbox position that each owner has assigned; refuse groups of an older epoch, and groups with a gap.
+-- Read the last outbox position whose messages each owner has assigned. Refuse groups of an older epoch, and groups
+-- whose preceding messages the store lacks.
 do
   local function read_record(found, field)
     if not found then
@@ -174,7 +177,8 @@ do
     return record
   end
 
-  -- Removes commits that the outbox has lost: from the last blocks, or from all blocks if their commits do not ascend.
+  -- Removes the messages of commits that the outbox has lost. These messages are in the last blocks if commits ascend
+  -- from block to block; otherwise they may be in any block.
   local function drop_lost(lot)
     local record = lot.record
     for number = record.next - 1, record.first, -1 do
@@ -182,7 +186,7 @@ do
       local kept = {}
       for _, part in ipairs(some) do
         if part.commit <= lot.found then
-          -- The part begins with 16 bytes: its outbox position and size.
+          -- The outbox position and the size of a part are the 16 bytes before `part.from`.
           kept[#kept + 1] = sub(block, part.from - 16, part.from + 16 * part.size - 1)
         end
       end
@@ -200,8 +204,8 @@ do
     record.highest_commit, record.highest_part = lot.found, 2 ^ 32 - 1
   end
 
-  -- Reads the last outbox position that an owner has assigned, and the assigned messages if the group may repeat some.
-  -- Returns the reply to a refused group; nil if the group is accepted.
+  -- Reads the last outbox position whose messages an owner has assigned. If the group may repeat some of the assigned
+  -- messages, reads these messages too. Returns the reply to a refused group; nil if the group is accepted.
   local function read_origin(lot, found, field)
     local record, epoch = read_record(found, field), lot.epoch
     lot.record, lot.given = record, {}
@@ -225,8 +229,9 @@ do
     if is_behind_all then
       return nil
     end
-    -- Commits ascend from block to block, unless an old commit had a new message, because the configuration got another
-    -- sink to this destination. The loop below then reads all blocks.
+    -- Usually commits ascend from block to block, and a binary search finds the first block to read. Commits do not
+    -- ascend if a changed configuration routes a further sink to this destination, so that an old commit has messages
+    -- that are new here. The script then reads all blocks.
     local is_mixed = record.mixed ~= 0
     local from, to = lot.parts[1].commit, lot.parts[#lot.parts].commit
     local low, high = record.first, record.next
@@ -250,8 +255,8 @@ do
         end
       end
     end)
-    -- If a part repeats an earlier part, the store must know all its messages. Otherwise the request is stale, and its
-    -- sender no longer waits for the answer.
+    -- If a part is not after the last assigned one, the store must know all messages of the part. Otherwise the request
+    -- is stale, and its sender no longer waits for the answer.
     for _, part in ipairs(lot.parts) do
       if epoch == record.epoch and not is_after_place(part.commit, part.part, record.commit, record.part) then
         local commit = text(part.commit) .. ':'
@@ -269,7 +274,7 @@ do
   for _, lot in ipairs(lots) do
     local field = 'o' .. lot.origin
     if of_field[field] then
-      -- An origin has one group in a call: the caller must send a second group again in another call.
+      -- An origin may have only one group in a call: the caller must send a second group again in another call.
       lot.refused = 'C'
     elseif lot.origin ~= '' then
       fields[#fields + 1], of_field[field] = field, lot
@@ -314,7 +319,7 @@ if numbered then
   end
 end
 
--- Returns whether a retained message or id has not expired: a message begins with its expiry time, an id ends with it.
+-- Returns whether the store still retains a message or id. A message begins with its expiry time, an id ends with it.
 local function is_kept(field, value)
   local at = byte(field, 1) == byte('m') and 1 or 17
   return #value >= at + 7 and unpack8('<I8', value, at) > now
@@ -335,8 +340,8 @@ do
     list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
   end
 
-  -- Writes a new message, under the number that it brings if `own`. Returns its number, as eight bytes with the
-  -- lowest first.
+  -- Writes a new message. With `own`, the message keeps the number that it brings. Returns the message's number as
+  -- eight bytes, the lowest first.
   local function put_message(key, about, rest, own)
     local number8 = sub(about, OWN_IN, OWN_IN + 7)
     local head = sub(about, HEAD_IN, HEAD_IN + 1)
@@ -384,7 +389,8 @@ do
     return found and is_kept(field, found) and found or nil
   end
 
-  -- Writes a producer's message, unless the store retains a message with its id, or with the number that it brings.
+  -- Writes a producer's message, unless the store retains a message with the number that this message brings or, if it
+  -- brings none, remembers its id.
   local function put_by_id(key, about, rest)
     if not numbered then
       return char(0) .. put_message(key, about, rest, is_own(about))
@@ -417,7 +423,8 @@ do
     end
   end
 
-  -- Removes the first blocks whose parts are all published. Returns whether all blocks up to `last` are removed.
+  -- Removes blocks from the first one up to `last`, but ends before a block with an unpublished part. Returns whether
+  -- it removed all of these blocks.
   local function drop_blocks(lot, last)
     local record, are_done = lot.record, true
     each_block(lot.origin, record.first, last, function(some, number)
@@ -479,7 +486,8 @@ do
       record.mixed = 1
     end
     if #new > 0 then
-      -- A lost block may have had the same field, which this call must not remove now.
+      -- This call may have marked the same field for removal, because the field contained a lost block. The field must
+      -- stay.
       local field = block_field(origin, record.next)
       put(field, table.concat(new))
       fresh[field] = true
@@ -515,8 +523,8 @@ end
 
 -- Collect the expired fields.
 do
-  -- Adds a block to a list of fields that expire, and takes out some blocks that are due. A call adds at most one
-  -- block and takes out several, so that the number of due blocks never grows.
+  -- Adds a block to a list of fields that expire, and removes expired blocks from the list. A call adds at most one
+  -- block and removes up to four, so that the removals keep up with the additions.
   local due = {}
   local function age(list, head, blocks, until_when)
     local ends = redis.call('HGET', log, head) or '1 0 0'
@@ -537,7 +545,7 @@ do
     local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
     for i = 1, #values do
       local block = values[i]
-      -- A damaged block is dropped: it only lists fields that may be removed.
+      -- A damaged block is removed. Its only content was a list of fields to remove.
       local is_whole = block and #block >= 8 and unpack8('<I8', block, 1) < now + FOR_EVER
       at_first = is_whole and unpack8('<I8', block, 1) or 0
       if at_first > now then
@@ -554,7 +562,8 @@ do
           local found = not is_new and redis.call('HGET', log, field)
           local stored = found and #found == 17 and unpack8('<I8', found, 10)
           local end_time = stored or is_new and counter.ends or 0
-          -- A key that has ended again since then has a later entry.
+          -- If the key has ended again after this block was written, its counter expires later, and a later block
+          -- contains it too.
           if end_time ~= 0 and end_time <= now then
             gone[#gone + 1] = field
           end
@@ -575,7 +584,7 @@ do
   end
   age('a', 'A', kept, now + retain)
   age('e', 'E', endings, now + ttl)
-  -- A later call may have written a field again; that field has not expired.
+  -- A later call may have written a due field again. That field has not expired.
   for from = 1, #due, CHUNK do
     local some = redis.call('HMGET', log, unpack(due, from, math.min(from + CHUNK - 1, #due)))
     for i = 1, #some do
@@ -586,7 +595,7 @@ do
   end
 end
 
--- The first write is for the server's log: it makes each call a transaction there (docs/internals/storage.md).
+-- The first write is for the server's log: with it, each call is a transaction in the log (docs/internals/storage.md).
 redis.call('HSET', log, 'b', text(now))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))

@@ -1,5 +1,5 @@
--- Writes the heartbeat of an instance, and removes instances whose heartbeat has expired. Returns
--- the time that the heartbeat is valid, in ms, and the generation of the table.
+-- Writes the heartbeat of an instance, and removes instances whose heartbeat has expired. Returns how long the
+-- heartbeat is valid, in ms, and the generation of the table of members, leases and rollouts.
 local instances, about = KEYS[1], KEYS[2]
 local id, words, report = ARGV[2], ARGV[3], ARGV[4]
 local lease, nonce = tonumber(ARGV[5]), ARGV[6]
@@ -11,7 +11,7 @@ local now = time_now()
 local till = tonumber(redis.call('ZSCORE', instances, id) or '0')
 local found = redis.call('HMGET', about, 'generation', id)
 local generation = generation_of(found[1])
--- Other instances may have a table without this instance.
+-- If true, the table that other instances have read may lack this instance, or may be out of date.
 local changed = found[2] ~= words or generation == '0' or till <= now
 
 -- If all heartbeats are old, the server was unreachable, or its clock has jumped. The living
@@ -20,7 +20,8 @@ local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
 local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
 local moment = now + math.min(lease, MOMENT)
 local to = all_silent and moment or now
--- Instances that had expired before do not get this time.
+-- An instance does not get this time if its heartbeat expires at least half a lease before the newest heartbeat
+-- expires.
 local living = all_silent and tonumber(newest[2]) - lease / 2 or now
 local silent = redis.call('ZRANGEBYSCORE', instances, '-inf', text(to), 'WITHSCORES', 'LIMIT', 0, CHUNK)
 for i = 1, #silent, 2 do
@@ -34,7 +35,7 @@ for i = 1, #silent, 2 do
     changed = true
   end
 end
--- A heartbeat beyond its lease was written before the clock went back.
+-- A heartbeat that expires later than its lease allows was written before the clock went back.
 local latest = '(' .. text(now + 2 * lease)
 local beyond = redis.call('ZRANGEBYSCORE', instances, latest, '+inf', 'WITHSCORES', 'LIMIT', 0, CHUNK)
 for i = 1, #beyond, 2 do

@@ -1,4 +1,4 @@
--- Puts a mark if the fence has this claim. Returns 1 if it has, otherwise 0.
+-- Writes a mark if the fence has this claim. Returns 1 if the fence has the claim, otherwise 0.
 local data, marks, partition, claim = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local fence = read_fence(data, partition)
 if not fence or claim_of(fence) ~= claim then

@@ -1,4 +1,5 @@
--- Writes a claim into a fence, unless the fence has a newer claim. Returns the resulting fence.
+-- Writes a claim into a fence, unless the fence has a newer claim, or another claim of the same epoch. Returns the
+-- resulting fence in each case.
 local data, partition, claim = KEYS[1], ARGV[2], ARGV[3]
 
 -- Returns whether epoch `a` is older than `b`. An epoch has eight bytes, the lowest first.
@@ -14,11 +15,11 @@ if fence and theirs ~= ours and not is_older(theirs, ours) then
   return fence
 end
 if theirs == ours and claim_of(fence) ~= claim then
-  -- Another process has the same epoch, from a server whose data went back in time.
+  -- Another process got the same epoch, because the server's data went back in time.
   return fence
 end
 if not fence then
-  -- The fence may have been removed while the outbox still has messages of older commits.
+  -- The fence may have been removed although the outbox still has messages of older commits.
   local begun = redis.call('HGET', data, 'b' .. partition) or '0'
   local number = string.find(begun, '^%d+$') and tonumber(begun)
   if not number or number >= EXACT then
@@ -27,7 +28,7 @@ if not fence then
   fence = string.rep('\0', layout.FENCE_NUMBER - 1) .. pack('<I8', number) .. NO_ANSWER
 end
 fence = char(layout.FENCE_FORMAT) .. claim .. sub(fence, layout.FENCE_NUMBER)
--- Two writes, as in a commit and for the same reason (commit.lua).
+-- The script makes two writes, as a commit does; commit.lua gives the reason.
 redis.call('HSET', data, 'b' .. partition, text(unpack8('<I8', fence, layout.FENCE_NUMBER)))
 redis.call('HSET', data, 'f' .. partition, fence)
 return fence

@@ -1,16 +1,15 @@
 -- Commits a batch: all its writes, except those whose condition does not hold.
 --
--- Key records with their states, spilled events, letters, messages and the fence are fields of
--- one hash, and one HSET makes the commit. Entries of indexes and blocks of ids are written before
--- that HSET: no record refers to them yet, and the next attempt overwrites them. The script removes
--- fields and entries after the HSET, when no record refers to them any more. A script that ends
--- half-way, or a server that reads its log back to a point within the script, therefore leaves no
--- wrong data, and the host may send the same commit again.
+-- Key records with their states, spilled events, letters, messages and the fence are fields of one hash, and one HSET
+-- makes the commit. The script writes entries of indexes and blocks of ids before that HSET: no record refers to them
+-- yet, and if this attempt fails, the next one overwrites them. The script removes fields and entries after the HSET,
+-- when no record refers to them any more. The script may end half-way, or a server may read its log back only to a
+-- point within the script. Neither leaves wrong data, and Ordain may send the same commit again.
 --
 -- Lua allows 200 locals in the main chunk, so a local that only one phase needs is declared in that
 -- phase's block.
 
--- The maximum number of arguments of the one HSET: nearly the capacity of Lua's stack. The host's
+-- The maximum number of arguments of the one HSET: nearly the capacity of Lua's stack. Ordain's constant
 -- `REDIS_BATCH_LIMIT` depends on this number.
 local MOST = 7900
 
@@ -37,7 +36,8 @@ do
   end
   local last8 = sub(fence, layout.FENCE_NUMBER, layout.FENCE_ANSWER - 1)
   if last8 == number8 then
-    -- The fence is written again, so that a host that waits for replicas waits for this commit.
+    -- The fence already has this commit. The script writes the fence again, because a caller that waits for replicas
+    -- needs a write to wait for.
     redis.call('HSET', data, 'f' .. partition, fence)
     return 'A' .. sub(fence, layout.FENCE_ANSWER)
   end
@@ -46,8 +46,9 @@ do
   end
 end
 
--- Durations count from the server's clock. The time of the commit makes incarnations: each commit
--- has a later time than the previous commit, even if the clock has gone back.
+-- Durations count from the server's clock (`wall`). The time of the commit (`now8`) is later than the time of the
+-- previous commit, even if the clock has gone back. New records get this time as their incarnation, which distinguishes
+-- a record from an earlier record of the same key.
 local wall = time_now()
 local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))
 
@@ -61,13 +62,13 @@ for from = 1, count, CHUNK do
   end
 end
 
--- Check each write. By the number of a write, these tables contain: whether it is refused, its old
--- record if that has expired, its data besides the record, and its state if that is large.
+-- Check each write. These tables contain, by the number of a write: whether the write is refused, the old record if
+-- that record has expired, the data of the write besides its record, and its state if the state is large.
 local refused, expired, extras, beside = {}, {}, {}, {}
 -- Parts of the reply: refused writes with their reasons, and spilled events that were stored
 -- already.
 local refusals, present = {}, {}
--- The pieces of the outbox for forwarded letters.
+-- The forwarded letters, as pieces of an outbox entry.
 local pieces = {}
 do
   local function read_extra(flags)
@@ -99,8 +100,7 @@ do
     return sub(old, at, at + 7) ~= sub(new, at, at + 7) and unpack8('<I8', old, at) > unpack8('<I8', new, at)
   end
 
-  -- Returns the reason why a write is refused, in the form of the fence; nil if the write is
-  -- accepted.
+  -- Returns the reason why a write is refused, encoded as the fence stores it; nil if the write is accepted.
   local function refusal(at, old, flags, new)
     if not old then
       return not has(flags, layout.ABSENT) and char(layout.REFUSED_ABSENT) or nil
@@ -121,12 +121,12 @@ do
     return char(layout.REFUSED_CORRUPT) .. pack('<I4', #words) .. words
   end
 
-  -- Removes the spilled events of a write that the store has already. The reply names these events, each with a flag:
-  -- whether the content is the same.
+  -- If the store already has some spilled events of a write, removes these events from the write. The reply names them,
+  -- each with a flag: whether the stored event has the same content.
   local function find_present(i, key, extra, old)
     local new, last = {}, spilled_and_first(old)
     for _, event in ipairs(extra.spill) do
-      -- Usually the sequence is above all stored sequences.
+      -- Usually the sequence is above all stored sequences, and no read is necessary.
       local may_be = last >= EXACT or unpack8('>I8', event[1]) <= last
       local there = may_be and redis.call('HGET', data, 'e' .. key .. event[1])
       if there then
@@ -153,7 +153,7 @@ do
       local size = #ARGV[field_at + i] - 1
       why = corrupt('the key has ' .. size .. ' bytes; ' .. layout.KEY_LIMIT .. ' are allowed')
     elseif old and not is_sound(old) then
-      why = corrupt('its record is damaged, or of a version that this one does not read')
+      why = corrupt('its record is damaged, or has a format that this version does not read')
     else
       if old and has_expired(old, wall) then
         expired[i], olds[i], old = old, false, false
@@ -190,8 +190,8 @@ if #refusals > 0 then
   messages = table.concat(chunks)
 end
 
--- Read the letters of the batch that belong to no write. The store may have some of them already;
--- if letters are forwarded, the outbox gets the others.
+-- Read the letters of the batch that belong to no write. The store may already have some of these letters; if letters
+-- are forwarded, the outbox gets only the others.
 local free_letters, known = {}, {}
 do
   local free, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
@@ -222,9 +222,8 @@ if table.concat(pieces) ~= '' then
   messages = messages .. char(layout.OUTBOX_LETTERS) .. table.concat(pieces)
 end
 
--- From here on the script writes. The first write is for the server's log: it makes each commit a
--- transaction there, and ends a transaction that an earlier crash may have left open
--- (docs/internals/storage.md).
+-- From here on the script writes. The first write is for the server's log (docs/internals/storage.md): with it, each
+-- commit is a transaction in the log. It also ends a transaction that an earlier crash may have left open.
 redis.call('HSET', data, 'b' .. partition, number)
 
 -- The fields of the commit.
@@ -235,8 +234,8 @@ local function put_field(field, value)
   main[#main + 1] = value
 end
 
--- Arguments of the commands before and after the commit. A list exists from its first argument on,
--- because nearly all commits need few lists.
+-- Arguments of the commands before and after the commit. `add` creates a list with its first argument, because nearly
+-- all commits need few of the lists.
 local lists = {}
 
 local function add(name, first, second)
@@ -257,7 +256,7 @@ local function run(command, key, name)
   end
 end
 
--- Removes a key's spilled events: those before a sequence, or all.
+-- Removes a key's spilled events before a sequence; without a sequence, removes all of them.
 local function drop_spilled(key, before)
   -- The number of blocks of spilled events that are removed together.
   local blocks = 64
@@ -273,7 +272,7 @@ local function drop_spilled(key, before)
           fields[#fields + 1] = 'e' .. key .. sequence
         end
       end
-      -- The block that contains `before` may have more events.
+      -- The block that contains `before` may also have events that stay.
       if member ~= behind then
         done[#done + 1] = member
       end
@@ -283,8 +282,8 @@ local function drop_spilled(key, before)
   until #members < blocks
 end
 
--- Appends to a list the blocks of ids that no record refers to after `old` has become `record`, or
--- is removed.
+-- Appends to a list the blocks of ids to which no record refers after this commit. The commit replaces `old` by
+-- `record`; without `record`, it removes `old`.
 local function old_ids(key, old, record, list)
   local from, behind = ids_range(old)
   local to = behind + layout.BLOCK - 1
@@ -315,8 +314,8 @@ do
   local consumed = {}
   local wall8 = pack('<I8', wall)
 
-  -- If the batch has more fields than fit into one call, new letters are written before the commit:
-  -- no key's state depends on the content of a letter.
+  -- If the batch has more fields than fit into one call, the script writes new letters before the commit. This is safe,
+  -- because no key's state depends on the content of a letter.
   local function put_letters(letters)
     for _, letter in ipairs(letters) do
       local place, record, at = letter[1], letter[2], layout.LETTER_TIME
@@ -327,8 +326,8 @@ do
     end
   end
 
-  -- Puts ids at their positions in blocks. Drops ids behind the last position, which a commit that
-  -- was never made may have left.
+  -- Puts ids at their positions in blocks. Drops the ids after the last of these positions: a failed attempt at a
+  -- commit may have left them.
   local function put_ids(key, taken)
     local block, value
     for at = 1, #taken, 8 + layout.ID do
@@ -388,14 +387,15 @@ do
     if has(flags, layout.DUE) then
       due_at = wall + unpack8('<I8', record, layout.DUE_AT)
       local is_later = old and has(old_flags, layout.DUE) and unpack8('<I8', old, layout.DUE_AT) < due_at
-      -- An entry must never be later than its record.
+      -- The time of an entry must never be later than the time in the record. An entry that moves to a later time is
+      -- therefore written after the commit.
       add(is_later and 'due_later' or 'due_put', due_at, key)
     elseif has(old_flags, layout.DUE) then
       add('due_gone', key)
     end
     if has(flags, layout.EXPIRES) then
       expire_at = wall + unpack8('<I8', record, layout.END)
-      -- The sweep moves an entry that is too early.
+      -- An entry with an earlier time stays: the sweep moves it.
       if entry == 0 or entry > expire_at then
         add('expiry_put', expire_at, key)
         entry = expire_at
@@ -449,7 +449,7 @@ do
       if has(flags, layout.NEW_GAPS) then
         record = sub(record, 1, layout.GAPS_TIME - 1) .. now8 .. sub(record, layout.GAPS_TIME + 8)
       end
-      -- Nearly all keys have a small state before and after, and no other data.
+      -- Nearly all keys have a small state before and after the commit, and no other data.
       if byte(record, 2) ~= layout.STATE or extras[i] or expired[i]
         or (old and byte(old, 2) ~= layout.STATE) then
         record = write_rare(i, op, sub(field, 2), record, old)
@@ -510,7 +510,8 @@ for _, done in ipairs(lists.spilled_done or {}) do
   drop_spilled(done[1], done[2])
 end
 
--- Sweep: remove some of the expired data, but more than one commit can add. Readers ignore expired data until then.
+-- Sweep: remove a limited amount of expired data. The limit is above the amount that one commit can add. Readers ignore
+-- the expired data that is left.
 do
   local sweep, removed = 16 + 2 * count, 0
 
@@ -519,7 +520,7 @@ do
     local record = redis.call('HGET', data, 'j' .. key)
     local expires = record and is_sound(record) and has(byte(record, 2), layout.EXPIRES)
     if expires and not has_expired(record, wall) then
-      -- The entry was too early.
+      -- The entry is earlier than the expiry time in the record.
       local at = sub(record, layout.END, layout.END + 7)
       redis.call('ZADD', expiry, unpack8('<I8', at), key)
       redis.call('HSET', data, 'j' .. key, sub(record, 1, layout.ENTRY - 1) .. at .. sub(record, layout.LENGTH))
@@ -544,7 +545,7 @@ do
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', wall, 'LIMIT', 0, sweep)) do
     removed = removed + sweep_job(key)
     if removed >= MANY then
-      -- The next commit removes the others.
+      -- The next commit removes the remaining keys.
       break
     end
   end

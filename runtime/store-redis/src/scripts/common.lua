@@ -1,31 +1,31 @@
--- The beginning of every script. The first argument of each script is a number of ms that is added
--- to the server's time (0 except in tests).
+-- Every script begins with this text. The first argument of each script is a number of ms that the script adds to the
+-- server's time (0 except in tests).
 --
--- `layout`, a dot and a name denote a constant of the host (layout of records, flags, limits). The
--- host replaces it by the number before it sends a script, so that the constant needs no local and
--- no lookup.
+-- The expression `layout`, a dot and a name denotes a constant of Ordain (layout of records, flags, limits). Before
+-- Ordain sends a script, it replaces each such expression by the constant's number, so that a constant needs no local
+-- and no lookup.
 --
--- Sequences are bytes, never numbers: Lua's numbers are exact only up to 2^53. No script compares texts with `<`,
--- because Lua compares texts by the server's locale. Commits, and events of a `fifo` stream, start at 1, and Lua's
--- numbers are exact enough for both.
+-- A sequence that may be large stays in its bytes, because Lua's numbers are exact only up to 2^53. No script compares
+-- texts with `<`, because Lua compares texts by the server's locale. The numbers of commits and of the events of a
+-- `fifo` stream start at 1, and Lua's numbers are exact enough for both.
 --
--- Every script has these locals, used or not. `cargo xtask lua` measures the distance of each
--- script from Lua's limits of 200 locals and 60 upvalues.
+-- Every script has these locals, even those that it does not use. `cargo xtask lua` checks that each script stays below
+-- Lua's limits of 200 locals and 60 upvalues.
 local byte, sub, char = string.byte, string.sub, string.char
 local pack, unpack8 = struct.pack, struct.unpack
 
 -- The maximum number of arguments of one call, well below the capacity of Lua's stack; an even
 -- number, so that pairs stay together.
 local CHUNK = 1000
--- The maximum number of fields or entries that one call reads or removes: some tens of ms.
+-- The maximum number of fields or entries that one call of a script reads or removes, which takes some tens of ms.
 local MANY = 20 * CHUNK
--- The number up to which Lua counts exactly.
+-- The exclusive limit of the numbers with which scripts count: half of 2^53, so that sums stay exact too.
 local EXACT = 2 ^ 52
--- The longest outbox, in commits: a thousand per second for fifty days. A search of more takes
--- hours.
+-- The greatest length of an outbox that scripts accept, in commits: a thousand commits per second for fifty days. A
+-- search through a longer outbox would take hours. Queues and the blocks of an origin have the same limit.
 local LONGEST = 2 ^ 32
 
--- The number that means no commit.
+-- Eight zero bytes stand for no number, or for an unknown history.
 local NO_NUMBER = string.rep('\0', 8)
 
 local function has(flags, flag)
@@ -62,7 +62,7 @@ local function state_at(record)
   return layout.JOB + unpack8('<I4', record, layout.LENGTH)
 end
 
--- The reply of no commit: its time, the number of refused writes, and the number of known letters.
+-- The reply in a fence without a commit: time, number of refused writes and number of known letters are all 0.
 local NO_ANSWER = string.rep('\0', 8 + 4 + 4)
 
 local function is_fence(fence)
@@ -77,16 +77,18 @@ local function corrupt_field(field, key, words)
   error({err = 'CORRUPT field ' .. field .. ' of ' .. key .. ' is no ' .. words})
 end
 
--- A lease has an epoch, a holder and a time.
+-- The text of a lease has an epoch, a holder and a time. `NOBODY` is the holder of a released lease.
 local LEASE, NOBODY = '^(%d+) ([%x-]+) (%d+)$', '-'
 
--- Returns the generation of the table. If the field has another type of value, returns the generation of no table, so
--- that the next change corrects the field.
+-- Returns the generation of the table of members, leases and rollouts: a number that a script replaces when members,
+-- leases or rollouts change. If the field does not contain such a number, returns 0, which no table has, so that the
+-- next heartbeat corrects the field.
 local function generation_of(found)
   return found and #found < 20 and string.find(found, '^%d+$') and found or '0'
 end
 
--- Fails, before the script writes, if the key has another type.
+-- Fails if the key is not a hash. A script calls this function before its first write, so that a failed script has
+-- written nothing.
 local function must_be_hash(key)
   redis.call('HEXISTS', key, 'generation')
 end
@@ -114,24 +116,24 @@ local function read_fence(data, partition)
     return nil
   end
   local last = is_fence(fence) and unpack8('<I8', fence, layout.FENCE_NUMBER)
-  -- The time of the last commit is limited as well, since the next commit has a later time.
+  -- The time of the last commit has the same limit, because the next commit gets a later time.
   if not last or last >= EXACT or unpack8('<I8', fence, layout.FENCE_ANSWER) >= EXACT then
     corrupt_field('f' .. partition, data, 'fence that this version reads')
   end
   local number = string.find(first, '^%d+$') and tonumber(first)
   if not number or number < 1 or number > last + 1 then
-    corrupt_field('q' .. partition, data, 'number of a commit up to the last one. Remove it: what is'
-      .. ' still there of the outbox is then published, be it once more')
+    corrupt_field('q' .. partition, data, 'number of a commit up to the last one. Remove the field: Ordain then'
+      .. ' publishes all messages that are left in the outbox, some perhaps a second time')
   end
   if last - number > LONGEST then
-    corrupt_field('f' .. partition, data, 'fence that can be: it says that the last commit was number '
-      .. text(last) .. ', and something of number ' .. text(number) .. ' is not published')
+    corrupt_field('f' .. partition, data, 'possible fence: its last commit is number ' .. text(last)
+      .. ', but the outbox begins at commit ' .. text(number))
   end
   return fence, last, number
 end
 
--- Returns the queue of a partition: its first and last number, the history up to the last entry,
--- the history before the first entry, and the field that contains them. A history has eight bytes.
+-- Returns the queue of a partition: its first and last number, the history up to the last entry, the history before the
+-- first entry, the field that contains these four, and the prefix of its entries' fields. A history has eight bytes.
 local function read_queue(log, partition)
   local queue = {first = 1, last = 0, history = NO_NUMBER, before = NO_NUMBER, field = 'q' .. partition,
     prefix = 'n' .. partition .. ':'}
@@ -140,7 +142,7 @@ local function read_queue(log, partition)
     local first = #found == 32 and unpack8('<I8', found, 1)
     local last = first and unpack8('<I8', found, 9)
     if not first or first < 1 or last >= EXACT or first > last + 1 or last - first > LONGEST then
-      corrupt_field(queue.field, log, 'pair of numbers, from the first event that waits to the last one')
+      corrupt_field(queue.field, log, 'queue: two numbers (of the first and the last waiting event) and two histories')
     end
     queue.first, queue.last = first, last
     queue.history, queue.before = sub(found, 17, 24), sub(found, 25, 32)
@@ -152,7 +154,7 @@ local function pack_queue(queue)
   return pack('<I8I8', queue.first, queue.last) .. queue.history .. queue.before
 end
 
--- Returns the history up to an entry of a queue with this stored value.
+-- Returns the history of a queue up to the entry that has this number and this stored value.
 local function history_at(queue, number, value)
   if number == queue.last then
     return queue.history
@@ -160,8 +162,9 @@ local function history_at(queue, number, value)
   return value and #value >= 8 and sub(value, 1, 8) or NO_NUMBER
 end
 
--- Returns whether a queue position is in the history of the queue; then all entries before it are the same too. The
--- history of a damaged entry is unknown and equals every other history.
+-- Returns whether a queue position is in the history of the queue. If so, the queue also has the same earlier entries
+-- as when the caller read the position. The history of a damaged entry is unknown, and counts as equal to every other
+-- history.
 local function has_place(log, queue, number, history)
   local found
   if number > queue.last then
@@ -171,7 +174,8 @@ local function has_place(log, queue, number, history)
   elseif number > 0 and number == queue.first - 1 then
     found = queue.before
   else
-    -- The histories of earlier removed entries are not kept, so their queue positions are accepted.
+    -- The queue keeps no history of entries before the last removed one, so this function accepts their queue
+    -- positions.
     return true
   end
   return found == history or found == NO_NUMBER or history == NO_NUMBER
@@ -212,9 +216,9 @@ local function members_of(index, from, to, limit)
   return members
 end
 
--- Returns the prefix of a key's entries in the index of spilled events; no other key's entries have
--- this prefix. An entry represents a block of sequences and contains the first of them. A key
--- usually spills consecutive events, and an entry for each event would cost as much as the event.
+-- Returns the prefix of a key's entries in the index of spilled events; no other key's entries have this prefix. An
+-- entry represents a block of sequences and contains the first of them. The reason for blocks: a key usually spills
+-- consecutive events, and one entry for each event would need as much memory as the event.
 local function spilled_by(key)
   return pack('>I2', #key) .. key
 end
@@ -226,8 +230,8 @@ local function spill_block(sequence)
   return sub(sequence, 1, 7) .. char(last - last % SPILL_BLOCK)
 end
 
--- Returns the sequences of an entry of this key. Returns none if another program has written the
--- entry, because it could name another key's event.
+-- Returns the sequences of an entry of this key. Returns none if another program has written the entry, because such an
+-- entry could name another key's event.
 local function sequences_of(member, by_key)
   local sequences, begin = {}, byte(member, #by_key + 8)
   if #member == #by_key + 8 and begin % SPILL_BLOCK == 0 then
@@ -238,7 +242,7 @@ local function sequences_of(member, by_key)
   return sequences
 end
 
--- Returns a number with variable width, and its width.
+-- Reads a number of variable width. Returns the number, and its width in bytes.
 local function varint(bytes, from)
   local number, scale, at = 0, 1, from
   repeat
@@ -248,8 +252,8 @@ local function varint(bytes, from)
   return number, at - from
 end
 
--- Returns the last sequence that a record may have spilled, the sequence of its first id, and the first sequence
--- that it may have spilled.
+-- Returns three sequences of a key record: the last one that the key may have spilled, the first one whose id the store
+-- keeps, and the first one that the key may have spilled.
 local function spilled_and_first(record)
   local at, numbers = layout.NUMBERS, {}
   for i = 1, 7 do
@@ -259,12 +263,12 @@ local function spilled_and_first(record)
   return numbers[6], numbers[7], numbers[5]
 end
 
--- Returns the range of ids that a record's key has accepted: the first sequence, and the sequence
--- after the last.
+-- Returns the range of sequences for which the store keeps the ids of accepted events: the first sequence, and the
+-- sequence after the last.
 local function ids_range(record)
   local last_spilled, first = spilled_and_first(record)
   local behind = math.max(unpack8('<I8', record, layout.NEXT), last_spilled + 1)
-  -- A damaged record must not keep the server busy.
+  -- Only a damaged record has such a sequence. A loop over its range would keep the server busy.
   if first > EXACT then
     return 0, 0
   end

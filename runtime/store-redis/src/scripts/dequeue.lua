@@ -1,7 +1,7 @@
--- Removes the queued entries of a partition up to a queue position, unless the fence has another claim. Returns 0 when
--- all are removed, and 1 if entries are left to remove. If the store went back in time, the script removes nothing: it
--- returns 2 if the queue position is not in the history of the queue, and 3 if the shard lacks the commit that the
--- owner names.
+-- Removes the queued entries of a partition up to a queue position. Returns 1 if some of these entries are left to
+-- remove, and 0 if none are left, or if the fence has another claim. If the store went back in time, the script removes
+-- nothing. Then it returns 2 if the queue position is not in the history of the queue, and 3 if the shard lacks the
+-- commit that the owner names.
 local data, log, partition, claim, commit = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local through, history = tonumber(ARGV[5]), ARGV[6]
 local fence, last_commit = read_fence(data, partition)

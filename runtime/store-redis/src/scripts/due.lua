@@ -1,5 +1,6 @@
--- Reads the due index from an entry on, and corrects entries that differ from their key record. The key record is
--- authoritative. Returns the time, the due entries (with `all`, also the others), and the first entry after them.
+-- Reads the due index after an entry, and corrects entries that differ from their key record. The key record is
+-- authoritative. Returns the time, the due entries (with `all`, also entries that are not due yet), and the first entry
+-- after those.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local limit, all, after_at, after_key = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], ARGV[6]
 local now = time_now()

@@ -1,5 +1,5 @@
--- Checks whether a stream has anything besides the partitions' own fields, or queued entries.
--- Returns 1 if so; otherwise 0 and the cursor from which to continue, which is 0 at the end.
+-- Checks whether a stream has queued entries, or data besides the fields that every claimed partition has. Returns 1 if
+-- it finds any; otherwise 0 and the cursor from which to continue. The cursor is 0 at the end.
 local data, log, cursor, looked, step = KEYS[1], KEYS[2], ARGV[2], 0, 8
 if (tonumber(redis.call('HGET', log, 'w') or '0') or 1) > 0 then
   return {1, '0'}

@@ -1,6 +1,6 @@
--- Grants a partition to a member, with an epoch above all epochs granted before and above those of
--- its fences, unless another member holds the lease. Returns 1 and the epoch, 0 and the holder, or
--- false values if the requester is not a member.
+-- Grants a partition to a member, unless another member holds the lease. The new epoch is above all epochs that were
+-- granted earlier, and above the epochs of the partition's fences. Returns 1 and the epoch if the lease is granted, 0
+-- and the holder if another member holds it, and false values if the requester is not a member.
 local leases, instances, about = KEYS[1], KEYS[2], KEYS[3]
 local field, id, floor, nonce = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local now = time_now()

@@ -1,6 +1,6 @@
--- Reads letters between two places (codec/place.rs), in order, until the letters have enough bytes, or until the call
--- has examined enough places. With a cause, reads only letters with this cause that are younger than a time. Returns
--- the time, the last examined place if there are more letters, and the place and the record of each letter.
+-- Reads letters between two places (codec/letter_place.rs), in order, until the letters have enough bytes, or until the
+-- call has examined enough places. With a cause, reads only letters with this cause whose age is at most `within`.
+-- Returns the time, the last examined place if there are more letters, and the place and the record of each letter.
 local data, letters = KEYS[1], KEYS[2]
 local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local cause, within = ARGV[6], tonumber(ARGV[7])

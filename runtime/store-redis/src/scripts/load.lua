@@ -1,6 +1,6 @@
 -- Reads key records with their states and ids, in order, until they have enough bytes together. Returns the time. For
--- each key, returns false if there is no record; otherwise the record, the state if it has a separate field, and the
--- ids: the number of the first block and the blocks.
+-- each key without a record, returns false. For each other key, returns the record, the state if it has a separate
+-- field, the number of the first block of ids, and the blocks of ids.
 local data, ids, bytes = KEYS[1], KEYS[2], tonumber(ARGV[2])
 local now, read, answer = time_now(), 0, {}
 answer[1] = text(now)

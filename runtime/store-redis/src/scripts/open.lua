@@ -1,5 +1,5 @@
--- Stores the schema and the number of shards at the first use. Returns the stored values, and 1 if
--- this call stored them. Returns an error with the commands that the user must be allowed to run.
+-- Stores the schema and the number of shards at the first use. Returns the stored values, and 1 if this call stored
+-- them. If the user is not allowed to run some commands, returns an error with these commands.
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas = ARGV[2], ARGV[3], ARGV[4]
 
@@ -28,15 +28,15 @@ for name, allowed in pairs({
 end
 table.sort(missing)
 if #missing > 0 then
-  return redis.error_reply('NOPERM the user must be allowed to run these on ' .. store
-    .. ' and all that begins as it: ' .. table.concat(missing, ', '))
+  return redis.error_reply('NOPERM the user must be allowed to run these commands on ' .. store
+    .. ' and on all keys with the same prefix: ' .. table.concat(missing, ', '))
 end
 
 local is_new = redis.call('HLEN', store) == 0
 if is_new then
   if #redis.call('SMEMBERS', partitions) > 0 then
-    return redis.error_reply('CORRUPT ' .. store .. ', which says how many shards there are, is not'
-      .. ' there, and ' .. partitions .. ' is: write it as it was (HSET ' .. store .. ' schema '
+    return redis.error_reply('CORRUPT ' .. store .. ', which has the number of shards, is missing, but '
+      .. partitions .. ' exists: write the missing key again with its old values (HSET ' .. store .. ' schema '
       .. schema .. ' shards N), or use another store.prefix')
   end
   redis.call('HSET', store, 'schema', schema, 'shards', shards)

@@ -5,19 +5,18 @@ local data, spilled, key = KEYS[1], KEYS[2], ARGV[2]
 local limit, bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local by_key = spilled_by(key)
 local is_behind, first, last = sub(ARGV[5], 1, 1) == '(', sub(ARGV[5], 2), ARGV[6]
--- Behind the last sequence of a block, or behind any other entry, the next entry is the first
--- unread entry.
+-- If the bound excludes `first`, then `first` was the end of an entry, and the read continues after that entry.
 local from = is_behind and '(' .. by_key .. first or '[' .. by_key .. spill_block(first)
 local to = '[' .. by_key .. spill_block(last)
 local record = redis.call('HGET', data, 'j' .. key)
--- If the record is damaged, the events can still be read.
+-- A damaged record does not prevent the read of the events.
 if not record or (is_sound(record)
   and (has_expired(record, time_now()) or not has(byte(record, 2), layout.SPILLED))) then
   return {false, {}}
 end
 
--- Another program may have removed the index. If the record says that events are spilled, and the index has no entry
--- of the key, writes the entries again, as far as one call may read.
+-- Another program may have removed the index. If the record has spilled events but the index has no entry of the key,
+-- this function writes the entries again, as many as one call may read.
 local function mend_index()
   local last_spilled, _, first_spilled = spilled_and_first(record)
   local missing = {}

@@ -1,5 +1,5 @@
--- Returns the generation of the table; all members, each with the remaining ms of its membership, its information and
--- its report; all leases; and all rollouts.
+-- Returns the generation of the table, all members, all leases and all rollouts. Each member has the remaining ms of
+-- its membership, its information and its report.
 local instances, about, leases, versions = unpack(KEYS)
 local now = time_now()
 local members = {}

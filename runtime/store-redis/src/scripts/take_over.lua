@@ -1,5 +1,5 @@
--- Assigns key records of other partitions to this partition, and enters them into its due index. Their
--- entries in the other partition's index stay: the next read of that index removes them.
+-- Moves key records of other partitions to this partition, and adds entries for them to the due index of this
+-- partition. Their entries in the index of the other partition stay: the next read of that index removes them.
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local now = time_now()
 local put, entries = {}, {}

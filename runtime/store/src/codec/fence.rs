@@ -1,5 +1,5 @@
-//! The fence of a shard (a slice of the store): the record with the claim of the owner, its last commit, and the reply
-//! to that commit. If the reply is lost, the owner repeats the commit, and the store returns the stored reply.
+//! The fence of a shard (a slice of the store): the record with the owner's claim, the shard's last commit, and the
+//! reply to that commit. If the reply is lost, the owner repeats the commit, and the store returns the stored reply.
 //!
 //! All numbers have fixed widths, so that a script can build the record.
 
@@ -19,7 +19,7 @@ pub const FENCE_REPLY_AT: usize = FENCE_NUMBER_AT + 8;
 
 /// The first byte of a refused write in the reply: the reason of the refusal.
 pub mod refused {
-    /// The key record has another next sequence, which follows.
+    /// The key record has another next sequence. That sequence follows.
     pub const NEXT: u8 = 0;
     /// The key record does not exist.
     pub const ABSENT: u8 = 1;
@@ -27,7 +27,7 @@ pub mod refused {
     pub const PARTITION: u8 = 2;
     /// The key record cannot be read. The reason follows.
     pub const CORRUPT: u8 = 3;
-    /// The key was executed under a newer rollout.
+    /// An event of the key was executed under a newer rollout.
     pub const VERSION: u8 = 4;
 }
 

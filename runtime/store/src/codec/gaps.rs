@@ -8,7 +8,7 @@ use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_va
 /// the last error.
 type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
 
-/// Appends the gaps. A time of 0 stands for the time at a fixed offset of the record.
+/// Appends the gaps. A time of 0 stands for the time at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the record.
 pub(super) fn encode_gaps(gaps: &GapHistory, out: &mut Vec<u8>) {
     put_varint(gaps.iter().len() as u64, out);
     for gap in gaps.iter() {

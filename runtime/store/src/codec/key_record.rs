@@ -1,10 +1,12 @@
 //! The record of a key.
 //!
-//! Fields that a store compares before a write, and fields that it fills in, are at fixed offsets at the front, so that
-//! a script needs no full decoder. The decoder must read every field that the encoder writes. Parsing checks the whole
-//! record even if the caller needs only the front. Otherwise a commit could change a record that the next load cannot
-//! read. Scripts are an exception, and check only format and length. A load precedes their commits, and has checked the
-//! rest.
+//! Two kinds of fields are at fixed offsets at the front: the fields that a store compares before a write, and the
+//! fields that the store itself fills in. A script therefore needs no full decoder. The decoder must read every field
+//! that the encoder writes.
+//!
+//! Parsing checks the whole record even if the caller needs only the front. Otherwise a commit could change a record
+//! that the next load cannot read. Scripts are an exception: they check only format and length, because the load that
+//! precedes each commit has checked the rest.
 
 use std::sync::Arc;
 
@@ -33,8 +35,8 @@ pub const FAILURE_TIME_AT: usize = 26;
 pub const ROLLOUT_AT: usize = 34;
 /// The offset of the time that replaces zeros in [`KeyRecord::gaps`] and [`KeyRecord::id_times`], eight bytes.
 pub const NEW_TIME_AT: usize = 42;
-/// The offset of the numbers with variable width: attempts, rounds, park count, count, first and last of
-/// [`KeyRecord::spilled`], [`KeyRecord::ids_from`].
+/// The offset of the numbers with variable width, in this order: attempts, rounds and park count; count, first and last
+/// of [`KeyRecord::spilled`]; [`KeyRecord::ids_from`].
 pub const VARINTS_AT: usize = 50;
 
 /// All statuses, in the order of their stored numbers.
@@ -177,7 +179,7 @@ impl<'a> KeyRecordView<'a> {
     }
 }
 
-/// Appends the key record, with `now` instead of zero times.
+/// Appends the key record. Writes `now` for times that are 0.
 pub fn encode_key_record(record: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     let or_now = |time: u64| if time == 0 { now } else { time };
     let mut fixed = [0; VARINTS_AT];
@@ -225,15 +227,16 @@ pub fn encode_key_record(record: &KeyRecord, now: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Assigns a record that [`KeyRecordView::parse`] has accepted to another partition.
+/// Changes the partition of a record. `view` is the parsed record.
 pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
     let takeovers = view.takeovers.wrapping_add(1);
     record[PARTITION_AT..TAKEOVERS_AT].copy_from_slice(&partition.to_le_bytes());
     record[TAKEOVERS_AT..NEXT_AT].copy_from_slice(&takeovers.to_le_bytes());
 }
 
-/// Returns whether the bounds are possible. Does not compare the count with the bounds, because the count may be too
-/// high for a moment: a repeat of a spilled event counts as another event until the store has compared the two events.
+/// Returns whether the first and last spilled sequence are possible. Does not compare the count with them, because the
+/// count may be too high for a moment: a repeat of a spilled event counts as another event until the store has compared
+/// the two events.
 fn is_possible(spilled: SpillExtent) -> bool {
     let SpillExtent { count, first, last } = spilled;
     count == 0 || (first <= last && last < SEQUENCE_END)

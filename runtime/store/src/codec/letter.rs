@@ -1,4 +1,4 @@
-//! The record of a dead letter: an event that ended without effect. It must keep the delivery byte for byte.
+//! The record of a dead letter: an event that ended without effect. The record must keep the delivery byte for byte.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::StoredLetter;
 
 const LETTER_FORMAT: u8 = 1;
 
-/// The offset of the time at which the letter was put, eight bytes.
+/// The offset of the time when the letter was stored, eight bytes.
 pub const LETTER_TIME_AT: usize = 1;
 /// The offset of the key: its length with variable width, then its bytes. The sequence (variable width), the tag (eight
 /// bytes) and the cause follow.
@@ -21,7 +21,7 @@ const CONTENT_NOTHING: u8 = 0;
 const CONTENT_EVENT: u8 = 1;
 const CONTENT_RAW: u8 = 2;
 
-/// Appends the record of a letter that is put at `at`.
+/// Appends the record of a letter that is stored at time `at`.
 pub fn encode_letter(letter: &DeadLetter, at: u64, out: &mut Vec<u8>) {
     out.push(LETTER_FORMAT);
     out.extend_from_slice(&at.to_le_bytes());
@@ -76,7 +76,7 @@ pub fn decode_letter(bytes: &Bytes) -> Result<StoredLetter, RecordDecodeError> {
     Ok(StoredLetter { letter: DeadLetter { id, cause, error, origin, version, content }, at })
 }
 
-/// Returns the time at which a letter was put, without decoding the rest of the record.
+/// Returns the time when a letter was stored, without decoding the rest of the record.
 pub fn letter_time(bytes: &[u8]) -> Option<u64> {
     let mut reader = RecordReader::new("dead letter", bytes, LETTER_FORMAT).ok()?;
     reader.u64("time").ok()

@@ -5,14 +5,15 @@ use ordain_core::LetterId;
 
 use crate::KEY_SIZE_LIMIT;
 
-/// The end of an escaped key. It sorts before any byte of a longer key, and never occurs inside an escaped key.
+/// The end of an escaped key. It sorts before the continuation of every longer key, and never occurs inside an escaped
+/// key.
 const TERMINATOR: [u8; 2] = [0, 1];
 /// The escape of a NUL in a key.
 const ESCAPED_NUL: [u8; 2] = [0, 0xff];
 
 /// Appends the common prefix of the places of all letters of a key.
 pub fn put_letter_key(key: &str, out: &mut Vec<u8>) {
-    // A decoder refuses longer keys. The letter of such a key is nevertheless kept under the
+    // A decoder refuses a key above `KEY_SIZE_LIMIT`. The letter with this key is nevertheless kept, under the
     // beginning of the key.
     let key = &key[..key.floor_char_boundary(KEY_SIZE_LIMIT)];
     for part in key.as_bytes().split_inclusive(|byte| *byte == 0) {
@@ -47,7 +48,7 @@ pub fn split_letter_place(place: &[u8]) -> Option<LetterId> {
             return None;
         }
     }
-    // No letter is kept under a longer key.
+    // No letter is kept under a key above the limit.
     let key = Some(key).filter(|key| key.len() <= KEY_SIZE_LIMIT)?;
     let key = String::from_utf8(key).ok()?.into();
     let sequence = u64::from_be_bytes(*sequence);

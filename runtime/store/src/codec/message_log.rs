@@ -24,7 +24,7 @@ pub struct KeyCounter {
 }
 
 impl KeyCounter {
-    /// Returns the record.
+    /// Encodes the counter as a record.
     pub fn encode(self) -> [u8; 17] {
         let mut out = [COUNTER_FORMAT; 17];
         out[1..9].copy_from_slice(&self.next.to_le_bytes());
@@ -40,11 +40,11 @@ impl KeyCounter {
     }
 }
 
-/// The offset of the content in a retained message. The expiry time of the message precedes the content.
+/// The offset of the content digest in a retained message. The expiry time of the message precedes the digest.
 pub const RETAINED_CONTENT_AT: usize = 8;
 
-/// Encodes a retained message without its expiry time: first the content digest, so that a store can compare two
-/// messages without decoding them, then the event with its number.
+/// Encodes a retained message without its expiry time: first the content digest, then the event with its number. The
+/// digest lets a store compare two messages without decoding them.
 pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());

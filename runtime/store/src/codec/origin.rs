@@ -1,5 +1,5 @@
-//! The record of an origin at a destination. An origin is the outbox of one owner (committed messages that are to be
-//! published) in one shard. The record contains the last outbox position whose messages have their numbers, and the
+//! The record of an origin at a destination. An origin is the outbox of a partition in one shard: committed messages
+//! that are to be published. The record contains the last outbox position whose messages have their numbers, and the
 //! numbers of messages that may still be in the outbox.
 //!
 //! The new messages of each call are in a separate block. A call with only new messages therefore reads the record, and
@@ -19,17 +19,18 @@ pub const ORIGIN_FORMAT: u8 = 1;
 pub struct OriginRecord {
     /// The epoch of the origin's last owner.
     pub epoch: u64,
-    /// The last outbox position whose messages this owner has had numbered.
+    /// The last outbox position whose messages the store has numbered for this owner.
     pub last: OutboxPosition,
-    /// The highest outbox position whose messages any owner has had numbered. The messages of every later position are
-    /// new.
+    /// The highest outbox position whose messages the store has numbered for any owner. The messages of every later
+    /// position are new.
     pub highest: OutboxPosition,
     /// The number of the first block.
     pub first: u64,
     /// The number after the last block.
     pub next: u64,
-    /// `true` if the commits may not ascend from block to block. This happens if the configuration routed a sink to
-    /// this destination later, so that an old commit had a new message. A call then reads all blocks.
+    /// `true` if a block may contain an earlier commit than the previous block. This happens if a changed configuration
+    /// routes a further sink to this destination, so that an old commit has messages that are new to the destination.
+    /// Calls that search the blocks then read all of them.
     pub is_unordered: bool,
 }
 
@@ -52,7 +53,7 @@ impl OriginRecord {
         self.highest = self.highest.max(position);
     }
 
-    /// Returns the record.
+    /// Encodes the record.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![ORIGIN_FORMAT];
         out.extend_from_slice(&self.epoch.to_le_bytes());
@@ -85,12 +86,12 @@ impl OriginRecord {
     }
 }
 
-/// The messages of one outbox position that have their numbers.
+/// The numbered messages of one outbox position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignedChunk {
     /// The outbox position.
     pub position: OutboxPosition,
-    /// The digest of the id and the number of each message; 0 if the message has no number.
+    /// For each message, the digest of its id, and its number; the number is 0 if the message has none.
     pub messages: Vec<(u64, u64)>,
 }
 

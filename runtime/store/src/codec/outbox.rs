@@ -13,9 +13,9 @@ use crate::{OutboxEntry, OutboxMessage};
 const OUTBOX_WRITE_FORMAT: u8 = 1;
 /// The format byte of the letters' chunk.
 pub const OUTBOX_LETTERS_FORMAT: u8 = 2;
-/// The format byte of the commit's time. The incarnation of a key is the time of its first commit. The commit's time is
-/// the incarnation of the following chunks that contain none. The commit script writes this time, because the script
-/// does not decode the writes.
+/// The format byte of the commit's time. The incarnation of a key is the time of its first commit. In a chunk, the
+/// incarnation 0 means that this commit is the key's first: the commit's time, which precedes the chunk, is then the
+/// incarnation. The commit script writes this time, because the script does not decode the chunks.
 pub const OUTBOX_TIME_FORMAT: u8 = 3;
 
 /// Appends the chunk of one write. A write without messages has no chunk.
@@ -41,8 +41,8 @@ pub fn encode_outbox_write(
     }
 }
 
-/// Appends the chunk of dead letters that were put at `at` and are to be published. Appends nothing if there are no
-/// letters.
+/// Appends the chunk of dead letters that were stored at time `at` and are to be published. Appends nothing if there
+/// are no letters.
 pub fn encode_outbox_letters<'a>(
     letters: impl Iterator<Item = &'a DeadLetter>,
     at: u64,
@@ -70,7 +70,7 @@ pub fn decode_outbox(number: u64, bytes: &Bytes) -> Result<OutboxEntry, RecordDe
     while !rest.is_empty() {
         if rest[0] == OUTBOX_LETTERS_FORMAT {
             let mut reader = RecordReader::new("outbox entry", rest, OUTBOX_LETTERS_FORMAT)?;
-            // The last chunk extends to the end.
+            // The chunk of the letters is the last chunk, and extends to the end.
             while !reader.is_empty() {
                 let record = bytes.slice_ref(reader.bytes("letter")?);
                 letters.push(decode_letter(&record)?.letter);

@@ -3,7 +3,7 @@
 
 use ordain_core::UnpackError;
 
-/// An error: stored bytes cannot be decoded.
+/// The error of stored bytes that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordDecodeError {
     /// The record was written by another version, or is not a record.
@@ -98,7 +98,7 @@ impl<'a> RecordReader<'a> {
         }
     }
 
-    /// Reads a number of bytes known at compile time.
+    /// Reads `N` bytes.
     pub fn array<const N: usize>(
         &mut self,
         part: &'static str,

@@ -12,13 +12,14 @@ use super::super::wire::LogLevel;
 use super::EventIdentity;
 use ordain_util::text::escape_invisible;
 
-/// Number of bytes that a line counts in addition to its text, so that empty lines are limited too.
+/// Number of bytes that count for each line in addition to its text, so that the limit applies to empty lines too.
 const LINE_OVERHEAD_BYTES: usize = 16;
 
 /// Size, in bytes, of the end of standard error that is kept for the message of a failure.
 const STDERR_TAIL_BYTES: usize = 4 << 10;
 
-/// The output of an event. The instance and its two output streams share it, and always run on one thread.
+/// The output of an event. The WebAssembly instance and its two output streams share this value, and all run on one
+/// thread.
 pub(super) struct EventLog {
     limit: usize,
     state: Mutex<LogState>,
@@ -67,8 +68,8 @@ impl EventLog {
         String::from_utf8_lossy(&self.state().stderr_tail).into_owned()
     }
 
-    /// Writes a message of the logging interface, which may have several lines. Fails if the output exceeds the limit.
-    /// The failure ends the event, so that a guest that writes without end does not run until its time limit.
+    /// Writes a message, which may have several lines, from the logging interface. Fails if the output exceeds the
+    /// limit. The failure ends the event, so that a guest that writes without end does not run until its time limit.
     pub(super) fn message(&self, level: LogLevel, text: &str) -> Result<(), LimitExceeded> {
         let mut state = self.state();
         let level = match level {

@@ -1,4 +1,4 @@
-//! The memory of one instance: counts all its memories and tables against one limit.
+//! Limits the memory of one WebAssembly instance: all its memories and tables together count against one limit.
 
 use ordain_core::HandlerLimit;
 use wasmtime::ResourceLimiter;
@@ -24,8 +24,8 @@ impl MemoryBudget {
         Ok(true)
     }
 
-    /// Returns the memory in use after a growth. Returns an error if the growth exceeds the limit, instead of refusing
-    /// it as WebAssembly does. A guest aborts after a refusal, and the failure would look like a fault of the guest.
+    /// Returns the memory that is in use after a growth by `bytes`, or an error if this memory exceeds the limit. If
+    /// the host only refused the growth, the guest would abort, and the failure would look like a fault of the guest.
     fn check(&self, bytes: usize) -> wasmtime::Result<usize> {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {
@@ -52,13 +52,13 @@ impl ResourceLimiter for MemoryBudget {
         maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
-            // The guest's own maximum: the guest expects this refusal.
+            // The guest itself declared this maximum, so it expects the refusal.
             return Ok(false);
         }
         self.reserve(desired.saturating_sub(current))
     }
 
-    /// Reports growth beyond the address range or beyond what the machine can provide.
+    /// Returns an error for a growth that exceeds the address range or the memory of the machine.
     fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
         Err(limit_error(format!(
             "the handler needs more memory than the machine can provide ({error}); `plugins.memory` allows {}",
@@ -74,7 +74,8 @@ impl ResourceLimiter for MemoryBudget {
     ) -> wasmtime::Result<bool> {
         let bytes = desired.saturating_sub(current).saturating_mul(TABLE_ELEMENT_BYTES);
         if maximum.is_some_and(|maximum| desired > maximum) {
-            // The maximum is the guest's own or the pool's; growth beyond the memory limit is reported as such.
+            // The guest or the pool sets this maximum. If the growth also exceeds the memory limit, `check` returns an
+            // error instead of this refusal.
             return self.check(bytes).map(|_| false);
         }
         self.reserve(bytes)

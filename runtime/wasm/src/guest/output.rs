@@ -1,4 +1,4 @@
-//! Standard output and standard error of a guest, which both end in the event's log.
+//! Standard output and standard error of a guest, which both write to the event's log.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use super::log::EventLog;
 /// Maximum size of one write of a guest, in bytes. A guest queries this limit before each write.
 const WRITE_LIMIT_BYTES: usize = 4 << 10;
 
-/// An output stream of a guest. The stream is always ready. It drops output above the limit.
+/// An output stream of a guest. The stream is always ready. It drops output above the limit of the event's log.
 #[derive(Clone)]
 pub(super) struct GuestOutput {
     log: Arc<EventLog>,
@@ -66,7 +66,7 @@ impl OutputStream for GuestOutput {
     }
 }
 
-/// An implementation that a trait requires. Only interfaces that are not linked would use it.
+/// An implementation that `StdoutStream` requires. Only interfaces that the linker does not offer would use it.
 impl AsyncWrite for GuestOutput {
     fn poll_write(
         self: Pin<&mut Self>,

@@ -1,4 +1,4 @@
-//! Randomness derived from the event, so that every attempt sees the same numbers.
+//! Randomness derived from the event, so that every attempt to execute the event sees the same numbers.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;

@@ -1,8 +1,8 @@
 //! Time as a guest (the WebAssembly code of a handler) sees it, and the machine time that the guest has used.
 //!
-//! A guest never sees the machine's clocks. The guest's wall clock shows the event's time. The guest's time passes only
-//! when the guest waits: a sleep ends at once, and advances the wall clock and the monotonic clock by its length. A
-//! handler that sleeps therefore delays no other handler, and every attempt sees the same times.
+//! A guest's wall clock starts at the event's time. It advances only when the guest waits: a sleep ends at once, and
+//! advances the wall clock and the monotonic clock by its length. A handler that sleeps therefore delays no other
+//! handler. Every attempt to execute an event sees the same wall-clock times, provided that the event has a time.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,8 +21,8 @@ use super::super::failure::TimeoutExceeded;
 /// later time ends.
 const STEP_NS: u64 = 1_000;
 
-/// The clocks of a guest. The instance, its timers and its epoch callback (which runs at each tick) share them. All of
-/// these run on one thread, so the lock is never contended.
+/// The clocks of a guest. The WebAssembly instance, its timers and its epoch callback (which runs at each tick) share
+/// them. All of these run on one thread, so the lock is never contended.
 pub(super) struct EventClock {
     timeout: Duration,
     state: Mutex<ClockState>,
@@ -62,10 +62,12 @@ impl EventClock {
         *state = ClockState { event_ms, monotonic_ns, advances: moves, ..ClockState::default() };
     }
 
-    /// Adds a tick that passed while the guest ran to its used time. Fails if the guest has exceeded its time limit.
+    /// Adds the time of the tick that has just ended to the time that the event has run. Fails if the event has
+    /// exceeded its time limit.
     pub(super) fn tick(&self) -> Result<(), TimeoutExceeded> {
         let mut state = self.state();
-        // If this event has not paused yet, it began within this tick.
+        // An event that has not paused yet began at some moment of this tick. The whole tick counts as time of the
+        // event.
         let slice = state.resumed.take().map_or(TICK_INTERVAL, |since| since.elapsed());
         state.ran += slice;
         if state.ran > self.timeout { Err(TimeoutExceeded::running(self.timeout)) } else { Ok(()) }
@@ -89,9 +91,10 @@ impl EventClock {
     /// Polls a timer. `registered_at` is the number of clock advances at the time when this wait last registered its
     /// due time.
     ///
-    /// A wait for several timers polls all of the timers before it polls any timer again. By then the earliest due time
-    /// is known, and the clock advances to this time unless that exceeds the time limit. A wait that can never end does
-    /// not request another poll. The host thereby detects such a wait.
+    /// A guest that waits for several timers polls each of them once before it polls any of them again. At the second
+    /// poll, the earliest due time is therefore known, and the clock advances to this time if the time limit allows it.
+    /// If the time limit does not allow it, the wait can never end, and the timer requests no further poll. From the
+    /// missing request, the host recognises such a wait.
     fn poll_timer(
         &self,
         at_ns: u64,

@@ -1,5 +1,5 @@
-//! The requirements for a message that becomes an event of another stream: Ordain must be able to accept every
-//! message that a handler emits.
+//! The requirements for a message that a handler emits. The message may become an event of another stream, and Ordain
+//! must be able to accept this event.
 
 use ordain_core::{EmittedMessage, Message};
 
@@ -10,7 +10,8 @@ use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 
 /// Size of the fixed parts of an envelope (names, punctuation, numbers), in bytes.
 const ENVELOPE_OVERHEAD_BYTES: usize = 1 << 10;
-/// Largest factor by which escaping enlarges a byte outside the data; headers may be escaped twice.
+/// Largest factor by which escaping enlarges a byte outside the data. One escape in JSON takes at most 6 bytes; a
+/// second escape, which some headers need, at most doubles this size.
 const MAX_ESCAPE_FACTOR: usize = 12;
 
 /// Returns an error if a message is invalid. Does not check the size of the whole message.
@@ -22,7 +23,10 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
         return Err("an empty key: set a key, or leave it out to use the event's key".into());
     }
     if message.delay_ms.is_some() {
-        return Err("a `delay-ms`, which this build does not support yet: emit the message without `delay-ms`".into());
+        return Err(
+            "a `delay-ms`, which Ordain does not support yet: emit the message without `delay-ms`"
+                .into(),
+        );
     }
     let key = message.key.as_deref().unwrap_or_default();
     for (what, text, limit) in [

@@ -1,4 +1,4 @@
-//! The idle instances of one worker.
+//! The idle WebAssembly instances of handlers that one worker keeps.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,8 @@ use super::super::instance::HandlerInstance;
 pub(super) struct IdleInstances {
     limit: usize,
     count: usize,
-    /// Number of uses so far. The numbers of uses identify the least recently used handler.
+    /// Number of instances that were put back so far. Each entry stores this number in `used` when an instance of its
+    /// handler is put back, so that the lowest `used` identifies the least recently used handler.
     uses: u64,
     handlers: HashMap<u64, IdleEntry>,
 }

@@ -1,5 +1,5 @@
-//! The queues of turns (runs of events of one key). Each source of turns has a queue. The workers serve the queues
-//! round robin.
+//! The queues of turns (runs of events of one key). Each caller that submits turns has a queue. The workers serve the
+//! queues round robin.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,23 +11,24 @@ use super::super::handler::{ActiveVersion, Handler};
 use super::super::stream::StreamContext;
 use super::{ResultCallback, TurnResults};
 
-/// Maximum number of events that a worker takes in one batch. The number is large enough to make the cost of taking a
-/// batch negligible, and small enough that other queues do not wait long.
+/// Number of events at which a worker adds no further turn to a batch. The number is large enough to make the cost of
+/// taking a batch negligible, and small enough that other queues do not wait long.
 const BATCH_EVENTS_LIMIT: usize = 128;
-/// Limit for the size, in bytes, of results that were delivered to the receiver and that the receiver has not taken.
-/// Above this limit, no turn of the queue starts. The receiver counts the memory of results only when it takes them.
+/// Limit for the size, in bytes, of the results that a receiver has been given and has not taken yet. At this limit, no
+/// turn of the queue starts. The queue itself must limit this memory, because the receiver counts the memory of results
+/// only when it takes them.
 const UNREAD_LIMIT_BYTES: usize = 4 << 20;
 
-/// The queue of one source of turns.
+/// The queue of one caller that submits turns.
 pub(super) struct TurnQueue {
     pub(super) stream: Arc<StreamContext>,
     /// The version that executes turns; `None` before the first rollout (the stored choice of a version). While this
-    /// process lacks the version of the current rollout, the previous version.
+    /// process lacks the version of the current rollout, the field keeps the previous version.
     active: Mutex<Option<Arc<ActiveVersion>>>,
     callback: ResultCallback,
     waiting: Mutex<VecDeque<Turn>>,
     detached: AtomicBool,
-    /// True while the queue starts no turns.
+    /// True while the caller has paused the start of turns.
     paused: AtomicBool,
     /// Size of the results that the receiver has not taken yet, in bytes.
     unread_bytes: AtomicUsize,
@@ -87,7 +88,7 @@ impl TurnQueue {
             || self.unread_bytes.load(Ordering::Relaxed) >= UNREAD_LIMIT_BYTES
     }
 
-    /// Counts results that are about to be delivered.
+    /// Adds the size of results that are about to be delivered.
     pub(super) fn add_unread(&self, bytes: usize) {
         self.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -110,26 +111,26 @@ pub(super) struct TurnBatch {
 pub(super) enum WakeReason {
     /// Turns are ready.
     Batch(TurnBatch),
-    /// A handler is no longer used, so the worker must drop the idle instances of unused handlers.
+    /// A handler may have fallen out of use, so the worker must drop the idle instances of unused handlers.
     Retired,
     /// The pool is closing.
     Closed,
 }
 
-/// The queues of all sources.
+/// The queues of all callers that submit turns.
 pub(super) struct TurnScheduler {
     workers: usize,
     state: Mutex<SchedulerState>,
     changed: Condvar,
-    /// Number of times that a handler was no longer used.
+    /// Number of signals so far that a handler may have fallen out of use.
     retired: AtomicU64,
     closed: AtomicBool,
 }
 
 #[derive(Default)]
 struct SchedulerState {
-    /// The queues with turns, each queue once. A thread takes the lock of a queue either alone or while it holds this
-    /// lock.
+    /// The queues with turns, each queue once. A thread that needs the scheduler's lock and the lock of a queue's turns
+    /// takes the scheduler's lock first.
     ready: VecDeque<Arc<TurnQueue>>,
     /// Number of workers that wait for turns.
     idle: usize,
@@ -160,7 +161,7 @@ impl TurnScheduler {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Wakes the workers so that they drop idle instances of handlers that are no longer used.
+    /// Wakes the workers, so that they drop the idle instances of handlers that are no longer used.
     pub(super) fn signal_retired(&self) {
         let _state = self.state();
         self.retired.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +201,7 @@ impl TurnScheduler {
     }
 
     fn wake_all(&self) {
-        // A worker that has checked the queues and is about to wait holds this lock.
+        // A worker that has checked the queues holds this lock until it waits, so it cannot miss the notification.
         let _state = self.state();
         self.changed.notify_all();
     }
@@ -235,7 +236,7 @@ impl TurnScheduler {
         self.take(&mut self.state(), wanted)
     }
 
-    /// Waits until turns are ready, a handler is no longer used, or the pool closes. `retired` is the value of
+    /// Waits until turns are ready, a handler may have fallen out of use, or the pool closes. `retired` is the value of
     /// [`Self::retired`] when the worker last dropped unused instances.
     pub(super) fn wait(&self, retired: u64) -> WakeReason {
         let mut state = self.state();
@@ -288,7 +289,8 @@ impl TurnScheduler {
     }
 }
 
-/// Takes the next turns of a queue, at most the share of one worker.
+/// Takes the next turns of a queue: at most the number of waiting turns divided by the number of workers, rounded up,
+/// and no further turn once the taken turns have [`BATCH_EVENTS_LIMIT`] events.
 fn next_batch(waiting: &mut VecDeque<Turn>, workers: usize) -> VecDeque<Turn> {
     let share = waiting.len().div_ceil(workers);
     let mut events = 0;

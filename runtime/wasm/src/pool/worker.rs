@@ -1,9 +1,9 @@
 //! A worker thread, which only executes turns (runs of events of one key).
 //!
 //! A tick is the longest time that a turn runs without interruption. An interrupted turn moves to a list of slow turns,
-//! and the next turn starts on another instance. While the list has slow turns, they get every other tick. A slow key
-//! therefore delays other keys by about a tick. It never takes more than half of a worker's time while other keys need
-//! the worker.
+//! and the next turn starts on another WebAssembly instance. The worker alternates: it executes new turns for a tick,
+//! and then resumes one slow turn for a tick. A slow key therefore delays other keys by about a tick, and all slow keys
+//! together take at most half of a worker's time while other keys need the worker.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -22,8 +22,8 @@ use super::instances::IdleInstances;
 use super::queue::{TurnBatch, TurnQueue, TurnScheduler, WakeReason};
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
-/// Size, in bytes, at which the worker delivers results. The receiver counts the memory of results, and must get them
-/// soon.
+/// Size, in bytes, above which the worker delivers results before its batch ends. The receiver must get the results
+/// soon, because only the receiver counts their memory against the memory limit.
 const RESULT_BATCH_BYTES: usize = 1 << 20;
 
 pub(super) struct Worker {
@@ -93,7 +93,8 @@ impl Worker {
         }
     }
 
-    /// Starts every turn of a batch, and delivers the results of the turns that end without interruption.
+    /// Starts the turns of a batch, and delivers the results of the turns that end without interruption. Returns turns
+    /// that cannot start now to their queue.
     fn execute(&mut self, bunch: TurnBatch) {
         let TurnBatch { queue: attachment, mut turns } = bunch;
         let Some(active) = attachment.active() else {
@@ -129,7 +130,7 @@ impl Worker {
                     }
                 }
                 Poll::Pending => {
-                    // Finished turns must not wait for a slow turn.
+                    // The results of finished turns must not wait for a slow turn.
                     self.deliver_results(&attachment, &mut ended, &mut bytes);
                     let slow = SuspendedTurn {
                         queue: Arc::clone(&attachment),
@@ -149,8 +150,9 @@ impl Worker {
         self.release_handler(&attachment, handler);
     }
 
-    /// Releases a handler. If the queue has switched to another handler meanwhile, wakes the workers, so that they drop
-    /// the idle instances of the released handler.
+    /// Releases the handler of a batch or turn that has been executed. If the queue has switched to another handler
+    /// since the start of the batch or turn, wakes the workers, so that they drop the idle instances of the released
+    /// handler.
     fn release_handler(&self, attachment: &TurnQueue, handler: Arc<Handler>) {
         let is_left = !attachment.executes(&handler);
         drop(handler);

@@ -6,7 +6,7 @@ use ordain_store::StoreError;
 /// The reason why events were not published.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An event is invalid or conflicts with a published event. The events before it are published.
+    /// An event is invalid or conflicts with a published event. The earlier events of the list are published.
     #[error("event {at}: {words}")]
     Event {
         /// Index of the event in the given list.
@@ -52,9 +52,6 @@ impl From<StoreError> for Error {
 impl From<BrokerError> for Error {
     fn from(error: BrokerError) -> Self {
         let words = error.to_string();
-        match error {
-            BrokerError::Refused(_) => Self::Configuration(words),
-            BrokerError::Unavailable(_) => Self::Away(words),
-        }
+        if error.may_pass() { Self::Away(words) } else { Self::Configuration(words) }
     }
 }

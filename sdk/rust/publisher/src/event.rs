@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// An event to publish. The limits are 1,024 bytes for the key, 4 KiB each for type, id, source and content type,
-/// 128 headers with 64 KiB in total, and `runtime.event_size` of the configuration for the whole event. An event
-/// has its time and id from its creation, so that publishing the event or a clone of it again repeats the same event.
-/// After a crash, only an event with an id from the producer is recognized as a repeat.
+/// An event to publish. The limits are 1,024 bytes for the key, 4 KiB each for type, id, source and content type, 128
+/// headers with 64 KiB in total, and `runtime.event_size` of the configuration for the whole event. An event gets its
+/// time and a random id at its creation. A program that publishes this event or its clone again therefore repeats the
+/// same event. If the program creates the event anew, for example after a crash, Ordain recognizes the repeat only if
+/// the program sets the same id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     key: String,
@@ -30,8 +31,8 @@ pub struct Event {
 impl Event {
     /// Creates an event of a key and a type, with data as JSON.
     ///
-    /// # Errors
-    /// The data cannot be written as JSON, for example a map whose keys are not text.
+    /// # Errors Fails if the data cannot be written as JSON, for example because it contains a map whose keys are not
+    /// text.
     pub fn json<T: Serialize + ?Sized>(
         key: impl Into<String>,
         kind: impl Into<String>,
@@ -65,8 +66,8 @@ impl Event {
         }
     }
 
-    /// Sets the producer's own id, by which a repeated publish is recognized. It should come from the business, such
-    /// as the number of a payment.
+    /// Sets the producer's own id, by which Ordain recognizes a repeat of the event. The id should come from the
+    /// business, such as the number of a payment.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();

@@ -1,8 +1,9 @@
 //! Publishes events to a stream of Ordain from a Rust program.
 //!
-//! The store assigns the next number of the key to an event and keeps the event for replay; publishing succeeds once
-//! the broker has confirmed the event. If the event is published again under the same id, for example after a crash,
-//! it keeps its number, and the stream executes it once, for as long as the stream's `retain` (24 hours by default).
+//! The store gives an event the next number of its key and keeps the event for replay; publishing succeeds once the
+//! broker has confirmed the event. Within the stream's `retain` (24 hours by default), the program may publish the
+//! event again under the same id, for example after a crash: the event then keeps its number, and the stream executes
+//! it once.
 //!
 //! ```no_run
 //! use ordain_publisher::{Event, Publisher};
@@ -22,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! Publishing many events in one call is faster: they are sent together and confirmed together. The store must be a
-//! Redis, which the host and the producers can use at the same time. An embedded store belongs to one process: use
+//! Publishing many events in one call is faster: the events are sent together and confirmed together. The store must be
+//! a Redis, which the host and the producers can use at the same time. An embedded store belongs to one process: use
 //! `ordain publish` while the host is stopped, or `[ingress]` while it runs.
 //!
 //! The publisher requires a Tokio runtime.
@@ -53,8 +54,8 @@ pub struct Publisher {
 pub struct Receipt {
     /// Number of the event within its key; `None` in a `fifo` stream, which numbers events itself.
     pub sequence: Option<u64>,
-    /// True if the event was published for the first time. A repeated event has the number of its first publish. In a
-    /// `fifo` stream the value is always true, because the stream itself recognizes repeats.
+    /// True if this call published the event for the first time. A repeated event has the number that it got when it
+    /// was first published. In a `fifo` stream the value is always true, because the stream itself recognizes repeats.
     pub is_new: bool,
 }
 
@@ -63,8 +64,8 @@ impl Publisher {
     /// exchange and queues if they are missing.
     ///
     /// # Errors
-    /// The configuration is invalid or does not contain the stream; the stream does not accept published events;
-    /// another process owns the store; or the store or broker was unavailable for half a minute.
+    /// Fails if the configuration is invalid or does not contain the stream, if the stream does not accept published
+    /// events, if another process owns the store, or if the store or the broker was unavailable for half a minute.
     pub async fn open(config: impl AsRef<Path>, stream: &str) -> Result<Self, Error> {
         let loaded = LoadedConfig::load(config.as_ref()).map_err(Error::configuration)?;
         let event_size = loaded.config.runtime.event_size.bytes();
@@ -77,8 +78,9 @@ impl Publisher {
     ///
     /// # Errors
     /// [`Error::Event`] names the invalid event; the events before it are published. [`Error::Away`] means that the
-    /// store or broker was unavailable, or the queue of the stream was full, for half a minute; some of the events
-    /// may be published. After any error the same events can be published again: published events are recognized.
+    /// store or broker was unavailable, or the queue of the stream was full, for half a minute; some of the events may
+    /// be published. After any error, the program can publish the same events again: Ordain recognizes the events that
+    /// are already published.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());
         let mut wrong = None;
@@ -101,7 +103,7 @@ impl Publisher {
     /// Closes the publisher.
     ///
     /// # Errors
-    /// The store has failed. Events that were published stay published.
+    /// Fails if the store has failed. Events that were published stay published.
     pub async fn close(self) -> Result<(), Error> {
         Ok(self.inner.close().await?)
     }
@@ -115,7 +117,8 @@ async fn store(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, StoreError> {
         }
         StoreConfig::Embedded(_) => Err(StoreError::Unusable(format!(
             "{} has an embedded store, which belongs to one process: to publish from a program, set [store] \
-             kind = \"redis\"; otherwise use `ordain publish` while the host is stopped, or POST the events to its [ingress]",
+             kind = \"redis\"; otherwise use `ordain publish` while the host is stopped, or POST the \
+             events to its [ingress]",
             loaded.file.display()
         ))),
     }

@@ -25,14 +25,14 @@ use super::load::{Load, Planned, key_name};
 
 /// The stream, its exchange and its queue.
 pub(crate) const STREAM: &str = "bench";
-/// The exchange for messages, and the queue behind it.
+/// The exchange for messages, and the queue that is bound to it.
 pub(crate) const OUT: &str = "out";
-/// Number of messages published before their confirms are awaited.
+/// Maximum number of published events without a confirm.
 const OUTSTANDING: usize = 2_000;
 /// Interval between two bursts of a steady load.
 const BEAT: Duration = Duration::from_millis(1);
 
-/// The parts of a case.
+/// The options of a case.
 #[derive(Debug, Clone)]
 pub(crate) struct CaseOptions {
     pub(crate) plugins: PathBuf,
@@ -142,10 +142,11 @@ impl Case {
         Ok(self.publishing.basic_publish(exchange, key, options, &data, properties).await?)
     }
 
-    /// Returns the number of deliveries of a load that are done, as far as the broker reports at once: those that are
-    /// no longer ready to be delivered or, where each makes a message, the messages. Deliveries within the consumer's
-    /// prefetch are under way besides, at the beginning and at the end alike. Returns `None` if the broker does not
-    /// know: a queue that is too busy to answer shows neither messages nor consumers.
+    /// Returns the number of deliveries of a load that are done. If each delivery makes a message, this is the number
+    /// of messages. Otherwise it is the number of deliveries that have left the queues; it includes the unacknowledged
+    /// deliveries within the consumer's prefetch, both at the beginning and at the end of a measurement, so that they
+    /// do not change the difference. Returns `None` if the broker does not report the number now: a queue that is too
+    /// busy to answer shows neither messages nor consumers.
     pub(crate) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
         if self.emits {
             return Ok(Some(self.messages().await?));
@@ -161,7 +162,7 @@ impl Case {
         Ok(Some(deliveries.saturating_sub(ready)))
     }
 
-    /// Returns the number of messages that reached the queue behind the handler; 0 if the queue is too busy to
+    /// Returns the number of messages that reached the queue of the handler's messages; 0 if the queue is too busy to
     /// answer.
     pub(crate) async fn messages(&self) -> Result<u64> {
         Ok(self.look(OUT).await?.message_count().into())
@@ -246,8 +247,7 @@ pub(crate) fn broker(loaded: &LoadedConfig) -> Result<(BrokerEndpoint, Topology)
     let config = loaded.config.broker.as_ref().context("a broker")?;
     // The heartbeat interval of quiet connections is as long as the default of most clients.
     let heartbeat = Duration::from_mins(1);
-    let broker =
-        BrokerEndpoint::new(config.url.0.expose(), heartbeat).map_err(anyhow::Error::msg)?;
+    let broker = BrokerEndpoint::new(config.url.expose(), heartbeat).map_err(anyhow::Error::msg)?;
     let stream = loaded.config.streams.values().next().context("a stream")?;
     let SourceConfig::Amqp(source) = &stream.source else {
         anyhow::bail!("the stream's source must be of the kind `amqp`")

@@ -30,15 +30,16 @@ pub(crate) enum Kind {
     BarePublish,
     /// Executes events in 64 tasks without order, and records each event in Redis.
     Tasks,
-    /// Executes one event after the other; the broker delivers the next one only after its acknowledgement.
+    /// Executes one event after the other; the broker delivers an event only after the acknowledgement of the previous
+    /// one.
     Single,
-    /// Executes one event after the other; the broker delivers the next ones ahead.
+    /// Executes one event after the other; the broker delivers later events in advance.
     Serial,
     /// Runs the host's pipeline without the sequencer.
     Unordered,
 }
 
-/// The reason why the side without order has no partition of this kind.
+/// The reason why the side `unordered` has no [`Partition`].
 const PIPELINE: &str = "it has the host's own source";
 
 /// Consumes all events of one load, and waits for SIGTERM. Then prints percentiles, if it has any.
@@ -54,7 +55,7 @@ pub(crate) struct Consumer {
     /// The number of events
     #[arg(long)]
     events: u64,
-    /// The number of first events that the percentiles leave out
+    /// The number of events at the beginning that the percentiles leave out
     #[arg(long)]
     cold: usize,
 }
@@ -88,7 +89,7 @@ struct Partition {
 
 impl Consumer {
     pub(crate) fn run(&self) -> Result<()> {
-        // The host has the same runtime.
+        // The host uses this kind of Tokio runtime, too.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(self.consume())
     }

@@ -13,9 +13,9 @@ use super::latency::{STAMP, now_us};
 const DATA: usize = 256;
 /// Number of keys of a load with many keys.
 const MANY: u32 = 10_000;
-/// Number of keys beside a special one.
+/// Number of ordinary keys in a load with one special key.
 const BESIDE: u32 = 1_000;
-/// Largest distance by which an event that is out of order may be late, in events.
+/// Largest number of positions that `disturb` adds to an event's position before it sorts the events by position.
 const DISTANCE: usize = 100;
 /// Share of events of a disturbed load that come twice.
 const TWICE: f64 = 0.05;
@@ -29,7 +29,7 @@ pub(crate) enum Keys {
     Zipf,
     /// One key for all events.
     One,
-    /// Like `Many`, shuffled within 100 events, with every twentieth event twice.
+    /// Like `Many`, but shuffled within 100 events, and about one event in twenty comes twice.
     Disturbed,
 }
 
@@ -51,7 +51,8 @@ pub(crate) struct Load {
     kind: &'static str,
     /// The keys whose events have the type `emit` instead.
     emitting: Range<u32>,
-    /// True if the data shows when an event was published: repeated events could not.
+    /// True if the data shows when an event was published. A repeated event must have the same data, so its data cannot
+    /// show this.
     stamped: bool,
 }
 
@@ -82,8 +83,8 @@ impl Load {
         Self { deliveries, events: of_keys, kind, emitting: 0..0, stamped: keys != Keys::Disturbed }
     }
 
-    /// Returns a load of `events` events of 1,000 keys, with `of_one` events of key 0 evenly between them, which must
-    /// come in order. Each event of the keys `emitting` makes a message.
+    /// Returns a load of `events` events of 1,000 keys, with `of_one` events of key 0 evenly between them. The handler
+    /// rejects an event that is out of order within its key. Each event of the keys `emitting` makes a message.
     pub(crate) fn beside_one(events: usize, of_one: usize, emitting: Range<u32>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut of_keys = vec![0; 1 + BESIDE as usize];

@@ -6,10 +6,11 @@ use super::admin;
 use super::latency::Latency;
 use anyhow::Result;
 
-/// The time from the event's own time to its commit.
+/// The metric for the time between the timestamp of an event and its commit.
 const NAME: &str = "ordain_publish_to_commit_seconds";
 
-/// Number of events by the upper bound of their bucket, in ns so that bounds can be compared; cumulative.
+/// The cumulative number of events by the upper bound of their bucket. Bounds are whole ns, so that they can be
+/// compared.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Histogram(BTreeMap<u64, u64>);
 
@@ -85,7 +86,7 @@ mod tests {
         let latency =
             Histogram::parse(&after).latency_since(&Histogram::parse(&before)).expect("200 events");
         assert!((latency.p50_ms - 10.0).abs() < 1e-9, "{latency:?}");
-        // 98 of 99 on the way from 10 to 100 ms.
+        // 98 of the 99 events between 10 and 100 ms are below this rank.
         assert!((latency.p99_ms - (10.0 + 90.0 * 98.0 / 99.0)).abs() < 1e-9, "{latency:?}");
     }
 

@@ -30,7 +30,7 @@ pub(crate) enum Who {
     Host,
 }
 
-/// A running side. Drop kills it.
+/// A running side. Dropping this value kills the process.
 pub(crate) struct Running {
     child: Child,
     out: PathBuf,
@@ -149,7 +149,8 @@ impl Drop for Running {
 }
 
 impl Who {
-    /// Checks that the side did the whole load, once the process has ended. A side that loses events is fast.
+    /// Checks that the side did the whole load, once the process has ended. Without this check, a side that loses
+    /// events would seem fast.
     pub(crate) async fn check(self, case: &Case, load: &Load, printed: &Value) -> Result<()> {
         match self {
             Self::Host => {
@@ -168,13 +169,13 @@ impl Who {
                 ensure!(keys as u64 == expected, "{keys} keys in Redis instead of {expected}");
                 Ok(())
             }
-            // The empty queue is the proof.
+            // The empty queue proves that the side did the whole load.
             Self::Consumer(Kind::Bare | Kind::BarePublish) => Ok(()),
         }
     }
 }
 
-/// Checks that every key's next number is that behind its last event.
+/// Checks that every key's next sequence follows the sequence of its last event.
 async fn check_store(case: &Case, load: &Load) -> Result<()> {
     let store = open_store(&case.loaded, Some(END)).await?;
     let mut filter = KeyFilter { limit: PAGE, ..KeyFilter::default() };

@@ -82,7 +82,7 @@ impl Producer {
                 // The producers do not retry all at once.
                 let spread = (self.number * 7_919 % 1_000) as u64;
                 sleep(Duration::from_secs(wait) + Duration::from_millis(spread)).await;
-                // A rejection in the middle of a body has ended the connection.
+                // A host that rejects a request in the middle of its body closes the connection.
                 connection = self.connect().await?;
             }
         }
@@ -121,8 +121,8 @@ impl Producer {
     }
 }
 
-/// Sends a request. Returns `None` if the connection ended during the sending: a host that reads only the head has
-/// answered, and the answer may be lost with the unread bytes.
+/// Sends a request. Returns `None` if the connection ended during the sending: a host that has read only the head may
+/// have answered already, and the answer may be lost together with the unread bytes.
 async fn ask(
     connection: &mut BufReader<TcpStream>,
     request: &str,

@@ -68,7 +68,7 @@ impl Watch {
         Ok(Self { seen, taking })
     }
 
-    /// Starts to count.
+    /// Starts the measurement: only events published from now on count.
     pub(crate) fn begin(&self) {
         lock(&self.seen).since = now_us();
     }

@@ -21,8 +21,8 @@ use crate::Common;
 use crate::amqp::admin;
 use crate::amqp::side::Running;
 
-/// Number of gaps that begin together, and the delay after the gaps before: low enough that no gap waits for the
-/// server.
+/// Number of gaps that begin together, and the delay until the next gaps begin. So few gaps begin in this time that no
+/// gap waits for the server.
 const TOGETHER: usize = 20;
 const EVERY: Duration = Duration::from_millis(100);
 /// Interval between two checks.
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_mins(1);
 const STREAM: &str = "bench";
 
-/// Returns the mean duration of `gaps` gaps, as the ledger has them.
+/// Returns the mean duration of `gaps` gaps, as the ledger of gaps records it.
 pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Duration> {
     let server = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", server.local_addr()?);

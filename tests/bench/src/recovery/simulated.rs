@@ -56,8 +56,8 @@ impl Trial {
         Self { sequencer, now: 0, delivery: 0, asked: None, job: None }
     }
 
-    /// Gives the first event, then the third; the sequencer asks for the second until it is found or the rounds are
-    /// over.
+    /// Delivers the first event, then the third. The sequencer requests the second event until a source finds it or the
+    /// rounds are over. Returns the duration of this gap, in ms.
     fn lasts(mut self, plan: &Plan, rng: &mut ChaCha8Rng) -> Result<u64> {
         self.deliver(1)?;
         self.now = 10_000;
@@ -79,7 +79,7 @@ impl Trial {
             if is_found {
                 ensure!(
                     self.sequencer.stats().settled == 3,
-                    "the event was found, and is not settled"
+                    "the event was found but is not settled"
                 );
                 return Ok(self.now - since);
             }
@@ -127,6 +127,7 @@ impl Trial {
                             now: 0,
                             due_in: None,
                             expire_in: None,
+                            moved_from: None,
                         };
                         self.job = Some(Box::new(loaded));
                     }

@@ -12,7 +12,7 @@ use super::ChainFault;
 pub(super) struct Message {
     pub(super) event: u8,
     pub(super) key: u8,
-    /// The owner that executed the event. Two executions may differ.
+    /// The owner that executed the event. Two executions of one event may emit different messages.
     pub(super) owner: u8,
 }
 

@@ -41,13 +41,13 @@ pub(super) struct Owner {
     pub(super) history: PublishHistory<ChainPart>,
     /// Parts that were not given yet, in order.
     pub(super) waiting: Vec<ChainPart>,
-    /// The last commit through which the outbox is marked.
+    /// The outbox is marked through this commit: the messages of all commits up to it are removed.
     marked: u64,
-    /// Marks that may not be durable: the commit through which they mark, and the last commit at that time.
+    /// Marks that may not be durable: the commit through which they mark, and the last commit at the time of the mark.
     marks: Vec<(u64, u64)>,
-    /// The last commit through which all messages are done for good.
+    /// The messages of all commits up to this one are marked, and the mark is durable.
     pub(super) done: u64,
-    /// Messages that were answered to this owner, with their numbers.
+    /// Messages for which this owner got an answer, with their numbers.
     pub(super) answered: BTreeMap<OutboxPosition, (Message, u64)>,
     /// Messages to give again.
     pub(super) again: BTreeSet<Message>,
@@ -122,7 +122,7 @@ impl Owner {
         true
     }
 
-    /// Marks the outbox through the last commit all of whose messages are given.
+    /// Marks the outbox through the last commit before the first message that waits to be given.
     pub(super) fn mark(&mut self, source: &mut Source, fault: Option<ChainFault>) {
         let first = self.waiting.first().map_or(self.last() + 1, |part| part.place.commit);
         if first - 1 > self.marked && source.epoch == self.epoch {
@@ -158,7 +158,8 @@ impl Owner {
         Call { epoch: self.epoch, found: self.found, before, done, parts }
     }
 
-    /// Returns the messages that memory has forgotten: the first ones, since a part counts as one byte.
+    /// Returns the messages that memory has forgotten, which are the oldest answered ones. A part counts as one byte,
+    /// so the bytes of the history are the number of parts that it still has.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = Message> {
         let there = self.history.bytes() + self.again.len();
         self.answered

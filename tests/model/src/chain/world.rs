@@ -23,7 +23,8 @@ const OTHERS: u8 = 100;
 pub struct ChainWorld {
     state: State,
     seen: ChainSeen,
-    /// The rule that is broken when the world comes to rest from here; unset until the run has computed it.
+    /// The rule that breaks if the world comes to rest (finishes all work without further losses) from this moment on;
+    /// unset until the run has computed it.
     at_rest: OnceLock<Option<ChainBroken>>,
 }
 
@@ -47,7 +48,7 @@ struct State {
     marked_again: BTreeSet<Message>,
     /// Messages that were lost with a process, but were in the outbox again at a later claim.
     came_back: BTreeSet<Message>,
-    /// Messages that were new when given by an owner that had lost its claim.
+    /// Messages that the destination first got from an owner that had lost its claim.
     unclaimed: BTreeSet<Message>,
     /// Messages that were mistaken for messages of a lost commit.
     mistaken: BTreeSet<Message>,
@@ -252,7 +253,7 @@ impl ChainWorld {
                 owner.history.record_check(*rewinds, *now);
                 self.take(call, &answers, &before);
             }
-            // No other owner exists.
+            // No newer owner exists, so the destination has no reason to fence this one.
             Reply::Fenced => self.breaks(ChainBroken::Stuck),
             Reply::WentBack(last) => {
                 self.seen.refused += 1;
@@ -272,8 +273,9 @@ impl ChainWorld {
             let message = part.message;
             self.seen.known += u64::from(*is_known);
             if *is_known && before.at(message.key, *number) != Some(message) {
-                // The message's owner never called the destination. The destination still knows a message that was
-                // lost before.
+                // The destination takes the message for one of a lost commit. It may do so only if the owner that
+                // committed the message ended before its first call, because only that call makes the destination
+                // forget lost commits.
                 mistaken.insert(message);
                 if message.owner == owner.epoch {
                     broken = Some(ChainBroken::AnotherMessage);
@@ -287,7 +289,7 @@ impl ChainWorld {
                 changed += 1;
                 let others = owner.answered.range(..part.place).map(|(_, other)| other);
                 let mut others = others.filter(|(other, _)| other.key == message.key);
-                // A message that the destination knew keeps its number.
+                // A message that the destination knew keeps the number that it has there.
                 if !is_known
                     && before.at(message.key, earlier).is_none()
                     && others.all(|other| other.1 < earlier)
@@ -310,7 +312,8 @@ impl ChainWorld {
         }
     }
 
-    /// Gives the messages again that the destination has lost after an outbox position, when the store has all commits.
+    /// Repeats lost commits, and then marks the messages after an outbox position to be given again, because the
+    /// destination has lost them.
     fn give_again(&mut self, has: Option<OutboxPosition>) {
         let is_hasty = self.is(ChainFault::CommitsAreNotAwaited);
         if !is_hasty && !self.repeat_commits() {
@@ -326,7 +329,7 @@ impl ChainWorld {
         let behind = owner.answered.iter().filter(|(place, _)| Some(**place) > has);
         let behind: BTreeSet<Message> = behind.map(|(_, (message, _))| *message).collect();
         let is_forgotten = owner.forgotten().any(|message| behind.contains(&message));
-        // An earlier owner may have given messages of its commits.
+        // The destination may have messages of earlier owners, because those owners gave them.
         let mut others = behind.difference(&lost).filter(|message| message.owner == owner.epoch);
         let is_exact = lost.is_subset(&behind) && others.next().is_none();
         let new = behind.difference(&owner.again).count();
@@ -374,7 +377,7 @@ impl ChainWorld {
         let State { source, destination, past, rewinds, source_rewinds, late, .. } =
             &mut self.state;
         let (old_source, old_destination) = past[to].clone();
-        // A shard that went back never goes forward again.
+        // A shard that went back never goes forward again, so the later remembered states change, too.
         if places != ChainPlaces::Destination {
             past[to..].iter_mut().for_each(|state| state.0.clone_from(&old_source));
             *source = old_source;

@@ -40,12 +40,13 @@ impl CheckpointBroken {
     }
 }
 
-/// The position of a file, and the last commit of each shard on which it depends.
+/// A position in the file, and the last commit of each shard that the position depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Checkpoint {
     position: u8,
     commits: Vec<usize>,
-    /// How often an owner had replaced the checkpoint by a checkpoint at the beginning of the file.
+    /// How often an owner had replaced the checkpoint by one at the beginning of the file when this checkpoint was
+    /// written.
     beginnings: u64,
 }
 
@@ -86,7 +87,7 @@ struct State {
     owner: Owner,
     /// How often an owner has replaced the checkpoint by a checkpoint at the beginning of the file.
     beginnings: u64,
-    /// True if the store lost such a checkpoint, so that an older checkpoint counts again.
+    /// True if the store lost a checkpoint at the beginning of the file, so that an older checkpoint counts again.
     lost_beginning: bool,
     rewinds: u64,
     restarts: u64,
@@ -98,7 +99,8 @@ struct State {
 pub struct CheckpointWorld {
     state: State,
     seen: CheckpointSeen,
-    /// The rule that is broken when the world comes to rest from here; unset until the run has computed it.
+    /// The rule that breaks if the world comes to rest (finishes all work without further losses) from this moment on;
+    /// unset until the run has computed it.
     at_rest: OnceLock<Option<CheckpointBroken>>,
 }
 
@@ -249,7 +251,7 @@ impl CheckpointWorld {
         owner.next = Some(end);
     }
 
-    /// Commits the open events of a shard, behind all commits of the owner.
+    /// Repeats the lost commits of a shard, and then commits its open events.
     fn commit(&mut self, shard: u8) {
         let events = self.state.owner.open.iter().copied();
         let events: Vec<u8> = events.filter(|event| event % SHARDS == shard).collect();
@@ -289,7 +291,7 @@ impl CheckpointWorld {
         }
     }
 
-    /// Writes the checkpoint of all events before the first one that is not committed.
+    /// Writes a checkpoint that covers all events before the first uncommitted one.
     fn save(&mut self) {
         let covers_open = self.is(CheckpointFault::OpenEventsAreCovered);
         let State { store, owner, fault, beginnings, .. } = &mut self.state;
@@ -318,7 +320,7 @@ impl CheckpointWorld {
         let old = past[to].clone();
         for shard in (0..SHARDS).filter(|shard| only.is_none_or(|only| only == *shard)) {
             let at = usize::from(shard);
-            // A shard that went back never goes forward again.
+            // A shard that went back never goes forward again, so the later remembered states change, too.
             for state in past[to..].iter_mut().chain([&mut *store]) {
                 state.shards[at].clone_from(&old.shards[at]);
                 if at == 0 {

@@ -14,7 +14,7 @@ const CHECK_AFTER: u64 = 10_000;
 const MAX_AGE: u64 = 120_000;
 /// The first event number of the other producer.
 const OTHERS: u8 = 100;
-/// How often the producer writes events again in one call.
+/// How often the producer may write the events of one call before it counts as stuck.
 const ATTEMPTS: usize = 5;
 
 /// The counts of rare events in a run. Two states that differ only in these counts are the same state.
@@ -28,7 +28,7 @@ pub struct ProducerSeen {
     pub again: u64,
     /// Events that the store recognised as repeats.
     pub known: u64,
-    /// Events that got another number.
+    /// Events that got another number when they were written again.
     pub changed: u64,
     /// Times that the producer was started again.
     pub restarts: u64,
@@ -104,8 +104,9 @@ impl Shard {
     }
 }
 
-/// An event of a call, and whether the producer knows that the call wrote it. An event that the store had before is
-/// no witness, because the store may soon forget its id.
+/// An event of a call, and whether the producer knows that the call wrote it. Only such an event can be a witness (an
+/// event whose absence shows that the shard went back in time). An event that the store had before the call cannot be a
+/// witness, because the store may soon forget its id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Written {
     numbered: Numbered,
@@ -132,7 +133,7 @@ struct State {
     checkpoints: Vec<Checkpoint>,
     /// The number of this run: how often a producer has read the checkpoints.
     run: u64,
-    /// The numbers that were answered for new events in memory.
+    /// The numbers that the shards answered for new events, as long as their calls are in memory.
     answered: BTreeMap<u8, u64>,
     /// Events that are not in the producer's memory: it wrote them too long ago, or an earlier run wrote them.
     forgotten: BTreeSet<u8>,
@@ -151,7 +152,8 @@ struct State {
 pub struct ProducerWorld {
     state: State,
     seen: ProducerSeen,
-    /// The rule that is broken when the world comes to rest from here; unset until the run has computed it.
+    /// The rule that breaks if the world comes to rest (finishes all work without further losses) from this moment on;
+    /// unset until the run has computed it.
     at_rest: OnceLock<Option<ProducerBroken>>,
 }
 
@@ -182,8 +184,8 @@ fn newest(call: &[Written]) -> BTreeMap<u32, Numbered> {
 }
 
 impl ProducerWorld {
-    /// Returns the beginning of a run with a file of this number of events. A library has no file: it has the events
-    /// only once, and no checkpoints.
+    /// Returns the beginning of a run with a file of this number of events. A library has no file: it gets each event
+    /// only once, and has no checkpoints.
     pub fn new(file: u8, is_library: bool, fault: Option<ProducerFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
         let state = State {
@@ -283,7 +285,8 @@ impl ProducerWorld {
         self.state.broken.get_or_insert(broken);
     }
 
-    /// Writes events. Returns those that the store has, and whether a shard lacks its witness.
+    /// Writes events to the shards that have their witness. Returns these events with their numbers, and whether a
+    /// shard lacks its witness.
     fn write(&mut self, events: &[u8], witnesses: &BTreeMap<u32, Numbered>) -> (Call, bool) {
         let forgets = self.is(ProducerFault::NothingIsKnown);
         let ignores = self.is(ProducerFault::NoWitnessIsNamed);
@@ -324,7 +327,8 @@ impl ProducerWorld {
             let (call, went_back) = self.write(&open, &witnesses);
             open.retain(|event| call.iter().all(|written| written.numbered.event != *event));
             let State { history, answered, now, .. } = &mut self.state;
-            // The producer has no witness for an event that it finds in the store.
+            // Only the events that this call wrote count here: an event that the store had before the call is no
+            // witness.
             let new = call.iter().filter(|written| written.is_new);
             answered.extend(new.map(|written| (written.numbered.event, written.numbered.number)));
             let newest = newest(&call);
@@ -340,7 +344,7 @@ impl ProducerWorld {
         }
     }
 
-    /// Writes the event and ends; the next run does not know it.
+    /// Writes the next event and ends the producer; the next run does not know of this write.
     fn publish_unanswered(&mut self) {
         let State { next, file, history, now, .. } = &self.state;
         if next < file {
@@ -351,7 +355,7 @@ impl ProducerWorld {
         self.restart();
     }
 
-    /// Checks the witnesses if that is in doubt, and writes lost calls again.
+    /// If a shard may have gone back, checks that the shards have their witnesses, and writes lost calls again.
     fn write_lost_calls(&mut self) {
         let State { history, answered, forgotten, breaks, now, .. } = &mut self.state;
         let events = |history: &ProducerHistory<Call, Numbered>| -> BTreeSet<u8> {
@@ -389,7 +393,7 @@ impl ProducerWorld {
         (0..u32::from(SHARDS)).filter(lacks).collect()
     }
 
-    /// Writes all calls in memory again, as far as they concern shards that lack their witness.
+    /// For each shard that lacks its witness, writes the events of all calls in memory again.
     fn write_again(&mut self) {
         self.seen.refused += 1;
         let lacking = self.lacking();
@@ -445,7 +449,7 @@ impl ProducerWorld {
         *checkpoints = shards.iter().map(|shard| shard.checkpoint).collect();
     }
 
-    /// Writes the checkpoint into each shard that has its witness and the checkpoint before.
+    /// Writes the checkpoint into each shard that has its witness and the previous checkpoint.
     fn put_checkpoint(&mut self) {
         if self.state.is_library {
             return;
@@ -513,7 +517,7 @@ impl ProducerWorld {
         for (number, old) in (0..).zip(old) {
             if only.is_none_or(|only| only == number) {
                 let at = usize::from(number);
-                // A shard that went back never goes forward again.
+                // A shard that went back never goes forward again, so the later remembered states change, too.
                 past[to..].iter_mut().for_each(|state| state[at].clone_from(&old));
                 shards[at] = old;
             }

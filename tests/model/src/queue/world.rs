@@ -77,7 +77,8 @@ impl Store {
         self.entries.len() as u64
     }
 
-    /// Returns whether the position is in the history. The store remembers only the last removed entry.
+    /// Returns whether the position is in the history of the queue. The store remembers only the last of the
+    /// removed entries; it accepts every position before that entry.
     fn has(&self, place: QueuePosition) -> bool {
         let QueuePosition { number, history } = place;
         number == 0
@@ -91,7 +92,8 @@ impl Store {
 pub struct QueueWorld {
     state: State,
     seen: QueueSeen,
-    /// The rule that is broken when the world comes to rest from here; unset until the run has computed it.
+    /// The rule that breaks if the world comes to rest (finishes all work without further losses) from this moment on;
+    /// unset until the run has computed it.
     at_rest: OnceLock<Option<QueueBroken>>,
 }
 
@@ -109,7 +111,7 @@ struct State {
     /// The commits and effects that the owner knows.
     commits: u64,
     effects: BTreeSet<u64>,
-    /// Entries that the present process has delivered and not finished.
+    /// Entries that the present process has delivered and not yet finished.
     under_way: BTreeSet<u64>,
     /// All entries that were ever delivered.
     ever: BTreeSet<u64>,
@@ -311,7 +313,8 @@ impl QueueWorld {
                 self.seen.known += 1;
                 continue;
             }
-            // A finished entry may come again, as after a restart: the sequencer knows its id.
+            // The reader may deliver a finished entry again, as after a restart, because the sequencer knows the id of
+            // the entry.
             is_twice |= !under_way.insert(*id);
             ever.insert(*id);
             open.push_back((place, *id));

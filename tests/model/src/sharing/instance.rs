@@ -11,7 +11,7 @@ pub(super) enum Life {
     Running,
     /// The instance releases its partitions, and accepts no more.
     Leaving,
-    /// The instance has ended in order, or was killed.
+    /// The instance has ended cleanly, or was killed.
     Gone,
 }
 

@@ -63,7 +63,7 @@ impl Sharing {
         }
     }
 
-    /// Returns the assigned owner of each partition, by a table.
+    /// Returns the owner that a table assigns to each partition.
     pub(super) fn owners(fleet: &Fleet, table: &Table) -> Vec<Option<usize>> {
         let streams = BTreeMap::from([(STREAM, u32::from(fleet.partitions))]);
         let there = (0..table.heard.len()).filter(|id| table.heard[*id] && !table.leaving[*id]);

@@ -1,5 +1,5 @@
 //! A slot on its way from one node to another, in steps, so that a test can act between them. The steps are those of an
-//! operator's tool, in the same order, and each call performs only the requested ones.
+//! operator's tool, in the same order, and each call performs only the steps that the test requests.
 
 use anyhow::{Context, Result, ensure};
 
@@ -36,18 +36,18 @@ impl<'a> Migration<'a> {
         Ok(migration)
     }
 
-    /// Returns the number of the slot's old node.
+    /// Returns the slot's old node.
     pub fn from(&self) -> &'a Redis {
         &self.cluster.nodes()[self.from]
     }
 
-    /// Returns the number of the slot's new node.
+    /// Returns the slot's new node.
     pub fn to(&self) -> &'a Redis {
         &self.cluster.nodes()[self.to]
     }
 
-    /// Moves at most `count` keys; returns how many. While a command's keys are on both nodes, the nodes reply
-    /// `TRYAGAIN`.
+    /// Moves at most `limit` keys. Returns how many it moved. If some keys of a command are on the old node and others
+    /// on the new one, the nodes reply `TRYAGAIN`.
     pub fn move_keys(&self, limit: usize) -> Result<usize> {
         let count = limit.to_string();
         let keys = self.from().command(&["CLUSTER", "GETKEYSINSLOT", &self.slot, &count])?;

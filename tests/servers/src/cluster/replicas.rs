@@ -8,7 +8,8 @@ use super::Cluster;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
 
-/// How a replica becomes the master, without consent of its master, which may have more writes.
+/// The way in which a replica becomes the master. In both ways the old master, which may have more writes, need not
+/// consent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takeover {
     /// The other masters vote.
@@ -18,7 +19,7 @@ pub enum Takeover {
 }
 
 impl Cluster {
-    /// Gives each node a replica, and waits until all replicas are in step.
+    /// Gives each node a replica, and waits until all replicas are in step (have all writes of their masters).
     pub fn add_replicas(&mut self) -> Result<()> {
         let options = Options::new().cluster();
         for node in &self.nodes {
@@ -60,7 +61,8 @@ impl Cluster {
         let old = self.master(number);
         let new = self.replica(number);
         let how = if how == Takeover::Force { "FORCE" } else { "TAKEOVER" };
-        // The command waits in the paused replica, so that it arrives before the old master reconnects.
+        // The command already waits for the paused replica, so that the replica reads it before the old master
+        // reconnects.
         let mut connection = new.connect()?;
         connection.send(&["CLUSTER", "FAILOVER", how])?;
         new.resume()?;

@@ -1,5 +1,5 @@
-//! Finds the ends of requests and replies of the Redis protocol (versions 2 and 3). The module parses only what that
-//! needs, and never changes a byte.
+//! Finds the ends of requests and replies of the Redis protocol (versions 2 and 3). The module parses no more than this
+//! task needs, and never changes a byte.
 
 /// The frame at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ struct Link {
     state: Arc<State>,
     /// Set with the first byte of the client.
     speaks_redis: OnceLock<bool>,
-    /// For each request without a reply: whether its reply is to be lost.
+    /// For each request without a reply: true if the proxy must lose the reply.
     waiting: Mutex<VecDeque<bool>>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn start(state: &Arc<State>, client: TcpStream, server: TcpStream) ->
     Ok(())
 }
 
-/// How many bytes pass, and whether the connection continues.
+/// The number of bytes that pass, and true if the connection continues.
 type Passed = (usize, bool);
 
 impl Link {
@@ -99,7 +99,7 @@ impl Link {
             if fate == Fate::LoseRequest {
                 return (at, false);
             }
-            // The entry precedes the write of the request, and therefore the reply.
+            // The entry is added before the request is written, so that it exists when the reply arrives.
             self.waiting().push_back(fate == Fate::LoseReply);
             at += length;
         }

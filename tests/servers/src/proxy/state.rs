@@ -14,9 +14,9 @@ pub struct Counts {
     pub accepted: u64,
     /// Accepted connections that [`cut`](crate::Proxy::cut) or [`Mode::Refuse`] closed.
     pub cut: u64,
-    /// Requests that did not reach the server. Each closed its connection.
+    /// Requests that did not reach the server. For each, the proxy closed the connection.
     pub requests_lost: u64,
-    /// Replies that did not reach the client. Each closed its connection.
+    /// Replies that did not reach the client. For each, the proxy closed the connection.
     pub replies_lost: u64,
 }
 

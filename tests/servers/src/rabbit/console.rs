@@ -17,8 +17,8 @@ use crate::port::Port;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves the port. A request is the text of expressions. A reply is a byte (0, or 1 for an error) and the value of the
-/// last expression: a binary unchanged, another term in Erlang's notation. The length precedes each of them, in four
-/// bytes.
+/// last expression: a binary unchanged, another term in Erlang's notation. Four bytes with the length precede each
+/// request and each reply.
 const SCRIPT: &str = r#"
 Evaluate = fun(Text) ->
     try

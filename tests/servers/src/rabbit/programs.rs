@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 
 use crate::process::find;
 
-/// The folder of RabbitMQ's programs in packages: the scripts in the PATH may change the user, and require root for it.
+/// The folders in which packages install RabbitMQ's programs. Tests prefer the scripts there, because the scripts in
+/// the PATH may change the user, which requires root.
 const PLACES: [&str; 2] = ["/usr/lib/rabbitmq/lib", "/opt/homebrew/opt/rabbitmq"];
 
 /// The programs that a broker needs.

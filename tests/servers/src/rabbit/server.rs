@@ -20,18 +20,18 @@ use crate::wait::wait_within;
 const START: Duration = Duration::from_mins(2);
 /// The time limit of the elections of all queues.
 const LEADERS: Duration = Duration::from_mins(1);
-/// The words in the broker's log that end a start.
+/// The words in the broker's log that mark the end of a start.
 const STARTED: &str = "Server startup complete";
 const CONFIG: &str = "rabbitmq.conf";
 /// The number of log lines in an error.
 const TAIL: usize = 30;
 
-/// A broker in a private folder on private ports of 127.0.0.1. Dropping it kills it.
+/// A broker in a private folder on private ports of 127.0.0.1. Dropping the value kills the broker.
 #[derive(Debug)]
 pub(super) struct Server {
     /// Declared before the folder, so that the process ends first.
     pub(super) process: Running,
-    /// The name service that Erlang needs; tests do not touch the machine's own.
+    /// The name service that Erlang needs; tests do not touch the machine's own name service.
     names: Running,
     programs: Programs,
     pub(super) options: RabbitOptions,
@@ -80,7 +80,8 @@ impl Server {
             format!("listeners.tcp.1 = 127.0.0.1:{}", self.port.number()),
             "log.console = true".to_owned(),
             "log.file = false".to_owned(),
-            // A limit of the log that all quorum queues share: the default writes half a gigabyte of zeros.
+            // Limits the log that all quorum queues share: with the default, the broker writes half a gigabyte of
+            // zeros.
             "raft.wal_max_size_bytes = 32000000".to_owned(),
         ];
         if let Some((port, certificates)) = &self.tls {
@@ -99,8 +100,8 @@ impl Server {
         Ok(fs::write(self.folder.path().join(CONFIG), lines.join("\n") + "\n")?)
     }
 
-    /// Starts the broker in the same folder on the same port, and waits until its queues have leaders. Kills a running
-    /// broker before.
+    /// Starts the broker in the same folder on the same port, and waits until its queues have leaders. If the broker is
+    /// running, kills it first.
     pub(super) fn restart(&self) -> Result<()> {
         self.process.kill()?;
         self.launch()?;
@@ -143,7 +144,8 @@ impl Server {
         let log = self.log_file();
         let server = &self.programs.server;
         let console = self.console.arguments(folder)?;
-        // With input allowed, the script becomes the broker instead of starting a second process.
+        // With `RABBITMQ_ALLOW_INPUT` (see `env`), the script becomes the broker instead of starting a second process.
+        // `-noinput` then keeps the broker from reading the input.
         let mut args = vec!["-noinput"];
         args.extend(console.iter().map(String::as_str));
         for [name, value] in &self.options.parameters {
@@ -160,8 +162,8 @@ impl Server {
         .with_context(|| format!("the server's log ends:\n{}", self.log_tail()))
     }
 
-    /// Waits until each quorum queue has a leader that replies. A queue that was declared shortly before a kill holds
-    /// no election by itself, however often the broker restarts.
+    /// Waits until each quorum queue has a leader that replies. Requests the missing elections, because a queue that
+    /// was declared shortly before a kill holds none by itself, however often the broker restarts.
     fn until_led(&self) -> Result<()> {
         let ask = "lists:all(fun(Queue) -> Leader = amqqueue:get_pid(Queue), \
                    case ra:members(Leader, 1000) of {ok, _, _} -> true; \

@@ -41,21 +41,21 @@ impl Redis {
         self.process.kill()
     }
 
-    /// Ends the process in order by SIGTERM, and waits for its end.
+    /// Ends the process cleanly by SIGTERM, and waits for its end.
     pub fn stop(&self) -> Result<()> {
         let status = self.process.stop()?;
         ensure!(status.success(), "redis-server ended with {status}:\n{}", self.log_tail());
         Ok(())
     }
 
-    /// Starts the server in the same folder on the same port, and waits until it has loaded its data. Kills a running
-    /// process before.
+    /// Starts the server in the same folder on the same port, and waits until it has loaded its data. If the process is
+    /// running, kills it first.
     pub fn restart(&self) -> Result<()> {
         self.kill()?;
         self.launch()
     }
 
-    /// Pauses the server by SIGSTOP: the system accepts connections, and the server does not reply.
+    /// Pauses the server by SIGSTOP: the system still accepts connections, but the server does not reply.
     pub fn pause(&self) -> Result<()> {
         self.process.set_paused(true)
     }

@@ -17,8 +17,8 @@ pub struct Snapshot {
 }
 
 impl Redis {
-    /// Copies the data of the server, whether it is running or not. A running server is paused meanwhile, so that the
-    /// copy holds every write with an earlier reply, if the server writes to the disk before each reply.
+    /// Copies the data of the server, whether it is running or not. A running server is paused during the copy. If the
+    /// server writes to the disk before each reply, the copy therefore holds every write that the server has answered.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let snapshot = Snapshot { folder: tempfile::tempdir()? };
         self.still(|| copy(&self.data(), snapshot.folder.path()))

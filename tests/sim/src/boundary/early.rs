@@ -13,7 +13,7 @@ use super::BoundaryFault;
 pub(super) struct EarlyAcks {
     /// The last delivery that is acknowledged.
     acknowledged: DeliveryNumber,
-    /// The deliveries after that one.
+    /// The deliveries after the last acknowledged one.
     open: VecDeque<OpenDelivery>,
     /// Events that the workers execute.
     turns: BTreeMap<AttemptToken, Vec<(u64, Arc<Event>)>>,
@@ -27,7 +27,7 @@ struct OpenDelivery {
 }
 
 impl EarlyAcks {
-    /// Records an input. Returns the acknowledgement that it causes.
+    /// Records an input. Returns the acknowledgement that the input causes under this fault.
     pub(super) fn take_input(&mut self, fault: BoundaryFault, input: &Input) -> Option<Effect> {
         match input {
             Input::Arrived { event, .. } => {
@@ -50,7 +50,7 @@ impl EarlyAcks {
         self.acknowledge()
     }
 
-    /// Records an effect. Returns the effects that replace it.
+    /// Records an effect. Returns the effects that the world receives in its place.
     pub(super) fn take_effect(&mut self, fault: BoundaryFault, effect: Effect) -> Vec<Effect> {
         match &effect {
             Effect::Ack { through } if *through <= self.acknowledged => return Vec::new(),

@@ -6,7 +6,7 @@ use ordain_core::{AttemptToken, Batch, Effect, Turn};
 
 use super::{BoundaryFault, FaultySequencer, writes};
 
-/// A number added to a token's serial, for a turn that the sequencer did not request.
+/// A bit of a token's serial, set in the token of the second turn, which the sequencer did not request.
 const SECOND: u64 = 1 << 63;
 
 impl FaultySequencer {
@@ -46,7 +46,7 @@ impl FaultySequencer {
         }
     }
 
-    /// Returns the batch that the sequencer first requested under this number, until it has an answer.
+    /// Returns the batch that the sequencer requested first under this number, as long as that batch has no answer.
     fn as_first_sent(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
         let first = self.unanswered.entry(batch.shard).or_insert_with(|| Arc::clone(&batch));
         if first.number == batch.number { Arc::clone(first) } else { batch }

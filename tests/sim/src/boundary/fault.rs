@@ -4,15 +4,15 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoundaryFault {
     // Settings.
-    /// The sequencer ignores `run_ahead`.
+    /// The sequencer has no limit `run_ahead`.
     IgnoreRunAhead,
-    /// The sequencer ignores `max_turns`.
+    /// The sequencer has no limit `max_turns`.
     IgnoreMaxTurns,
     /// The sequencer forgets ids although their events may arrive again after a crash.
     ForgetIdsTooSoon,
 
     // Inputs.
-    /// Unpublished messages of an earlier owner do not count.
+    /// The sequencer does not count the unpublished messages of an earlier owner.
     ForgetLeftOvers,
     /// A refused write counts as applied.
     KeepRefusedResults,
@@ -22,7 +22,7 @@ pub enum BoundaryFault {
     RunWithoutVersion,
 
     // Acknowledgements.
-    /// A delivery counts as finished when its turn is done.
+    /// A delivery counts as finished (may be acknowledged) when its turn is done.
     AckBeforeCommit,
     /// A delivery counts as finished at its arrival.
     AckPastHeld,
@@ -36,15 +36,15 @@ pub enum BoundaryFault {
     // Batches as a whole.
     /// A commit without an answer is sent again under a new number.
     NewNumberAfterUnknown,
-    /// The batch in flight is sent unchanged after the batches that the store had lost.
+    /// The batch that was in flight when the store went back is sent unchanged after the repeated batches.
     SendWhatRestsOnOldReads,
     /// Messages of refused writes are published.
     PublishRefused,
-    /// An event whose content differs from the known content of the same identity gets no letter.
+    /// An event gets no letter although an event with other content is known under its sequence or id.
     IgnoreConflicts,
 
     // Writes.
-    /// A spill write leaves out its first event.
+    /// A write that spills events leaves out the first of them.
     DropASpilledEvent,
     /// Failed tries are not recorded.
     LoseTheRetryCount,
@@ -62,7 +62,7 @@ pub enum BoundaryFault {
     LoseALetter,
     /// A skipped sequence gets no letter.
     LoseAGapLetter,
-    /// The history of a key's gaps lacks the skipped gaps.
+    /// The gap history of a key lacks the skipped gaps.
     LoseAGapEnd,
     /// The late original of a skipped sequence counts as a duplicate.
     TakeLateForDuplicate,

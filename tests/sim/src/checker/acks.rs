@@ -15,7 +15,8 @@ impl Checker {
             Item::Event(event) => {
                 let index = (Key::from(event.key()), event.content());
                 self.acknowledged_events.insert(index);
-                // A commit that the store has lost is repeated: at the end its events must be durable.
+                // Until the owner has repeated all commits that the store lost, their events are not durable; the check
+                // at the end of the run covers these events.
                 if !self.incomplete && !self.is_covered(event, store) {
                     let place = at(event.key(), event.sequence().unwrap_or(0));
                     self.broke("I3", format!("{place} ({event:?}) is acknowledged, not durable"));
@@ -30,7 +31,7 @@ impl Checker {
         }
     }
 
-    /// Returns whether the store has the event in any form that counts.
+    /// Returns whether the event is durable: dead-lettered, settled or spilled.
     pub(super) fn is_covered(&self, event: &Arc<Event>, store: &Store) -> bool {
         self.is_lettered(event, store)
             || self.is_settled(event, store)
@@ -41,7 +42,8 @@ impl Checker {
         self.letters_with(event).iter().any(|letter| store.letters.get(&letter.id) == Some(*letter))
     }
 
-    /// Returns whether the event, or a version that can no longer be distinguished from it, is settled.
+    /// Returns whether the event is settled. If another event with the same sequence is settled, and the store can no
+    /// longer distinguish the two, the event counts as settled, too.
     fn is_settled(&self, event: &Event, store: &Store) -> bool {
         let key = Key::from(event.key());
         let Some(model) = self.keys.get(&key) else { return false };
@@ -55,7 +57,7 @@ impl Checker {
             || settled && self.is_forgotten(&key, model, sequence, event, store)
     }
 
-    /// Returns whether the store no longer remembers how the sequence was settled, as is allowed.
+    /// Returns whether the store has forgotten how the sequence was settled, and was allowed to forget it.
     fn is_forgotten(
         &self,
         key: &Key,
@@ -64,9 +66,10 @@ impl Checker {
         event: &Event,
         store: &Store,
     ) -> bool {
-        // Commits under way also remove digests, and an owner cannot distinguish events that it does not know.
+        // Commits under way also remove digests of settled events, and without the digest an owner cannot distinguish
+        // two contents of a sequence.
         let ahead = self.watches.values().filter_map(|watch| watch.reach(key)).max();
-        // An owner may have decided about the event before it noticed that the store went back.
+        // An owner may have handled the event before that owner noticed that the store went back.
         let back = self.watches.values().filter(|_| self.times_back > 0);
         let before = back.filter_map(|watch| watch.reached(key)).max();
         let reach = ahead.max(before).unwrap_or(0).max(model.next);

@@ -1,5 +1,5 @@
-//! I5 and I6: the rules for the end of a run. Every delivered event is settled or held and has exactly one fate, and
-//! the store shows why a key does not progress.
+//! I5 and I6: the rules for the end of a run. Every delivered event has exactly one fate (settled with effect,
+//! dead-lettered or spilled), and the store shows why a key does not progress.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::plan::Blocked;
 use crate::producer::{BLOCKED_KEY, Item};
 use crate::store::{Record, Store};
 
-/// Time in ms after the last arrival within which all keys except a blocked one must be done.
+/// Time in ms after the last arrival within which all keys except the blocked one must settle their events.
 const ISOLATION_MS: u64 = 60_000;
 
 impl Checker {
@@ -29,7 +29,7 @@ impl Checker {
             self.stands(key, record, crowded);
         }
         self.fates(unacknowledged, store);
-        // A repeated commit is in the outbox again, until something after it is published.
+        // The messages of a repeated commit stay in the outbox until a later message is published.
         if store.outbox_len(None) > 0 && self.times_back == 0 {
             self.broke("publishing", "the outbox is not empty".into());
         }
@@ -38,14 +38,14 @@ impl Checker {
     }
 
     /// Returns whether intake may have stopped. Intake stops only if some key cannot accept more events and holds
-    /// events that it cannot spill. Then all outstanding deliveries may be such events.
+    /// events that it cannot spill. Then all outstanding deliveries may be events of that key.
     fn may_stall(&self, item: &Item, store: &Store) -> bool {
         let Item::Event(event) = item else { return false };
         self.is_full(store) || self.corrupt.contains(event.key())
     }
 
-    /// Returns whether some key cannot accept more events. The record may count repeats of spilled events until it is
-    /// written again.
+    /// Returns whether some key cannot accept more events. Until its next write, a key record may also count repeats of
+    /// spilled events.
     fn is_full(&self, store: &Store) -> bool {
         let settings = &self.plan.settings;
         let mut counts = store.records.values().map(|record| record.job.spilled.count);
@@ -53,8 +53,8 @@ impl Checker {
             && counts.any(|count| count >= settings.spill_limit)
     }
 
-    /// Returns whether keys that cannot accept more events may occupy all lanes. This is possible only if there are
-    /// fewer lanes than outstanding deliveries.
+    /// Returns whether keys that cannot accept more events may occupy all lanes. This is possible only if the source
+    /// may have at least as many outstanding deliveries as there are lanes.
     fn may_be_crowded(&self, store: &Store) -> bool {
         self.plan.settings.max_lanes <= self.plan.settings.prefetch && self.is_full(store)
     }
@@ -126,7 +126,8 @@ impl Checker {
             {
                 self.broke("I5", format!("{place} ({event:?}) is neither settled nor held"));
             }
-            // An ended key may have letters of all events that it holds except the unreadable ones.
+            // A key whose spilled events could not be read may have ended: then an event may both have a letter and
+            // still be spilled.
             let unread = self.is_unread(event.key());
             if fates.len() > 1 && !unread && !self.may_have(&fates) {
                 self.broke("I5", format!("{place} ({event:?}) has several fates: {fates:?}"));
@@ -134,8 +135,8 @@ impl Checker {
         }
     }
 
-    /// Returns whether the event may have counted as a repeat in an expired life of its key, because it could no
-    /// longer be distinguished from an earlier event.
+    /// Returns whether the sequence of the event was settled in an expired life of its key. Then the event may have
+    /// counted as a repeat of the settled event in that life, because the store could no longer distinguish the two.
     fn was_forgotten_in_a_former_life(&self, event: &Event) -> bool {
         let model = self.keys.get(event.key());
         let number = event.sequence();
@@ -143,7 +144,8 @@ impl Checker {
         number.is_some_and(|sequence| lives.into_iter().any(|life| life.contains_key(&sequence)))
     }
 
-    /// Returns whether a delivery of the event was acknowledged: a replay may find its event again.
+    /// Returns whether a delivery of the event was acknowledged. An event that only a replay found need not have a
+    /// fate.
     fn was_taken(&self, event: &Event) -> bool {
         self.acknowledged_events.contains(&(Key::from(event.key()), event.content()))
     }
@@ -163,10 +165,11 @@ impl Checker {
         fates
     }
 
-    /// Returns whether the event may have these fates. Two fates are possible in four cases. The event was
-    /// dead-lettered, or it arrived while its key could not be read, and then it arrived again. Or the event differed
-    /// from the held event: then the held event was lost and this event arrived first the next time, or this event
-    /// arrived again after its key's end.
+    /// Returns whether the event may have these fates. Two fates are possible in four cases. In two cases the event got
+    /// a dead letter and arrived again later: it was too far ahead, its key was full, or its key record could not be
+    /// read. In the other two, the event got a letter because the owner held another event with the same sequence. Then
+    /// either that other event was lost with its owner and this event arrived before it the next time, or this event
+    /// arrived again after the end of its key.
     fn may_have(&self, fates: &[String]) -> bool {
         let aside = |fate: &&String| {
             let early = [Cause::FarAhead, Cause::Overflow, Cause::Corrupt]

@@ -18,8 +18,8 @@ pub(super) struct Step<'a> {
     pub(super) messages: Vec<&'a Message>,
 }
 
-/// Returns the versions of the events that lead from one state to the other, and true if the last of them ends the
-/// key; `None` if no choice of versions does.
+/// Chooses one candidate for each step, so that the execution of all chosen events leads from one state to the other.
+/// Returns the chosen events, and true if the last of them ends the key; returns `None` if no choice leads there.
 pub(super) fn fold(
     plan: &Plan,
     version: &str,
@@ -52,7 +52,7 @@ pub(super) fn fold(
     None
 }
 
-/// Returns whether an event can succeed at all.
+/// Returns whether an event can succeed under this version.
 fn succeeds(plan: &Plan, event: &Event, version: &str) -> bool {
     match handler::nature(plan, event) {
         Nature::Fine | Nature::Fails(..) => true,

@@ -39,14 +39,14 @@ pub(crate) struct KeyModel {
     pub(super) state: Option<Bytes>,
     pub(super) completed: bool,
     pub(super) settled: BTreeMap<u64, Settled>,
-    /// The sequences that were settled in earlier lives of the key, whose records have expired.
+    /// The sequences settled in earlier lives of the key: each life ended when its key record expired.
     pub(super) former: Vec<BTreeMap<u64, Settled>>,
     /// Ids accepted in this life, and the numbers they got.
     pub(super) taken: BTreeMap<u64, AcceptedId>,
     pub(super) ids: BTreeSet<u64>,
-    /// The queue position of the last accepted id.
+    /// The position of the last accepted id in the source's queue.
     pub(super) place: Option<usize>,
-    /// The first sequence of this store: everything below was settled elsewhere.
+    /// The first sequence of an imported key: all lower sequences were settled before the import.
     pub(super) imported: u64,
     /// Virtual time of the last settlement.
     pub(super) settled_at: u64,

@@ -11,11 +11,12 @@ use super::Checker;
 /// The events that owners have received ("shown" events).
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// By key and sequence, or by key and id where Ordain numbers: all versions.
+    /// All contents of each event, by key and sequence; by key and id where Ordain assigns the sequences.
     pub(super) named: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
-    /// By key and content.
+    /// Shown events by key and content.
     pub(super) contents: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
-    /// The lowest durable `next` of the event's key at any time that the event was shown, by the event's name.
+    /// By key and name of the event: the durable `next` of the key when the event was shown to an owner; if it was
+    /// shown several times, the lowest of these values.
     lowest_next: BTreeMap<(Key, u64), u64>,
     pub(super) raw: BTreeSet<Bytes>,
 }
@@ -46,12 +47,13 @@ impl Checker {
         }
     }
 
-    /// Records the queue position of an event of a stream whose events Ordain numbers.
+    /// Records the position of an event in the source's queue, for a stream whose events Ordain numbers.
     pub(crate) fn stands_at(&mut self, event: &Event, place: usize) {
         self.places.entry((Key::from(event.key()), event.id_digest())).or_insert(place);
     }
 
-    /// Returns the name that distinguishes an event from others of its key.
+    /// Returns the name that distinguishes an event from others of its key: its sequence, or its id where Ordain
+    /// assigns the sequences.
     pub(super) fn name(&self, event: &Event) -> Option<u64> {
         match self.plan.settings.ordering {
             OrderingMode::Sequenced => event.sequence(),
@@ -59,13 +61,13 @@ impl Checker {
         }
     }
 
-    /// Returns all versions of an event that were shown.
+    /// Returns all shown contents of the event with this name.
     pub(super) fn versions(&self, key: &Key, name: u64) -> &[Arc<Event>] {
         self.known.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether the sequence ever was further ahead than allowed. If a key may move, expire or go back without
-    /// notice to its lane, the lane may be as far back as the key's beginning.
+    /// Returns whether the sequence may have been too far ahead for its lane when the event was shown. If the key may
+    /// move, expire or go back while its lane does not notice, the lane may still expect the first sequence of the key.
     pub(super) fn was_far(&self, key: &Key, sequence: u64) -> bool {
         let unsure = self.plan.partitions > 1 || self.jobs_expire() || self.times_back > 0;
         let lowest = self.known.lowest_next.get(&(key.clone(), sequence));
@@ -74,15 +76,15 @@ impl Checker {
         lowest.is_some_and(|next| sequence > next.saturating_add(width))
     }
 
-    /// Returns whether enough events of the key were shown for its spill area to seem full. Until the next write, a
-    /// record also counts repeats, because they may be new events. A dead owner never made that next write.
+    /// Returns whether enough events of the key were shown for its spill area to seem full. Until its next write, a key
+    /// record also counts repeats, because they may be new events. An owner that died may never have made that write.
     pub(super) fn may_be_full(&self, key: &Key) -> bool {
         let shown = self.known.named.range((key.clone(), 0)..=(key.clone(), u64::MAX));
         let most = shown.count() as u64 * (1 + u64::from(self.deaths));
         self.plan.partitions > 1 || most >= self.plan.settings.spill_limit
     }
 
-    /// Returns the highest possible value of the first missing sequence.
+    /// Returns the first sequence of the key from `next` on that no owner has received.
     pub(super) fn first_unknown(&self, key: &Key) -> u64 {
         (self.next(key)..u64::MAX).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
     }

@@ -18,14 +18,14 @@ impl Checker {
         }
         let last = gaps.last();
         if let Some(open) = last.filter(|gap| gap.end.is_open() && gap.last < job.next) {
-            wrong = Some(format!("{open:?} is open, and {} is next", job.next));
+            wrong = Some(format!("{open:?} is listed as open, but {} is next", job.next));
         }
         for letter in &write.letters {
             let unseen = letter.cause == Cause::Gap && letter.content == LetterContent::Nothing;
             let sequence = letter.id.sequence;
             let stands = |gap: &&&_| is_there(gap, GapEnd::Skipped, sequence);
             if unseen && gaps.iter().find(stands).is_none() {
-                wrong = Some(format!("{sequence} is skipped, and not in {gaps:?}"));
+                wrong = Some(format!("{sequence} is skipped, but not in {gaps:?}"));
             }
         }
         for gap in &gaps {
@@ -42,7 +42,7 @@ impl Checker {
         let parked = job.status == KeyStatus::Parked
             && job.failure.as_ref().is_some_and(|trouble| trouble.cause == Cause::Gap);
         if parked && !last.is_some_and(|gap| is_there(gap, GapEnd::Parked, job.next)) {
-            wrong = Some(format!("{} never came, and is not in {gaps:?}", job.next));
+            wrong = Some(format!("{} never arrived, but is not in {gaps:?}", job.next));
         }
         if let Some(words) = wrong {
             self.broke("ledger", format!("{key:?}: {words}"));

@@ -32,12 +32,13 @@ impl Checker {
         }
     }
 
-    /// Returns whether a record of the key has expired: the key's sequences begin again, and so do its letters.
+    /// Returns whether a record of the key has expired. After that, the key's sequences begin again, and a new letter
+    /// may get the id of an old one.
     fn was_reborn(&self, key: &Key) -> bool {
         self.keys.get(key).is_some_and(|model| !model.former.is_empty())
     }
 
-    /// Records that the late original of a hole fills the hole.
+    /// Records that the original of a skipped sequence arrived late, if the letter is for such an event.
     fn came_late(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
         if letter.cause == Cause::Late {
             let model = self.model(&letter.id.key);
@@ -49,7 +50,7 @@ impl Checker {
         }
     }
 
-    /// Checks a removed letter: its event must be settled or held in another way.
+    /// Checks a letter that a write removed: its event must be settled, spilled, or in another letter.
     pub(super) fn consumed(&mut self, id: &LetterId, store: &Store) {
         let Some(letter) = self.letters.remove(id) else { return };
         if let LetterContent::Event(event) = &letter.content {
@@ -62,7 +63,7 @@ impl Checker {
         }
     }
 
-    /// Returns the letters that hold this very event.
+    /// Returns the letters that hold exactly this event.
     pub(super) fn letters_with(&self, event: &Event) -> Vec<&DeadLetter> {
         let index = (Key::from(event.key()), event.content());
         let ids = self.letter_index.get(&index).into_iter().flatten();
@@ -107,9 +108,9 @@ impl Checker {
             return Err("gaps are not to be skipped".into());
         }
         let rounds = self.tries.asked_for(key, sequence);
-        // Rounds are counted for the first missing number. If a dead owner or another partition had a missing event
-        // in memory, no round requested it then; if the event arrives late, it is a late original. An event that was
-        // in memory until its key was full has a letter already.
+        // Rounds are counted for the first missing sequence. A round does not request an event that the owner has in
+        // memory, and the event may be missing later: it died with its owner or went to another partition (so a single
+        // round is enough here), or its key was full and it got an `overflow` letter (so no round is needed).
         let alone = self.deaths == 0 && self.plan.partitions == 1;
         let id = |tag| LetterId { key: key.clone(), sequence, tag };
         let mut others = self.letters.range(id(0)..=id(u64::MAX));

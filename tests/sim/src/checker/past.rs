@@ -1,5 +1,5 @@
-//! The checker's knowledge goes back with the store. The owner must repeat lost commits, and the published messages of
-//! these commits must get the same ids again.
+//! Takes the checker's knowledge back when the store goes back. The owner must repeat lost commits, and the messages of
+//! these commits that were published must get the same ids again.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::publishing::Publishing;
 use super::{Checker, KeyModel};
 use crate::store::{Which, restore};
 
-/// The content of a store at some time.
+/// The checker's model of the store at an earlier time.
 #[derive(Debug, Clone)]
 pub(crate) struct Past {
     keys: BTreeMap<Key, KeyModel>,
@@ -26,7 +26,7 @@ impl Checker {
         }
     }
 
-    /// Takes the checker back with the store. `lost` has the newest commits of the shards that went back.
+    /// Takes the checker back with the store. `lost` has the number of the newest lost commit of each shard.
     pub(crate) fn went_back(&mut self, then: &Past, which: Which, lost: &BTreeMap<u32, u64>) {
         restore(&mut self.keys, &then.keys, |key| which.key(key));
         restore(&mut self.letters, &then.letters, |id| which.letter(id));

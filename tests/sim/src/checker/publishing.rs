@@ -53,8 +53,8 @@ impl Publishing {
         }
     }
 
-    /// Goes back with the store: the store has lost all later commits, and the outbox is as it was. Published
-    /// messages stay published.
+    /// Goes back with the store: the store has lost all commits after `then`, and its outbox is as it was then.
+    /// Published messages stay published.
     pub(super) fn went_back(&mut self, then: &Self, which: Which) {
         let mut lost = self.expected.clone();
         restore(&mut self.expected, &then.expected, |(key, ..)| which.key(key));
@@ -79,8 +79,8 @@ impl Publishing {
 }
 
 impl Checker {
-    /// Records the letters of an applied batch that must be published if letters are forwarded. Omits the letters of
-    /// repeated deliveries. Call this method before the checker records the letters themselves.
+    /// Records the letters of an applied batch that must be published if letters are forwarded. Omits orphan dead
+    /// letters that the store has already. Call this method before the checker records the letters of the batch.
     pub(super) fn forwards(&mut self, letters: &[&DeadLetter], free: &[DeadLetter]) {
         if !self.plan.settings.forward_letters {
             return;
@@ -149,11 +149,11 @@ impl Checker {
             self.broke("publishing", format!("{id:?} was committed and never published"));
         }
         if let Some((id, _)) = self.publishing.lost.iter().find(|(_, lost)| lost.published) {
-            let detail = format!("{id:?} was published, and lost for good");
+            let detail = format!("{id:?} was published, but is lost for good");
             return self.broke("publishing", detail);
         }
         if let Some((letter, _)) = self.publishing.lost_letters.iter().find(|lost| lost.1) {
-            let detail = format!("the letter {:?} was published, and lost for good", letter.id);
+            let detail = format!("the letter {:?} was published, but is lost for good", letter.id);
             return self.broke("publishing", detail);
         }
         let mut letters = self.publishing.letters.values().flatten();

@@ -13,8 +13,8 @@ use crate::handler::Nature;
 pub(super) struct Tries {
     /// Failures that owners learned of, by key and content.
     failures: BTreeMap<(Key, u64), u32>,
-    /// The failures that count towards the limit. Failures of a guess do not count, because the store refuses its
-    /// results.
+    /// The failures that count towards the limit. A failure in a guess (a turn that runs before its key record is
+    /// loaded) does not count if the key has a record, because the store refuses the results of the turn.
     counted: BTreeMap<(Key, u64), u32>,
     /// Ranges that each round requested from the sources, and the owner of the round.
     asked: BTreeMap<Key, Vec<Round>>,
@@ -22,7 +22,7 @@ pub(super) struct Tries {
     refused: BTreeMap<Key, u32>,
     /// Owners that lost state that was not durable.
     pub(super) crashes: u32,
-    /// Owners that continued beside a newer one.
+    /// Owners that continued although a newer owner had claimed their partition.
     pub(super) doubles: u32,
     pub(super) versions: u32,
 }

@@ -17,9 +17,9 @@ use super::{Checker, at};
 pub(super) struct Watch {
     turns: BTreeMap<AttemptToken, Flight>,
     loads: BTreeMap<AttemptToken, Key>,
-    /// The range (first, one past the last) of events that are dispatched and not durable, by key.
+    /// The range (first, one past the last) of events that are dispatched and not yet durable, by key.
     ahead: BTreeMap<Key, (u64, u64)>,
-    /// The end of that range before a lane started again.
+    /// By key, the highest sequence that the owner had reached before its lane started again.
     reached: BTreeMap<Key, u64>,
     /// Commits without an answer.
     commits: BTreeMap<u32, Arc<Batch>>,
@@ -27,9 +27,9 @@ pub(super) struct Watch {
     unknown: BTreeMap<u32, Arc<Batch>>,
     numbers: Vec<u64>,
     acknowledged: u64,
-    /// Failed tries of the next event of a key, if the event may still succeed and nothing else happened to it.
+    /// By key, the sequence of the next event and the number of its failed tries in a row, for failures that may pass.
     failures: BTreeMap<Key, (u64, u32)>,
-    /// Keys whose next try must run on a fresh instance.
+    /// Keys whose next try must run on a fresh instance of the handler.
     fresh: BTreeMap<Key, u64>,
     /// Replay rounds by key and first missing sequence.
     rounds: BTreeMap<(Key, u64), u32>,
@@ -40,8 +40,8 @@ pub(super) struct Watch {
     version: Option<VersionName>,
     /// The number of the rollout under which each key had been executed when the owner loaded it.
     loaded: BTreeMap<Key, u64>,
-    /// Shards that went back, and their newest commit at that time. Lanes start again with the answer to that commit
-    /// or to the next one.
+    /// Shards that went back, and the newest commit that each of them lost. The lanes of the shard start again with the
+    /// answer to that commit or to the next one.
     pub(super) lost: BTreeMap<u32, u64>,
     stopped: bool,
 }
@@ -50,12 +50,12 @@ pub(super) struct Watch {
 struct Flight {
     key: Key,
     events: Vec<(u64, Arc<Event>)>,
-    /// True if the turn's lane has started again since: the checker ignores the turn's results.
+    /// True if the lane of the key has started again since the turn began: the checker ignores the results of the turn.
     stale: bool,
-    /// True if the turn may be a guess: its key has a record that the owner does not know, and the store refuses the
-    /// turn's results.
+    /// True if the turn may be a guess: the store has a record of the key that the owner may not have loaded; in that
+    /// case the store refuses the results of the turn.
     guess: bool,
-    /// True if the turn runs on a fresh instance.
+    /// True if the turn runs on a fresh instance of the handler.
     fresh: bool,
 }
 
@@ -73,12 +73,12 @@ impl Watch {
         writes.map(|write| write.record.next).max().max(dispatched)
     }
 
-    /// Returns the same before the lane of the key started again.
+    /// Returns the value that [`Self::reach`] had before the lane of the key started again.
     pub(super) fn reached(&self, key: &Key) -> Option<u64> {
         self.reached.get(key).copied()
     }
 
-    /// Records that the lanes of many keys begin again.
+    /// Records that the lanes of many keys start again.
     pub(super) fn all_reborn(&mut self, which: impl Fn(&Key) -> bool) {
         let turns = self.turns.values().map(|flight| &flight.key);
         let all = turns.chain(self.ahead.keys()).chain(self.failures.keys());
@@ -89,7 +89,7 @@ impl Watch {
         }
     }
 
-    /// Records that a commit will not be applied unchanged.
+    /// Records how far a commit would have moved its keys; the store will not apply the commit unchanged.
     fn all_reached(&mut self, batch: &Batch) {
         for write in &batch.writes {
             let reached = self.reached.entry(write.key.clone()).or_default();
@@ -97,7 +97,7 @@ impl Watch {
         }
     }
 
-    /// Records that a key, or its lane, begins again.
+    /// Records that the lane of a key starts again, or that the key lost its record.
     pub(super) fn reborn(&mut self, key: &Key) {
         if let Some((_, to)) = self.ahead.remove(key) {
             let reached = self.reached.entry(key.clone()).or_default();
@@ -149,7 +149,7 @@ impl Checker {
                 let back = self.times_back > 0;
                 let watch = self.watch(owner);
                 if back {
-                    // The key record may have been loaded before, and may have changed.
+                    // The owner may have loaded the key record before the store went back; the record may differ now.
                     watch.reborn(key);
                 }
                 watch.loads.insert(*token, key.clone());
@@ -185,7 +185,7 @@ impl Checker {
         self.tries.cut(owner, key, until);
     }
 
-    /// Records that no source was queried for the missing events from this one on: the round does not count.
+    /// Records that no source was queried for the missing events from `first` on: the round does not count.
     pub(crate) fn unasked(&mut self, owner: u64, key: &Key, first: u64) {
         self.tries.cut(owner, key, first);
         if let Some(rounds) = self.watch(owner).rounds.get_mut(&(key.clone(), first)) {
@@ -198,16 +198,18 @@ impl Checker {
         let Some(first) = missing.first().map(|range| *range.start()) else {
             return self.broke("gap", format!("{key:?}: a round that requests nothing"));
         };
-        // The owner may request a hole behind the next event early; the round counts when the key reaches the hole.
+        // The owner may request a missing event before its key reaches that event. Only rounds for the next sequence of
+        // the key count.
         if first != self.next(key) {
             return;
         }
         let rounds = self.watch(owner).rounds.entry((key.clone(), first)).or_default();
         *rounds += 1;
         let rounds = *rounds;
-        // The limit has two more rounds for the tail of a key: the owner may request it while a commit is under way,
-        // and again when the key has been silent after that. A lane that is evicted during a round repeats the round,
-        // and so does a lane whose key another partition takes over.
+        // The limit allows two more rounds than the setting, for the tail of a key (events after the last one that
+        // arrived). The owner may request the tail while a commit is under way, and again after the key has been
+        // silent. A lane that is evicted during a round repeats the round, and so does a lane whose key another
+        // partition takes over.
         let settings = &self.plan.settings;
         let disturbed = settings.max_lanes < 64 || self.plan.partitions > 1 || self.times_back > 0;
         let starts = if disturbed { 4 } else { 1 };
@@ -227,7 +229,8 @@ impl Checker {
                     (Some(key), Ok(Some(loaded))) => {
                         watch.loaded.insert(key.clone(), loaded.record.rollout_number());
                     }
-                    // The rollout number of the key was removed with its record, as when a record expires.
+                    // The store has no record of the key, for example because the record expired; the rollout number is
+                    // gone with it.
                     (Some(key), Ok(None)) => {
                         watch.loaded.remove(key);
                     }
@@ -239,12 +242,12 @@ impl Checker {
                 {
                     range.0 = loaded.record.next.clamp(range.0, range.1);
                 }
-                // Results of the key's first life that were executed on a guess do not count.
+                // The record cannot be read: the results of guesses, which ran before this answer, do not count.
                 if let (Some(key), Err(_)) = (&key, loaded) {
                     watch.reborn(key);
                 }
-                // If another owner has had the key meanwhile, its lane starts again, and a try whose count could
-                // not be written is not counted.
+                // If another owner has had the key since the last load, the lane starts again, and a try whose count
+                // this owner could not write does not count.
                 if let Some(key) = key.filter(|_| several) {
                     watch.failures.remove(&key);
                 }

@@ -71,7 +71,7 @@ impl Checker {
         }
     }
 
-    /// Checks that no event is executed under an older rollout than the events before it.
+    /// Checks that no event is executed under an older rollout than earlier events of its key.
     fn generation(&mut self, write: &KeyWrite) {
         let now = write.record.rollout_number();
         let model = self.model(&write.key);
@@ -164,7 +164,7 @@ impl Checker {
         }
     }
 
-    /// Returns the events that a sequence may name.
+    /// Returns the shown events that may have this sequence.
     fn candidates(&self, key: &Key, sequence: u64) -> &[Arc<Event>] {
         if self.plan.settings.ordering == OrderingMode::Sequenced {
             return self.versions(key, sequence);
@@ -191,7 +191,7 @@ impl Checker {
         if completed && !may {
             self.broke("end", format!("{} is closed without an end", at(key, write.record.next)));
         }
-        // Events that are held beyond the end must be lettered first.
+        // Before an ended key gets its expiry, the events that it holds beyond its end must become dead letters.
         let ttl = self.plan.settings.complete_ttl;
         let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
         if completed && !expires && write.record.spilled.count == 0 {
@@ -257,8 +257,8 @@ impl Checker {
         let held = record.spill.len() as u64;
         let spilled = write.record.spilled;
         let outside = record.spill.keys().find(|sequence| !spilled.spans(**sequence));
-        // The record of an ended key counts the events that are not dead-lettered yet; the rest leaves with the last
-        // page.
+        // The record of an ended key counts only spilled events without a dead letter; the dead-lettered ones stay in
+        // the spill area until the owner has read the last page, and its next write removes them.
         let ended = write.record.status == KeyStatus::Completed;
         if !ended && (held > spilled.count || outside.is_some()) {
             self.broke("I5", format!("{key:?}: {spilled:?} for {held}, outside {outside:?}"));
@@ -269,10 +269,10 @@ impl Checker {
         }
     }
 
-    /// Returns whether a sequence may have seemed near. A record counts the spilled events. Until the next write, the
-    /// count includes repeats, because they may be new events. An owner that loads the record before that write
-    /// expects more events than exist. The first missing event then seems to be further ahead, at most just after
-    /// the last event.
+    /// Returns whether a sequence may have seemed near enough to be spilled. Until its next write, a key record counts
+    /// repeats of spilled events too, because they may be new events. An owner that loads the record before that write
+    /// expects more spilled events than the store has. To that owner, the first missing event seems to be further
+    /// ahead, at most just after the last event.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };
@@ -292,7 +292,7 @@ impl Checker {
         }
     }
 
-    /// Checks that the due index has a key that can progress with the events in the store.
+    /// Checks that the write gives the key a due entry if the key can progress with the events in the store.
     fn due(&mut self, write: &KeyWrite, store: &Store) {
         let Some(record) = store.records.get(&write.key) else { return };
         let stopped = matches!(write.record.status, KeyStatus::Parked | KeyStatus::Completed);

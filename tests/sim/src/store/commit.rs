@@ -28,7 +28,7 @@ pub(crate) enum Post {
 }
 
 impl Store {
-    /// Commits a batch. The second result is true if this very call applied it.
+    /// Commits a batch. The second result is true only if this call itself applied the batch.
     pub(crate) fn commit(
         &mut self,
         partition: u32,
@@ -76,7 +76,7 @@ impl Store {
         (CommitReply::Applied(reply), true)
     }
 
-    /// Returns the orphan dead letters that are not forwarded, since the store has them already.
+    /// Returns the orphan dead letters that the store already has; therefore it does not forward them again.
     fn known(&self, batch: &Batch) -> Vec<usize> {
         let mut seen = BTreeSet::new();
         let letters = batch.letters.iter().enumerate().filter(|_| batch.forward);

@@ -47,7 +47,7 @@ impl Store {
         self.fences.get(&(partition, shard)).map_or(0, |fence| fence.last)
     }
 
-    /// Restores an earlier state of some shards. The owners must be the same as then.
+    /// Restores an earlier state of some shards. No partition may have got another owner since that state.
     pub(crate) fn go_back(&mut self, then: &Self, which: Which) {
         assert_eq!(self.epoch, then.epoch, "no owner has claimed since");
         restore(&mut self.records, &then.records, |key| which.key(key));

@@ -38,20 +38,21 @@ impl World {
         self.store.go_back(&store, which);
         self.checker.went_back(&past, which, &self.lost);
         self.checker.incomplete = !self.lost.is_empty();
-        // Messages of an old connection do not arrive any more.
+        // Commits whose reply the owner no longer awaits were sent over an old connection; they do not arrive any more.
         self.agenda.retain(|_, what| !matches!(what, What::Commit { reply: Reply::Unheard, .. }));
         if self.lost.len() > count {
             if self.rng.permille(200) {
                 let wait = self.rng.below(AGAIN_MS);
                 self.plan_at(wait, What::GoBack);
             }
-            // The owner connects again after some time, unless a commit notices the loss before.
+            // The owner notices the loss when it connects again after some time, unless the answer to a commit shows it
+            // earlier.
             let wait = self.rng.pick(&[0, 20, 500, 10_000]);
             self.plan_at(wait, What::Tell(id, Input::StoreMayHaveRolledBack));
         }
     }
 
-    /// Records that a commit was applied: with it, the store may have all lost commits again.
+    /// Records that a commit was applied. If it repeats the last of the lost commits, the store has all of them again.
     pub(super) fn came_back(&mut self, shard: u32, number: u64) {
         self.lost.retain(|lost, newest| *lost != shard || number < *newest);
         self.checker.incomplete = !self.lost.is_empty();

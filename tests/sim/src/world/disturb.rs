@@ -1,5 +1,5 @@
-//! Disturbances of the owners: crashes at any step, successors beside them, lost connections, new handler versions, a
-//! key record that becomes unreadable.
+//! Disturbances of the owners: crashes at any step, successors that claim while the owner still runs, lost connections,
+//! new handler versions, a key record that becomes unreadable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -60,7 +60,8 @@ impl World {
     pub(super) fn disturbance(&mut self, what: What) {
         self.progress = self.now;
         match what {
-            // State that only this owner has must not be lost with it: no other owner could restore it.
+            // While the store lacks commits, the owner that has them in memory must stay: no other owner could repeat
+            // them.
             What::Crash(_) | What::Takeover(_) | What::Drain(_) if !self.lost.is_empty() => {
                 self.plan_at(100, what);
             }
@@ -79,7 +80,7 @@ impl World {
         }
     }
 
-    /// Ends an owner now, or between two of the next effects.
+    /// Ends an owner now, or after a few more effects.
     fn crash_soon(&mut self, partition: u32) {
         let soon = self.rng.permille(700).then(|| self.rng.between(1, 12));
         let current = self.current[partition as usize].and_then(|id| self.owners.get_mut(&id));
@@ -114,7 +115,8 @@ impl World {
         }
     }
 
-    /// Leaves an owner's requests on the agenda, without a receiver for their replies.
+    /// Removes an owner's inputs from the agenda. Its publications stop, and its other requests arrive or get lost; no
+    /// owner receives their replies.
     fn forget(&mut self, id: u64) {
         self.checker.died(id);
         let mut orphans = Vec::new();
@@ -135,7 +137,8 @@ impl World {
         let mut cut = BTreeSet::new();
         for at in orphans {
             if let Some(What::Publish { shard, posts, .. }) = self.agenda.get(&at) {
-                // Publication stops at any message: published messages stay published, but are not marked as done.
+                // A publication stops at any message: the messages before it stay published, but are not marked as
+                // done.
                 let all = posts.len();
                 let sent = self.rng.below(all as u64 + 1) as usize;
                 let sent = if cut.contains(shard) { 0 } else { sent };
@@ -205,8 +208,8 @@ impl World {
         }
     }
 
-    /// Changes the version of an owner's workers at once, and of its sequencer soon after. The owner ignores an
-    /// older rollout.
+    /// Changes the version of an owner's workers, and then that of its sequencer. The owner ignores a rollout that is
+    /// older than its own.
     fn swap(&mut self, id: u64, decided: Arc<Rollout>, is_here: bool) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         if decided.number < owner.decided.number {

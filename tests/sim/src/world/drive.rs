@@ -6,10 +6,11 @@ use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
 use super::{Owner, What, World};
 use crate::producer::Item;
 
-/// Effects of one drain that no correct sequencer needs in these small worlds.
+/// A number of effects that no correct sequencer requests in one drain, because these worlds are small.
 const EFFECTS: usize = 20_000;
 
-/// Maximum number of rounds with nothing but a passed timeout: each of the few keys may have had some.
+/// Maximum number of consecutive rounds in which a timeout passed and the owner requested nothing: each of the few keys
+/// may cause some.
 const SPINS: u32 = 2_000;
 
 impl World {
@@ -39,13 +40,13 @@ impl World {
         }
     }
 
-    /// Retries an effect later: soon, unless it waits for a version.
+    /// Retries an effect later: after 1 ms, or after 100 ms if the owner has no handler version.
     fn serve_later(&mut self, owner: u64, effect: Effect) {
         let has = self.owners.get(&owner).is_none_or(|owner| owner.version.is_some());
         self.plan_at(if has { 1 } else { 100 }, What::Serve(owner, effect));
     }
 
-    /// Returns whether an effect must wait, because it would add to a full memory.
+    /// Returns whether an effect must wait, because memory is full or the workers lack the version.
     fn waits(&self, id: u64, effect: &Effect) -> bool {
         let Some(Owner { sequencer, version, .. }) = self.owners.get(&id) else { return false };
         match effect {
@@ -78,7 +79,7 @@ impl World {
             self.checker.broke("I7", "the owner accepted more deliveries than allowed".into());
         }
         if owner.spins > SPINS {
-            self.checker.broke("livelock", format!("the timeout at {now} has passed, and stays"));
+            self.checker.broke("livelock", format!("the timeout at {now} has passed, but remains"));
         }
         let stats = owner.sequencer.stats();
         let credit = owner.sequencer.credit();

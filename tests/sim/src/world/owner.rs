@@ -49,14 +49,14 @@ impl World {
     /// Claims a partition and starts a sequencer for it. Messages that the earlier owner left are published first.
     pub(super) fn start(&mut self, partition: u32) {
         let (claim, commits) = self.store.claim(partition, self.rng.next());
-        // The store goes back at most to the claim of its owner.
+        // The store goes back no further than to the last claim.
         self.past = None;
         self.owners_born += 1;
         let id = self.owners_born;
         self.trace.line(self.now, &format!("owner {id} claims {partition} at {commits:?}"));
         let mut settings = self.plan.settings.clone();
         settings.partition = partition;
-        // The owner may know only the last rollout, or lack its version.
+        // The owner may know only the previous rollout, or lack the version of the rollout that it knows.
         let mut lacks = false;
         let mut lags = false;
         if self.plan.disturb.versions > 0 {
@@ -96,7 +96,7 @@ impl World {
         self.current[partition as usize] = Some(id);
         self.plan_at(0, What::Wake(id));
         if lags {
-            // The version changes from the last but one to the last.
+            // The owner will change from the previous version to the newest one.
             self.checker.version_changed();
         }
         if lacks || lags {
@@ -105,8 +105,8 @@ impl World {
         }
     }
 
-    /// Publishes the messages that an earlier owner committed. If the sink accepts nothing, leaves them for later.
-    /// Returns the end times by shard.
+    /// Publishes the messages that an earlier owner committed. If the sink needs time, schedules their publication, and
+    /// returns its end time by shard.
     fn leave_over(
         &mut self,
         id: u64,

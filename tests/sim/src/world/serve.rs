@@ -22,7 +22,7 @@ impl World {
         let shard = batch.shard;
         let number = batch.number;
         if reply == Reply::Ghost && self.lost.is_empty() {
-            // The owner gets no reply and sends the commit again; this copy arrives some time later.
+            // The owner gets no reply and sends the commit again; the copy that it sent first arrives some time later.
             let wait = self.rng.below(3 * SILENCE_MS);
             let batch = batch.clone();
             self.plan_at(wait, What::Commit { owner, claim, batch, reply: Reply::Unheard });

@@ -58,10 +58,10 @@ impl Driver {
         }
     }
 
-    /// Returns the input as a real answer to an open request, if the case wants one.
+    /// Changes the input into a real answer to an open request, if the case wants such an answer.
     fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
         let past = &mut self.past;
-        // An open token; otherwise one that was answered before, or that never existed.
+        // Takes an open token if one exists; otherwise a token that was answered before, or that never existed.
         let mut take = |open: &mut BTreeSet<AttemptToken>, token: AttemptToken| {
             let index = answers.filter(|_| !open.is_empty()).map(|index| index.index(open.len()));
             if let Some(taken) = index.and_then(|index| open.iter().nth(index).copied()) {
@@ -105,7 +105,8 @@ impl Driver {
         })
     }
 
-    /// Returns a worker's result within the contract: no more verdicts than events, and at least one.
+    /// Returns a worker's result within the contract: no more outcomes than events, and at least one outcome or a
+    /// failure.
     fn worked(
         &mut self,
         mut done: TurnResult,

@@ -58,7 +58,7 @@ fn spilled() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
     vec((0..12u64, event()), 0..4)
 }
 
-/// Generates a token of no request: real tokens are counted from 0.
+/// Generates a token of no request: its serial is above 2^40, while real serials count from 0.
 fn token() -> impl Strategy<Value = AttemptToken> {
     (0..5u32, (1 << 40)..(1u64 << 41)).prop_map(|(lane, serial)| AttemptToken { lane, serial })
 }
@@ -149,7 +149,15 @@ fn loaded() -> impl Strategy<Value = Result<Option<Box<KeySnapshot>>, String>> {
     let times = (any::<u64>(), option(), option());
     let some = (job(), ids, times).prop_map(|(job, ids, (now, due_in, expire_in))| {
         let state = Some(Bytes::from_static(b"state"));
-        Ok(Some(Box::new(KeySnapshot { record: job, state, ids, now, due_in, expire_in })))
+        Ok(Some(Box::new(KeySnapshot {
+            record: job,
+            state,
+            ids,
+            now,
+            due_in,
+            expire_in,
+            moved_from: None,
+        })))
     });
     prop_oneof![2 => Just(Ok(None)), 3 => some, 1 => text().prop_map(Err)]
 }
@@ -214,7 +222,7 @@ fn reply() -> impl Strategy<Value = CommitReply> {
 
 fn input() -> impl Strategy<Value = Input> {
     prop_oneof![
-        // The driver numbers deliveries; the runner sets the number.
+        // The number is a placeholder: `Driver` numbers the deliveries.
         20 => event().prop_map(|event| Input::Arrived { delivery: 0, event }),
         1 => text().prop_map(|text| Input::Unreadable { delivery: 0, letter: letter(&text) }),
         1 => Just(Input::SourceReset),

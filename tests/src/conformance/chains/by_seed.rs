@@ -1,4 +1,4 @@
-//! Random calls, which a seed repeats.
+//! Random calls; the same seed repeats the same calls.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -147,10 +147,11 @@ pub async fn a_model_says_the_same(fixture: &mut impl Fixture) {
 struct Model {
     numbers: NumberingSettings,
     now: u64,
-    /// The next number of each key, and when it is forgotten.
+    /// The next number of each key, and, if the key has ended, the time at which its count is forgotten.
     counts: HashMap<Key, (u64, Option<u64>)>,
-    /// By key and number, or by key and id: the number, the data, and the time of expiry.
+    /// By key and number: the data, and the time of expiry.
     kept: BTreeMap<(Key, u64), (String, u64)>,
+    /// By key and id: the number, the data, and the time of expiry.
     ids: HashMap<(Key, String), (u64, String, u64)>,
 }
 

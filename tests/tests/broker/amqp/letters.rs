@@ -86,8 +86,8 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
     Ok(())
 }
 
-/// Two streams write to one file, and one of them waits for an exchange when the process ends. The host has
-/// not marked its lines as published, so the host may mark no later line of the file either.
+/// Two streams write to one file. One of them still waits for an exchange when the process ends. The host has not
+/// marked the lines of this stream as published, so it must not mark any later line of the file either.
 #[test]
 fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;
@@ -128,8 +128,8 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     Ok(())
 }
 
-/// An operator binds the queue of a stream to the exchange of its dead letters, which no configuration shows. A letter may
-/// be processed once more, as after a repair of the handler. It must not circulate.
+/// An operator binds the queue of a stream to the exchange of its dead letters. No configuration shows this binding. A
+/// letter may be processed once more, as after a repair of the handler. A letter must not circulate.
 #[test]
 fn letters_that_return_do_not_circulate() -> Result<()> {
     let admin_section = "[admin]\nlisten = \"127.0.0.1:0\"\n";
@@ -154,7 +154,8 @@ fn letters_that_return_do_not_circulate() -> Result<()> {
         causes.sort();
         Ok(causes)
     };
-    // The event and its letter are rejected. The letter about the letter, and that of the unreadable message, return.
+    // The event and its letter are rejected. The letter about the letter, and the letter about the unreadable message,
+    // are returned.
     let expected = ["no-id", "rejected", "rejected", "returned", "returned"];
     wait_until("the letters", || Ok(causes()? == expected))?;
     std::thread::sleep(Duration::from_secs(2));

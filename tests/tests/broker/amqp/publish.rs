@@ -93,8 +93,8 @@ fn producer_headers_replace_no_reserved_header() -> Result<()> {
     service.end()
 }
 
-/// The dead letter of an event that is too large has the beginning of the event: the exchange for dead
-/// letters may have a lower limit than the queue of the event.
+/// If an event is too large, its dead letter has only the beginning of the event, because the exchange for dead letters
+/// may have a lower limit than the queue of the event.
 #[test]
 fn dead_letter_of_large_event_is_truncated() -> Result<()> {
     let dead =
@@ -195,8 +195,8 @@ fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
     service.end()
 }
 
-/// A queue that has confirmed no message since the host started: the broker delays all messages behind the
-/// first message for this queue. These messages may be published twice, and before that first message.
+/// If a queue has confirmed no message since the host started, the broker delays all messages after the first message
+/// for this queue. The host may publish the delayed messages twice, and earlier than that first message.
 #[test]
 fn queue_that_never_confirmed_delays_only_its_keys() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;
@@ -220,9 +220,8 @@ fn queue_that_never_confirmed_delays_only_its_keys() -> Result<()> {
     let started = Instant::now();
     come_once(&rig, ("c", "c"), 1, || started.elapsed() > Duration::from_secs(10))?;
     rig.rabbit.suspend("a", false)?;
-    // After 65 seconds the broker gives up the first message of a channel that was closed long ago, and
-    // continues with the messages behind it. Only confirmed messages count: all messages of each key, in
-    // order.
+    // After 65 seconds the broker gives up the first message of a channel that was closed long ago, and continues with
+    // the messages after it. Only confirmed messages count: all messages of each key, in order.
     let mut missing = BTreeMap::from(["a1", "a2", "a3"].map(|key| (key.to_owned(), 1..=20)));
     while missing.values().any(|of_key| !of_key.is_empty()) {
         let message = rig.client.take("a", 1)?;
@@ -246,8 +245,8 @@ fn in_order(sequences: &[u64]) -> Vec<u64> {
     seen
 }
 
-/// A message that the broker refuses delays only the messages of its key. After the broker accepts the
-/// message, the others of the key follow in order.
+/// A message that the broker refuses delays only the messages of its key. After the broker accepts the message, the
+/// later messages of the key follow in order.
 #[test]
 fn refused_message_delays_only_its_key() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().line("max_message_size = 65536"))?;

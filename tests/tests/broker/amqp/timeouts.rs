@@ -20,8 +20,8 @@ fn hasty(seconds: u64) -> Result<Rabbit> {
     Rabbit::shared_with(&options)
 }
 
-/// The host spills events behind a missing event to the store long before the timeout. The host therefore
-/// acknowledges all deliveries in time, and the channel stays open.
+/// The host spills events after a missing event to the store long before the timeout. The host therefore acknowledges
+/// all deliveries in time, and the channel stays open.
 #[test]
 fn waiting_key_is_acknowledged_before_consumer_timeout() -> Result<()> {
     let stream = "spill_after = \"500ms\"\ngap = { timeout = \"5m\" }";

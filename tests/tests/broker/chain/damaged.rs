@@ -1,4 +1,4 @@
-//! Tests of stored data between two streams, which another program has changed.
+//! Tests of data that the store holds between two streams, after another program has changed the data.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
@@ -23,7 +23,7 @@ fn publish(home: &Home, key: &str) -> Result<()> {
     home.rows(&[&args[..], &["--json"]].concat()).map(drop)
 }
 
-/// An unreadable event becomes a dead letter with its bytes. The events behind it take effect.
+/// An unreadable event becomes a dead letter with its bytes. The events after it take effect.
 #[test]
 fn unreadable_queued_event_becomes_dead_letter() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -63,7 +63,7 @@ fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
     publish(&home, "b")?;
     redis.command(&["HDEL", log, "ca"])?;
     publish(&home, "b")?;
-    // A value of another type replaces the whole log.
+    // A value of another Redis type replaces the whole log.
     redis.command(&["RENAME", log, "aside"])?;
     redis.command(&["SET", log, "something else"])?;
     let failed = home.output(&["publish", "orders", "--key", "c", "--type", "transaction"])?;

@@ -1,4 +1,4 @@
-//! Tests of three stages in one process, with the embedded store.
+//! Tests of three streams that feed each other (stages), in one process with the embedded store.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,7 +86,7 @@ fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The host survives any number of `kill -9`.
+/// The test kills the process with `kill -9` several times; the file still has each statement once.
 #[test]
 fn killed_process_numbers_each_statement_once() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;

@@ -1,5 +1,5 @@
-//! Tests of the stages in two processes, with RabbitMQ and Redis. The tests kill both processes several
-//! times.
+//! Tests of three streams that feed each other, in two processes with RabbitMQ and Redis. The tests kill both processes
+//! several times.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::support::{check_stages, ledger};
 
-/// Servers, two hosts of one configuration, and queues that record the messages between the stages.
+/// Servers, two hosts of one configuration, and queues that record the messages between the streams.
 struct Pair {
     redis: Redis,
     rabbit: Rabbit,
@@ -26,7 +26,7 @@ struct Pair {
     hosts: [Service; 2],
 }
 
-/// The second and third stage, which receive their events from the broker.
+/// The second and third stream, which receive their events from the broker.
 const OVER_THE_BROKER: &str = r#"
 [streams.orders]
 handler = "ledger"
@@ -102,7 +102,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Returns how many keys of the last stage are completed.
+    /// Returns how many keys of the last stream are completed.
     fn ended(&self) -> Result<usize> {
         let list =
             ["keys", "list", "months", "--json", "--status", "completed", "--limit", "100000"];

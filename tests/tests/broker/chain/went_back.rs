@@ -1,4 +1,4 @@
-//! Tests of a Redis that goes back in time between two stages.
+//! Tests of a Redis that goes back in time while it holds the messages between three streams.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use super::support::check_stages;
 
 const SHARDS: u32 = 2;
 
-/// Creates the home of three stages over a store that may go back in time. The second stage is slow, so that
-/// messages wait for it.
+/// Creates the home of three streams that feed each other (stages), with a store that may go back in time. The second
+/// stage is slow, so that messages wait for it.
 fn home(redis: &Redis) -> Result<Home> {
     let config = format!(
         r#"
@@ -85,7 +85,7 @@ fn lost_messages_are_assigned_again() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = home(&redis)?;
     let mut service = Service::start(&home, &["run"])?;
-    // A store that goes back behind a claim ends the process, so the claims must be older than the snapshot.
+    // A store that goes back to a time before a claim ends the process, so the claims must be older than the snapshot.
     http::ready(&mut service)?;
     let ledger = Ledger::new(11, 4_000, 100, 50);
     let (some, rest) = ledger.batches.split_at(ledger.batches.len() / 2);
@@ -111,7 +111,8 @@ fn rollbacks_lose_and_repeat_nothing() -> Result<()> {
         let redis = Redis::start(&[])?;
         let home = home(&redis)?;
         let mut service = Service::start(&home, &["run"])?;
-        // A store that goes back behind a claim ends the process, so the claims must be older than the snapshot.
+        // A store that goes back to a time before a claim ends the process, so the claims must be older than the
+        // snapshot.
         http::ready(&mut service)?;
         let ledger = Ledger::new(seed, 4_000, 200, 25);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

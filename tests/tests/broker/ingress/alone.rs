@@ -25,7 +25,7 @@ fn config(sections: &str, stream: &str) -> String {
 
 const SOURCE: &str = "source = { kind = \"http\" }";
 
-/// Each event takes effect once, in order, in any form.
+/// Each event takes effect once and in order, in any form of request.
 #[test]
 fn events_in_all_forms_take_effect_once() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;
@@ -136,7 +136,7 @@ fn wrong_request_is_named_and_rejected_whole() -> Result<()> {
     ensure!(other.status == 404 && other.problem()?.contains("these do: cases"), "{other:?}");
     ensure!(http::get(address, "/v1/streams/cases/events")?.status == 405);
     ensure!(http::get(address, "/")?.status == 404);
-    // The same sequence with other content, and the events behind it.
+    // Posts a sequence, then the same sequence with other content, and then the events after it.
     ensure!(post(address, ONE, &lines[0])?.status == 202);
     let other = lines[0].replace("\"n\":1", "\"n\":7");
     let answer = post(address, LINES, &format!("{other}\n{}\n{}\n", lines[2], lines[1]))?;
@@ -217,7 +217,8 @@ fn full_queue_rejects_producers() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The total of all requests in progress has a limit, also for a body of unknown length.
+/// The bodies of all requests in progress have a limit for their total size, which also counts bodies of unknown
+/// length.
 #[test]
 fn bodies_are_bounded() -> Result<()> {
     let bounds = "[ingress]\nrequest_size = \"1MiB\"\nin_flight = \"1MiB\"";
@@ -245,7 +246,7 @@ fn bodies_are_bounded() -> Result<()> {
     let mut slow = promise()?;
     ensure!(post(address, LINES, &text(&lines))?.status == 202);
     wait_until("a full memory limit", || {
-        // The ingress rejects the second of the two.
+        // The ingress rejects the body that would exceed the limit: the filled body or the posted one.
         let _filled = fill(std::mem::replace(&mut slow, promise()?))?;
         for _ in 0..20 {
             let answer = post(address, LINES, &text(&lines))?;
@@ -326,7 +327,7 @@ fn work(address: SocketAddr, services: &[Service]) -> Result<()> {
 }
 
 /// One of two hosts has the partition when the Redis loses everything. The other host must not begin anew with the
-/// empty store, and the next start must.
+/// empty store, but a host that starts later must.
 #[test]
 fn emptied_redis_is_not_taken_over() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -375,8 +376,8 @@ fn request_in_progress_is_rejected_after_failure() -> Result<()> {
     Ok(())
 }
 
-/// A Redis that went back assigns numbers of its queue again. The host still reads the new events with these
-/// numbers.
+/// A Redis that went back assigns some numbers of its queue a second time. The host reads the new events with these
+/// numbers, although it has read other events with them.
 #[test]
 fn events_after_redis_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -397,7 +398,7 @@ fn events_after_redis_rollback_take_effect() -> Result<()> {
     ensure!(post(address, LINES, &text(second))?.status == 202);
     until(&service, first.len() + second.len())?;
     redis.go_back(&before)?;
-    // Fewer events than were lost, so that no number is higher than the numbers that the host has read.
+    // Posts fewer events than were lost, so that the host has already read every number that they get.
     wait_until("an accepted request", || Ok(post(address, LINES, &text(third))?.status == 202))?;
     wait_until("all effects", || {
         let printed = service.stdout();
@@ -410,8 +411,8 @@ fn events_after_redis_rollback_take_effect() -> Result<()> {
     tally::check(&by_key(&lines)?, &once)
 }
 
-/// The test restores an older copy of the store folder. The file keeps its lines, which consumers may have
-/// read. New messages have new ids, and the log reports the rollback.
+/// The test restores an older copy of the store folder. The sink's file keeps its lines, which consumers may have read.
+/// New messages have new ids, and the log reports the rollback.
 #[test]
 fn restored_store_copy_is_reported_and_file_kept() -> Result<()> {
     let source = format!("ordering = \"fifo\"\n{SOURCE}");

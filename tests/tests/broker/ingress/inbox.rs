@@ -1,5 +1,5 @@
-//! Tests of events over HTTP for a stream of the broker: events of both channels take effect once, with or
-//! without the broker.
+//! Tests of events over HTTP for a stream of the broker: an event takes effect once, whether it arrives over HTTP, over
+//! the broker or over both, and also while the broker is down.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Rabbit, wait_until};
@@ -25,7 +25,7 @@ fn broker_goes(
     let address = ingress(&mut service)?;
     rig.until_declared()?;
     let mut lines = in_turn(40, 20);
-    // An event with the maximum number of extensions: its copy in the broker has the same number.
+    // This event has the maximum number of extensions, and so has its copy in the broker.
     for at in 0..128 {
         lines[10].insert_str(1, &format!("\"x{at}\":\"1\","));
     }
@@ -34,7 +34,7 @@ fn broker_goes(
     let until = |count: usize| {
         wait_until(&format!("{count} effects"), || Ok(home.lines("out.ndjson") >= count))
     };
-    // The same events arrive over both channels.
+    // Some events arrive both over HTTP and over the broker.
     post_all(address, first)?;
     rig.publish(&first[50..150])?;
     until(first.len())?;

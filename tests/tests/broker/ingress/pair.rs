@@ -1,5 +1,5 @@
-//! Events over HTTP for a stream of the broker, in two processes with four partitions: each process accepts events of
-//! all keys, independent of the keys' owners.
+//! Events over HTTP for a stream of the broker, in two processes with four partitions. Each process accepts events of
+//! all keys, whichever process owns the key.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -94,8 +94,8 @@ impl Pair {
     }
 }
 
-/// Sorts each key's messages by sequence, whichever process printed them, and drops equal lines that a crash printed
-/// again: the hash in each message shows its predecessors.
+/// Sorts each key's messages by sequence, whichever process printed them. Drops equal lines that a crash printed again.
+/// The hash in each message shows its predecessors.
 fn in_order(all: &str) -> Result<String> {
     let lines: BTreeSet<&str> = all.split_inclusive('\n').collect();
     let sequence = |line: &str| {
@@ -113,7 +113,7 @@ fn in_order(all: &str) -> Result<String> {
 fn each_process_accepts_events(stream: &str) -> Result<()> {
     let pair = Pair::start("", stream)?;
     let known = in_turn(40, 20);
-    // Some hundred events in each shard.
+    // Makes some hundred events for each shard.
     let new: Vec<String> =
         in_turn(1_000, 10).into_iter().filter(|line| !known.contains(line)).collect();
     let (first, rest) = known.split_at(100);
@@ -152,8 +152,9 @@ fn each_process_accepts_fifo_events() -> Result<()> {
     each_process_accepts_events("ordering = \"fifo\"")
 }
 
-/// The owner of half of the partitions dies while the broker is down: the other process takes over the known events of
-/// its keys. A process that starts meanwhile accepts events, and processes the rest when the broker is up again.
+/// The owner of half of the partitions dies while the broker is down: the other process takes over the accepted events
+/// of the dead owner's keys. A process that starts during the outage accepts events, and processes its share of them
+/// when the broker is up again.
 #[test]
 fn other_process_takes_over_while_the_broker_is_down() -> Result<()> {
     let mut pair = Pair::start("[runtime]\nlease = \"2s\"\n", "")?;

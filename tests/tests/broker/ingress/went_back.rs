@@ -20,7 +20,7 @@ fn events(name: &str) -> Vec<String> {
     (0..EVENTS).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
 }
 
-/// Returns how many events of each name took effect, and checks that none did twice. A message may be
+/// Returns how many events of each name took effect, and checks that no event took effect twice. A message may be
 /// published again.
 fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
     let mut ids = BTreeSet::new();
@@ -36,8 +36,8 @@ fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
     Ok(counts)
 }
 
-/// After the server went back, new events get numbers of earlier events. The host takes none of the new
-/// events for the earlier event with the same number, and it counts the events that were lost unread.
+/// After the server went back, new events get numbers of earlier events. The host does not mistake any of them for the
+/// earlier event with its number, and it counts the events that were lost unread.
 #[test]
 fn events_accepted_after_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;

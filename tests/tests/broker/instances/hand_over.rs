@@ -24,7 +24,8 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
         fleet.until_shared(&[&first, &second, &third])?;
         first.service.end()?;
         fleet.until_shared(&[&second, &third])?;
-        // No process starts on its machine that could detect its death, so its lease must expire.
+        // A new process on the machine of the killed host could detect its death at once. No process starts there, so
+        // the lease must expire.
         second.service.kill()?;
         fleet.until_shared(&[&third])?;
         Ok(third)
@@ -33,7 +34,7 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// The stream has no sequences: the order of its queues is its order.
+/// The events have no sequences: the order of the queues is the order of the stream.
 #[test]
 fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "ordering = \"fifo\"")?;
@@ -164,8 +165,8 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Instances may run different streams, even while one instance has messages to publish of a stream that the
-/// other does not run. All instances of a stream have the same partitions.
+/// Instances may run different streams, even while one instance still has to publish messages of a stream that the
+/// other does not run. All instances of a stream must configure the same number of partitions.
 #[test]
 fn instances_may_run_different_streams() -> Result<()> {
     let fleet = Fleet::new("", "")?;

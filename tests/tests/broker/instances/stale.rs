@@ -53,8 +53,8 @@ fn paused_owner_is_fenced() -> Result<()> {
     keep_from(|host| host.service.signal("STOP"), |host| host.service.signal("CONT"), true)
 }
 
-/// Changes rows of leases directly in the store, as a store does that goes back in time. Returns the number
-/// of changed rows.
+/// Changes rows of leases directly in the store, to imitate a store that went back in time. Returns the number of
+/// changed rows.
 fn rewrite(fleet: &Fleet, row: impl Fn(&[String; 3]) -> Option<[String; 3]>) -> Result<usize> {
     let leases = "ordain:{0}:leases";
     let about = "ordain:{0}:about";
@@ -72,7 +72,7 @@ fn rewrite(fleet: &Fleet, row: impl Fn(&[String; 3]) -> Option<[String; 3]>) -> 
     Ok(changed)
 }
 
-/// Returns the id of a host, as in the leases.
+/// Returns the id under which the leases name a host.
 fn id(fleet: &Fleet, host: &Host) -> Result<String> {
     let name = format!("/{}", host.service.id());
     let rows = fleet.rig.home.rows(&["instances", "--json"])?;
@@ -147,14 +147,14 @@ fn lost_leases_are_acquired_again() -> Result<()> {
     goes_on(&fleet, &[&first, &second])
 }
 
-/// The AMQP channels of the host stay open, and no other consumer reads its queues until the host itself
+/// The AMQP channels of the host stay open, and no other consumer reads the host's queues until the host itself
 /// releases them.
 #[test]
 fn owner_with_silent_store_is_replaced() -> Result<()> {
     keep_from(|host| host.to_redis.set(Mode::HalfOpen), |host| host.to_redis.set(Mode::Pass), false)
 }
 
-/// The host announces its state itself, through the store.
+/// The isolated host still reaches the store, and announces its own state there.
 #[test]
 fn owner_with_silent_broker_is_replaced() -> Result<()> {
     keep_from(
@@ -192,7 +192,8 @@ fn backlog_of_paused_owner_is_published_once() -> Result<()> {
     stale.service.signal("STOP")?;
     fleet.until_shared(&[&other])?;
     other.service.until_says("no queue takes")?;
-    // A message in flight while the queue returns may overtake a message that was unroutable before.
+    // Waits until no message is in flight: when the queue returns, such a message could overtake an earlier message
+    // that was unroutable.
     std::thread::sleep(Duration::from_secs(1));
     fleet.rig.client.queue("out")?;
     fleet.rig.client.bind("out", "out", "#")?;
@@ -202,15 +203,15 @@ fn backlog_of_paused_owner_is_published_once() -> Result<()> {
 
     stale.service.signal("CONT")?;
     fleet.until_shared(&[&stale, &other])?;
-    // Longer than the delay after which a host retries an unroutable message.
+    // Waits longer than the delay after which a host retries an unroutable message.
     std::thread::sleep(Duration::from_secs(12));
     let again = fleet.rig.client.take_all("out")?;
     ensure!(again.is_empty(), "{} messages were published again", again.len());
     stale.service.end()
 }
 
-/// An isolated retry uses a connection of its own. This connection may take longer than the lease lasts, and
-/// then another owner publishes the message.
+/// The host retries a refused message in isolation, over a connection of its own. If this connection takes longer than
+/// the lease lasts, another owner publishes the message.
 #[test]
 fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     let fleet = Fleet::on(Rabbit::start()?, "lease = \"2s\"", "")?;
@@ -230,7 +231,8 @@ fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     };
     fleet.rig.until_empty()?;
 
-    // The host retries after 30 seconds: its lease is still valid, and no server replies any more.
+    // The host retries 30 seconds after the refusal. Just before that the servers stop replying, so its lease is still
+    // valid when it begins the retry.
     until(29.2);
     stale.to_rabbit.set(Mode::HalfOpen)?;
     stale.to_redis.set(Mode::HalfOpen)?;

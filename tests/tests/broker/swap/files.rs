@@ -1,4 +1,4 @@
-//! Tests of unusable files in the plugins folder. After each, the active version stays active. The log, the list of
+//! Tests of unusable files in the plugins folder. Each of them leaves the active version active. The log, the list of
 //! handlers and a metric report the file and the reason why it is unusable.
 
 use std::fs;
@@ -262,7 +262,7 @@ fn killed_host_leaves_no_compiler() -> Result<()> {
         Ok(found)
     };
     wait_until("a compiler process", || Ok(!compilers()?.is_empty()))?;
-    // By now the compiler has tied its own end to the end of the host.
+    // After this time, the compiler process is sure to end when the host ends.
     std::thread::sleep(Duration::from_millis(300));
     let left = compilers()?;
     ensure!(!left.is_empty(), "the compilation ended too early");

@@ -77,7 +77,7 @@ fn instance_without_new_version_waits() -> Result<()> {
     let why = String::from_utf8(why.stdout)?;
     ensure!(
         why.contains(
-            "wait on this instance for a handler version: there is no file of this version"
+            "all keys of the stream wait for a handler version: there is no file of this version"
         ),
         "{why}"
     );
@@ -104,7 +104,7 @@ fn instance_without_new_version_waits() -> Result<()> {
         rows.iter().all(|row| row["version"] == "tally@2.0.0" && row["version_generation"] == 2)
     );
 
-    // The store rolls back only when no instance offers the version any more.
+    // The version is rolled back only when no instance offers it any more.
     remove(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     until_offers(&pair.rig, first, "tally@1.0.0")?;
@@ -122,7 +122,7 @@ fn instance_without_new_version_waits() -> Result<()> {
 }
 
 /// The death of an instance causes no rollback: the other instance waits until the dead instance returns, or until an
-/// operator restarts the other instance.
+/// operator restarts the waiting instance.
 #[test]
 fn dead_instance_causes_no_rollback() -> Result<()> {
     let mut pair = Pair::start()?;
@@ -130,7 +130,7 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     let [first, second] = &mut pair.services;
     until_runs(first, "tally@2.0.0")?;
     second.until_says("handler version missing")?;
-    // A restart beside the dead instance causes no rollback either.
+    // The other instance restarts once before the death. That restart causes no rollback either.
     second.end()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
     second.until_says("handler version missing")?;

@@ -1,5 +1,5 @@
-//! Tests of versions that are added and removed while events arrive: one version executes each event once,
-//! in order.
+//! Tests of versions that are added and removed while events arrive: each event is executed once, by one version, in
+//! the order of its key.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn new_version_is_activated_and_rolled_back() -> Result<()> {
     ensure!(stream(&mut service)?["generation"] == 2);
     ensure!(metric(&mut service, "ordain_version_generation{")? == Some(2.0));
 
-    // The removal of its file rolls it back.
+    // The removal of the newer version's file causes a rollback.
     remove(&rig.home, "2.0.0")?;
     until_runs(&mut service, "tally@1.0.0")?;
     part(&rig, &mut out)?;

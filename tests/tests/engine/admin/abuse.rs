@@ -48,7 +48,7 @@ fn open_connections_block_nothing() -> Result<()> {
     home.write("events.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
-    // More connections than the host accepts: the others wait in the system's backlog.
+    // The test opens more connections than the host accepts; the rest waits in the system's backlog.
     let mut held = Vec::new();
     for at in 0..100 {
         let mut stream = TcpStream::connect(address)?;
@@ -61,7 +61,7 @@ fn open_connections_block_nothing() -> Result<()> {
     }
     home.append("events.ndjson", text(&in_turn(100, 20)))?;
     service.until("the messages", || home.lines("out.ndjson") == 2_000)?;
-    // The host closes idle connections, and other callers get their places.
+    // The host closes idle connections, and other callers take their places.
     service.until("a place", || {
         get(address, "/healthz").is_ok_and(|response| response.status == 200)
     })?;
@@ -91,8 +91,8 @@ fn idle_callers_lose_their_place() -> Result<()> {
     })
 }
 
-/// Writes events that become the dead letters of a page, each of the greatest size: many small objects, whose parsed
-/// form is large.
+/// Writes events that become the dead letters of one page. Each has the greatest size and consists of many small
+/// objects, whose parsed form is large.
 fn large_letters(home: &Home) -> Result<()> {
     let line = format!("[{}0]\n", "{\"a\":0},".repeat((1 << 20) / 8 - 1));
     home.write("events.ndjson", line.repeat(8))

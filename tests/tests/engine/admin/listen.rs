@@ -65,6 +65,42 @@ fn host_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
     Ok(())
 }
 
+/// A server may answer reads and refuse writes.
+#[test]
+fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let ingress = "[ingress]\nlisten = \"127.0.0.1:0\"\n";
+    let home = Home::new(&["tally"], &format!("{store}{ingress}{config}"))?;
+    home.write("events.ndjson", "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    for (refuse, accept) in [
+        (["config", "set", "maxmemory", "1"], ["config", "set", "maxmemory", "0"]),
+        (
+            ["config", "set", "min-replicas-to-write", "1"],
+            ["config", "set", "min-replicas-to-write", "0"],
+        ),
+        (["acl", "setuser", "default", "-hset"], ["acl", "setuser", "default", "+hset"]),
+    ] {
+        assert_eq!(get(address, "/readyz/ingress")?.status, 200);
+        redis.command(&refuse)?;
+        let refused = || get(address, "/readyz").is_ok_and(|response| response.status == 503);
+        service.until("the report that the store refuses writes", refused)?;
+        let said = get(address, "/readyz")?.problem()?;
+        ensure!(said.contains("not ready: the store has accepted no writes since 20"), "{said}");
+        assert_eq!(get(address, "/readyz/ingress")?.status, 503);
+        let metrics = get(address, "/metrics")?.body;
+        ensure!(metrics.contains("\nordain_store_writable 0\n"), "{metrics}");
+        redis.command(&accept)?;
+        assert_eq!(ready(&mut service)?, address);
+        let metrics = get(address, "/metrics")?.body;
+        ensure!(metrics.contains("\nordain_store_writable 1\n"), "{metrics}");
+    }
+    service.end()
+}
+
 #[test]
 fn store_address_is_hidden_without_a_token() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -138,7 +138,7 @@ fn invalid_request_is_rejected_with_its_remedy() -> Result<()> {
         ("/", 404, "There are: /metrics"),
         ("/v1/scale/nothing", 404, "no stream \"nothing\" is configured"),
         ("/v1/nothing", 404, "there is no such page"),
-        ("/v1/streams/odd/keys", 404, "there is no stream \"odd\"; there are: cases"),
+        ("/v1/streams/odd/keys", 404, "there is no stream \"odd\"; existing streams: cases"),
         ("/v1/streams/odd/keys/k", 404, "there is no stream \"odd\""),
         ("/v1/dead?stream=odd", 404, "there is no stream \"odd\""),
         ("/v1/streams/cases/keys/absent", 404, "key \"absent\" of stream cases was never"),

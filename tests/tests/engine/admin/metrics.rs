@@ -14,7 +14,12 @@ use serde_json::{Value, json};
 use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// Every metric and its kind.
-const ALL: [(&str, &str); 23] = [
+const ALL: [(&str, &str); 28] = [
+    ("dropped_messages", "gauge"),
+    ("store_writable", "gauge"),
+    ("broker_connected", "gauge"),
+    ("stream_consuming", "gauge"),
+    ("keys_moved_total", "counter"),
     ("topology_changes_total", "counter"),
     ("events_lost_total", "counter"),
     ("commits_repeated_total", "counter"),
@@ -71,7 +76,7 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     Ok(samples)
 }
 
-/// Returns the buckets of a histogram without labels, which must ascend to its count.
+/// Returns the buckets of a histogram without labels. Their values must ascend to the count of the histogram.
 fn buckets(samples: &BTreeMap<String, f64>, name: &str) -> Result<Vec<(f64, f64)>> {
     let prefix = format!("ordain_{name}_bucket{{le=\"");
     let of = samples.iter().filter_map(|(sample, count)| {
@@ -135,7 +140,7 @@ fn run_is_counted() -> Result<()> {
     let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
     let (name, events) = took.context("the handler's time")?;
     ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
-    // The handler runs the trapping event twice.
+    // An event whose handler traps is executed twice.
     assert_eq!(*events as u64, good as u64 + 4);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `--admin URL`: commands show from a running process the same as from its store.
+//! `--admin URL`: a command that reads from a running process shows the same as one that reads from the store.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -65,7 +65,7 @@ fn running_process_shows_the_data_of_its_store() -> Result<()> {
     let why = ["keys", "why", "cases", "rejected"];
     let hint = printed(&home, &[&why[..], &["--admin", &url]].concat())?;
     ensure!(hint.contains(&format!("--key rejected --admin {url}`")), "{hint}");
-    refused(&home, looks[0], "", 75, "Or ask the process that uses the store: --admin URL")?;
+    refused(&home, looks[0], "", 75, "Or read from the process that uses the store: --admin URL")?;
     service.end()?;
     for (look, asked) in looks.iter().zip(asked) {
         assert_eq!(asked, printed(&home, look)?, "{look:?}");
@@ -114,12 +114,12 @@ fn refusal_of_the_process_is_reported() -> Result<()> {
         &list,
         "",
         1,
-        "requires ORDAIN_TOKEN: set it to `token` of the process's [admin]",
+        "requires ORDAIN_TOKEN: set this variable to the `token` of the process's [admin]",
     )?;
     refused(&home, &list, "another-secret-token", 1, "rejects the token in ORDAIN_TOKEN")?;
     refused(&home, &list, "strange\nsecret", 1, "check ORDAIN_TOKEN for invalid characters")?;
     for (args, words) in [
-        (&["keys", "list", "odd"][..], "there is no stream \"odd\"; there are: cases"),
+        (&["keys", "list", "odd"][..], "there is no stream \"odd\"; existing streams: cases"),
         (&["keys", "show", "cases", "absent"], "key \"absent\" of stream cases was never"),
         (&["keys", "why", "cases", "absent"], "key \"absent\" of stream cases was never"),
         (&["dead", "list", "odd"], "there is no stream \"odd\""),
@@ -157,11 +157,11 @@ fn other_server_is_recognized() -> Result<()> {
     Ok(())
 }
 
-/// The number of connections that another server accepts. A command that never stops asking finds the port closed
-/// afterwards.
+/// The number of connections that the server of [`other`] accepts. A command that sends more requests finds the port
+/// closed.
 const CONNECTIONS: usize = 200;
 
-/// Starts another server, which writes an answer to each request. Returns its URL.
+/// Starts a server that is no process of Ordain. It writes an answer to each request. Returns its URL.
 fn other(
     answer: impl Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + 'static,
 ) -> Result<String> {
@@ -172,7 +172,7 @@ fn other(
             let Ok(mut stream) = stream else { return };
             let mut request = [0; 4_096];
             let length = stream.read(&mut request).unwrap_or(0);
-            // The client may close the connection early. The tests check how much it reads.
+            // The client may close the connection early. The tests check how much the client reads.
             let _ = answer(&String::from_utf8_lossy(&request[..length]), &mut stream);
         }
     });

@@ -11,7 +11,8 @@ use ordain_core::{
     StateUpdate, StopReason, TurnResult, WriteCondition, WriteRefusal, shard_of,
 };
 
-/// A rig for the key "a" and its shard. Commits of other shards are applied and not recorded.
+/// A sequencer and its store, for tests of the key "a" and its shard. The store applies commits of other shards without
+/// recording them.
 #[allow(clippy::struct_excessive_bools, reason = "tests set each of them independently")]
 pub(crate) struct Rig {
     pub(crate) sequencer: Sequencer,
@@ -20,21 +21,21 @@ pub(crate) struct Rig {
     pub(crate) sent: Vec<Arc<Batch>>,
     /// The stored batches of the shard, each with the store's answer.
     pub(crate) stored: Vec<(Arc<Batch>, AppliedCommit)>,
-    /// Commits of the shard that wait for an answer. `None` answers each immediately.
+    /// Commits of the shard that wait for an answer. With `None`, the rig answers each commit immediately.
     pub(crate) commits: Option<VecDeque<Arc<Batch>>>,
     /// Errors of the published letters.
     pub(crate) published: Vec<String>,
     /// The number of further commits that the store neither applies nor answers.
     pub(crate) silent: u32,
-    /// The store applies commits and does not answer them.
+    /// True if the store applies commits and does not answer them.
     pub(crate) unheard: bool,
-    /// Reads of spilled events that wait for an answer. `None` answers each immediately.
+    /// Reads of spilled events that wait for an answer. With `None`, the rig answers each read immediately.
     pub(crate) reads: Option<Vec<(AttemptToken, u64)>>,
-    /// The store's clock does not advance.
+    /// True if the store's clock does not advance.
     pub(crate) still: bool,
-    /// Records have a state, and each read returns at most one spilled event.
+    /// True if records have a state, and each read returns at most one spilled event.
     pub(crate) with_state: bool,
-    /// The next commit refuses its writes.
+    /// True if the store refuses the writes of the next commit.
     pub(crate) refuses: bool,
     pub(crate) now: u64,
     pub(crate) delivered: u64,
@@ -181,6 +182,7 @@ impl Rig {
                         now: self.now,
                         due_in: None,
                         expire_in: None,
+                        moved_from: None,
                     });
                     Input::Loaded { token, loaded: Ok(loaded.map(Box::new)) }
                 }
@@ -213,7 +215,7 @@ impl Rig {
         }
     }
 
-    /// Answers the waiting reads from what the store has now.
+    /// Answers the waiting reads with the present content of the store.
     pub(crate) fn answer_reads(&mut self) {
         for (token, from) in self.reads.take().unwrap_or_default() {
             let read = self.spilled(token, from);

@@ -94,7 +94,7 @@ async fn torn_tail_is_dropped() {
     let (_rig, copy) = crashed(300).await;
     let (path, bytes, end) = journal(copy.path());
     let mut random = ChaCha8Rng::seed_from_u64(1);
-    // The beginning of the last commit again, cut anywhere.
+    // The tails after the complete journal: the beginning of the last commit, random bytes, a cut header.
     let tail = &bytes[end - 700..end];
     for cut in 1..60 {
         let mut torn = bytes[..end].to_vec();
@@ -105,13 +105,12 @@ async fn torn_tail_is_dropped() {
         }
         fs::write(&path, &torn).expect("a file");
         assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize), "cut {cut}");
-        // Opening creates files of its own.
+        // The store creates more files when it opens.
         restore(copy.path(), &path, &bytes);
     }
 }
 
-/// The store also drops a commit with a missing page in the middle of a large value, and everything behind
-/// this commit.
+/// The store also drops a commit with a missing page in the middle of a large value, and everything after this commit.
 #[tokio::test]
 async fn torn_value_is_dropped() {
     let (rig, before) = crashed(20_000).await;
@@ -174,7 +173,7 @@ async fn damaged_journal_is_detected() {
     assert!(refused > 20, "{refused}");
 }
 
-/// The same holds for events that the store accepted without a commit.
+/// Damage is also detected in events of a producer, which the store accepts without a commit.
 #[tokio::test]
 async fn damaged_acceptance_is_detected() {
     let rig = Rig::open();
@@ -206,13 +205,13 @@ async fn damaged_acceptance_is_detected() {
     }
 }
 
-/// The engine drops the rest of a damaged journal, and then continues with the next journal. It does not
-/// notice a missing journal.
+/// The engine drops the rest of a damaged journal and continues with the next one, and does not notice a missing
+/// journal. The store must detect both.
 #[tokio::test]
 async fn damaged_sealed_journal_is_detected() {
     let (_rig, copy) = crashed(300).await;
     let (path, bytes, end) = journal(copy.path());
-    // Three journals, cut behind the last bytes of a batch, each with preallocated space.
+    // Three journals, cut after the last bytes of a batch, each with preallocated space.
     let ends: Vec<usize> = (4..=end).filter(|at| bytes[..*at].ends_with(b"FJL\x03")).collect();
     let cuts = [0, ends[ends.len() / 3], ends[2 * ends.len() / 3], end];
     fs::remove_file(path).expect("removed");
@@ -288,7 +287,7 @@ async fn damaged_table_is_detected() {
             if bytes.is_empty() {
                 continue;
             }
-            // The last bytes contain the positions of everything else.
+            // The last bytes of the file contain the positions of all other data in it.
             let tail = bytes.len().saturating_sub(if round < 4 { 200 } else { usize::MAX });
             let at = random.random_range(tail..bytes.len());
             bytes[at] ^= 0x10;
@@ -388,7 +387,7 @@ async fn journals_of_other_time_are_ignored() {
     }
 }
 
-/// The engine truncates a journal behind a damaged place. A refused start keeps a copy of the journal.
+/// The engine truncates a journal at a damaged place. A refused start keeps a copy of the journal.
 #[tokio::test]
 async fn refused_start_keeps_journal() {
     let (_rig, copy) = crashed(300).await;

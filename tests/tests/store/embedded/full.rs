@@ -10,11 +10,11 @@ use ordain_tests::conformance::{Owner, absent, claim};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The variable that makes a process the child: the folder of the store.
+/// The environment variable that marks the child process. Its value is the folder of the store.
 const FOLDER: &str = "ORDAIN_TEST_FULL_FOLDER";
 
-/// The initial size of a journal of the engine, in bytes: the engine can create a journal, but the journal
-/// cannot grow.
+/// The limit on the size of a file, in bytes: the initial size of a journal of the engine. The engine can create a
+/// journal, but the journal cannot grow.
 const FILE_LIMIT: u64 = 64 << 20;
 
 /// Fills the journal until a write fails. Does nothing unless the process is the child.

@@ -125,14 +125,17 @@ async fn lost_commits_are_detected() {
         let Err(StoreError::Unusable(words)) = EmbeddedStore::open(rig.options()) else {
             panic!("the store opened an empty database")
         };
-        // The claim and the commits.
-        assert!(words.contains("had answered 4 groups of requests and contains only 0"), "{words}");
+        // The 4 groups are the claim and the commits.
+        assert!(
+            words.contains("had answered 4 groups of requests, but its database contains only 0"),
+            "{words}"
+        );
     }
     fs::remove_file(rig.path().join("answered")).expect("a file");
     rig.reopen().await;
 }
 
-/// The time of commits never goes back with the system clock, and continues before the system clock is right
+/// The time of commits never goes back with the system clock, and advances even before the system clock has caught up
 /// again.
 #[tokio::test]
 async fn time_does_not_go_back() {
@@ -162,7 +165,7 @@ async fn dropped_store_finishes_and_releases_folder() {
     assert_eq!(owner.numbers, [10]);
 }
 
-/// The engine would silently create a table again whose file is missing.
+/// Without a check by the store, the engine would silently create a new table if the file of a table is missing.
 #[tokio::test]
 async fn missing_table_is_detected() {
     let mut rig = Rig::open();

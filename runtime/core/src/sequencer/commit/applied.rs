@@ -1,4 +1,5 @@
-//! Applies a commit's reply to its lanes, write by write: settled, held, or refused.
+//! Applies the reply to a commit to the lanes of the commit. The events of each write are now durably settled or held,
+//! or the store has refused the write.
 
 use super::super::Sequencer;
 use super::write::spill_extent;
@@ -95,8 +96,9 @@ impl Sequencer {
         self.trim_ids(index);
         let exact = spill_extent(&self.lanes[index], &[]);
         let lane = &mut self.lanes[index];
-        // Checks were counted as new events. The record must not keep that count, because the key would
-        // reach its spill limit too early, and earlier with each repeat after a restart.
+        // The write counted each check (a delivery that may repeat a spilled event) as a new event. The record must not
+        // keep that count. Otherwise each repeat would count once more after a restart of the lane, and the key would
+        // reach its spill limit too early.
         lane.must_write |= lane.record.spilled.count > exact.count;
         lane.record.spilled = exact;
         lane.absence_assumed = false;
@@ -108,7 +110,7 @@ impl Sequencer {
         self.accept_deferred(index);
     }
 
-    /// Starts a new stretch of ids (a run of ids with one timestamp) if the commit took so long that its ids no longer
+    /// Starts a new stretch of ids (a run of ids with one timestamp) if the commit lasted too long for its ids to
     /// belong to the stretch that was the newest when the commit was formed.
     fn update_id_times(&mut self, index: u32, write: &KeyWrite, time: u64) {
         if self.settings.ordering == OrderingMode::Fifo
@@ -135,12 +137,12 @@ impl Sequencer {
         for (delivery, event) in in_write.late_originals {
             self.defer(index, delivery, event);
         }
-        // The memory of the checks stays counted.
+        // The memory of the checks stays counted, because the lane keeps the checks.
         if !in_write.checks.is_empty() {
             self.lanes[index].cold.get_or_init().checks.extend(in_write.checks);
         }
         match refusal {
-            // After the load, the lane waits for the rollout under which the key was executed.
+            // After the refusal `Version`, the restarted lane waits for the rollout under which the key was executed.
             WriteRefusal::Next(_) | WriteRefusal::Version => self.restart_lane(index),
             WriteRefusal::Partition(next) => self.yield_lane(index, next),
             WriteRefusal::Corrupt(error) => self.break_lane(index, error),

@@ -1,23 +1,24 @@
-//! Recovers commits that the store has lost, from the batches that memory keeps.
+//! Recovers commits that the store has lost, from the batches that the sequencer keeps in memory.
 //!
-//! A store goes back in time if a failure removes its newest writes. If the claim, which identifies the owner to the
-//! store, is still the same, only the latest commits of this owner are lost. The sequencer sends the same batches
-//! again, in order and under their numbers. It omits the writes that the store refused, and sets the times that the
-//! store set at the first commit, so that no message gets another id. If a batch does not apply as before, the store
-//! does not have the state for which the batches were formed. The owner then gives up the partition.
+//! A store goes back in time if a failure removes its newest writes. If the store still has the claim, which identifies
+//! the owner, only the latest commits of this owner are lost. The sequencer sends the same batches again, in order and
+//! under their numbers. It omits the writes that the store had refused when it first applied a batch. It reuses the
+//! times that the store had set then, so that no message gets another id. If the store now refuses a write that it had
+//! applied before, the store does not have the state for which the batches were formed. The owner then gives up the
+//! partition.
 //!
-//! The reply to a commit shows the loss. After a broken connection to the store, the sequencer queries the store for
-//! the newest commit, and the reply shows the loss as well. Data that the sequencer read before the recovery may be
-//! older than the recovered commits. No later reply shows that, because a recovered commit that only spilled events
-//! does not change `next`. The sequencer therefore undoes everything that may depend on such data. It replaces the
-//! batch in flight by a void batch, whose writes have a condition that never holds. It then loads the lanes of the
-//! shard again. The letters of the original batch go into the next batch. The original batch and the void batch have
-//! the same number. If an earlier request with the original batch still arrives at the store, the reply shows which of
-//! the two batches the store applied.
+//! The reply to a commit shows the loss. After a broken connection to the store, the sequencer also queries the store
+//! for the newest commit, and the reply to the query shows the loss. Data that the sequencer read before the recovery
+//! may be older than the recovered commits. No later reply would show that the data is old, because a recovered commit
+//! that only spilled events does not change `next`. The sequencer therefore undoes everything that may depend on such
+//! data. It replaces the batch in flight by a void batch, whose writes have a condition that never holds. After the
+//! recovery, it loads the lanes of the shard again. The letters of the original batch go into the next batch. The
+//! original batch and the void batch have the same number. If an earlier request with the original batch still arrives
+//! at the store, the reply shows which of the two batches the store applied.
 //!
-//! One case remains: a request with the original batch, sent after the store went back, arrives between the last
-//! recovered commit and the void batch. The store then applies the original batch. The sequencer accepts its effects,
-//! because its letters are in the outbox of the store, and no later batch would write them there.
+//! One case remains. A request with the original batch may have been sent after the store went back, and may arrive
+//! between the last recovered commit and the void batch. The store then applies the original batch. The sequencer
+//! accepts its effects, because its letters are in the outbox of the store, and no later batch would write them there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,8 +62,9 @@ impl KeptCommit {
     }
 }
 
-/// Returns a batch without letters whose writes never apply. The batch has one more write, for a key that no event has.
-/// The refusal of this write shows that the store applied the void batch, not the original batch.
+/// Returns the void batch for an original batch. The void batch has no letters, and its writes never apply. It has one
+/// more write than the original batch, for a key that no event has. The refusal of this write shows that the store
+/// applied the void batch, not the original batch.
 fn void_batch(batch: &Batch) -> Batch {
     let mut writes = batch.writes.clone();
     writes.push(KeyWrite {
@@ -124,9 +126,9 @@ fn batch_memory(batch: &Batch) -> usize {
 }
 
 impl Sequencer {
-    /// Keeps a commit in case the store loses it. If the kept commits of all shards exceed
+    /// Keeps a commit in case the store loses it. While the kept commits of all shards together exceed
     /// [`commit_history_bytes`](crate::SequencerSettings::commit_history_bytes), the shard with the most bytes drops
-    /// its oldest commits. A shard that is recovering commits drops none.
+    /// its oldest commit. A shard that is recovering commits drops none.
     pub(super) fn retain_commit(&mut self, batch: &Arc<Batch>, applied: &AppliedCommit) {
         if self.settings.commit_history_bytes == 0 {
             return;
@@ -159,9 +161,9 @@ impl Sequencer {
         }
     }
 
-    /// Queries the last commit of a shard in doubt. The query is an empty commit; if a batch is in flight, its reply
-    /// answers the query. A shard without commits needs the query too, because it may have lost the claim of this
-    /// owner.
+    /// Queries the store for the last commit of a shard in doubt. The query is an empty commit; if a batch is in
+    /// flight, its reply answers the query. A shard without commits needs the query too, because it may have lost the
+    /// claim of this owner.
     pub(super) fn query_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
         if !std::mem::take(&mut state.in_doubt) {
@@ -224,7 +226,7 @@ impl Sequencer {
         self.stats.recommitted += 1;
     }
 
-    /// Discards the data read from a shard before all of its commits were recovered.
+    /// Discards everything that the sequencer read from a shard before it recovered the last lost commit of this shard.
     pub(super) fn discard_reads(&mut self, shard: u32) {
         if fault!(self, TrustOldReads) {
             return;
@@ -240,9 +242,9 @@ impl Sequencer {
         }
         let letters = std::mem::take(&mut self.shards[shard as usize].letters);
         for OrphanLetter { letter, delivery } in letters {
-            // The lane decides about the event again. An event without a delivery will be read
-            // again in any case. If no lane is free, the letter stays, although its reason may no
-            // longer hold.
+            // The lane decides again about the event of each letter. But if the event has no delivery, it is dropped,
+            // because the sequencer will get it again from the spill area, the source or a replay source. If an event
+            // needs a lane and none is free, its letter stays, although the reason in the letter may no longer hold.
             if let LetterContent::Event(event) = &letter.content
                 && self.invalid_event_letter(event).is_none()
                 && (delivery == 0 || self.ensure_loaded(&letter.id.key))

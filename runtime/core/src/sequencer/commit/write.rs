@@ -1,4 +1,4 @@
-//! Forms the write of a lane, and the data kept until the reply.
+//! Forms the write of a lane, and the data that the sequencer keeps until the reply to the write.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::key_record::{
 use crate::settings::{OrderingMode, SequencerSettings};
 
 impl Sequencer {
-    /// Forms the lane's write, with room for a number of spilled events and bytes.
+    /// Forms the lane's write. `room` limits the events that the write spills: their number and their bytes.
     pub(super) fn form_write(
         &mut self,
         index: u32,
@@ -42,7 +42,7 @@ impl Sequencer {
             advance_record(lane, &chunk, settings, &mut ids);
             chunk
         };
-        // The end is written with the last event, even if late originals are still to be settled.
+        // The end of the key is written with its last event, even if late originals are still to be settled.
         let completed = lane.ended && lane.record.next == lane.done;
         let more = !lane.pending.is_empty() && !completed;
         let (mut spill, spilled_bytes) = select_spill(lane, settings, room, &mut ids);
@@ -75,7 +75,7 @@ impl Sequencer {
         lane.writing_late = !chunk.late_originals.is_empty();
 
         let cost = WriteCost {
-            // The store writes a value for each of these.
+            // The store writes one value for each of these items.
             events: chunk.events + spill.len() + chunk.letters.len() + chunk.removed_letters.len(),
             bytes: chunk.bytes + spilled_bytes,
             kept_bytes: chunk.bytes,
@@ -104,15 +104,15 @@ impl Sequencer {
     }
 }
 
-/// The cost of a write: the events and bytes that count towards the limits of the batch, and the bytes kept until the
-/// reply.
+/// The cost of a write: the events and bytes that count towards the limits of the batch, and the bytes that the
+/// sequencer keeps in memory until the reply.
 pub(super) struct WriteCost {
     pub(super) events: usize,
     pub(super) bytes: usize,
     pub(super) kept_bytes: usize,
 }
 
-/// Updates the key record: the events of a chunk are settled.
+/// Records in the key record that the events of a chunk are settled.
 fn advance_record(
     lane: &mut Lane,
     chunk: &ResultChunk,
@@ -157,8 +157,8 @@ fn accepted_id(sequence: u64, event: &Event) -> AcceptedId {
     AcceptedId { sequence, id: event.id_digest(), content }
 }
 
-/// Selects the held events that this write spills (moves into the store). It selects from the first event on, so that
-/// in a `fifo` stream no number becomes durable before a lower number.
+/// Selects the held events that this write spills (moves into the store). It selects the events in ascending order, so
+/// that in a `fifo` stream no number becomes durable before a lower number.
 fn select_spill(
     lane: &mut Lane,
     settings: &SequencerSettings,
@@ -167,7 +167,7 @@ fn select_spill(
 ) -> (Vec<(u64, Arc<Event>)>, usize) {
     let mut spill = Vec::new();
     let mut spilled = 0;
-    // Events beyond the key's end become letters and are not spilled.
+    // Events after the key's end become dead letters and are not spilled.
     lane.spill_all &= !lane.ended;
     if !lane.spill_all {
         return (spill, spilled);
@@ -177,7 +177,7 @@ fn select_spill(
     let next = lane.record.next;
     let done = lane.done;
     let all = lane.held.write_copies(next, |held| {
-        // The event at which the key stopped needs no room, because the others wait for it.
+        // The event at which the key stopped needs no room, because the other events wait for it.
         let head = held.sequence == done;
         if !head && (spill.len() >= events || spilled >= bytes.max(1)) {
             return false;
@@ -193,7 +193,8 @@ fn select_spill(
     (spill, spilled)
 }
 
-/// Removes and returns the deliveries that this write can compare with spilled events, at most one for each sequence.
+/// Removes and returns the checks that this write can make: deliveries to compare with spilled events, at most one for
+/// each sequence.
 fn take_ready_checks(
     lane: &mut Lane,
     settings: &SequencerSettings,
@@ -234,8 +235,8 @@ pub(super) fn spill_extent(lane: &Lane, checks: &[SpillCheck]) -> SpillExtent {
     spilled
 }
 
-/// Returns the record to write. If `more` results remain to be written first, omits the fields that describe the event
-/// at `done` (attempts, rounds, status, failure).
+/// Returns the record to write. If `more` results of earlier events are still to be written, omits the fields that
+/// describe the event at `done` (attempts, rounds, status, failure).
 fn record_to_write(lane: &Lane, more: bool) -> KeyRecord {
     let mut record = lane.record.clone();
     if more {

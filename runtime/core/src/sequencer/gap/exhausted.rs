@@ -6,11 +6,11 @@ use super::{GapState, LaneGap};
 use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::ExhaustedPolicy;
 
-/// The interval between two checks of an unavailable source, in ms. While the source is unavailable, no gap is given
-/// up.
+/// The interval between two checks whether an unavailable source is available again, in ms. Until it is, the sequencer
+/// does not give up any gap.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
-/// Describes the missing events, and the sources that failed and may still have them.
+/// Describes the missing events, and the replay sources that failed and may still have these events.
 fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> String {
     let events =
         if first == last { format!("event {first}") } else { format!("events {first} to {last}") };
@@ -29,8 +29,7 @@ fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> St
 }
 
 impl Sequencer {
-    /// Applies `gap.on_exhausted` when all rounds are over and everything before the gap was
-    /// executed.
+    /// Applies `gap.on_exhausted` if all rounds are over and all events before the gap have been executed.
     pub(super) fn act_on_exhausted(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let rest = (lane.cold.stored_only.count > 0).then_some(lane.cold.stored_only.first);
@@ -48,8 +47,8 @@ impl Sequencer {
         let rounds = gap.round;
         let held = lane.held.head().map(|held| held.sequence);
         let next = [held, rest].into_iter().flatten().min().unwrap_or(first + 1);
-        // Only the sequences that all rounds requested count; later sequences get their own
-        // rounds. If another owner made the rounds, only the first sequence is known.
+        // `gap.on_exhausted` applies only to the sequences that all rounds requested; later sequences get their own
+        // rounds. If another owner made the rounds, this owner knows only that they requested the first sequence.
         let requested_end = if self.settings.gap.attempts > 0 {
             let requested_range = lane.cold.requested.iter().find(|range| range.contains(&first));
             requested_range.map_or(first, |range| *range.end())
@@ -62,7 +61,7 @@ impl Sequencer {
             ExhaustedPolicy::Wait => {
                 lane.give_up_gap(GapEnd::Waiting, next - 1);
                 lane.cold.get_or_init().gap = Some(LaneGap { state: GapState::Waiting, ..gap });
-                // The key must leave the due index: nothing is due any more.
+                // The write removes the key from the due index, because nothing of the key is due any more.
                 lane.must_write = true;
             }
             ExhaustedPolicy::Park => {
@@ -70,8 +69,8 @@ impl Sequencer {
                 self.park(index, gap_failure(error));
             }
             ExhaustedPolicy::Skip => {
-                // A wide gap is skipped in commits of the usual size. The rest follows when this
-                // commit is on its way.
+                // The sequencer skips a wide gap in several commits of the usual size. It skips the rest of the gap
+                // when this commit is in flight.
                 let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
                 let room = self.settings.batch_events.saturating_sub(waiting) as u64;
                 if room == 0 {

@@ -13,7 +13,8 @@ use crate::key_record::KeySnapshot;
 use crate::settings::OrderingMode;
 use crate::turn::AttemptToken;
 
-/// The maximum number of sequences in one request. Later rounds request the other sequences.
+/// The maximum number of sequences in one request. The other missing sequences get their own rounds later, when the
+/// requested events have arrived or the key has skipped them.
 const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
@@ -36,12 +37,13 @@ impl Sequencer {
         if quiet && !lane.writing {
             self.loads.push_back(index);
         } else {
-            // A commit of the lane will show whether another owner has had the key.
+            // The lane need not load the record, because its next commit will show whether another owner has had the
+            // key.
             self.query_source(index, 0);
         }
     }
 
-    /// Starts the load of a round, unless the lane has begun to write meanwhile.
+    /// Starts the load of a round. If a write of the lane is in flight, queries the first replay source instead.
     pub(in super::super) fn reload_for_gap(&mut self, index: u32, serial: u64) {
         if self.lanes[index].writing {
             self.query_source(index, 0);
@@ -72,8 +74,8 @@ impl Sequencer {
         if let Ok(Some(loaded)) = loaded
             && loaded.record.next == lane.record.next
         {
-            // Another partition had the key and changed nothing. A restart here would let two
-            // partitions with the same gap take the key from each other forever.
+            // Another partition may have had the key, but has changed nothing. If the lane restarted here, two
+            // partitions with the same gap could take the key from each other forever.
             lane.record.takeovers = loaded.record.takeovers;
         }
         if lane.cold.gap.as_ref().is_some_and(LaneGap::reloading) {
@@ -93,9 +95,9 @@ impl Sequencer {
         let is_missing = lane.misses(gap.at);
         let Some(gap) = lane.cold.gap_mut() else { return };
         if !is_missing || missing.is_empty() {
-            // Either the sequence may be among the spilled events whose sequences memory does not
-            // know, and the round follows when they are known. Or no later event is held any more,
-            // and the gap is gone.
+            // There are two cases. In the first, the sequence may be among the spilled events, whose sequences are not
+            // in memory; the round follows when the sequencer has read them. In the second, the lane holds no later
+            // event any more, so the gap is gone.
             gap.state = GapState::Clock(self.now);
             return;
         }
@@ -114,7 +116,8 @@ impl Sequencer {
         self.effects.push_back(Effect::Replay { token, key, source, missing, max_letter_age });
     }
 
-    /// Returns the ranges of missing sequences below the highest known sequence, according to the data in memory.
+    /// Returns the ranges of missing sequences below the highest sequence that the lane knows, as far as the data in
+    /// memory shows.
     fn missing_ranges(&self, index: u32) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };
@@ -132,9 +135,9 @@ impl Sequencer {
             }
             next = next.max(last.saturating_add(1));
         };
-        // Memory does not know which sequences between the bounds of `rest` are spilled. Spilled
-        // events are not missing. The round requests the other sequences when the spilled events
-        // are in memory.
+        // The sequencer does not know which sequences between the bounds of `rest` are spilled, and spilled events are
+        // not missing. A later round requests the missing sequences between these bounds, when the spilled events are
+        // in memory.
         let mut rest = (lane.cold.stored_only.count > 0)
             .then_some((lane.cold.stored_only.first, lane.cold.stored_only.last));
         for held in lane.held.iter() {
@@ -160,7 +163,7 @@ impl Sequencer {
         until: u64,
         failed: Option<&str>,
     ) {
-        // An answer that no lane waits for ends the request, too.
+        // The request ends even if no lane waits for its answer.
         self.outstanding_replays.remove(token);
         let Some(index) =
             self.match_completion(token, |lane| Some(&mut lane.cold.get_mut()?.replay))
@@ -210,8 +213,8 @@ impl Sequencer {
         if open {
             self.query_source(index, source + 1);
         } else if tail && self.lanes[index].held.is_empty() {
-            // The single request for a tail found nothing, so the due index need not bring the key
-            // back.
+            // The request for the next event found nothing. The write removes the key's entry in the due index, or sets
+            // the entry to the time of the next request.
             self.lanes[index].must_write = true;
         }
         self.reschedule(index);
@@ -222,7 +225,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.cold.gap_mut() else { return };
         gap.round += u32::from(!gap.source_unreachable);
-        // The stored record shows the open gap.
+        // The write makes the stored record show the open gap.
         lane.must_write = true;
         let hopeless = self.source_has_ended && !gap.may_find_more;
         if gap.round >= self.settings.gap.attempts || hopeless {

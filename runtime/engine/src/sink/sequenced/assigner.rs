@@ -1,10 +1,9 @@
-//! The sequence assigner: the task of a destination. It passes to the store the messages of all outboxes (the
-//! unpublished messages of a partition in one shard). The store numbers them. The sequence assigner also passes to the
-//! store again the messages that the store has lost.
+//! The sequence assigner is the task of a destination. The task passes the messages of all outboxes to the store, and
+//! the store numbers the messages. An outbox has the unpublished messages of a partition in one shard.
 //!
-//! A store that goes back in time may lose messages that their outbox already records as published. The sequence
-//! assigner therefore keeps the last messages in memory. It passes them to the store again as soon as it finds that the
-//! store lacks them.
+//! A store that goes back in time may lose numbered messages that are already marked as published, so that no outbox
+//! has them any more. The sequence assigner therefore keeps the last messages in memory, and passes lost messages to
+//! the store again as soon as it detects the loss.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +30,7 @@ use ordain_store::{
 };
 use ordain_util::log_throttle::LogThrottle;
 
-/// Maximum number of runs that the task passes to the store together.
+/// Maximum number of batches ([`DestinationBatch`]) that the task passes to the store together.
 const BATCH_GROUP_LIMIT: usize = 64;
 /// Delay before a write to a full queue is retried. The delay ends earlier if a reader in this process removes entries.
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -39,12 +38,13 @@ const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two checks whether the store has gone back in time.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Approximate size, in bytes, of the messages of earlier calls that stay in memory for each destination: some seconds
-/// of a fast stream.
+/// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination: the
+/// messages of some seconds of a fast stream.
 const HISTORY_BYTES: usize = 16 << 20;
-/// How long this process may take to learn that it lost a partition, after the store has reported another owner.
+/// How long this process may take to learn that it lost a partition, after the store has reported another owner. This
+/// is also the time limit of one wait for a driver to confirm that the store has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time between two warnings. Also the time for which a queue must be full before the first warning.
+/// Time between two warnings. This is also the time for which a queue must be full before the first warning.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of a destination's task.
@@ -55,7 +55,7 @@ pub(in crate::sink) struct SequenceAssigner {
     notifiers: Arc<QueueNotifiers>,
     /// The last messages that the store received, by partition, shard of the outbox, and shard of the destination.
     histories: HashMap<(Partition, u32, u32), OutboxHistory>,
-    /// The time from which the histories count.
+    /// The start of the clock: the histories count milliseconds from this time.
     created_at: Instant,
     /// [`FENCE_TIMEOUT`]; shorter in tests.
     fence_timeout: Duration,
@@ -128,8 +128,8 @@ impl SequenceAssigner {
         self.created_at.elapsed().as_millis() as u64
     }
 
-    /// Passes to the store again the messages that it has lost, if the store may have gone back in time since it
-    /// received them.
+    /// Checks whether the store may have gone back in time since it received the messages in memory. If so, finds the
+    /// messages that the store has lost, and passes them to the store again.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -165,8 +165,8 @@ impl SequenceAssigner {
         Ok(numbers)
     }
 
-    /// Passes the messages of outbox cursors to the store, all shards concurrently. Keeps the passed messages in memory
-    /// (the histories of the cursors) for later calls.
+    /// Passes the messages of outbox cursors to the store, for all shards concurrently. Keeps the passed messages in
+    /// memory (in the histories of the cursors), because the store may lose them later.
     async fn assign_all(
         &mut self,
         cursors: BTreeMap<u32, Vec<OutboxCursor>>,
@@ -182,7 +182,8 @@ impl SequenceAssigner {
         Ok(assigned)
     }
 
-    /// Sorts the messages of batches into outbox cursors: one cursor for each outbox and shard of the destination.
+    /// Sorts the messages of batches into outbox cursors: one cursor for each pair of an outbox and a shard of the
+    /// destination.
     fn build_cursors(&mut self, batches: &[DestinationBatch]) -> BTreeMap<u32, Vec<OutboxCursor>> {
         let shards = self.store.shards();
         let mut cursor_indexes: HashMap<_, usize> = HashMap::new();
@@ -228,7 +229,7 @@ impl SequenceAssigner {
         destination_shard: u32,
         history: Option<OutboxHistory>,
     ) -> OutboxCursor {
-        // The count of breaks is read before the first call, so that a break during the call is not missed.
+        // The number of disconnects is read before the first call, so that a disconnect during the call is not missed.
         OutboxCursor::new(
             handle,
             outbox_shard,
@@ -287,12 +288,14 @@ impl SequenceAssigner {
         }
     }
 
-    /// Builds the next call. Also returns, for each group of messages in the call, the index of its outbox cursor.
+    /// Builds the next call. Also returns, for each group of messages in the call, the index of the group's outbox
+    /// cursor.
     fn next_call(&self, cursors: &[OutboxCursor]) -> (Arc<AssignRequest>, Vec<usize>) {
         let mut groups = Vec::new();
         let mut cursor_indexes = Vec::new();
         let mut budget = CallBudget::default();
-        // Fenced cursors come last, because they would use up the room of the others.
+        // Fenced cursors (for which the store's last reply reported another owner) come last. Otherwise, they could use
+        // up the room in the call that the other cursors need.
         let (fenced, others): (Vec<_>, Vec<_>) =
             cursors.iter().enumerate().partition(|(_, cursor)| cursor.is_fenced());
         for (cursor_index, cursor) in others.into_iter().chain(fenced) {
@@ -310,7 +313,7 @@ impl SequenceAssigner {
         )
     }
 
-    /// Records the reply to a group. Returns whether its outbox cursor made progress.
+    /// Records the reply to a group. Returns whether the group's outbox cursor made progress.
     async fn record_reply(
         &self,
         cursor: &mut OutboxCursor,
@@ -333,8 +336,9 @@ impl SequenceAssigner {
                 Ok(false)
             }
             AssignGroupReply::RolledBack(last) => {
-                // The sequence assigner must not repeat messages whose commits the store will not have again. The next
-                // owner creates these messages anew, in other commits.
+                // The store may also have lost the commits of these messages. If no driver repeats a commit, the
+                // sequence assigner must not repeat the messages of this commit, because the next owner creates them
+                // anew, in other commits.
                 match timeout(self.fence_timeout, cursor.handle.has_all_commits()).await {
                     Ok(true) => {}
                     Err(_) if cursor.handle.is_driven() => {
@@ -347,8 +351,10 @@ impl SequenceAssigner {
                         );
                         return Ok(false);
                     }
-                    // The driver has ended, or it starts only after messages that wait for this outbox cursor. Once
-                    // the ownership is lost, the publisher marks no message as published that the store did not get.
+                    // The driver has ended, or has not started. The start of a driver may wait until the messages of
+                    // this outbox cursor are numbered. The cursor must therefore not wait for the driver, and gives the
+                    // partition up. After the loss of the ownership, the publisher marks no message of the partition as
+                    // published, and therefore no message that the store lacks.
                     Ok(false) | Err(_) => {
                         cursor.handle.ownership.advance_to(OwnershipPhase::Lost);
                         cursor.abandon();
@@ -385,8 +391,8 @@ impl SequenceAssigner {
     }
 
     /// Notifies the readers in this process that more messages wait. Does not report the queue positions of the
-    /// messages. If the store loses messages, this sequence assigner repeats them from memory, so the reader must not
-    /// count them as lost.
+    /// messages, so that a reader does not report their loss. If the store loses the messages, this sequence assigner
+    /// repeats them from memory.
     fn notify_readers(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
@@ -396,8 +402,8 @@ impl SequenceAssigner {
         }
     }
 
-    /// Forwards the numbered messages of a batch to the exchanges. Does not forward a message without a number, which
-    /// belongs to another owner. Reports the messages that need no exchange as published.
+    /// Forwards the numbered messages of a batch to the exchanges. A message without a number belongs to another owner
+    /// and is not forwarded. Reports the messages that need no exchange as published.
     fn forward(
         &mut self,
         batch: DestinationBatch,

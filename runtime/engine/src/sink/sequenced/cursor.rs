@@ -2,7 +2,7 @@
 //! destination, while the sequence assigner passes them to the store.
 //!
 //! [`PublishHistory`] decides which messages the sequence assigner repeats, and under which numbers. This module must
-//! never decide that.
+//! never make these decisions.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,16 +45,16 @@ pub(super) struct OutboxCursor {
     pub(super) outbox_shard: u32,
     /// The shard of the destination.
     pub(super) destination_shard: u32,
-    /// New messages.
+    /// The chunks of new messages.
     chunks: Vec<OutboxChunk>,
-    /// The origin of each new message: the index of its batch, and its index in the batch.
+    /// The place of each new message: the index of its batch, and its index in the batch.
     pub(super) batch_indexes: Vec<(usize, usize)>,
-    /// The number of chunks that are done.
+    /// The number of chunks of new messages that the store has numbered.
     done_chunks: usize,
-    /// The result for each message of the chunks that are done. When the cursor ends, messages without a result belong
-    /// to another owner.
+    /// The store's result for each message of the numbered chunks. When the cursor ends, messages without a result
+    /// belong to another owner.
     pub(super) assigned: Vec<AssignItemReply>,
-    /// The messages of earlier calls, and which of them the store has lost.
+    /// The messages of earlier calls, with a record of those that the store has lost.
     history: PublishHistory<OutboxChunk>,
     /// True if the next call must check whether the store still has all messages of earlier calls. The cursor then
     /// makes a call even without a new message.
@@ -63,9 +63,9 @@ pub(super) struct OutboxCursor {
     is_abandoned: bool,
     /// The value of [`Store::disconnects`](ordain_store::Store::disconnects) before the first call.
     disconnects: u64,
-    /// The time of that value, in milliseconds since the sequence assigner was created.
+    /// The time when `disconnects` was read, in milliseconds since the sequence assigner was created.
     disconnects_at: u64,
-    /// The time when the store first reported another owner; `None` if its last reply reported none.
+    /// The time when the store first reported another owner; `None` if the store's last reply reported no other owner.
     fenced_since: Option<Instant>,
 }
 
@@ -99,8 +99,9 @@ impl OutboxCursor {
         }
     }
 
-    /// Adds a message. The cursor divides the messages of a commit into chunks of a fixed size. `batch_index` has the
-    /// index of the message's batch, and the index of the message in the batch.
+    /// Adds a message. The cursor divides the messages of a commit into chunks of [`ASSIGN_LIMIT`] messages; only the
+    /// last chunk may be smaller. `batch_index` has the index of the message's batch, and the index of the message in
+    /// the batch.
     pub(super) fn push(&mut self, commit: u64, item: AssignItem, batch_index: (usize, usize)) {
         self.batch_indexes.push(batch_index);
         let chunk = match self.chunks.last_mut() {
@@ -125,7 +126,8 @@ impl OutboxCursor {
     pub(super) fn next_group(&self, budget: &mut CallBudget) -> Option<AssignGroup> {
         let PartitionHandle { partition, claim, ownership, claimed_commits, watermarks, .. } =
             &*self.handle;
-        // `done` is read before the ownership, because the messages of another owner may also be marked as done here.
+        // Read the watermark before the check of the ownership. After the loss of the ownership, the watermark may also
+        // cover messages that another owner publishes.
         let watermark = watermarks[self.outbox_shard as usize].through();
         if ownership.is_lost() || self.is_abandoned {
             return None;
@@ -148,8 +150,8 @@ impl OutboxCursor {
         Some(AssignGroup { origin, chunks })
     }
 
-    /// Records that a group is done. If `may_roll_back` is true, the store may lose the chunks of the group, so they
-    /// stay in memory.
+    /// Records that the store has numbered the messages of a group. If `may_roll_back` is true, the store may lose the
+    /// chunks of the group, so they stay in memory.
     pub(super) fn record_done(
         &mut self,
         group: &AssignGroup,
@@ -194,7 +196,8 @@ impl OutboxCursor {
         self.is_abandoned = true;
     }
 
-    /// Takes the messages of earlier calls out of the cursor, for its successor; `None` if there are none.
+    /// Takes the messages of earlier calls out of the cursor, for the next cursor of the same outbox and shard. Returns
+    /// `None` if there are none.
     pub(super) fn take_history(&mut self) -> Option<((Partition, u32, u32), OutboxHistory)> {
         let mut history = std::mem::take(&mut self.history);
         if history.is_empty() {
@@ -247,8 +250,8 @@ mod tests {
         let numbers: Vec<AssignItemReply> = (1..=8).map(AssignItemReply::New).collect();
         strand.record_done(&lot, &numbers, true, 0);
 
-        // The store forgets messages that are done. If this call is repeated, the store must still have the message
-        // that the call passed again.
+        // The store may forget the positions of messages that are reported as published. If the next call is repeated,
+        // the store must still recognise message 8, which that call passes again.
         assert_eq!(strand.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
         let lot = strand.next_group(&mut CallBudget::default()).expect("a lost message");
         assert_eq!(done_of(&lot), Some(7));

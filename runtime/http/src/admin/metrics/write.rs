@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use super::MetricsSnapshot;
 use ordain_engine::driver::PartitionMetrics;
 use ordain_util::histogram::Histogram;
+use ordain_util::source_health::SourceState;
 
 /// The labels of one sample.
 type SampleLabels = Vec<(&'static str, String)>;
@@ -21,6 +22,7 @@ type SampleLabels = Vec<(&'static str, String)>;
 impl Collector for MetricsSnapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Written {
         let mut all = MetricsEncoder { encoder, snapshot: self };
+        all.connections()?;
         all.events()?;
         all.gaps()?;
         all.handlers()?;
@@ -36,6 +38,22 @@ struct MetricsEncoder<'e, 's> {
 }
 
 impl MetricsEncoder<'_, '_> {
+    fn connections(&mut self) -> Written {
+        let gauge = |value| (Vec::new(), SampleValue::Gauge(u64::from(value)));
+        let help = "1 while the store accepts writes, 0 otherwise";
+        let writable = [gauge(self.snapshot.is_store_writable)];
+        self.samples("store_writable", help, MetricType::Gauge, writable)?;
+        let help = "1 while the broker responds to this process, 0 otherwise";
+        let connected = self.snapshot.is_broker_connected.map(gauge);
+        self.samples("broker_connected", help, MetricType::Gauge, connected)?;
+        let help =
+            "1 while the source of a partition that this process owns receives events, 0 otherwise";
+        self.gauges("stream_consuming", help, |shared, _| match shared.health().state() {
+            SourceState::Inactive => Vec::new(),
+            state => vec![(Vec::new(), usize::from(state == SourceState::Consuming))],
+        })
+    }
+
     fn events(&mut self) -> Written {
         let help = "Events that ended durably: with effect, as a duplicate, or as a dead letter";
         let of_stream = |(stream, stats): (&'_ Arc<str>, &Stats)| {
@@ -70,13 +88,16 @@ impl MetricsEncoder<'_, '_> {
         };
         let lost = of_partitions(|shared| &shared.lost_events);
         let changes = of_partitions(|shared| &shared.topology_changes);
-        let help = "Events over HTTP that this process accepted and that the store lost before they were read, \
-                    because it went back in time";
+        let moved = of_partitions(|shared| &shared.moved_keys);
+        let help = "Events over HTTP that this process accepted, but that the store lost before the stream read \
+                    them, because the store went back in time";
         self.counters("events_lost", help, lost)?;
-        let help = "Number of times that an exchange or queue of the stream was missing in the broker, or had another \
-                    form, while the stream ran";
+        let help = "Log lines about an exchange or queue of the stream that was missing in the broker or not as \
+                    configured while the stream ran";
         self.counters("topology_changes", help, changes)?;
-        let help = "Commits that the store lost and that were repeated from memory";
+        let help = "Keys that a partition of this process took over from another partition";
+        self.counters("keys_moved", help, moved)?;
+        let help = "Commits that the store lost and that Ordain repeated from memory";
         self.counters("commits_repeated", help, [(Vec::new(), all.recommitted)])?;
         let kinds = FailureKind::ALL.map(|kind| {
             (vec![("kind", kind.cause().name().into())], all.failures_by_kind[kind as usize])
@@ -104,7 +125,8 @@ impl MetricsEncoder<'_, '_> {
             let labels = vec![("handler", handler.clone()), ("version", version.clone())];
             (labels, SampleValue::of(times))
         });
-        let help = "Seconds that a handler took for an event: the average of the event's turn";
+        let help = "Seconds that a handler took for an event: the average over the events of one key that it executed \
+                    back to back (a turn)";
         self.samples("handler_seconds", help, MetricType::Histogram, samples)?;
         let refused = self.snapshot.refused.iter().map(|(handler, files)| {
             (vec![("handler", handler.clone())], SampleValue::Gauge(*files as u64))
@@ -114,7 +136,7 @@ impl MetricsEncoder<'_, '_> {
         let generations = self.snapshot.rollouts.iter().map(|(stream, generation)| {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*generation))
         });
-        let help = "Number of the rollout under which a stream's events are executed";
+        let help = "Number of the rollout (choice of a handler version) that applies to the stream's events";
         self.samples("version_generation", help, MetricType::Gauge, generations)
     }
 
@@ -125,7 +147,7 @@ impl MetricsEncoder<'_, '_> {
             ("commit_batch_events", "Events settled by a commit", &times.batch),
             (
                 "publish_to_commit_seconds",
-                "Seconds from the time that the producer set on an event until its commit",
+                "Seconds from the time that the producer set on an event to the commit of the event",
                 &times.publish_to_commit,
             ),
         ] {
@@ -164,6 +186,10 @@ impl MetricsEncoder<'_, '_> {
         self.gauges("partition_lag_events", help, |shared, _| {
             shared.lag.get().map(|events| (Vec::new(), events as usize)).into_iter().collect()
         })?;
+        let help = "Messages that the broker has dropped from the queues of a stream, in the queue `{queue}.dropped`";
+        self.gauges("dropped_messages", help, |shared, _| {
+            shared.dropped.get().map(|dropped| (Vec::new(), dropped as usize)).into_iter().collect()
+        })?;
         let help = "Events received over HTTP and not yet published to the broker";
         self.gauges("inbox_events", help, |shared, _| {
             let known = shared.inbox.iter().filter_map(|inbox| inbox.get());
@@ -175,7 +201,8 @@ impl MetricsEncoder<'_, '_> {
             let keys = self.snapshot.parked_keys(stream, stats);
             (vec![("stream", stream.to_string())], SampleValue::Gauge(keys))
         });
-        let help = "Parked keys, including those in the store, which are counted from time to time";
+        let help = "Parked keys: the number at the last count in the store or the number in memory, whichever is \
+                    higher";
         self.samples("parked_keys", help, MetricType::Gauge, samples.collect::<Vec<_>>())?;
         let wanted = self.snapshot.wanted.iter();
         let samples = wanted.map(|(stream, wanted)| {
@@ -249,6 +276,11 @@ impl SampleValue {
 
     fn encode(self, metric: &mut MetricEncoder<'_>, labels: &SampleLabels) -> Written {
         match self {
+            // Without labels, `encode_family` would write empty braces.
+            Self::Count(count) if labels.is_empty() => {
+                metric.encode_counter::<SampleLabels, _, u64>(&count, None)
+            }
+            Self::Gauge(value) if labels.is_empty() => metric.encode_gauge(&value),
             Self::Count(count) => ConstCounter::new(count).encode(metric.encode_family(labels)?),
             Self::Gauge(value) => ConstGauge::new(value).encode(metric.encode_family(labels)?),
             Self::Histogram { sum, buckets } => {

@@ -1,4 +1,5 @@
-//! The ceiling: a consumer that receives and acknowledges deliveries, many at once, and does nothing else.
+//! The upper limit for the other sides: a consumer that receives and acknowledges deliveries, many at once, and does
+//! nothing else.
 
 use std::time::Duration;
 
@@ -17,9 +18,10 @@ use crate::amqp::case::OUT;
 
 /// Number of deliveries that one acknowledgement covers.
 const BATCH: usize = 256;
-/// Time without another delivery after which the remaining ones are acknowledged.
+/// Time without another delivery after which the consumer acknowledges an incomplete batch.
 const IDLE: Duration = Duration::from_millis(100);
-/// Number of batches whose messages are not confirmed: about the number of messages that a client sends ahead.
+/// Maximum number of batches whose messages are not confirmed. They have about as many messages as a usual client
+/// publishes before it waits for confirms.
 const UNCONFIRMED: usize = 8;
 
 const MULTIPLE: BasicAckOptions = BasicAckOptions { multiple: true };
@@ -76,7 +78,8 @@ pub(super) async fn consume_and_publish(
     while let Some(batch) = batches.next().await {
         let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>()?;
         let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { continue };
-        // All messages are sent at once: each alone would wait for the thread that writes it. They keep this order.
+        // All messages of a batch are sent at once, because a message that is sent alone would wait for the thread that
+        // writes it. The messages keep the order of their deliveries.
         let sent = batch.iter().map(|delivery| {
             let id = delivery.properties.message_id().clone().unwrap_or_default();
             let properties = BasicProperties::default()

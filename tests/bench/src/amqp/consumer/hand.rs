@@ -1,5 +1,5 @@
-//! Consumers in the usual handwritten form: a mark in Redis for each event, so that a repeat is known, the handler,
-//! its state into Redis, an acknowledgement for each event.
+//! Consumers in the usual handwritten form. For each event they write a mark into Redis, by which they recognise a
+//! repeat, call the handler, write the state of the key into Redis, and acknowledge the event.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ async fn take(
     Ok(())
 }
 
-/// Does the same as the handler `probe` with `put`.
+/// Returns the result that the handler `probe` has for `put`.
 fn handle(data: &[u8]) -> &[u8] {
     data
 }

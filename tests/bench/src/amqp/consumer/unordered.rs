@@ -1,6 +1,6 @@
-//! The host's pipeline without its order: the host's own source, workers and store, and no part that puts events of a
-//! key behind one another. Each delivery is executed at its arrival, on no state. A table keeps numbers only because
-//! the store's commits are conditional on them.
+//! The host's pipeline without its order: the host's own source, workers and store, but no part that puts the events of
+//! a key in order. Each delivery is executed at its arrival, without state. A table keeps the next sequence of each
+//! key, but only because the store's commits are conditional on this sequence.
 //!
 //! This side shows the cost of order. No configuration of the host makes such a pipeline.
 
@@ -19,7 +19,7 @@ use ordain_core::{
     OrderingMode, Rollout, StateUpdate, Turn, TurnResult, WriteCondition, shard_of,
 };
 use ordain_store::Ownership;
-use ordain_store::{ClaimedPartition, Partition, Store};
+use ordain_store::{ClaimedPartition, Partition, QueueRecords, Store};
 use ordain_wasm::{ActiveVersion, StreamContext, TurnQueueHandle, TurnResults, WorkerPool};
 use ordain_wasm::{create_engine, scan_folder};
 use tokio::signal::unix::Signal;
@@ -28,10 +28,10 @@ use tokio::sync::mpsc;
 use super::Progress;
 use crate::amqp::case::broker as broker_of;
 
-/// Number of bunches of results that may wait, as in the host.
+/// Maximum number of `TurnResults` that may wait, as in the host.
 const INBOX: usize = ordain_engine::completion::COMPLETION_LIMIT;
 
-/// Runs all partitions until the end.
+/// Runs all partitions until the process gets SIGTERM.
 pub(super) async fn run(
     loaded: &LoadedConfig,
     progress: &Arc<Progress>,
@@ -58,7 +58,7 @@ pub(super) async fn run(
         let turns = pool.attach(context, Some(active), done);
         let event_size = loaded.config.runtime.event_size.bytes();
         let options =
-            consumer(stream, &partition, Arc::clone(&broker), topology.clone(), event_size);
+            consumer(stream, &partition, Arc::clone(&broker), topology.clone(), event_size, &store);
         let line = Line {
             shards: Shards::new(&store, &partition, &claimed, loaded, stream, version),
             source: ordain_amqp::start(options),
@@ -87,6 +87,7 @@ fn consumer(
     broker: Arc<BrokerEndpoint>,
     topology: ordain_amqp::Topology,
     event_size: usize,
+    store: &Arc<dyn Store>,
 ) -> ConsumerOptions {
     let SourceConfig::Amqp(source) = &stream.source else {
         unreachable!("`broker_of` accepts no other source")
@@ -109,6 +110,9 @@ fn consumer(
         last_prefetch: LastPrefetch::default(),
         decoder,
         lag: Arc::default(),
+        dropped: Arc::default(),
+        records: QueueRecords::new(store, &partition.stream),
+        health: Arc::default(),
         topology_changes: Arc::default(),
     }
 }
@@ -172,7 +176,7 @@ impl Line {
     }
 }
 
-/// The finished deliveries, from the first one that is not finished.
+/// The record of finished deliveries, from the first unfinished delivery on.
 #[derive(Default)]
 struct Window {
     /// Number of finished deliveries before the first unfinished one.
@@ -203,7 +207,7 @@ struct Under {
     state: StateUpdate,
 }
 
-/// A shard, and its reply.
+/// A shard, and the reply to its commit.
 type Answer = (usize, CommitReply);
 
 /// Executed deliveries by shard. They are committed in batches, one under way for each shard.

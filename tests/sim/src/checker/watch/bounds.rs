@@ -1,4 +1,5 @@
-//! The rules for an owner that has no more effects to request: its bounds hold (I7), and failed tries are recorded.
+//! The rules for an owner that has no more effects to request: it stays within its limits (I7), and it has recorded its
+//! failed tries.
 
 use ordain_core::{Stats, shard_of};
 
@@ -20,7 +21,7 @@ impl Checker {
         store: &Store,
     ) {
         let settings = &self.plan.settings;
-        // Events that were ahead when the outbox became full.
+        // The messages of events that were executed but not durable when the outbox became full.
         let mut ahead = settings.run_ahead * MESSAGES as usize;
         if settings.forward_letters {
             // One batch of each shard may be under way, with as many letters as events.
@@ -65,7 +66,7 @@ impl Checker {
         watch.failures.retain(|key, _| !corrupt.contains(key));
         watch.failures.retain(|key, (sequence, count)| {
             let shard = shard_of(key, settings.shards);
-            // An owner writes nothing of a key while the key record is being loaded again.
+            // An owner does not write a key while it loads the key record again.
             let loading = watch.loads.values().any(|loading| loading == key);
             if loading || watch.commits.contains_key(&shard) || watch.unknown.contains_key(&shard) {
                 return true;

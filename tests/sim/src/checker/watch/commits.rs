@@ -12,7 +12,7 @@ impl Checker {
         let shard = batch.shard;
         let what = format!("commit {} of shard {shard}", batch.number);
         let shards = self.plan.settings.shards;
-        // No event has an empty key: its write is always refused.
+        // The store always refuses a write with an empty key, because no usable event has one.
         let keys = batch.writes.iter().map(|write| &write.key).filter(|key| !key.is_empty());
         let mut keys: Vec<&Key> = keys.collect();
         let writes = keys.len();
@@ -41,7 +41,8 @@ impl Checker {
         }
     }
 
-    /// Checks the size of a batch. A turn is never cut, and neither is the skip of a wide gap.
+    /// Checks the size of a batch. The owner splits neither a turn nor the skip of a wide gap into two batches, so a
+    /// batch may exceed `batch_events`.
     fn batch_size(&mut self, batch: &Batch, what: &str) {
         let settings = &self.plan.settings;
         let written: usize = batch.writes.iter().map(|write| write.spill.len().max(1)).sum();
@@ -60,7 +61,7 @@ impl Checker {
             CommitReply::Applied(applied) => applied,
             CommitReply::RolledBack { last: Some(last), .. } => {
                 watch.numbers[shard as usize] = *last;
-                // The owner's lanes count these events as settled until they start again.
+                // The owner's lanes count the events of this batch as settled until the lanes start again.
                 watch.all_reached(&batch);
                 return;
             }
@@ -94,18 +95,18 @@ impl Checker {
         }
     }
 
-    /// Checks that a refusal has a cause. In a run with a single owner, no other owner moves its keys.
+    /// Checks that the refusal of a write has a cause. In a run with one partition, no other owner takes the key over.
     fn may_be_refused(&mut self, key: &Key, why: &WriteRefusal) {
         let alone = self.plan.partitions == 1;
         let unreadable = self.corrupt.contains(key);
-        // A key record may expire between its load and a commit, and a stale load may precede both.
+        // Between the load of a key record and a commit, the record may expire or the store may go back.
         let back = self.times_back > 0;
         if alone && !unreadable && !back && !self.jobs_expire() && !self.speculates() {
             self.broke("I2", format!("{key:?}: a write of the only owner is refused: {why:?}"));
         }
     }
 
-    /// Returns whether sequence 1 may run before the key record is known.
+    /// Returns whether the first sequence of a key may run before the key record is loaded.
     fn speculates(&self) -> bool {
         self.plan.settings.ordering == OrderingMode::Sequenced
     }

@@ -19,7 +19,7 @@ use crate::sink::content::SinkContent;
 /// How long the assigner of a test waits for a partition without a driver.
 const TEST_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// A server, and an assigner of messages of one partition. The server goes back in time to the moment after message 4.
+/// A server, and an assigner of messages of one partition. A test can return the server to the moment after message 4.
 struct Rig {
     redis: Redis,
     snapshot: Snapshot,
@@ -76,7 +76,7 @@ impl Rig {
         self.redis.go_back(&self.snapshot).expect("an earlier time");
     }
 
-    /// Assigns numbers to one message of each of these commits.
+    /// Assigns a number to one message of each commit in `commits`.
     async fn assign(&mut self, commits: &[u64]) -> MessageNumbers {
         let messages = commits.iter().map(|commit| {
             let message = Message::new(&MessageParts { sink: "out", ..MessageParts::default() });
@@ -105,7 +105,7 @@ impl Rig {
 }
 
 /// The driver of the partition has ended, so the owner never learns whether the store has all commits. Message 7 must
-/// get no number, because messages before it are missing, and the publisher must not mark message 7 as published.
+/// get no number, because earlier messages are missing, and the publisher must not mark message 7 as published.
 #[tokio::test]
 async fn assigner_without_driver_gives_up_the_partition() {
     let mut rig = Rig::start(true).await;
@@ -116,7 +116,8 @@ async fn assigner_without_driver_gives_up_the_partition() {
     assert_eq!(rig.retained().await, [1, 2, 3, 4]);
 }
 
-/// The assigner assigns the messages that the previous owner left, and the driver starts after them.
+/// The assigner numbers the messages that the previous owner left, and the driver starts only afterwards. The assigner
+/// must therefore not wait for the driver.
 #[tokio::test]
 async fn assigner_does_not_wait_for_a_driver_that_waits_for_it() {
     let mut rig = Rig::start(false).await;
@@ -133,7 +134,7 @@ async fn lost_messages_wait_until_the_store_has_all_commits() {
     let (_, other) = mpsc::channel(1);
     let mut completions = std::mem::replace(&mut rig.completions, other);
     tokio::spawn(async move {
-        // The driver answers the second request, when the first one has timed out.
+        // The driver leaves the first request unanswered until it has timed out, and answers the second request.
         let mut unanswered = Vec::new();
         while let Some(Completion::StoreCheck(answer)) = completions.recv().await {
             match unanswered.len() {

@@ -1,0 +1,205 @@
+//! Detects whether the queue of a `fifo` stream is lost. A `fifo` stream numbers the messages of its queue. If the
+//! queue was removed, its messages are lost, and new messages would get the numbers of the lost messages, even if the
+//! queue has been declared again. The stream then stops until an operator resumes it.
+
+use jiff::Timestamp;
+use lapin::Connection;
+use ordain_store::{QueueRecord, QueueRecords, StoreError};
+
+use super::connect::{BrokerEndpoint, BrokerError};
+use super::consumer_options::ConsumerOptions;
+use super::topology::Topology;
+
+/// The reason why a `fifo` stream must not consume its queue.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum QueueCheckError {
+    /// The queue is lost, and no operator has resumed the stream.
+    #[error("{0}")]
+    Lost(String),
+    /// The broker refused a request, or is unavailable.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Records the losses of a stream's queues. Must be called before the topology is prepared, because a queue that has
+/// been declared again looks like a queue that was never removed.
+pub(super) async fn record_lost_queues(
+    topology: &Topology,
+    broker: &BrokerEndpoint,
+    connection: &Connection,
+    records: &QueueRecords,
+) -> Result<(), BrokerError> {
+    let failed = |error: StoreError| BrokerError::Unavailable(error.to_string());
+    for partition in 0..topology.partitions() {
+        let record = records.get(partition).await.map_err(failed)?;
+        if is_lost(topology, broker, connection, partition, record.as_ref()).await? {
+            let loss = describe_loss(&topology.queue(partition), None);
+            records.put_loss(partition, topology.queue(partition), loss).await.map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the queue to which a consumer has just subscribed is the queue of its record. The check follows the
+/// subscription because the broker ends the subscription if the queue is removed later. Also gives a queue its record
+/// and its marker, if it has none. `waiting` is the last known number of messages in the queue.
+pub(super) async fn check_subscribed_queue(
+    options: &ConsumerOptions,
+    connection: &Connection,
+    waiting: Option<u64>,
+    is_marker_refused: &mut bool,
+) -> Result<(), QueueCheckError> {
+    let ConsumerOptions { broker, topology, partition, records, stream, .. } = options;
+    let queue = topology.queue(*partition);
+    let record = records.get(*partition).await?;
+    refuse_lost_queue(record.as_ref(), &queue)?;
+    if is_lost(topology, broker, connection, *partition, record.as_ref()).await? {
+        return Err(record_loss(options, connection, waiting).await);
+    }
+    if has_marker(record.as_ref(), &queue) {
+        return Ok(());
+    }
+    let mut has_marker = topology.is_declared() && !*is_marker_refused;
+    if has_marker && let Err(error) = topology.declare_marker(broker, connection, *partition).await
+    {
+        let BrokerError::Refused { reason, .. } = error else { return Err(error.into()) };
+        tracing::warn!(
+            stream = &**stream,
+            queue,
+            "queue without a marker: {reason}; Ordain cannot detect that this queue was removed and declared again. \
+             Allow the user to configure and read the exchange {queue}.marker"
+        );
+        *is_marker_refused = true;
+        has_marker = false;
+    }
+    let consumed = QueueRecord::Consumed { queue, has_marker };
+    if record.as_ref() != Some(&consumed) {
+        records.put(*partition, &consumed).await?;
+    }
+    Ok(())
+}
+
+/// Checks that the queue that a consumer consumes still has its marker. The broker ends the consumer if the queue is
+/// removed, but not always if another program declares the queue again at once. Returns whether the queue has a marker.
+pub(super) async fn check_marker(
+    options: &ConsumerOptions,
+    connection: &Connection,
+) -> Result<bool, BrokerError> {
+    let ConsumerOptions { broker, topology, partition, records, .. } = options;
+    let record = records.get(*partition).await;
+    let record = record.map_err(|error| BrokerError::Unavailable(error.to_string()))?;
+    let queue = topology.queue(*partition);
+    if is_lost(topology, broker, connection, *partition, record.as_ref()).await? {
+        return Err(BrokerError::Unavailable(format!("the queue {queue:?} was removed")));
+    }
+    Ok(has_marker(record.as_ref(), &queue))
+}
+
+/// Handles a queue that the broker does not have. If the stream has consumed the queue, records the loss and returns it
+/// as an error. Otherwise declares the queue.
+pub(super) async fn handle_missing_queue(
+    options: &ConsumerOptions,
+    connection: &Connection,
+    waiting: Option<u64>,
+) -> Result<(), QueueCheckError> {
+    let ConsumerOptions { broker, topology, partition, records, .. } = options;
+    let queue = topology.queue(*partition);
+    let record = records.get(*partition).await?;
+    refuse_lost_queue(record.as_ref(), &queue)?;
+    if is_lost(topology, broker, connection, *partition, record.as_ref()).await? {
+        return Err(record_loss(options, connection, waiting).await);
+    }
+    if has_marker(record.as_ref(), &queue) {
+        let words = format!("the broker does not find the queue {queue:?}, but has its marker");
+        return Err(BrokerError::Unavailable(words).into());
+    }
+    restore_own_queue(options, connection).await.map_err(QueueCheckError::from)
+}
+
+/// Declares the queue of a stopped stream again, with its bindings, so that new messages wait in the queue until the
+/// stream is resumed. Does not consume it.
+pub(super) async fn restore_own_queue(
+    options: &ConsumerOptions,
+    connection: &Connection,
+) -> Result<(), BrokerError> {
+    let ConsumerOptions { broker, topology, partition, .. } = options;
+    if !topology.is_declared() {
+        return topology.check_queue(broker, connection, *partition).await;
+    }
+    topology.restore_queue(broker, connection, *partition, true).await.map(drop)
+}
+
+fn refuse_lost_queue(record: Option<&QueueRecord>, queue: &str) -> Result<(), QueueCheckError> {
+    match record {
+        // After a change of the configured queue, the loss of the former queue does not matter.
+        Some(QueueRecord::Lost { queue: lost, reason }) if lost == queue => {
+            Err(QueueCheckError::Lost(reason.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn has_marker(record: Option<&QueueRecord>, queue: &str) -> bool {
+    matches!(
+        record,
+        Some(QueueRecord::Consumed { queue: consumed, has_marker: true }) if consumed == queue
+    )
+}
+
+async fn record_loss(
+    options: &ConsumerOptions,
+    connection: &Connection,
+    waiting: Option<u64>,
+) -> QueueCheckError {
+    let queue = options.topology.queue(options.partition);
+    let reason = describe_loss(&queue, waiting);
+    if let Err(error) = options.records.put_loss(options.partition, queue, reason.clone()).await {
+        return error.into();
+    }
+    // If this fails, the wait for the operator repeats it.
+    let _ = restore_own_queue(options, connection).await;
+    QueueCheckError::Lost(reason)
+}
+
+/// Returns whether a queue has been removed since the stream consumed it. Only its marker shows that if another program
+/// has declared the queue again.
+async fn is_lost(
+    topology: &Topology,
+    broker: &BrokerEndpoint,
+    connection: &Connection,
+    partition: u32,
+    record: Option<&QueueRecord>,
+) -> Result<bool, BrokerError> {
+    match record {
+        Some(QueueRecord::Consumed { queue, has_marker })
+            if *queue == topology.queue(partition) =>
+        {
+            if *has_marker {
+                return Ok(!topology.has_marker(broker, connection, partition).await?);
+            }
+            match topology.check_queue(broker, connection, partition).await {
+                Ok(()) => Ok(false),
+                Err(error) if error.is_not_found() => Ok(true),
+                Err(error) => Err(error),
+            }
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Describes a loss for operators. `waiting` is the last known number of messages in the queue.
+fn describe_loss(queue: &str, waiting: Option<u64>) -> String {
+    let now = Timestamp::now();
+    let waiting = match waiting {
+        Some(0) => "at the last check no message waited in it".to_owned(),
+        Some(messages) => format!("at the last check {messages} messages waited in it"),
+        None => "the number of its messages is unknown".to_owned(),
+    };
+    format!(
+        "the queue {queue:?} was removed, found at {now:.0}; its messages are lost ({waiting}). Publish again the \
+         events that have not taken effect, and resume the stream"
+    )
+}

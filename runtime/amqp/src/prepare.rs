@@ -1,0 +1,68 @@
+//! Prepares the topology of a stream at the start of a process, and records it in the store.
+
+use std::collections::BTreeSet;
+
+use ordain_store::{QueueRecords, StoreError};
+
+use super::connect::{BrokerEndpoint, BrokerError};
+use super::fifo_queue::record_lost_queues;
+use super::topology::Topology;
+use super::topology_record::{Binding, ExchangeMarker, TopologyRecord};
+
+/// The findings of the preparation of a stream's topology.
+#[derive(Debug, Default)]
+pub struct PreparedTopology {
+    /// The queues that RabbitMQ 3 declared without a delivery limit, and that have the default limit of RabbitMQ 4.
+    pub limited_queues: Vec<String>,
+    /// The bindings of earlier configurations that may still deliver messages.
+    pub former_bindings: BTreeSet<Binding>,
+    /// `true` if the exchange was removed and declared again while no process checked it.
+    pub is_exchange_replaced: bool,
+    /// The refusal of a declaration of a stream that has run before. An operator may be about to restore what is
+    /// missing, so the stream starts nevertheless.
+    pub refusal: Option<BrokerError>,
+}
+
+/// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records the loss of queues. For
+/// `is_known`, see [`Topology::prepare`].
+pub async fn prepare_topology(
+    topology: &Topology,
+    broker: &BrokerEndpoint,
+    records: &QueueRecords,
+    is_fifo: bool,
+    is_known: bool,
+) -> Result<PreparedTopology, BrokerError> {
+    let failed = |error: StoreError| BrokerError::Unavailable(error.to_string());
+    let (store, stream) = (records.store(), records.stream());
+    let connection = broker.connect(&format!("ordain {stream}")).await?;
+    if is_fifo {
+        record_lost_queues(topology, broker, &connection, records).await?;
+    }
+    let mut record = TopologyRecord::read(store, stream).await.map_err(failed)?;
+    let before = record.clone();
+    if topology.is_declared() {
+        record.replace_bindings(topology.bindings());
+    }
+    if record != before {
+        // The record comes first: a crash between two steps must not leave a binding that no record names.
+        record.write(store, stream).await.map_err(failed)?;
+    }
+    let marker = ExchangeMarker::new(store, stream);
+    let has_marker = marker.is_set_for(topology.exchange()).await.map_err(failed)?;
+    let is_exchange_replaced =
+        has_marker && topology.is_exchange_replaced(broker, &connection).await?;
+    let prepared = topology.prepare(broker, &connection, is_known).await;
+    let (limited_queues, refusal) = match prepared {
+        Ok(limited_queues) => (limited_queues, None),
+        Err(error @ BrokerError::Refused { .. }) if is_known => (Vec::new(), Some(error)),
+        Err(error) => return Err(error),
+    };
+    // The declarations are done, so an error of the connection does not matter.
+    let _ = connection.close(200, "done".into()).await;
+    if is_exchange_replaced {
+        // The next check of the topology declares the marker again.
+        marker.set(None).await.map_err(failed)?;
+    }
+    let former_bindings = record.former;
+    Ok(PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal })
+}

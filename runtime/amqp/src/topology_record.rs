@@ -1,0 +1,205 @@
+//! The record of a stream's bindings in the store. The broker cannot list bindings to a client, so the record is the
+//! only source of the bindings that an earlier configuration made and that still deliver messages.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use lapin::options::ExchangeUnbindOptions;
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection};
+use ordain_store::{Mark, Store, StoreError};
+use serde::{Deserialize, Serialize};
+
+use super::connect::{BrokerEndpoint, BrokerError};
+
+/// A binding from an exchange to a queue or to another exchange.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Binding {
+    /// The kind of the destination. In the order of bindings, exchanges are before queues: a binding that leads to an
+    /// exchange is removed before the bindings that lead from that exchange to queues. No message is then lost between.
+    pub kind: BindingKind,
+    /// The name of the exchange that receives the messages first.
+    pub from: String,
+    /// The name of the queue or exchange that the binding leads to.
+    pub to: String,
+    /// The routing key or pattern.
+    pub routing_key: String,
+}
+
+impl Binding {
+    /// Returns whether the binding leads to this exchange. If another stream uses the exchange, that stream may need the
+    /// binding, also without configuring it.
+    pub fn leads_to_exchange(&self, exchange: Option<&str>) -> bool {
+        self.kind == BindingKind::Exchange && Some(&*self.to) == exchange
+    }
+}
+
+/// The kind of a binding's destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BindingKind {
+    /// An exchange.
+    Exchange,
+    /// A queue.
+    Queue,
+}
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { from, kind, to, routing_key } = self;
+        let kind = match kind {
+            BindingKind::Exchange => "exchange",
+            BindingKind::Queue => "queue",
+        };
+        write!(f, "from exchange {from:?} to {kind} {to:?}")?;
+        if routing_key.is_empty() {
+            return Ok(());
+        }
+        write!(f, " with routing key {routing_key:?}")
+    }
+}
+
+/// The bindings that a stream has made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TopologyRecord {
+    /// The bindings of the present configuration.
+    pub bindings: BTreeSet<Binding>,
+    /// The bindings of earlier configurations that no operator has removed with `ordain streams unbind`.
+    pub former: BTreeSet<Binding>,
+}
+
+impl TopologyRecord {
+    fn mark_name(stream: &str) -> String {
+        format!("amqp-topology/{stream}")
+    }
+
+    /// Reads the record of a stream. Returns an empty record if no process has written one.
+    pub async fn read(store: &Arc<dyn Store>, stream: &str) -> Result<Self, StoreError> {
+        let name = Self::mark_name(stream);
+        let Some(value) = store.mark(&name).await? else { return Ok(Self::default()) };
+        serde_json::from_slice(&value)
+            .map_err(|error| StoreError::Corrupt(format!("the mark {name}: {error}")))
+    }
+
+    /// Writes the record of a stream.
+    pub async fn write(&self, store: &Arc<dyn Store>, stream: &str) -> Result<(), StoreError> {
+        let value = serde_json::to_vec(self).expect("a record has only texts").into();
+        store.put_marks(&[Mark { name: Self::mark_name(stream), value }]).await
+    }
+
+    /// Returns whether the stream has no binding.
+    pub fn is_empty(&self) -> bool {
+        self.bindings.is_empty() && self.former.is_empty()
+    }
+
+    /// Replaces the bindings by those of the present configuration. The others become former bindings.
+    pub fn replace_bindings(&mut self, bindings: BTreeSet<Binding>) {
+        let before = std::mem::take(&mut self.bindings);
+        self.former.extend(before);
+        self.former.retain(|former| !bindings.contains(former));
+        self.bindings = bindings;
+    }
+}
+
+/// The record of the marker of a stream's exchange. See
+/// [`Topology::declare_exchange_marker`](super::topology::Topology::declare_exchange_marker).
+pub(super) struct ExchangeMarker<'a> {
+    store: &'a Arc<dyn Store>,
+    name: String,
+}
+
+impl<'a> ExchangeMarker<'a> {
+    /// Creates the access to the record of a stream.
+    pub(super) fn new(store: &'a Arc<dyn Store>, stream: &str) -> Self {
+        Self { store, name: format!("amqp-exchange/{stream}") }
+    }
+
+    /// Returns whether the broker had a marker of this exchange at the last check.
+    pub(super) async fn is_set_for(&self, exchange: Option<&str>) -> Result<bool, StoreError> {
+        let marked = self.store.mark(&self.name).await?;
+        Ok(exchange.is_some_and(|exchange| marked.as_deref() == Some(exchange.as_bytes())))
+    }
+
+    /// Records the exchange that has a marker, or that no exchange has one.
+    pub(super) async fn set(&self, exchange: Option<&str>) -> Result<(), StoreError> {
+        let value = exchange.unwrap_or_default().to_owned().into();
+        self.store.put_marks(&[Mark { name: self.name.clone(), value }]).await
+    }
+}
+
+/// Removes bindings. A binding that does not exist counts as removed.
+pub async fn unbind(
+    broker: &BrokerEndpoint,
+    bindings: &BTreeSet<Binding>,
+) -> Result<(), BrokerError> {
+    let connection = broker.connect("ordain streams unbind").await?;
+    for binding in bindings {
+        match unbind_one(broker, &connection, binding).await {
+            Err(error) if !error.is_not_found() => return Err(error),
+            _ => {}
+        }
+    }
+    // The bindings are removed, so an error of the connection does not matter.
+    let _ = connection.close(200, "done".into()).await;
+    Ok(())
+}
+
+async fn unbind_one(
+    broker: &BrokerEndpoint,
+    connection: &Connection,
+    binding: &Binding,
+) -> Result<(), BrokerError> {
+    let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
+    let removed = remove(&channel, binding).await;
+    removed.map_err(|error| broker.error(&error))?;
+    channel.close(200, "done".into()).await.map_err(|error| broker.error(&error))
+}
+
+async fn remove(channel: &Channel, binding: &Binding) -> lapin::Result<()> {
+    let to = binding.to.as_str().into();
+    let from = binding.from.as_str().into();
+    let key = binding.routing_key.as_str().into();
+    let nothing = FieldTable::default();
+    match binding.kind {
+        BindingKind::Exchange => {
+            channel.exchange_unbind(to, from, key, ExchangeUnbindOptions::default(), nothing).await
+        }
+        BindingKind::Queue => channel.queue_unbind(to, from, key, nothing).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn binding(from: &str, key: &str) -> Binding {
+        Binding {
+            kind: BindingKind::Exchange,
+            from: from.to_owned(),
+            to: "cases".to_owned(),
+            routing_key: key.to_owned(),
+        }
+    }
+
+    #[test]
+    fn former_binding_is_kept_until_it_is_configured_again() {
+        let [wide, narrow] = ["order.*", "order.paid"].map(|key| binding("amq.topic", key));
+        let mut record = TopologyRecord::default();
+        record.replace_bindings([wide.clone()].into());
+        assert_eq!(record.former, BTreeSet::new());
+        record.replace_bindings([narrow.clone()].into());
+        record.replace_bindings([narrow.clone()].into());
+        assert_eq!(record.former, [wide.clone()].into());
+        record.replace_bindings([wide].into());
+        assert_eq!(record.former, [narrow].into());
+    }
+
+    #[test]
+    fn bindings_to_exchanges_are_removed_first() {
+        let to_queue = Binding { kind: BindingKind::Queue, ..binding("a", "") };
+        let all: BTreeSet<Binding> = [to_queue.clone(), binding("b", "")].into();
+        assert_eq!(all.last(), Some(&to_queue));
+    }
+}

@@ -1,0 +1,129 @@
+//! `ordain streams`: lists streams, resumes a stream that has stopped, and removes old bindings.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use super::inspect::InspectArgs;
+use crate::cli::CommandError;
+use crate::show::{self, JsonRow};
+use ordain_http::view::{BindingRow, LossRow, StreamRow};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum StreamsCommand {
+    /// List the streams. For each stream that receives no events, show the reason.
+    ///
+    /// Only a running process knows whether a stream receives events, so use `--admin`. Without `--admin`, the list
+    /// shows only the streams that have stopped because their queue is lost.
+    List(StreamsListArgs),
+    /// Resume a fifo stream that has stopped because its queue is lost.
+    ///
+    /// The messages of the lost queue do not come back. First publish again the events that have not taken effect:
+    /// `ordain keys list STREAM` shows the next expected event of each key. This command then lets the stream consume
+    /// the queue that now has the name of the lost queue. Processes notice it within seconds.
+    Resume(StreamActionArgs),
+    /// Remove the bindings that earlier configurations of a stream made, or all bindings of a stream that is not
+    /// configured any more.
+    ///
+    /// Ordain does not remove bindings by itself, because a process may still run with the earlier configuration. Run
+    /// this command when all processes have the new configuration.
+    Unbind(StreamActionArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StreamsListArgs {
+    #[command(flatten)]
+    look: InspectArgs,
+    /// Print JSON, one stream per line.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StreamActionArgs {
+    /// The stream.
+    stream: String,
+    #[command(flatten)]
+    look: InspectArgs,
+    /// Print JSON, one acknowledged loss or removed binding per line.
+    #[arg(long)]
+    json: bool,
+}
+
+impl StreamsCommand {
+    pub(crate) fn run(self) -> Result<ExitCode, CommandError> {
+        match self {
+            Self::List(args) => args.run(),
+            Self::Resume(args) => args.resume(),
+            Self::Unbind(args) => args.unbind(),
+        }
+    }
+}
+
+impl StreamsListArgs {
+    fn run(self) -> Result<ExitCode, CommandError> {
+        if self.json {
+            return print_rows(&self.look.streams()?);
+        }
+        let rows: Vec<StreamRow> = self.look.streams()?;
+        show::text(&text(&rows, self.look.process().is_some()))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl StreamActionArgs {
+    fn resume(self) -> Result<ExitCode, CommandError> {
+        let stream = &self.stream;
+        if self.json {
+            return print_rows(&self.look.resume(stream)?);
+        }
+        let losses: Vec<LossRow> = self.look.resume(stream)?;
+        if losses.is_empty() {
+            show::text(&format!("stream {stream} has no lost queue: nothing to resume\n"))?;
+        }
+        for LossRow { partition, reason } in losses {
+            show::text(&format!(
+                "stream {stream}, partition {partition} resumed. Acknowledged: {reason}\n"
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn unbind(self) -> Result<ExitCode, CommandError> {
+        let stream = &self.stream;
+        if self.json {
+            return print_rows(&self.look.unbind(stream)?);
+        }
+        let removed: Vec<BindingRow> = self.look.unbind(stream)?;
+        if removed.is_empty() {
+            show::text(&format!("stream {stream} has no binding of an earlier configuration\n"))?;
+        }
+        for BindingRow { binding } in removed {
+            show::text(&format!("removed the binding {binding}\n"))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn print_rows(rows: &[JsonRow]) -> Result<ExitCode, CommandError> {
+    for row in rows {
+        row.print(true)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `knows_intake` is true if the rows come from a process, which knows which streams receive events.
+fn text(rows: &[StreamRow], knows_intake: bool) -> String {
+    let mut text = format!("{:<24} {:<8} {:<10} REASON\n", "STREAM", "SOURCE", "CONSUMING");
+    for row in rows {
+        let source = row.source.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+        let consuming = match row.consuming {
+            Some(false) => "no",
+            _ if knows_intake => "yes",
+            _ => "?",
+        };
+        let reason = row.reason.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+        text += &format!("{:<24} {source:<8} {consuming:<10} {reason}\n", row.stream.to_string());
+    }
+    text
+}

@@ -1,0 +1,114 @@
+//! Records of the broker's queues that `fifo` streams consume. The order of the messages in such a queue determines the
+//! sequences of the events. If the queue is lost with its messages, new events would get the sequences of the lost
+//! events. A stream whose queue is lost therefore stops until an operator resumes it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Mark, Store, StoreError};
+
+/// The record of the queue of one partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum QueueRecord {
+    /// The stream has consumed the queue.
+    Consumed {
+        /// The name of the queue.
+        queue: String,
+        /// `true` if the broker has a marker: an exchange that the broker removes together with the queue.
+        has_marker: bool,
+    },
+    /// The queue is lost. The stream does not consume the queue that replaced it.
+    Lost {
+        /// The name of the queue.
+        queue: String,
+        /// The description of the loss for operators.
+        reason: String,
+    },
+    /// An operator has resumed the stream, and the stream has not consumed the new queue yet.
+    Resumed,
+}
+
+/// The queue records of a stream in the store.
+#[derive(Clone)]
+pub struct QueueRecords {
+    store: Arc<dyn Store>,
+    stream: Arc<str>,
+}
+
+impl QueueRecords {
+    /// Creates the access to the records of a stream.
+    pub fn new(store: &Arc<dyn Store>, stream: &Arc<str>) -> Self {
+        Self { store: Arc::clone(store), stream: Arc::clone(stream) }
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Returns the name of the stream.
+    pub fn stream(&self) -> &Arc<str> {
+        &self.stream
+    }
+
+    fn mark_name(&self, partition: u32) -> String {
+        format!("amqp-queue/{}/{partition}", self.stream)
+    }
+
+    /// Reads the record of a partition; `None` if no process has written one. Fails if a later version of Ordain has
+    /// written the record.
+    pub async fn get(&self, partition: u32) -> Result<Option<QueueRecord>, StoreError> {
+        let name = self.mark_name(partition);
+        let Some(value) = self.store.mark(&name).await? else { return Ok(None) };
+        serde_json::from_slice(&value)
+            .map(Some)
+            .map_err(|error| StoreError::Corrupt(format!("the mark {name}: {error}")))
+    }
+
+    /// Records the loss of a queue durably. The caller may then declare the queue again, which removes the evidence.
+    pub async fn put_loss(
+        &self,
+        partition: u32,
+        queue: String,
+        reason: String,
+    ) -> Result<(), StoreError> {
+        self.put(partition, &QueueRecord::Lost { queue, reason }).await?;
+        self.store.flush().await
+    }
+
+    /// Writes the record of a partition.
+    pub async fn put(&self, partition: u32, record: &QueueRecord) -> Result<(), StoreError> {
+        let value = serde_json::to_vec(record).expect("a record has only texts").into();
+        self.store.put_marks(&[Mark { name: self.mark_name(partition), value }]).await
+    }
+
+    /// Returns the descriptions of the losses that stopped the stream, with the partition of each.
+    pub async fn losses(&self, partitions: u32) -> Result<Vec<(u32, String)>, StoreError> {
+        let mut losses = Vec::new();
+        for partition in 0..partitions {
+            if let Some(QueueRecord::Lost { reason, .. }) = self.get(partition).await? {
+                losses.push((partition, reason));
+            }
+        }
+        Ok(losses)
+    }
+
+    /// Acknowledges the losses, so that the stream consumes the new queues. Returns the acknowledged losses.
+    pub async fn resume(&self, partitions: u32) -> Result<Vec<(u32, String)>, StoreError> {
+        let losses = self.losses(partitions).await?;
+        for (partition, _) in &losses {
+            self.put(*partition, &QueueRecord::Resumed).await?;
+        }
+        self.store.flush().await?;
+        Ok(losses)
+    }
+}
+
+impl fmt::Debug for QueueRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueRecords").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}

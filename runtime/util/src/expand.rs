@@ -1,0 +1,152 @@
+//! Replaces `${NAME}`, `${NAME:-default}` and `${file:/path}` in text values. `$${` is a literal `${`.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The start of a variable whose value is the content of a file.
+const FILE_PREFIX: &str = "file:";
+/// Size limit of the file that a variable names, in bytes.
+const FILE_SIZE_LIMIT: u64 = 64 << 10;
+
+/// A function that looks up an environment variable. The function is a parameter, so that tests do not depend on the
+/// environment.
+pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Replaces the variables in a text. The returned flag is `true` if the text contained variables.
+pub fn expand<'a>(text: &'a str, env: EnvLookup<'_>) -> Result<(Cow<'a, str>, bool), String> {
+    if !text.contains("${") {
+        return Ok((Cow::Borrowed(text), false));
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut has_variables = false;
+    while let Some(start) = rest.find("${") {
+        if rest[..start].ends_with('$') {
+            out.push_str(&rest[..start]);
+            out.push('{');
+            rest = &rest[start + 2..];
+            continue;
+        }
+        out.push_str(&rest[..start]);
+        let inside = &rest[start + 2..];
+        let end =
+            inside.find('}').ok_or("`${` has no closing `}`; write `$${` for a literal `${`")?;
+        out.push_str(&variable(&inside[..end], env)?);
+        has_variables = true;
+        rest = &inside[end + 1..];
+    }
+    out.push_str(rest);
+    Ok((Cow::Owned(out), has_variables))
+}
+
+/// Returns whether a text has a variable whose value is the content of a file, which may change while a process runs.
+pub fn has_file_variable(text: &str) -> bool {
+    text.contains("${file:")
+}
+
+/// Replaces the variables of a text again, from the environment and the files as they are now.
+pub fn expand_again(text: &str) -> Result<String, String> {
+    expand(text, &|name| std::env::var(name).ok()).map(|(expanded, _)| expanded.into_owned())
+}
+
+/// Returns the content of a file without the line break at its end. Files with secrets often end with a line break.
+fn file_content(path: &str) -> Result<String, String> {
+    if !Path::new(path).is_absolute() {
+        return Err(format!("`${{file:{path}}}` must name an absolute path"));
+    }
+    let failed = |error: std::io::Error| format!("{path}: {error}");
+    // Opening another kind of file may wait for ever.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(format!("{path} is no regular file"));
+    }
+    let mut content = String::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(FILE_SIZE_LIMIT + 1).read_to_string(&mut content).map_err(failed)?;
+    if content.len() as u64 > FILE_SIZE_LIMIT {
+        return Err(format!("{path} has more than {FILE_SIZE_LIMIT} bytes"));
+    }
+    let line = content.strip_suffix('\n').unwrap_or(&content);
+    Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+}
+
+fn variable(inside: &str, env: EnvLookup<'_>) -> Result<String, String> {
+    if let Some(path) = inside.strip_prefix(FILE_PREFIX) {
+        return file_content(path);
+    }
+    let (name, default) = match inside.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (inside, None),
+    };
+    let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if name.is_empty() || !letters || name.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(format!(
+            "`${{{inside}}}` is not a variable: write `${{NAME}}`, `${{NAME:-default}}` or `${{file:/path}}`, or `$${{` \
+             for a literal `${{`"
+        ));
+    }
+    // With a default, an empty variable counts as unset, as in a shell.
+    match (env(name), default) {
+        (Some(value), None) => Ok(value),
+        (Some(value), Some(_)) if !value.is_empty() => Ok(value),
+        (_, Some(default)) => Ok(default.to_owned()),
+        (None, None) => Err(format!(
+            "the environment variable {name} is not set: set it, or write `${{{name}:-default}}`"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::expand;
+
+    fn env(name: &str) -> Option<String> {
+        match name {
+            "HOST" => Some("broker".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn file_variable_is_the_content_without_its_line_break() {
+        let file = std::env::temp_dir().join(format!("ordain-expand-{}", std::process::id()));
+        std::fs::write(&file, "s3cr3t\r\n").expect("a file");
+        let text = format!("amqp://a:${{file:{}}}@h", file.display());
+        let found = expand(&text, &env).map(|(text, has)| (text.into_owned(), has));
+        std::fs::remove_file(&file).expect("the file");
+        assert_eq!(found, Ok(("amqp://a:s3cr3t@h".to_owned(), true)));
+        for (text, words) in [
+            ("${file:secret}", "must name an absolute path"),
+            ("${file:/no/such/file}", "No such file"),
+            ("${file:/dev/zero}", "is no regular file"),
+            ("${file:/tmp}", "is no regular file"),
+        ] {
+            let error = expand(text, &env).expect_err(text);
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn variables_are_replaced() {
+        for (text, expected) in [
+            ("plain {key} $HOME", Ok("plain {key} $HOME")),
+            ("${HOST}", Ok("broker")),
+            ("amqp://${HOST}:${PORT:-5672}/", Ok("amqp://broker:5672/")),
+            ("${EMPTY}|${EMPTY:-x}|${NONE:-}", Ok("|x|")),
+            ("$${HOST} ${HOST}", Ok("${HOST} broker")),
+            ("${NONE}", Err("variable NONE is not set")),
+            ("${HOST", Err("no closing `}`")),
+            ("${}", Err("is not a variable")),
+            ("${1X}", Err("is not a variable")),
+            ("${A B}", Err("is not a variable")),
+        ] {
+            match (expand(text, &env), expected) {
+                (Ok((found, _)), Ok(expected)) => assert_eq!(found, expected, "{text}"),
+                (Err(found), Err(expected)) => assert!(found.contains(expected), "{text}: {found}"),
+                (found, _) => panic!("{text}: {found:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Tests of `fifo` streams whose queue is lost: such a stream stops alone until an operator resumes it.
+
+use anyhow::{Result, ensure};
+use lapin::types::{AMQPValue, FieldTable};
+use ordain_servers::Rabbit;
+use ordain_tests::http::{admin, get};
+use ordain_tests::log::in_turn;
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
+
+const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+const FIFO: &str = "ordering = \"fifo\"";
+
+/// The text of the log when a stream stops.
+const STOPPED: &str = "stream stopped: the queue \"cases\" was removed";
+
+/// Returns a rig with a `fifo` stream.
+fn rig() -> Result<Rig> {
+    Rig::with(ADMIN, FIFO, "")
+}
+
+fn start(rig: &Rig) -> Result<Service> {
+    Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)
+}
+
+/// Runs a command, and returns its output.
+fn output(rig: &Rig, args: &[&str]) -> Result<String> {
+    let output = rig.home.output(args)?;
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{args:?}: {told}");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Resumes the stream through a running process.
+fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
+    let url = format!("http://{}", admin(service)?);
+    let told = output(rig, &["streams", "resume", "cases", "--admin", &url])?;
+    ensure!(told.contains("partition 0 resumed"), "{told}");
+    service.until_says("stream resumed by an operator")
+}
+
+/// Checks that no event takes effect until the stream is resumed, and that all later events take effect then.
+fn executes_after_resume(rig: &Rig, mut service: Service, lines: &[String]) -> Result<()> {
+    let (before, later) = lines.split_at(30);
+    rig.publish(later)?;
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    ensure!(rig.client.take_all("out")?.is_empty(), "an event took effect: {}", service.stderr());
+    resume(rig, &mut service)?;
+    let mut out = Vec::new();
+    rig.take(&mut out, lines.len() - before.len())?;
+    service.end()
+}
+
+/// Publishes and executes the first 30 events of 60.
+fn execute_first(rig: &Rig) -> Result<Vec<String>> {
+    let lines = in_turn(3, 20);
+    rig.publish(&lines[..30])?;
+    rig.client.take("out", 30)?;
+    rig.until_empty()?;
+    Ok(lines)
+}
+
+#[test]
+fn fifo_stream_stops_alone_without_its_queue() -> Result<()> {
+    let rig = rig()?;
+    let other = "[streams.other]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+                 source = { kind = \"amqp\", exchange = \"other\", queue = \"other\" }\n";
+    let both = format!("{}{other}", config(&rig.rabbit.url(), ADMIN, FIFO, ""));
+    rig.home.write("ordain.toml", both)?;
+    let mut service = start(&rig)?;
+    rig.until_declared()?;
+    let lines = execute_first(&rig)?;
+    rig.client.delete_queue("cases")?;
+    service.until_says(STOPPED)?;
+    service.until_says("`ordain streams resume cases`")?;
+
+    let address = admin(&mut service)?;
+    let page = get(address, "/readyz")?;
+    let reason = page.problem()?;
+    ensure!(page.status == 503 && reason.contains("stream cases: stopped"), "{reason}");
+    let streams = page.json()?["streams"].clone();
+    ensure!(streams[0]["stream"] == "cases" && streams.as_array().map(Vec::len) == Some(1));
+    let metrics = get(address, "/metrics")?.body;
+    for (stream, consuming) in [("cases", 0), ("other", 1)] {
+        let row =
+            format!("ordain_stream_consuming{{stream=\"{stream}\",partition=\"0\"}} {consuming}");
+        ensure!(metrics.contains(&row), "{row}: {metrics}");
+    }
+    let listed =
+        output(&rig, &["streams", "list", "--json", "--admin", &format!("http://{address}")])?;
+    ensure!(listed.contains("\"consuming\":false") && listed.contains("was removed"), "{listed}");
+    let messages: Vec<_> = lines[..30]
+        .iter()
+        .map(|line| ordain_tests::amqp::from_line(line))
+        .collect::<Result<_>>()?;
+    rig.client.publish("other", &messages)?;
+    rig.client.take("out", 30)?;
+
+    // The stream stays stopped after a restart. Meanwhile, new events wait in the new queue.
+    rig.until_declared()?;
+    service.end()?;
+    let mut service = start(&rig)?;
+    service.until_says(STOPPED)?;
+    executes_after_resume(&rig, service, &lines)
+}
+
+/// Another program declares the queue again at once, in another form.
+#[test]
+fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
+    let rig = rig()?;
+    let mut service = start(&rig)?;
+    rig.until_declared()?;
+    let lines = execute_first(&rig)?;
+    rig.client.delete_queue("cases")?;
+    // The host may have declared the queue again already.
+    let _ = rig.client.queue_with("cases", FieldTable::default());
+    service.until_says(STOPPED)?;
+    rig.until_declared()?;
+    executes_after_resume(&Rig { client: reconnected(&rig.rabbit)?, ..rig }, service, &lines)
+}
+
+fn reconnected(rabbit: &Rabbit) -> Result<ordain_tests::amqp::Client> {
+    ordain_tests::amqp::Client::connect(&rabbit.url_at(rabbit.port()))
+}
+
+/// While the host does not run, nothing notices that the queue is replaced.
+#[test]
+fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
+    let rig = rig()?;
+    let mut service = start(&rig)?;
+    rig.until_declared()?;
+    let lines = execute_first(&rig)?;
+    service.end()?;
+    rig.client.delete_queue("cases")?;
+    rig.client.queue_with("cases", FieldTable::default())?;
+    rig.client.bind("cases", "cases", "")?;
+    let mut service = start(&rig)?;
+    service.until_says(STOPPED)?;
+    service.end()?;
+
+    // Without a process, the command writes to the store.
+    let listed = output(&rig, &["streams", "list"])?;
+    ensure!(listed.contains("was removed"), "{listed}");
+    let told = output(&rig, &["streams", "resume", "cases"])?;
+    ensure!(told.contains("partition 0 resumed"), "{told}");
+    let told = output(&rig, &["streams", "resume", "cases"])?;
+    ensure!(told.contains("nothing to resume"), "{told}");
+    rig.publish(&lines[30..])?;
+    let mut service = start(&rig)?;
+    let mut out = Vec::new();
+    rig.take(&mut out, 30)?;
+    service.end()
+}
+
+/// The queue disappears while the host has no connection: it reconnects to an empty virtual host.
+#[test]
+fn fifo_stream_of_a_rebuilt_broker_stops_and_resumes() -> Result<()> {
+    let mut rig = rig()?;
+    let mut service = start(&rig)?;
+    rig.until_declared()?;
+    let lines = execute_first(&rig)?;
+    rig.rabbit.recreate_virtual_host()?;
+    service.until_says(STOPPED)?;
+    ensure!(service.is_running()?, "{}", service.stderr());
+    rig.reconnect()?;
+    rig.client.exchange("out", lapin::ExchangeKind::Topic)?;
+    rig.client.queue("out")?;
+    rig.client.bind("out", "out", "#")?;
+    rig.until_declared()?;
+    executes_after_resume(&rig, service, &lines)
+}
+
+/// Only partitions whose queue is lost stop.
+#[test]
+fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
+    let rig = Rig::with(ADMIN, FIFO, "partitions = 2")?;
+    let mut service = start(&rig)?;
+    rig.until_bound("cases", &["cases.1"])?;
+    rig.rabbit.sync()?;
+    execute_first(&rig)?;
+    rig.client.delete_queue("cases.1")?;
+    service.until_says("the queue \"cases.1\" was removed")?;
+    let address = admin(&mut service)?;
+    let metrics = get(address, "/metrics")?.body;
+    for (partition, consuming) in [(0, 1), (1, 0)] {
+        let row = format!(
+            "ordain_stream_consuming{{stream=\"cases\",partition=\"{partition}\"}} {consuming}"
+        );
+        ensure!(metrics.contains(&row), "{row}: {metrics}");
+    }
+    let url = format!("http://{address}");
+    let told = output(&rig, &["streams", "resume", "cases", "--admin", &url])?;
+    ensure!(told.contains("partition 1 resumed") && !told.contains("partition 0"), "{told}");
+    service.until("consumption", || {
+        get(address, "/readyz").is_ok_and(|response| response.status == 200)
+    })?;
+    service.end()
+}
+
+/// A process that may not declare the marker cannot detect a replaced queue, and says so.
+#[test]
+fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
+    let rig = rig()?;
+    rig.rabbit.add_narrow_user("unmarked")?;
+    let url = rig.rabbit.url().replace("guest:guest", "unmarked:guest");
+    rig.home.write("ordain.toml", config(&url, ADMIN, FIFO, ""))?;
+    let mut service = start(&rig)?;
+    rig.until_declared()?;
+    execute_first(&rig)?;
+    service.until_says("queue without a marker")?;
+    // A missing queue is detected without a marker.
+    rig.client.delete_queue("cases")?;
+    service.until_says(STOPPED)?;
+    service.end()
+}
+
+/// The broker refuses connections for now. The stream, and every start meanwhile, waits.
+#[test]
+fn connection_limit_stops_no_stream() -> Result<()> {
+    for (user, ordering) in [("limited", FIFO), ("limited-too", "")] {
+        let rig = Rig::with(ADMIN, ordering, "")?;
+        rig.rabbit.add_user(user, "guest", ".*")?;
+        let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+        rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
+        rig.rabbit.limit_connections(user, Some(0))?;
+        let ended = rig.home.output(&RUN_WITH_SHORT_WAITS)?;
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        ensure!(ended.status.code() == Some(75) && told.contains("limit (0) is reached"), "{told}");
+        rig.rabbit.limit_connections(user, None)?;
+        let mut service = start(&rig)?;
+        rig.until_declared()?;
+        let lines = execute_first(&rig)?;
+        rig.rabbit.limit_connections(user, Some(0))?;
+        rig.rabbit.close_connections()?;
+        service.until_says("limit (0) is reached")?;
+        let rig = Rig { client: reconnected(&rig.rabbit)?, ..rig };
+        rig.publish(&lines[30..])?;
+        ensure!(service.is_running()?, "{}", service.stderr());
+        rig.rabbit.limit_connections(user, None)?;
+        let mut out = Vec::new();
+        rig.take(&mut out, 30)?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// A stream that has already run starts although its queue, which it must not declare, is missing.
+#[test]
+fn known_stream_waits_for_its_queue_at_start() -> Result<()> {
+    for ordering in ["", FIFO] {
+        let rig = Rig::with(ADMIN, ordering, "")?;
+        let mut service = start(&rig)?;
+        rig.until_declared()?;
+        let lines = execute_first(&rig)?;
+        service.end()?;
+        let foreign = config(&rig.rabbit.url(), ADMIN, ordering, "declare = false");
+        rig.home.write("ordain.toml", foreign)?;
+        rig.client.delete_queue("cases")?;
+        let mut service = start(&rig)?;
+        let stopped = if ordering == FIFO { STOPPED } else { "queue not consumed" };
+        service.until_says(stopped)?;
+        rig.client.queue_with("cases", FieldTable::default())?;
+        rig.client.bind("cases", "cases", "")?;
+        rig.publish(&lines[30..])?;
+        if ordering == FIFO {
+            resume(&rig, &mut service)?;
+        }
+        let mut out = Vec::new();
+        rig.take(&mut out, 30)?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// `RabbitMQ` 3 declared the queue without a delivery limit. `RabbitMQ` 4 limits its deliveries, and its arguments cannot
+/// be changed.
+#[test]
+fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
+    for ordering in ["", FIFO] {
+        let rig = Rig::with(ADMIN, ordering, "")?;
+        let mut arguments = FieldTable::default();
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        arguments.insert("x-queue-type".into(), text("quorum"));
+        arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+        arguments.insert("x-dead-letter-exchange".into(), text("cases.dropped"));
+        rig.client.queue_with("cases", arguments)?;
+        let mut service = start(&rig)?;
+        rig.until_declared()?;
+        let lines = execute_first(&rig)?;
+        let is_limited = service.stderr().contains("queue declared under RabbitMQ 3");
+        ensure!(is_limited == (rig.rabbit.major_version()? >= 4), "{}", service.stderr());
+        // The next start finds the same queue.
+        service.end()?;
+        let mut service = start(&rig)?;
+        rig.publish(&lines[30..])?;
+        let mut out = Vec::new();
+        rig.take(&mut out, 30)?;
+        service.end()?;
+    }
+    Ok(())
+}
