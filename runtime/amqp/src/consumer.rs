@@ -204,13 +204,15 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
 /// Restores the queue and the exchange of a stopped stream, so that no new message is lost before the stream is resumed.
 async fn restore_topology(options: &ConsumerOptions) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, stream, partition, .. } = options;
-    if *partition == 0 {
-        restore_exchange(options).await?;
-    }
     let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
     let restored = restore_own_queue(options, &connection).await;
     // The declarations are done, so an error of the connection does not matter.
     let _ = connection.close(200, "done".into()).await;
+    if *partition == 0 {
+        for change in restore_exchange(options).await? {
+            record_change(options, &change);
+        }
+    }
     restored
 }
 
@@ -252,10 +254,12 @@ async fn subscribe(
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
                 restore_own_queue(options, &connection).await?;
-                let change = TopologyChange::QueueMissing(queue.to_owned());
-                record_change(options, &change, &mut LogThrottle::new(WARN_INTERVAL));
             }
-            open().await.map_err(|error| broker.error(&error))?
+            let opened = open().await.map_err(|error| broker.error(&error))?;
+            if !options.is_fifo() {
+                record_change(options, &TopologyChange::QueueMissing(queue.to_owned()));
+            }
+            opened
         }
         Err(error) => return Err(error.into()),
     };

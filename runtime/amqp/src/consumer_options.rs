@@ -1,7 +1,8 @@
 //! The settings of a consumer. They have a module of their own because the parts of a consumer also use them.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::connect::BrokerEndpoint;
 use super::decode::DeliveryDecoder;
@@ -10,7 +11,9 @@ use super::topology::Topology;
 use ordain_core::OrderingMode;
 use ordain_store::{Ownership, QueueRecords};
 use ordain_util::gauge::BacklogGauge;
+use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceHealth;
+use ordain_util::wait::shortened;
 
 /// The settings of a partition's consumer.
 #[derive(Debug)]
@@ -44,11 +47,21 @@ pub struct ConsumerOptions {
     pub dropped: Arc<BacklogGauge>,
     /// The records of the stream's queues. Only `fifo` streams use them.
     pub records: QueueRecords,
+    /// Limits the errors about a topology that cannot be restored. See [`topology_throttle`].
+    pub topology_throttle: Mutex<LogThrottle>,
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,
     /// The number of times that an exchange, queue or binding was missing or different in the broker while the stream
     /// ran.
     pub topology_changes: Arc<AtomicU64>,
+}
+
+/// Time between two errors about a topology that cannot be restored.
+const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Returns a limit for the errors about a topology that cannot be restored.
+pub fn topology_throttle() -> Mutex<LogThrottle> {
+    Mutex::new(LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2))
 }
 
 impl ConsumerOptions {

@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use lapin::Connection;
 use ordain_store::{QueueRecord, QueueRecords, StoreError};
 
-use super::connect::{BrokerEndpoint, BrokerError};
+use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::consumer_options::ConsumerOptions;
+use super::queue_monitor::record_change;
 use super::topology::Topology;
 
 /// The reason why a `fifo` stream must not consume its queue.
@@ -65,7 +66,11 @@ pub(super) async fn check_subscribed_queue(
     let mut has_marker = topology.is_declared() && !*is_marker_refused;
     if has_marker && let Err(error) = topology.declare_marker(broker, connection, *partition).await
     {
-        let BrokerError::Refused { reason, .. } = error else { return Err(error.into()) };
+        let BrokerError::Refused { cause, reason } = error else { return Err(error.into()) };
+        if cause == RefusalCause::NotFound {
+            // The queue was removed since the subscription.
+            return Err(BrokerError::Unavailable(reason).into());
+        }
         tracing::warn!(
             stream = &**stream,
             queue,
@@ -92,7 +97,8 @@ pub(super) async fn check_marker(
     let record = records.get(*partition).await;
     let record = record.map_err(|error| BrokerError::Unavailable(error.to_string()))?;
     let queue = topology.queue(*partition);
-    if is_lost(topology, broker, connection, *partition, record.as_ref()).await? {
+    let is_recorded = refuse_lost_queue(record.as_ref(), &queue).is_err();
+    if is_recorded || is_lost(topology, broker, connection, *partition, record.as_ref()).await? {
         return Err(BrokerError::Unavailable(format!("the queue {queue:?} was removed")));
     }
     Ok(has_marker(record.as_ref(), &queue))
@@ -112,15 +118,11 @@ pub(super) async fn handle_missing_queue(
     if is_lost(topology, broker, connection, *partition, record.as_ref()).await? {
         return Err(record_loss(options, connection, waiting).await);
     }
-    if has_marker(record.as_ref(), &queue) {
-        let words = format!("the broker does not find the queue {queue:?}, but has its marker");
-        return Err(BrokerError::Unavailable(words).into());
-    }
     restore_own_queue(options, connection).await.map_err(QueueCheckError::from)
 }
 
-/// Declares the queue of a stopped stream again, with its bindings, so that new messages wait in the queue until the
-/// stream is resumed. Does not consume it.
+/// Declares the queue of the partition again, with its bindings. Logs a refusal, and does not return it as an error: if
+/// the queue exists nevertheless, the partition can consume it.
 pub(super) async fn restore_own_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -129,7 +131,11 @@ pub(super) async fn restore_own_queue(
     if !topology.is_declared() {
         return topology.check_queue(broker, connection, *partition).await;
     }
-    topology.restore_queue(broker, connection, *partition, true).await.map(drop)
+    let change = topology.restore_queue(broker, connection, *partition, true).await?;
+    if let Some(change) = change {
+        record_change(options, &change);
+    }
+    Ok(())
 }
 
 fn refuse_lost_queue(record: Option<&QueueRecord>, queue: &str) -> Result<(), QueueCheckError> {
@@ -165,7 +171,7 @@ async fn record_loss(
 }
 
 /// Returns whether a queue has been removed since the stream consumed it. Only its marker shows that if another program
-/// has declared the queue again.
+/// has declared the queue again. A marker without its queue comes from imported definitions.
 async fn is_lost(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -177,8 +183,8 @@ async fn is_lost(
         Some(QueueRecord::Consumed { queue, has_marker })
             if *queue == topology.queue(partition) =>
         {
-            if *has_marker {
-                return Ok(!topology.has_marker(broker, connection, partition).await?);
+            if *has_marker && !topology.has_marker(broker, connection, partition).await? {
+                return Ok(true);
             }
             match topology.check_queue(broker, connection, partition).await {
                 Ok(()) => Ok(false),

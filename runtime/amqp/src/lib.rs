@@ -43,7 +43,7 @@ mod weight;
 pub use broker_health::{BrokerStatus, watch_broker_health};
 pub use connect::{BrokerEndpoint, BrokerError, RefusalCause};
 pub use consumer::start;
-pub use consumer_options::ConsumerOptions;
+pub use consumer_options::{ConsumerOptions, topology_throttle};
 pub use decode::DeliveryDecoder;
 pub use prefetch::LastPrefetch;
 pub use prepare::{PreparedTopology, prepare_topology};

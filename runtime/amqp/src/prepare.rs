@@ -51,6 +51,8 @@ pub async fn prepare_topology(
     let has_marker = marker.is_set_for(topology.exchange()).await.map_err(failed)?;
     let is_exchange_replaced =
         has_marker && topology.is_exchange_replaced(broker, &connection).await?;
+    let is_exchange_missing =
+        has_marker && topology.is_exchange_missing(broker, &connection).await?;
     let prepared = topology.prepare(broker, &connection, is_known).await;
     let (limited_queues, refusal) = match prepared {
         Ok(limited_queues) => (limited_queues, None),
@@ -59,7 +61,7 @@ pub async fn prepare_topology(
     };
     // The declarations are done, so an error of the connection does not matter.
     let _ = connection.close(200, "done".into()).await;
-    if is_exchange_replaced {
+    if is_exchange_replaced || is_exchange_missing {
         // The next check of the topology declares the marker again.
         marker.set(None).await.map_err(failed)?;
     }

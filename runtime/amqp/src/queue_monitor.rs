@@ -2,6 +2,7 @@
 //! the queue has another consumer, and whether the topology is unchanged. After a crash, a broker may accept a
 //! subscription and then deliver nothing.
 
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -37,8 +38,6 @@ const DROPPED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 /// Number of queue checks from one check of the topology (exchange, form of the queue, and bindings) to the next: about
 /// a minute.
 const TOPOLOGY_CHECK_PERIOD: u32 = 12;
-/// Time between two errors about a topology that cannot be restored.
-const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The part of the consumer's progress that the monitor needs.
 #[derive(Debug, Default)]
@@ -76,15 +75,12 @@ pub(super) async fn monitor_queue(
     let mut before = None;
     let mut silent_checks = 0;
     let mut shared_checks = 0;
-    let mut topology_throttle = LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2);
     let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
     let mut dropped_throttle = LogThrottle::new(DROPPED_WARN_INTERVAL);
     for check in 0.. {
         // The first check follows the subscription: the connection may have been lost because the broker was rebuilt.
         if check % TOPOLOGY_CHECK_PERIOD == 0
-            && let Err(error) =
-                restore_topology(options, connection, &mut topology_throttle, &mut dropped_throttle)
-                    .await
+            && let Err(error) = restore_topology(options, connection, &mut dropped_throttle).await
         {
             return error;
         }
@@ -126,7 +122,6 @@ pub(super) async fn monitor_queue(
 async fn restore_topology(
     options: &ConsumerOptions,
     connection: &Connection,
-    throttle: &mut LogThrottle,
     dropped_throttle: &mut LogThrottle,
 ) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, partition, .. } = options;
@@ -155,7 +150,7 @@ async fn restore_topology(
         timeout(shortened(CHECK_TIMEOUT), restored).await.unwrap_or_else(|_| Err(no_answer()))?;
     changes.extend(change);
     for change in changes {
-        record_change(options, &change, throttle);
+        record_change(options, &change);
     }
     Ok(())
 }
@@ -186,6 +181,10 @@ async fn report_dropped(
     Ok(())
 }
 
+fn allows_error(options: &ConsumerOptions) -> bool {
+    options.topology_throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
+}
+
 fn no_answer() -> BrokerError {
     BrokerError::Unavailable("the broker does not answer declarations".to_owned())
 }
@@ -207,11 +206,7 @@ pub(super) async fn restore_exchange(
 }
 
 /// Logs and counts a difference between the broker and the topology.
-pub(super) fn record_change(
-    options: &ConsumerOptions,
-    change: &TopologyChange,
-    throttle: &mut LogThrottle,
-) {
+pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) {
     let stream = &*options.stream;
     match change {
         TopologyChange::QueueMissing(queue) => tracing::warn!(
@@ -231,7 +226,7 @@ pub(super) fn record_change(
             "exchange removed and declared again by another program: its bindings are declared again; events that \
              were published since then are lost, so publish them again"
         ),
-        TopologyChange::Refused(reason) if throttle.allow() => tracing::error!(
+        TopologyChange::Refused(reason) if allows_error(options) => tracing::error!(
             stream,
             "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
         ),

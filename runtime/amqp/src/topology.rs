@@ -328,6 +328,20 @@ impl Topology {
         Ok(!exists(&self.exchange_marker(exchange)).await? && exists(exchange).await?)
     }
 
+    /// Returns whether the stream's exchange is missing.
+    pub(super) async fn is_exchange_missing(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+    ) -> Result<bool, BrokerError> {
+        let Some(exchange) = &self.exchange else { return Ok(false) };
+        match check_exchange(broker, connection, exchange).await {
+            Ok(()) => Ok(false),
+            Err(error) if error.is_not_found() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Declares the marker of the stream's exchange: an exchange that the broker deletes when its last binding is
     /// deleted. Its only binding leads to the stream's exchange. The marker therefore disappears together with the
     /// stream's exchange, and shows later whether the exchange of this name is still the same exchange.

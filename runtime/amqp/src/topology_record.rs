@@ -89,11 +89,6 @@ impl TopologyRecord {
         store.put_marks(&[Mark { name: Self::mark_name(stream), value }]).await
     }
 
-    /// Returns whether the stream has no binding.
-    pub fn is_empty(&self) -> bool {
-        self.bindings.is_empty() && self.former.is_empty()
-    }
-
     /// Replaces the bindings by those of the present configuration. The others become former bindings.
     pub fn replace_bindings(&mut self, bindings: BTreeSet<Binding>) {
         let before = std::mem::take(&mut self.bindings);

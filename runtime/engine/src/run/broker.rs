@@ -16,16 +16,15 @@ use ordain_amqp::{
 };
 use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
-use ordain_store::{QueueRecords, Store};
+use ordain_store::{InstanceInfo, QueueRecords, Store};
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::wait::shortened;
 
 /// Maximum time that a start waits for a broker that does not answer, if the process can do nothing without the broker.
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before an action that the broker did not perform is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Time limit for one attempt.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit for one attempt. A stream with the maximum number of partitions needs thousands of round trips.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time between two warnings that the broker is unavailable.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -51,7 +50,7 @@ pub(super) async fn prepare(
         let prepare =
             async || prepare_topology(&topology, broker, &records, is_fifo, is_known).await;
         let prepared = retry_until_available(until, prepare).await?;
-        report_prepared(name, &prepared);
+        report_prepared(loaded, name, &prepared);
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
@@ -67,7 +66,7 @@ pub(super) async fn prepare(
 }
 
 /// Logs what the preparation of a stream's topology has found.
-fn report_prepared(stream: &str, prepared: &PreparedTopology) {
+fn report_prepared(loaded: &LoadedConfig, stream: &str, prepared: &PreparedTopology) {
     let PreparedTopology { limited_queues, former_bindings, is_exchange_replaced, refusal } =
         prepared;
     if let Some(error) = refusal {
@@ -88,6 +87,9 @@ fn report_prepared(stream: &str, prepared: &PreparedTopology) {
         );
     }
     for binding in former_bindings {
+        if is_shared(loaded, stream, binding) {
+            continue;
+        }
         tracing::warn!(
             stream,
             "binding of an earlier configuration may still deliver messages: {binding}; remove all such bindings \
@@ -111,7 +113,7 @@ async fn retry_until_available<T>(
 ) -> Result<T, BrokerError> {
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
     loop {
-        let attempt = tokio::time::timeout(shortened(ATTEMPT_TIMEOUT), work()).await;
+        let attempt = tokio::time::timeout(ATTEMPT_TIMEOUT, work()).await;
         let attempt = attempt.unwrap_or_else(|_| {
             Err(BrokerError::Unavailable("the broker does not answer declarations".to_owned()))
         });
@@ -147,6 +149,28 @@ pub(super) fn has_queue(loaded: &LoadedConfig, stream: &str) -> bool {
     configured.is_some_and(|stream| matches!(stream.source, SourceConfig::Amqp(_)))
 }
 
+/// Moves the bindings that a stream does not need any more to the former bindings of its record. Keeps the bindings that
+/// the present configuration needs out of the former bindings.
+pub(super) fn update_record(loaded: &LoadedConfig, stream: &str, record: &mut TopologyRecord) {
+    if !has_queue(loaded, stream) {
+        record.replace_bindings(BTreeSet::new());
+    }
+    for configured in loaded.config.streams.values() {
+        if let SourceConfig::Amqp(source) = &configured.source {
+            let bindings = Topology::of(source).bindings();
+            record.former.retain(|former| !bindings.contains(former));
+        }
+    }
+}
+
+/// Returns whether another stream may need a binding, because the binding leads to the exchange of that stream.
+fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
+    loaded.config.streams.iter().any(|(name, configured)| {
+        let SourceConfig::Amqp(source) = &configured.source else { return false };
+        **name != *stream && binding.leads_to_exchange(Topology::of(source).exchange())
+    })
+}
+
 /// Removes the bindings of a stream that earlier configurations made. Removes all its bindings if the stream has no
 /// source in the broker any more. Keeps the bindings that another stream may need. Returns the removed bindings. Must be
 /// called when all processes have the new configuration: a process with an earlier configuration declares its bindings
@@ -156,32 +180,34 @@ pub async fn unbind_former(
     store: &Arc<dyn Store>,
     stream: &str,
 ) -> Result<BTreeSet<Binding>, RunError> {
-    let mut record = TopologyRecord::read(store, stream).await?;
-    if !has_queue(loaded, stream) {
-        record.replace_bindings(BTreeSet::new());
+    let members = store.table().await?.members;
+    let mut infos = members.values().map(|member| InstanceInfo::decode(&member.info));
+    if !has_queue(loaded, stream)
+        && let Some(other) = infos.find(|info| info.streams.contains_key(stream))
+    {
+        let words = format!(
+            "the process {} runs stream {stream}, which this configuration does not read from a queue: use the \
+             configuration of that process",
+            other.name
+        );
+        return Err(RunError::Config(loaded.setting_error("streams", words)));
     }
-    // Keep each binding that another stream may need, because streams may share an exchange.
-    for (name, configured) in &loaded.config.streams {
-        if let SourceConfig::Amqp(source) = &configured.source {
-            let topology = Topology::of(source);
-            let bindings = topology.bindings();
-            let is_other = **name != *stream;
-            record.former.retain(|former| {
-                let is_shared = is_other && former.leads_to_exchange(topology.exchange());
-                !bindings.contains(former) && !is_shared
-            });
-        }
+    let before = TopologyRecord::read(store, stream).await?;
+    let mut record = before.clone();
+    update_record(loaded, stream, &mut record);
+    let (shared, removed): (BTreeSet<_>, BTreeSet<_>) =
+        record.former.into_iter().partition(|former| is_shared(loaded, stream, former));
+    record.former = shared;
+    if !removed.is_empty() {
+        let Some(broker) = BrokerEndpoint::of(loaded)? else {
+            let words = "the bindings are in a broker: configure [broker] to remove them";
+            return Err(RunError::Config(loaded.setting_error("broker", words)));
+        };
+        unbind(&broker, &removed).await?;
     }
-    let former = std::mem::take(&mut record.former);
-    if former.is_empty() {
-        return Ok(former);
+    if record != before {
+        record.write(store, stream).await?;
+        store.flush().await?;
     }
-    let Some(broker) = BrokerEndpoint::of(loaded)? else {
-        let words = "the bindings are in a broker: configure [broker] to remove them";
-        return Err(RunError::Config(loaded.setting_error("broker", words)));
-    };
-    unbind(&broker, &former).await?;
-    record.write(store, stream).await?;
-    store.flush().await?;
-    Ok(former)
+    Ok(removed)
 }

@@ -10,7 +10,7 @@ use ordain_core::{Input, Rollout};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::broker::has_queue;
+use super::broker::{has_queue, update_record};
 use super::partition_factory::PartitionFactory;
 use super::source_start::StartedSource;
 use crate::completion::{COMPLETION_LIMIT, Completion};
@@ -72,14 +72,14 @@ pub(super) async fn check_backlog(
     'streams: for stream in store.streams().await? {
         let is_configured = loaded.config.streams.contains_key(&*stream);
         let has_other = others.iter().any(|other| other.streams.contains_key(&*stream));
-        if !has_queue(loaded, &stream)
-            && (is_configured || !has_other)
-            && !TopologyRecord::read(store, &stream).await?.is_empty()
+        let mut record = TopologyRecord::read(store, &stream).await?;
+        update_record(loaded, &stream, &mut record);
+        if !has_queue(loaded, &stream) && (is_configured || !has_other) && !record.former.is_empty()
         {
             tracing::warn!(
                 stream = &*stream,
                 "stream no longer receives events from a queue, but its former bindings still deliver messages to its \
-                 queues; remove the bindings with `ordain streams unbind {stream}`, and then the queues"
+                 queues; remove the bindings with `ordain streams unbind {stream}`"
             );
         }
         if is_configured {

@@ -182,6 +182,7 @@ impl PartitionFactory<'_> {
             lag: Arc::clone(&metrics.lag),
             dropped: Arc::clone(&metrics.dropped),
             records: QueueRecords::new(self.store, &name.shared()),
+            topology_throttle: ordain_amqp::topology_throttle(),
             health: metrics.health(),
             topology_changes: Arc::clone(&metrics.topology_changes),
         })

@@ -91,20 +91,28 @@ pub(super) async fn watch(app: &AdminState) {
     }
 }
 
-/// Returns the reason why the process is not ready as a whole, even if all streams receive their events.
-fn process_problem(app: &AdminState) -> Option<String> {
+/// Returns the reason why the process cannot work with its store: a part is not started yet, or the store accepts no
+/// writes.
+fn store_problem(app: &AdminState) -> Option<String> {
     let reason = match app.figures.phase() {
         _ if *app.shutdown.borrow() => "the process is shutting down".to_owned(),
         RunPhase::LoadingHandlers => "the process is loading its handlers".to_owned(),
         RunPhase::OpeningStore => "the process is opening its store".to_owned(),
-        RunPhase::ClaimingPartitions => "the process is claiming its partitions".to_owned(),
-        RunPhase::Running => {
+        RunPhase::ClaimingPartitions | RunPhase::Running => {
             let StoreFailure { since, answers } = (*app.health.lock())?;
             let state = if answers { "accepted no writes" } else { "not answered" };
             format!("the store has {state} since {since:.0}; see the log")
         }
     };
     Some(reason)
+}
+
+/// Returns the reason why the process is not ready as a whole, even if all streams receive their events.
+fn process_problem(app: &AdminState) -> Option<String> {
+    store_problem(app).or_else(|| match app.figures.phase() {
+        RunPhase::ClaimingPartitions => Some("the process is claiming its partitions".to_owned()),
+        _ => None,
+    })
 }
 
 /// Returns the streams whose events this process does not execute now, each with the reason. The reasons contain no
@@ -170,7 +178,7 @@ pub(super) async fn ingress_ready(
     if app.loaded.config.ingress.is_none() {
         return Err(ProblemDetails::not_found("this process has no [ingress]"));
     }
-    match process_problem(&app) {
+    match store_problem(&app) {
         Some(reason) => Err(ProblemDetails::unavailable(format!("not accepting events: {reason}"))),
         None => Ok("accepting\n"),
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::Build;
+use ordain_core::{Build, OrderingMode};
 use serde::{Deserialize, Serialize};
 
 use super::{BoundedRows, RowText};
@@ -81,7 +81,10 @@ pub async fn queue_losses(
     stream: &str,
 ) -> Result<Vec<(u32, String)>, StoreError> {
     match loaded.config.streams.get_key_value(stream) {
-        Some((name, config)) if matches!(config.source, SourceConfig::Amqp(_)) => {
+        Some((name, config))
+            if matches!(config.source, SourceConfig::Amqp(_))
+                && config.ordering == OrderingMode::Fifo =>
+        {
             QueueRecords::new(store, &name.shared()).losses(config.source.partitions()).await
         }
         _ => Ok(Vec::new()),

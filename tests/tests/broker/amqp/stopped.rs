@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::Rabbit;
-use ordain_tests::http::{admin, get};
+use ordain_tests::http::{admin, get, ready};
 use ordain_tests::log::in_turn;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
@@ -298,4 +298,37 @@ fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
         service.end()?;
     }
     Ok(())
+}
+
+/// A process without its broker executes nothing from the queue, and still accepts events over HTTP.
+#[test]
+fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
+    let sections = format!("{ADMIN}[ingress]\nlisten = \"127.0.0.1:0\"\n");
+    let rig = Rig::alone(&sections, "", "")?;
+    let mut service = start(&rig)?;
+    let mut address = ready(&mut service)?;
+    let status =
+        |address, path: &str| get(address, path).map(|page| page.status).unwrap_or_default();
+    for is_running in [true, false] {
+        if is_running {
+            rig.rabbit.stop()?;
+        } else {
+            service.end()?;
+            rig.rabbit.stop()?;
+            service = start(&rig)?;
+            address = admin(&mut service)?;
+        }
+        service.until("readiness for events over HTTP", || {
+            status(address, "/readyz/ingress") == 200 && status(address, "/readyz") == 503
+        })?;
+        if is_running {
+            service.until("the metric", || {
+                let metrics = get(address, "/metrics").map(|page| page.body).unwrap_or_default();
+                metrics.contains("\nordain_broker_connected 0\n")
+            })?;
+        }
+        rig.rabbit.restart()?;
+        service.until("readiness", || status(address, "/readyz") == 200)?;
+    }
+    service.end()
 }

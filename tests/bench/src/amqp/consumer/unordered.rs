@@ -112,6 +112,7 @@ fn consumer(
         lag: Arc::default(),
         dropped: Arc::default(),
         records: QueueRecords::new(store, &partition.stream),
+        topology_throttle: ordain_amqp::topology_throttle(),
         health: Arc::default(),
         topology_changes: Arc::default(),
     }
