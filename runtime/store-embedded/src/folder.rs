@@ -309,7 +309,8 @@ fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
 
 fn folder_error(path: &Path, error: &io::Error) -> StoreError {
     let path = path.display();
-    if may_pass(error) {
+    // A missing folder is created, so it is missing only where no folder can be created.
+    if may_pass(error) && error.kind() != io::ErrorKind::NotFound {
         return StoreError::Unavailable(format!(
             "cannot use {path} as the store's folder now: {error}; check the disk and whether it is mounted, then start \
              again"
