@@ -4,6 +4,8 @@
 //! All declared queues of a stream are quorum queues with a single active consumer. If the broker drops messages from
 //! these queues, for example because of a policy that limits their length, it moves the messages to a separate queue.
 
+mod markers;
+
 use std::collections::BTreeSet;
 
 use futures_util::future::try_join_all;
@@ -17,7 +19,6 @@ use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::topology_record::{Binding, BindingKind};
 use ordain_config::{AmqpSourceConfig, ExchangeBinding};
-use ordain_core::digest;
 
 /// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
 /// `rabbitmq_sharding` provides it.
@@ -303,106 +304,6 @@ impl Topology {
         to_queues.chain(to_exchange).collect()
     }
 
-    /// Returns the name of the exchange's marker. The queue's name makes the marker unique to the stream, and lies within
-    /// the rights that the stream needs. The digest of the exchange's name makes another marker for another exchange. It
-    /// is short, because AMQP limits the whole name to 255 bytes.
-    fn exchange_marker(&self, exchange: &str) -> String {
-        format!("{}.x{:06x}.marker", self.queue, digest(exchange.as_bytes()) & 0xff_ffff)
-    }
-
-    /// Returns whether the exchange was removed since a marker of it was declared. Returns `false` if the exchange is
-    /// missing now. See [`Self::declare_exchange_marker`].
-    pub(super) async fn is_exchange_replaced(
-        &self,
-        broker: &BrokerEndpoint,
-        connection: &Connection,
-    ) -> Result<bool, BrokerError> {
-        let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
-            return Ok(false);
-        };
-        let exists = async |name: &str| match check_exchange(broker, connection, name).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error),
-        };
-        Ok(!exists(&self.exchange_marker(exchange)).await? && exists(exchange).await?)
-    }
-
-    /// Returns whether the stream's exchange is missing.
-    pub(super) async fn is_exchange_missing(
-        &self,
-        broker: &BrokerEndpoint,
-        connection: &Connection,
-    ) -> Result<bool, BrokerError> {
-        let Some(exchange) = &self.exchange else { return Ok(false) };
-        match check_exchange(broker, connection, exchange).await {
-            Ok(()) => Ok(false),
-            Err(error) if error.is_not_found() => Ok(true),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Declares the marker of the stream's exchange: an exchange that the broker deletes when its last binding is
-    /// deleted. Its only binding leads to the stream's exchange. The marker therefore disappears together with the
-    /// stream's exchange, and shows later whether the exchange of this name is still the same exchange.
-    pub(super) async fn declare_exchange_marker(
-        &self,
-        broker: &BrokerEndpoint,
-        connection: &Connection,
-    ) -> Result<(), BrokerError> {
-        let Some(exchange) = &self.exchange else { return Ok(()) };
-        let failed = |error| broker.error(&error);
-        let channel = connection.create_channel().await.map_err(failed)?;
-        let marker = self.exchange_marker(exchange);
-        declare_marker(&channel, &marker).await.map_err(failed)?;
-        let options = ExchangeBindOptions::default();
-        let nothing = FieldTable::default();
-        let bound = channel.exchange_bind(
-            exchange.as_str().into(),
-            marker.as_str().into(),
-            "".into(),
-            options,
-            nothing,
-        );
-        bound.await.map_err(failed)?;
-        channel.close(200, "done".into()).await.map_err(failed)
-    }
-
-    fn marker(&self, partition: u32) -> String {
-        format!("{}.marker", self.queue(partition))
-    }
-
-    /// Returns whether a partition's queue still has its marker. See [`Self::declare_marker`].
-    pub(super) async fn has_marker(
-        &self,
-        broker: &BrokerEndpoint,
-        connection: &Connection,
-        partition: u32,
-    ) -> Result<bool, BrokerError> {
-        match check_exchange(broker, connection, &self.marker(partition)).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Declares the marker of a partition's queue: an exchange that the broker deletes when its last binding is
-    /// deleted. Only the queue is bound to the marker. The marker therefore disappears together with the queue, and
-    /// shows later whether the queue of this name is still the same queue. AMQP has no other identity of a queue.
-    pub(super) async fn declare_marker(
-        &self,
-        broker: &BrokerEndpoint,
-        connection: &Connection,
-        partition: u32,
-    ) -> Result<(), BrokerError> {
-        let failed = |error| broker.error(&error);
-        let channel = connection.create_channel().await.map_err(failed)?;
-        let marker = self.marker(partition);
-        declare_marker(&channel, &marker).await.map_err(failed)?;
-        self.bind_queue(&channel, &marker, partition).await.map_err(failed)?;
-        channel.close(200, "done".into()).await.map_err(failed)
-    }
-
     fn exchange_kind(&self) -> ExchangeKind {
         if self.partitions == 1 {
             ExchangeKind::Fanout
@@ -536,18 +437,6 @@ impl Topology {
         }
         Ok(())
     }
-}
-
-/// Declares an exchange that the broker deletes when the last binding from it is deleted. Clients cannot publish to it.
-async fn declare_marker(channel: &Channel, name: &str) -> lapin::Result<()> {
-    let options = ExchangeDeclareOptions {
-        durable: true,
-        auto_delete: true,
-        internal: true,
-        ..ExchangeDeclareOptions::default()
-    };
-    let nothing = FieldTable::default();
-    channel.exchange_declare(name.into(), ExchangeKind::Fanout, options, nothing).await
 }
 
 /// Checks that an exchange exists.

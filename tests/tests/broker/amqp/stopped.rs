@@ -4,9 +4,10 @@ use anyhow::{Result, ensure};
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::Rabbit;
 use ordain_tests::http::{admin, get, ready};
-use ordain_tests::log::in_turn;
+use ordain_tests::log::{in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
+use serde_json::json;
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 const FIFO: &str = "ordering = \"fifo\"";
@@ -329,6 +330,34 @@ fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
         }
         rig.rabbit.restart()?;
         service.until("readiness", || status(address, "/readyz") == 200)?;
+    }
+    service.end()
+}
+
+/// The host is killed between the removal of the queue, the record of the loss and the declaration of the new queue.
+#[test]
+fn killed_host_forgets_no_loss() -> Result<()> {
+    let rig = rig()?;
+    let mut service = start(&rig)?;
+    rig.until_declared()?;
+    execute_first(&rig)?;
+    let mut round = 0;
+    for milliseconds in [0, 20, 60, 120, 250, 500] {
+        round += 1;
+        let key = format!("round-{round}");
+        rig.client.delete_queue("cases")?;
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        service.kill()?;
+        let mut service_after = start(&rig)?;
+        service_after.until_says(STOPPED)?;
+        rig.until_declared()?;
+        rig.publish(&[line(&key, 1, &json!({ "n": 1 }))])?;
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        ensure!(rig.client.take_all("out")?.is_empty(), "{}", service_after.stderr());
+        resume(&rig, &mut service_after)?;
+        rig.client.take("out", 1)?;
+        rig.until_empty()?;
+        service = service_after;
     }
     service.end()
 }

@@ -282,3 +282,29 @@ fn dropped_messages_are_reported() -> Result<()> {
     }
     Ok(())
 }
+
+/// Two streams read one exchange. Only the first configures the binding that feeds the exchange.
+#[test]
+fn unbinding_keeps_what_another_stream_needs() -> Result<()> {
+    let bind = "bind = [{ exchange = \"amq.topic\", routing_key = \"#\" }]";
+    let rig = Rig::with(ADMIN, "", bind)?;
+    let url = rig.rabbit.url();
+    let other = "[streams.other]\nhandler = \"tally\"\n\
+                 source = { kind = \"amqp\", exchange = \"cases\", queue = \"other\" }\n";
+    rig.home.write("ordain.toml", config(&url, ADMIN, "", bind) + other)?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_bound("amq.topic", &["cases"])?;
+    rig.until_bound("cases", &["other"])?;
+    let message = from_line(&line("a", 1, &json!({ "n": 1 })))?;
+    rig.client.publish("amq.topic", &[message])?;
+    rig.client.take("out", 2)?;
+    service.end()?;
+
+    let alone = config(&url, ADMIN, "", "").replace("streams.cases", "streams.other");
+    rig.home.write("ordain.toml", alone.replace("queue = \"cases\"", "queue = \"other\""))?;
+    let removed = rig.home.rows(&["streams", "unbind", "cases", "--json"])?;
+    ensure!(removed.len() == 1, "{removed:?}");
+    ensure!(rig.rabbit.bound("amq.topic")? == ["cases"], "{:?}", rig.rabbit.bound("amq.topic")?);
+    ensure!(rig.rabbit.bound("cases")? == ["other"], "{:?}", rig.rabbit.bound("cases")?);
+    Ok(())
+}
