@@ -7,10 +7,11 @@ use ordain_servers::Redis;
 use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::log::line;
+use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-use super::support::{SECTIONS, ingress, post_all};
+use super::support::{SECTIONS, ingress, into_file, post_all};
 
 /// The number of events of each name: more than the host prefetches.
 const EVENTS: usize = 3_000;
@@ -72,6 +73,41 @@ fn events_accepted_after_rollback_take_effect() -> Result<()> {
     ensure!(
         lost > 0 && lost + taken == EVENTS as u64,
         "{lost} were counted as lost, {taken} took effect"
+    );
+    service.end()
+}
+
+/// The inbox (events over HTTP for a stream of the broker) is in the store too. The server goes back while the broker is
+/// down and events wait in the inbox.
+#[test]
+fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let rig = Rig::alone("", "", "")?;
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n", redis.url());
+    let text = config(&rig.rabbit.url(), &format!("{SECTIONS}{store}"), "", "");
+    let home = Home::new(&["tally"], &into_file(&text, "-"))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    rig.until_declared()?;
+    rig.rabbit.stop()?;
+    post_all(address, &events("a"))?;
+    let early = redis.snapshot()?;
+    post_all(address, &events("b"))?;
+    redis.go_back(&early)?;
+    post_all(address, &events("c"))?;
+    rig.rabbit.restart()?;
+    wait_until("the effects of all events that the server has", || {
+        let counts = effects(&service)?;
+        Ok(counts.get(&'a') == Some(&EVENTS) && counts.get(&'c') == Some(&EVENTS))
+    })?;
+    let metrics = http::get(http::admin(&mut service)?, "/metrics")?.body;
+    let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));
+    let lost = lost.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
+    let taken = *effects(&service)?.get(&'b').unwrap_or(&0) as u64;
+    ensure!(
+        lost + taken >= EVENTS as u64,
+        "{lost} were counted as lost, {taken} took effect: {}",
+        service.stderr()
     );
     service.end()
 }
