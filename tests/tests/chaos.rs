@@ -1,7 +1,7 @@
 //! Chaos tests. A producer loses, repeats, delays and shuffles events. Meanwhile `kill -9` ends hosts, their store and
 //! the broker at random moments; hosts join, leave and pause; and their links to the servers are cut, slow, silent, or
 //! lose replies. At the end of each round the test counts the effects from the host's output and from the store, by
-//! code that knows only what was sent.
+//! code that knows only the sent events.
 //!
 //! Other rounds send events over HTTP while Redis loses its last seconds (`rewinds.rs`) or single keys (`removed.rs`),
 //! while the folder of an embedded store is moved and restored (`folder.rs`), or while the servers' name does not

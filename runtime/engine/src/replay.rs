@@ -15,7 +15,7 @@ use ordain_config::{Config, ReplayServer, ResourceName, StreamConfig};
 use ordain_store::{Destination, KeyResult, Partition, Store, StoreError, retry_until_ok};
 
 /// Approximate maximum size, in bytes, of the events of one answer. An answer contains at least one of the found
-/// events, whatever its size. A later round of requests finds the remaining events.
+/// events, even if that event is larger. A later round of requests finds the remaining events.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// The answer of a replay source.

@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    /// The engine accepts the longest possible place, whatever the key of the event contains.
+    /// The engine accepts the longest possible place, for every key of an event.
     #[test]
     fn the_longest_key_fits() {
         let name = "s".repeat(ordain_store::STREAM_NAME_LIMIT);

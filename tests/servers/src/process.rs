@@ -1,4 +1,4 @@
-//! A process that ends when the process that started it ends, for whatever reason.
+//! A process that ends when the process that started it ends for any reason.
 //!
 //! A signal at the parent's death would come with the end of the *thread* that started the process, and tests run on
 //! threads that end. So a shell starts the process: the shell holds the reading end of a pipe. The system closes the

@@ -136,7 +136,8 @@ impl IngressRelay {
     }
 
     /// Publishes waiting and new events until publishing fails or the inbox ends. Publishing fails if the broker is
-    /// unavailable, or if it refuses all events of an attempt while no more events may be read. Returns the number of
+    /// unavailable. It also fails if the broker refuses all events of an attempt, and the limit of unconfirmed events
+    /// allows no further event. Returns the number of
     /// published events, and the reason of a failure.
     async fn publish(&mut self) -> (u64, Option<String>) {
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
