@@ -42,7 +42,7 @@ pub fn watch_broker_health(
             let error = match response.await {
                 Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some(format!("{broker} does not answer")),
+                Err(_) => Some(format!("{broker} does not answer within {response_timeout:?}")),
             };
             let health = if error.is_none() {
                 reached_at = Instant::now();

@@ -1,15 +1,19 @@
 //! Opens connections to the broker, and classifies their errors.
 
 use std::fmt;
+use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
+use lapin::tcp::TLSConfig;
 use lapin::uri::{AMQPScheme, AMQPUri};
-use lapin::{Connection, ConnectionBuilder, ConnectionProperties, ErrorKind, runtime};
+use lapin::{AsyncTcpStream, Connection, ConnectionProperties, ErrorKind, runtime};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
+use super::attempt::Attempt;
+use super::greeting::BrokerGreeting;
 use super::topology::has_default_delivery_limit;
 
 use ordain_config::{BrokerUrl, ConfigError, LoadedConfig};
@@ -100,6 +104,14 @@ pub struct BrokerEndpoint {
     has_default_delivery_limit: Arc<OnceCell<bool>>,
 }
 
+/// Installs the cryptography for TLS if the URI needs TLS.
+pub(super) fn install_tls_provider(uri: &AMQPUri) {
+    if uri.scheme == AMQPScheme::AMQPS {
+        // An error means that a provider is already installed, which serves as well.
+        drop(rustls::crypto::ring::default_provider().install_default());
+    }
+}
+
 impl BrokerEndpoint {
     /// Creates the address of a broker from a URL. The error does not contain the password.
     pub fn new(url: &str, heartbeat: Duration) -> Result<Self, String> {
@@ -151,24 +163,57 @@ impl BrokerEndpoint {
         self.has_default_delivery_limit.get_or_try_init(find_out).await.copied()
     }
 
-    /// Opens a connection with a name that identifies it in the broker's list of connections.
+    /// Opens a connection with a name that identifies it in the broker's list of connections. Resolves the host name
+    /// anew. An attempt that does not succeed, or that the caller stops waiting for, leaves no socket behind.
     pub async fn connect(&self, name: &str) -> Result<Connection, BrokerError> {
-        if self.uri.scheme == AMQPScheme::AMQPS {
-            // An error means that a provider is already installed, which serves as well.
-            drop(rustls::crypto::ring::default_provider().install_default());
-        }
+        install_tls_provider(&self.uri);
         let failed = |error| self.error(&error);
+        let runtime = runtime::default_runtime().map_err(failed)?;
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let builder =
-            ConnectionBuilder::new_with_runtime(runtime::default_runtime().map_err(failed)?)
-                .with_uri(self.current_uri())
-                .with_properties(properties);
-        match timeout(CONNECT_TIMEOUT, builder.connect()).await {
-            Ok(connection) => connection.map_err(failed),
+        let attempt = Attempt::new();
+        let opener = attempt.opener();
+        let connecting = Connection::connector(
+            self.current_uri(),
+            runtime,
+            async move |uri, runtime| {
+                let host = &uri.authority.host;
+                let steps = async {
+                    let address = runtime.to_socket_addrs((host.clone(), uri.authority.port));
+                    let stream = AsyncTcpStream::connect(&runtime, address).await?;
+                    if let AsyncTcpStream::Plain(plain) = &stream {
+                        opener.keep(plain.get_ref().as_fd())?;
+                    }
+                    match uri.scheme {
+                        AMQPScheme::AMQP => Ok(stream),
+                        AMQPScheme::AMQPS => stream.into_tls(host, TLSConfig::default()).await,
+                    }
+                };
+                opener.run(steps).await.map_err(lapin::Error::from)
+            },
+            properties,
+        );
+        match timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(connected) => {
+                let connection = connected.map_err(failed)?;
+                attempt.succeed();
+                Ok(connection)
+            }
             Err(_) => Err(BrokerError::Unavailable(format!(
                 "{self} does not answer within {CONNECT_TIMEOUT:?}"
             ))),
         }
+    }
+
+    /// Reads the properties that the broker sends before the login.
+    pub(super) async fn greeting(&self) -> Result<BrokerGreeting, BrokerError> {
+        let failed = |error| BrokerError::Unavailable(format!("{self}: {error}"));
+        BrokerGreeting::read(&self.current_uri()).await.map_err(failed)
+    }
+
+    /// Describes the login of a connection, without the password.
+    pub(super) fn describe_login(&self) -> String {
+        let AMQPUri { authority, vhost, .. } = &self.uri;
+        format!("logged in as user {:?} to the virtual host {vhost:?}", authority.userinfo.username)
     }
 
     /// Classifies an error of the library, and adds the broker's address and user.

@@ -264,7 +264,9 @@ async fn subscribe(
         Err(error) => return Err(error.into()),
     };
     if !topology.is_declared() && !known.is_type_checked {
-        topology.refuse_stream_queue(broker, &connection, *partition).await?;
+        for risk in topology.check_undeclared_queue(broker, &connection, *partition).await? {
+            tracing::warn!(stream = %stream, partition, "queue may lose events: {risk}");
+        }
         known.is_type_checked = true;
     }
     if options.is_fifo() {

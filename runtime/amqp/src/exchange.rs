@@ -68,26 +68,39 @@ pub(super) enum IsolatedAnswer {
     NotOwner,
 }
 
+/// Checks that the exchange of a sink exists.
+pub(super) async fn check_sink_exchange(
+    broker: &BrokerEndpoint,
+    connection: &Connection,
+    sink: &str,
+    exchange: &str,
+) -> Result<(), BrokerError> {
+    let failed = |error| broker.error(&error);
+    let channel = connection.create_channel().await.map_err(failed)?;
+    let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+    let declared = channel.exchange_declare(
+        exchange.into(),
+        ExchangeKind::Topic,
+        options,
+        FieldTable::default(),
+    );
+    declared.await.map_err(|error| {
+        failed(error).map_refusal(|_, reason| {
+            format!(
+                "the exchange {exchange:?} of the sink {sink} cannot be used: {reason}. Declare it first, with the queues \
+                 that its messages go to"
+            )
+        })
+    })?;
+    let _ = channel.close(200, "done".into()).await;
+    Ok(())
+}
+
 impl Exchange {
     /// Opens a connection for publishing. Fails if the exchange does not exist.
     pub(super) async fn open(&self) -> Result<SinkConnection, BrokerError> {
-        let failed = |error| self.broker.error(&error);
         let link = self.connection().await?;
-        let channel = link.connection.create_channel().await.map_err(failed)?;
-        let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-        let name = self.name.as_str().into();
-        let declared =
-            channel.exchange_declare(name, ExchangeKind::Topic, options, FieldTable::default());
-        declared.await.map_err(|error| {
-            failed(error).map_refusal(|_, reason| {
-                format!(
-                    "the exchange {:?} of the sink {} cannot be used: {reason}. Declare it first, with the queues \
-                     that its messages go to",
-                    self.name, self.sink
-                )
-            })
-        })?;
-        let _ = channel.close(200, "done".into()).await;
+        check_sink_exchange(&self.broker, &link.connection, &self.sink, &self.name).await?;
         Ok(link)
     }
 
@@ -152,7 +165,10 @@ impl Exchange {
         let (connection, channel) = match timeout(answer_timeout, open).await {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return (item, unavailable(error.to_string())),
-            Err(_) => return (item, unavailable(format!("{} does not answer", self.broker))),
+            Err(_) => {
+                let words = format!("{} does not answer within {answer_timeout:?}", self.broker);
+                return (item, unavailable(words));
+            }
         };
         if !item.ownership.is_active() {
             // Connecting may have taken longer than the lease.

@@ -1,8 +1,9 @@
 //! RabbitMQ: consumes events from queues and publishes messages to exchanges.
 //!
-//! Connections: `connect` opens them and classifies their errors, `broker_health` monitors whether the broker responds,
-//! `topology` declares exchanges, queues and bindings, `topology_record` records the bindings, and `prepare` does both
-//! at a start.
+//! Connections: `connect` opens them and classifies their errors, `attempt` closes the sockets of failed attempts to
+//! connect, `broker_health` monitors whether the broker responds, `topology` declares exchanges, queues and bindings,
+//! `topology_record` records the bindings, and `prepare` does both at a start. `inspect` reports the state of the broker
+//! without a change, with the version from its `greeting`.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A
 //! `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue
@@ -16,6 +17,7 @@
 //! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged,
 //! and when.
 
+mod attempt;
 mod broker_health;
 mod confirm_tracker;
 mod connect;
@@ -25,7 +27,9 @@ mod decode;
 mod encode;
 mod exchange;
 mod fifo_queue;
+mod greeting;
 mod header;
+mod inspect;
 mod prefetch;
 mod prepare;
 mod produce;
@@ -45,6 +49,7 @@ pub use connect::{BrokerEndpoint, BrokerError, RefusalCause};
 pub use consumer::start;
 pub use consumer_options::{ConsumerOptions, topology_throttle};
 pub use decode::DeliveryDecoder;
+pub use inspect::inspect_broker;
 pub use prefetch::LastPrefetch;
 pub use prepare::{PreparedTopology, prepare_topology};
 pub use produce::{ExchangeProducer, SequencedEvent};

@@ -5,8 +5,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use lapin::message::Delivery;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::{Channel, Connection};
+use lapin::{Channel, Confirmation, Connection};
 use ordain_core::Event;
 use tokio::time::timeout;
 
@@ -16,8 +18,10 @@ use ordain_config::KeyLocation;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// Time limit for the next confirm.
+/// Time limit for the next confirm, for the write of one message, and for a new channel.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit for the end of the connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings that the broker does not accept events.
@@ -34,8 +38,14 @@ pub struct ExchangeProducer {
     keeps_key_order: bool,
     /// The time for which the producer retries while the broker is unavailable or accepts no event.
     retry_timeout: Duration,
-    link: Option<(Connection, Channel)>,
+    link: Option<ProducerLink>,
+    /// The link of the last attempt if the broker blocked it. A new link would be blocked too, but only after its first
+    /// message.
+    blocked: Option<ProducerLink>,
 }
+
+/// A connection and its channel.
+type ProducerLink = (Connection, Channel);
 
 impl ExchangeProducer {
     /// Creates a producer for an exchange. The producer writes the key to the part of the message from which the stream
@@ -57,6 +67,7 @@ impl ExchangeProducer {
             keeps_key_order: in_order,
             retry_timeout: patience,
             link: None,
+            blocked: None,
         }
     }
 
@@ -120,7 +131,7 @@ impl ExchangeProducer {
             }
             failed = error.or(failed);
             if let Some(BrokerError::Unavailable(_)) = failed {
-                self.link = None;
+                self.blocked = self.link.take().filter(is_blocked);
                 break;
             }
         }
@@ -147,36 +158,49 @@ impl ExchangeProducer {
         let broker = Arc::clone(&self.broker);
         let failed = |error| broker.error(&error);
         let exchange = self.exchange.clone();
+        let limit = shortened(CONFIRM_TIMEOUT);
         let channel = self.channel().await?;
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let mut confirms = Vec::with_capacity(messages.len());
         for AmqpMessage { routing_key, properties, body } in messages {
             let to = exchange.as_str().into();
             let key = routing_key.clone();
-            let sent =
-                channel.basic_publish(to, key, options, body.bytes(), properties.clone()).await;
+            let sent = channel.basic_publish(to, key, options, body.bytes(), properties.clone());
+            // While the broker blocks publishers, the library waits without a time limit until it can write to the socket.
+            let sent = timeout(limit, sent).await.map_err(|_| no_answer(&broker, limit))?;
             confirms.push(sent.map_err(failed)?);
         }
-        let mut unroutable = None;
+        let mut returned = Vec::new();
+        let mut late = Vec::new();
         let mut ended = None;
+        let mut wait = limit;
         for (taken, confirm) in taken.iter_mut().zip(confirms) {
-            // The confirms that arrived before the channel closed are still available.
-            let confirmation = match timeout(shortened(CONFIRM_TIMEOUT), confirm).await {
+            // The confirms that arrived before the channel closed, or before the wait ended, are still available.
+            let mut confirm = Box::pin(confirm);
+            let confirmation = match timeout(wait, confirm.as_mut()).await {
                 Ok(Ok(confirmation)) => confirmation,
                 Ok(Err(error)) => {
                     ended.get_or_insert(failed(error));
                     continue;
                 }
                 Err(_) => {
-                    return Err(BrokerError::Unavailable(format!("{broker} sends no confirms")));
+                    let reason = format!("{broker} sends no confirms");
+                    ended.get_or_insert(BrokerError::Unavailable(reason));
+                    wait = Duration::ZERO;
+                    late.push(confirm);
+                    continue;
                 }
             };
             *taken = confirmation.is_ack();
-            if let Some(returned) = confirmation.take_message() {
-                *taken = false;
-                unroutable = Some(returned.delivery.routing_key);
-            }
+            returned.extend(confirmation.take_message().map(|message| message.delivery));
         }
+        // A confirm that arrived after its wait may carry a returned message, too.
+        for confirmation in late.into_iter().filter_map(FutureExt::now_or_never) {
+            let message = confirmation.ok().and_then(Confirmation::take_message);
+            returned.extend(message.map(|message| message.delivery));
+        }
+        exclude_returned(messages, taken, &returned);
+        let unroutable = returned.pop().map(|message| message.routing_key);
         if let Some(error) = ended {
             return Err(error);
         }
@@ -192,20 +216,28 @@ impl ExchangeProducer {
         })
     }
 
-    /// Checks that the broker is reachable.
+    /// Checks that the broker is reachable. Fails while the broker blocks the connection of the last attempt.
     pub async fn check_connection(&mut self) -> Result<(), BrokerError> {
+        if self.blocked.as_ref().is_some_and(|link| is_open(link) && is_blocked(link)) {
+            let reason = format!("{} accepts no messages for now", self.broker);
+            return Err(BrokerError::Unavailable(reason));
+        }
+        self.blocked = None;
         self.channel().await.map(drop)
     }
 
     async fn channel(&mut self) -> Result<&Channel, BrokerError> {
-        let is_open = |(connection, channel): &(Connection, Channel)| {
-            connection.status().connected() && channel.status().connected()
-        };
         if !self.link.as_ref().is_some_and(is_open) {
-            let failed = |error| self.broker.error(&error);
             let connection = self.broker.connect("ordain publish").await?;
-            let channel = connection.create_channel().await.map_err(failed)?;
-            channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(failed)?;
+            let limit = shortened(CONFIRM_TIMEOUT);
+            let opened = async {
+                let channel = connection.create_channel().await?;
+                channel.confirm_select(ConfirmSelectOptions::default()).await?;
+                Ok::<_, lapin::Error>(channel)
+            };
+            let opened = timeout(limit, opened).await;
+            let opened = opened.map_err(|_| no_answer(&self.broker, limit))?;
+            let channel = opened.map_err(|error| self.broker.error(&error))?;
             self.link = Some((connection, channel));
         }
         Ok(&self.link.as_ref().expect("the link was just created").1)
@@ -215,9 +247,34 @@ impl ExchangeProducer {
     pub async fn close(self) {
         if let Some((connection, _)) = self.link {
             // Every event is already confirmed, so an error does not matter.
-            let _ = connection.close(200, "done".into()).await;
+            let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
         }
     }
+}
+
+/// Marks the returned messages as not taken. The client library attaches a returned message to the next confirm that it
+/// receives, which may be the confirm of another message. A returned message that is none of `messages` does not
+/// show which of them were returned, so this function then marks all of them.
+fn exclude_returned(messages: &[AmqpMessage], taken: &mut [bool], returned: &[Delivery]) {
+    for delivery in returned {
+        let mut sent = messages.iter().zip(taken.iter_mut());
+        match sent.find(|(message, taken)| **taken && message.matches_return(delivery)) {
+            Some((_, taken)) => *taken = false,
+            None => taken.fill(false),
+        }
+    }
+}
+
+fn is_open((connection, channel): &ProducerLink) -> bool {
+    connection.status().connected() && channel.status().connected()
+}
+
+fn is_blocked((connection, _): &ProducerLink) -> bool {
+    connection.status().blocked()
+}
+
+fn no_answer(broker: &BrokerEndpoint, limit: Duration) -> BrokerError {
+    BrokerError::Unavailable(format!("{broker} does not answer within {limit:?}"))
 }
 
 /// An event and its sequence, if it has one.
@@ -237,4 +294,38 @@ fn waves(events: &[SequencedEvent], in_order: bool) -> Vec<Vec<usize>> {
         *wave += usize::from(in_order);
     }
     waves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ordain_core::EventParts;
+
+    fn message(key: &str, id: &str) -> AmqpMessage {
+        let event = Event::new(&EventParts { key, id, ..EventParts::default() });
+        encode::event(&Arc::new(event), None, &KeyLocation::RoutingKey)
+    }
+
+    fn returned(message: &AmqpMessage) -> Delivery {
+        let key = message.routing_key.clone();
+        let mut delivery = Delivery::mock(0, "cases".into(), key, false, Vec::new());
+        delivery.properties = message.properties.clone();
+        delivery
+    }
+
+    #[test]
+    fn returned_message_is_not_taken_whichever_confirm_carries_it() {
+        let messages = [message("a", "1"), message("b", "2"), message("b", "3")];
+        let mut taken = [true, true, true];
+        exclude_returned(&messages, &mut taken, &[returned(&messages[2]), returned(&messages[0])]);
+        assert_eq!(taken, [false, true, false]);
+    }
+
+    #[test]
+    fn unknown_returned_message_leaves_nothing_taken() {
+        let messages = [message("a", "1"), message("b", "2")];
+        let mut taken = [true, false];
+        exclude_returned(&messages, &mut taken, &[returned(&message("c", "1"))]);
+        assert_eq!(taken, [false, false]);
+    }
 }

@@ -203,9 +203,9 @@ impl ExchangePublisher {
                 self.enqueue(batch);
             }
             self.drop_disowned(&published);
-            let link =
-                timeout(shortened(CONFIRM_TIMEOUT), self.exchange.connect(connection.take())).await;
-            let silent = format!("{} does not answer", self.exchange.broker);
+            let limit = shortened(CONFIRM_TIMEOUT);
+            let link = timeout(limit, self.exchange.connect(connection.take())).await;
+            let silent = format!("{} does not answer within {limit:?}", self.exchange.broker);
             let link = match link.unwrap_or(Err(BrokerError::Unavailable(silent))) {
                 Ok(link) => link,
                 Err(error) => {

@@ -68,9 +68,10 @@ pub(super) async fn monitor_queue(
     flow: &ConsumerProgress,
 ) -> BrokerError {
     let ConsumerOptions { broker, lag, .. } = options;
-    let channel = match connection.create_channel().await {
-        Ok(channel) => channel,
-        Err(error) => return broker.error(&error),
+    let channel = match timeout(shortened(CHECK_TIMEOUT), connection.create_channel()).await {
+        Ok(Ok(channel)) => channel,
+        Ok(Err(error)) => return broker.error(&error),
+        Err(_) => return no_queue_answer(queue),
     };
     let mut before = None;
     let mut silent_checks = 0;
@@ -88,9 +89,7 @@ pub(super) async fn monitor_queue(
         let QueueCounts { ready, consumers } = match counts {
             Ok(Ok(counts)) => counts,
             Ok(Err(error)) => return broker.error(&error),
-            Err(_) => {
-                return BrokerError::Unavailable(format!("the queue {queue:?} does not answer"));
-            }
+            Err(_) => return no_queue_answer(queue),
         };
         lag.set(Some(ready.into()));
         let taken = flow.received();
@@ -183,6 +182,10 @@ async fn report_dropped(
 
 fn allows_error(options: &ConsumerOptions) -> bool {
     options.topology_throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
+}
+
+fn no_queue_answer(queue: &str) -> BrokerError {
+    BrokerError::Unavailable(format!("the queue {queue:?} does not answer"))
 }
 
 fn no_answer() -> BrokerError {

@@ -4,6 +4,8 @@
 //! All declared queues of a stream are quorum queues with a single active consumer. If the broker drops messages from
 //! these queues, for example because of a policy that limits their length, it moves the messages to a separate queue.
 
+mod form;
+mod inspect;
 mod markers;
 
 use std::collections::BTreeSet;
@@ -18,6 +20,7 @@ use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
 
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::topology_record::{Binding, BindingKind};
+use form::{QueueArguments, QueueForm};
 use ordain_config::{AmqpSourceConfig, ExchangeBinding};
 
 /// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
@@ -241,36 +244,24 @@ impl Topology {
     }
 
     /// Returns an error if a partition's queue is of type stream. Such a queue never removes a message, and delivers only
-    /// new messages to a new consumer. AMQP does not show the type of a queue, but the broker names the argument that
-    /// differs: only a queue of another type refuses the declaration because of its type. A user without the right to
-    /// declare the queue learns nothing, so the queue is then accepted.
-    pub(super) async fn refuse_stream_queue(
+    /// new messages to a new consumer. A user without the right to declare the queue cannot learn its type, so the queue
+    /// is then accepted. Returns a description of each argument with which the queue loses events. The queue must exist.
+    pub(super) async fn check_undeclared_queue(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         partition: u32,
-    ) -> Result<(), BrokerError> {
-        let failed = |error| broker.error(&error);
-        let channel = connection.create_channel().await.map_err(failed)?;
-        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-        let mut arguments = FieldTable::default();
-        arguments.insert(QUEUE_TYPE_ARGUMENT.into(), long_string("stream"));
+    ) -> Result<Vec<String>, BrokerError> {
         let queue = self.queue(partition);
-        let declared = channel.queue_declare(queue.as_str().into(), durable, arguments);
-        match declared.await.map_err(failed) {
-            Ok(_) => {}
-            Err(BrokerError::Refused { cause: RefusalCause::OtherForm, reason })
-                if !reason.contains(QUEUE_TYPE_ARGUMENT) && !reason.contains("'durable'") => {}
-            Err(BrokerError::Refused { .. }) => return Ok(()),
-            Err(error) => return Err(error),
+        match QueueForm::read(broker, connection, &queue, stream_arguments()).await {
+            Ok(form) if form.is_stream() => Err(BrokerError::Refused {
+                cause: RefusalCause::OtherForm,
+                reason: describe_stream_queue(&queue),
+            }),
+            Ok(form) => Ok(form.risks(&queue)),
+            Err(BrokerError::Refused { .. }) => Ok(Vec::new()),
+            Err(error) => Err(error),
         }
-        Err(BrokerError::Refused {
-            cause: RefusalCause::OtherForm,
-            reason: format!(
-                "the queue {queue:?} is of type stream, which never removes messages: use a quorum queue, which \
-                 Ordain declares with declare = true, and move the messages to it with a shovel"
-            ),
-        })
     }
 
     async fn check_exchange(
@@ -379,7 +370,7 @@ impl Topology {
         let declare = async |excludes_limit| {
             let channel = connection.create_channel().await?;
             let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-            let arguments = self.queue_arguments(excludes_limit);
+            let arguments = self.queue_arguments(excludes_limit).into();
             channel.queue_declare(queue.as_str().into(), durable, arguments).await?;
             channel.close(200, "done".into()).await
         };
@@ -394,8 +385,8 @@ impl Topology {
         }
     }
 
-    fn queue_arguments(&self, excludes_limit: bool) -> FieldTable {
-        let mut arguments = FieldTable::default();
+    fn queue_arguments(&self, excludes_limit: bool) -> QueueArguments {
+        let mut arguments = QueueArguments::default();
         arguments.insert(QUEUE_TYPE_ARGUMENT.into(), long_string("quorum"));
         arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
         arguments.insert("x-dead-letter-exchange".into(), long_string(&self.dropped_name()));
@@ -437,6 +428,18 @@ impl Topology {
         }
         Ok(())
     }
+}
+
+/// Returns the arguments of a queue of type stream.
+fn stream_arguments() -> QueueArguments {
+    QueueArguments::from([(QUEUE_TYPE_ARGUMENT.into(), long_string("stream"))])
+}
+
+fn describe_stream_queue(queue: &str) -> String {
+    format!(
+        "the queue {queue:?} is of type stream, which never removes messages: use a quorum queue, which Ordain declares \
+         with declare = true, and move the messages to it with a shovel"
+    )
 }
 
 /// Checks that an exchange exists.

@@ -4,14 +4,19 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lapin::options::ExchangeUnbindOptions;
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection};
 use ordain_store::{Mark, Store, StoreError};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::connect::{BrokerEndpoint, BrokerError};
+
+/// Time limit for the removal of one binding, and for the end of the connection.
+const UNBIND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A binding from an exchange to a queue or to another exchange.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -131,13 +136,15 @@ pub async fn unbind(
 ) -> Result<(), BrokerError> {
     let connection = broker.connect("ordain streams unbind").await?;
     for binding in bindings {
-        match unbind_one(broker, &connection, binding).await {
+        let unbound = timeout(UNBIND_TIMEOUT, unbind_one(broker, &connection, binding)).await;
+        let silent = format!("{broker} does not answer within {UNBIND_TIMEOUT:?}");
+        match unbound.unwrap_or(Err(BrokerError::Unavailable(silent))) {
             Err(error) if !error.is_not_found() => return Err(error),
             _ => {}
         }
     }
     // The bindings are removed, so an error of the connection does not matter.
-    let _ = connection.close(200, "done".into()).await;
+    let _ = timeout(UNBIND_TIMEOUT, connection.close(200, "done".into())).await;
     Ok(())
 }
 

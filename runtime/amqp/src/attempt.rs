@@ -1,0 +1,142 @@
+//! An attempt to connect to the broker. If the caller stops waiting for the attempt, its socket is closed: the client
+//! library would otherwise keep a thread and the socket until the broker answers the login, which may never happen.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+/// The socket of an attempt.
+#[derive(Debug, Default)]
+enum AttemptSocket {
+    /// The attempt has no socket yet, or it has succeeded.
+    #[default]
+    None,
+    /// The attempt waits for the broker on this socket.
+    Waiting(TcpStream),
+    /// The caller has given up the attempt.
+    Abandoned,
+}
+
+/// The caller's side of an attempt. Dropping the value ends the attempt, unless [`Self::succeed`] was called.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    socket: Arc<Mutex<AttemptSocket>>,
+    /// Dropped with the attempt, which [`SocketOpener::run`] notices.
+    running: watch::Sender<()>,
+}
+
+/// The library's side of an attempt.
+#[derive(Debug)]
+pub(super) struct SocketOpener {
+    socket: Arc<Mutex<AttemptSocket>>,
+    running: watch::Receiver<()>,
+}
+
+impl Attempt {
+    /// Begins an attempt.
+    pub(super) fn new() -> Self {
+        Self { socket: Arc::default(), running: watch::Sender::default() }
+    }
+
+    /// Returns the other side.
+    pub(super) fn opener(&self) -> SocketOpener {
+        SocketOpener { socket: Arc::clone(&self.socket), running: self.running.subscribe() }
+    }
+
+    /// Leaves the socket open, because the broker has accepted the login.
+    pub(super) fn succeed(self) {
+        *lock(&self.socket) = AttemptSocket::None;
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let mut socket = lock(&self.socket);
+        if let AttemptSocket::Waiting(open) = &*socket {
+            // The broker may have closed the socket.
+            let _ = open.shutdown(Shutdown::Both);
+        }
+        *socket = AttemptSocket::Abandoned;
+    }
+}
+
+impl SocketOpener {
+    /// Waits for a step of the attempt. Fails when the caller gives up the attempt.
+    pub(super) async fn run<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let mut running = self.running.clone();
+        tokio::select! {
+            done = step => done,
+            _ = running.changed() => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Keeps a second handle of the socket, so that the end of the attempt closes the socket. Fails if the caller has
+    /// given up the attempt.
+    pub(super) fn keep(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let open = TcpStream::from(socket.try_clone_to_owned()?);
+        let mut socket = lock(&self.socket);
+        if matches!(*socket, AttemptSocket::Abandoned) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        *socket = AttemptSocket::Waiting(open);
+        Ok(())
+    }
+}
+
+fn lock(socket: &Mutex<AttemptSocket>) -> MutexGuard<'_, AttemptSocket> {
+    socket.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::TcpListener;
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    /// Returns the two ends of a connection.
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    /// The end of an attempt closes its socket, even if the library still has a handle of the socket.
+    #[test]
+    fn given_up_attempt_closes_its_socket() {
+        let attempt = Attempt::new();
+        let (mut client, mut server) = pair();
+        attempt.opener().keep(client.as_fd()).unwrap();
+        drop(attempt);
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        assert_eq!(server.read(&mut [0]).unwrap(), 0);
+    }
+
+    /// The socket of an attempt that succeeded stays open.
+    #[test]
+    fn successful_attempt_keeps_its_socket() {
+        let attempt = Attempt::new();
+        let (client, server) = pair();
+        attempt.opener().keep(client.as_fd()).unwrap();
+        attempt.succeed();
+        server.set_nonblocking(true).unwrap();
+        let read = (&server).read(&mut [0]);
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    /// An attempt that was given up waits for nothing, and accepts no socket any more.
+    #[tokio::test]
+    async fn given_up_attempt_ends_before_it_has_a_socket() {
+        let attempt = Attempt::new();
+        let opener = attempt.opener();
+        drop(attempt);
+        let never = std::future::pending::<io::Result<()>>();
+        assert!(opener.run(never).await.is_err());
+        let (client, _server) = pair();
+        assert!(opener.keep(client.as_fd()).is_err());
+    }
+}

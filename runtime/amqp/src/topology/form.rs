@@ -1,0 +1,240 @@
+//! Reads the arguments of an existing queue. AMQP does not show them, but a broker that refuses a declaration names an
+//! argument that differs, and its value.
+
+use std::collections::BTreeMap;
+
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, ShortString};
+use lapin::{Connection, ErrorKind};
+
+use super::{DELIVERY_LIMIT_ARGUMENT, QUEUE_TYPE_ARGUMENT, long_string};
+use crate::connect::{BrokerEndpoint, BrokerError, RefusalCause};
+use ordain_util::text::escape_invisible;
+
+/// The arguments of a queue.
+pub(crate) type QueueArguments = BTreeMap<ShortString, AMQPValue>;
+
+/// Maximum number of declarations. RabbitMQ has fewer arguments of queues.
+const ATTEMPTS_LIMIT: usize = 32;
+
+/// The value of `DELIVERY_LIMIT_ARGUMENT` that excludes a limit.
+pub(super) const NO_DELIVERY_LIMIT: &str = "-1";
+
+/// The arguments with which a queue loses events, and the actions of the broker.
+const LOSSY_ARGUMENTS: [(&str, &str); 5] = [
+    ("x-message-ttl", "drops messages that wait for longer"),
+    ("x-expires", "removes the queue with its messages if no consumer uses it for this time"),
+    ("x-max-length", "drops or rejects messages above this number"),
+    ("x-max-length-bytes", "drops or rejects messages above this size"),
+    (DELIVERY_LIMIT_ARGUMENT, "drops messages that it has delivered this often"),
+];
+
+/// The form of an existing queue, as far as the broker names it.
+#[derive(Debug, Default)]
+pub(crate) struct QueueForm {
+    /// The arguments of the queue. Complete only if `is_complete` is true.
+    pub(crate) arguments: BTreeMap<String, String>,
+    /// The differences between the expected form and the queue, in the order in which the broker named them.
+    pub(crate) differences: Vec<FormDifference>,
+    /// `false` if the broker named a difference that concerns no argument, or a value that is unreadable or cut off.
+    pub(crate) is_complete: bool,
+}
+
+/// A difference between the expected form of a queue and the queue.
+#[derive(Debug)]
+pub(crate) struct FormDifference {
+    /// The argument, or another property such as `durable`; empty if the broker named none.
+    pub(crate) argument: String,
+    /// The broker's words.
+    pub(crate) reason: String,
+}
+
+impl QueueForm {
+    /// Returns whether the queue is of type stream.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.is_complete
+            && self.arguments.get(QUEUE_TYPE_ARGUMENT).is_some_and(|kind| kind == "stream")
+    }
+
+    /// Returns a description of each argument with which the queue loses events.
+    pub(crate) fn risks(&self, queue: &str) -> Vec<String> {
+        let lossy = LOSSY_ARGUMENTS.iter().filter_map(|(argument, action)| {
+            let value = self.arguments.get(*argument)?;
+            let excludes_limit = *argument == DELIVERY_LIMIT_ARGUMENT && value == NO_DELIVERY_LIMIT;
+            (!excludes_limit).then(|| {
+                format!(
+                    "the queue {queue:?} has {argument} = {}: the broker {action}, and these events are lost; declare the \
+                     queue without this argument",
+                    escape_invisible(value)
+                )
+            })
+        });
+        lossy.collect()
+    }
+
+    /// Compares a queue with the expected arguments of a durable queue. The queue must exist: then a declaration changes
+    /// nothing. Each refused declaration names one difference. The next declaration takes the queue's own value of this
+    /// argument, until the broker accepts a declaration or names no further argument.
+    pub(crate) async fn read(
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+        queue: &str,
+        mut expected: QueueArguments,
+    ) -> Result<Self, BrokerError> {
+        let failed = |error| broker.error(&error);
+        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let mut form = Self::default();
+        for _ in 0..ATTEMPTS_LIMIT {
+            // The broker closes the channel of a refused declaration.
+            let channel = connection.create_channel().await.map_err(failed)?;
+            let declared = channel.queue_declare(queue.into(), durable, expected.clone().into());
+            let Err(error) = declared.await else {
+                channel.close(200, "done".into()).await.map_err(failed)?;
+                form.is_complete = true;
+                break;
+            };
+            let reason = match broker.error(&error) {
+                BrokerError::Refused { cause: RefusalCause::OtherForm, reason } => reason,
+                error => return Err(error),
+            };
+            let difference = match error.kind() {
+                ErrorKind::ProtocolError(error) => parse_difference(error.get_message().as_str()),
+                _ => None,
+            };
+            let argument = difference.as_ref().map_or("", |difference| difference.argument);
+            let is_repeated = form.differences.iter().any(|known| known.argument == argument);
+            form.differences.push(FormDifference { argument: argument.to_owned(), reason });
+            let Some(Difference { current: Some(current), .. }) = difference else { break };
+            // No broker names such a long argument.
+            let Ok(name) = ShortString::try_new(argument) else { break };
+            if is_repeated {
+                break;
+            }
+            match current {
+                CurrentValue::Value(value) => expected.insert(name, value),
+                CurrentValue::Missing => expected.remove(argument),
+            };
+        }
+        let shown = expected.iter().filter_map(|(name, value)| {
+            let value = match value {
+                AMQPValue::LongString(text) => text.to_string(),
+                AMQPValue::Boolean(flag) => flag.to_string(),
+                AMQPValue::LongInt(number) => number.to_string(),
+                AMQPValue::LongLongInt(number) => number.to_string(),
+                _ => return None,
+            };
+            Some((name.to_string(), value))
+        });
+        form.arguments = shown.collect();
+        Ok(form)
+    }
+}
+
+/// A difference that the broker named.
+#[derive(Debug, PartialEq)]
+struct Difference<'a> {
+    argument: &'a str,
+    /// The value of the queue; `None` if it is unreadable, or if the difference concerns no argument.
+    current: Option<CurrentValue>,
+}
+
+/// The value of an argument of a queue.
+#[derive(Debug, PartialEq)]
+enum CurrentValue {
+    /// The queue lacks the argument.
+    Missing,
+    /// The queue has the argument with this value.
+    Value(AMQPValue),
+}
+
+/// Parses the text of a refusal, such as `PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/':
+/// received none but current is the value '1000' of type 'signedint'`.
+fn parse_difference(text: &str) -> Option<Difference<'_>> {
+    let (_, rest) = text.split_once("inequivalent arg '")?;
+    let (argument, rest) = rest.split_once('\'')?;
+    let (_, current) = rest.rsplit_once(" but current is ")?;
+    let is_argument = argument.starts_with("x-");
+    let current = if is_argument { parse_current(current) } else { None };
+    Some(Difference { argument, current })
+}
+
+fn parse_current(text: &str) -> Option<CurrentValue> {
+    if text.trim_end() == "none" {
+        return Some(CurrentValue::Missing);
+    }
+    let Some(rest) = text.strip_prefix("the value '") else {
+        // The type of a queue is written without its own type.
+        let value = text.strip_prefix('\'')?.trim_end().strip_suffix('\'')?;
+        return Some(CurrentValue::Value(long_string(value)));
+    };
+    let (value, kind) = rest.rsplit_once("' of type '")?;
+    let value = match kind.trim_end().strip_suffix('\'')? {
+        "longstr" => long_string(value),
+        "bool" => AMQPValue::Boolean(value.parse().ok()?),
+        "byte" | "short" | "signedint" | "long" | "unsignedbyte" | "unsignedshort"
+        | "unsignedint" => AMQPValue::LongLongInt(value.parse().ok()?),
+        _ => return None,
+    };
+    Some(CurrentValue::Value(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn difference(text: &str) -> Option<(&str, Option<CurrentValue>)> {
+        parse_difference(text).map(|difference| (difference.argument, difference.current))
+    }
+
+    /// The texts are those of RabbitMQ 3.10.8.
+    #[test]
+    fn refusals_name_the_value_of_the_queue() {
+        let start = "PRECONDITION_FAILED - inequivalent arg";
+        let value = |value| Some(CurrentValue::Value(value));
+        for (text, argument, current) in [
+            (
+                "'x-message-ttl' for queue 'q' in vhost '/': received none but current is the value '60000' of type \
+                 'signedint'",
+                "x-message-ttl",
+                value(AMQPValue::LongLongInt(60_000)),
+            ),
+            (
+                "'x-dead-letter-exchange' for queue 'q' in vhost '/': received none but current is the value 'it's' of \
+                 type 'longstr'",
+                "x-dead-letter-exchange",
+                value(long_string("it's")),
+            ),
+            (
+                "'x-single-active-consumer' for queue 'q' in vhost '/': received none but current is the value 'true' \
+                 of type 'bool'",
+                "x-single-active-consumer",
+                value(AMQPValue::Boolean(true)),
+            ),
+            (
+                "'x-queue-type' for queue 'q' in vhost '/': received 'quorum' but current is 'stream'",
+                "x-queue-type",
+                value(long_string("stream")),
+            ),
+            (
+                "'x-queue-type' for queue 'q' in vhost '/': received the value 'stream' of type 'longstr' but current \
+                 is none",
+                "x-queue-type",
+                Some(CurrentValue::Missing),
+            ),
+            (
+                "'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'",
+                "durable",
+                None,
+            ),
+            (
+                "'x-max-length' for queue 'q' in vhost '/': received none but current is the val",
+                "x-max-length",
+                None,
+            ),
+        ] {
+            let whole = format!("{start} {text}");
+            assert_eq!(difference(&whole), Some((argument, current)), "{text}");
+        }
+        assert_eq!(difference("PRECONDITION_FAILED - invalid arg 'x-max-age' for queue 'q'"), None);
+    }
+}
