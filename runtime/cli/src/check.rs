@@ -1,18 +1,28 @@
-//! `ordain check`: checks a configuration and its handlers. This module must not open the store or run an event.
+//! `ordain check`: checks a configuration and its handlers, and with `--connect` also the servers. This module must not
+//! open the store, change anything in a server, or run an event.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 
 use crate::cli::{CommandError, FileArg};
 use crate::show::{self, JsonRow};
-use ordain_config::{StoreConfig, explain};
-use ordain_engine::run::check_files;
+use crate::store::inspect_store;
+use ordain_config::{LoadedConfig, StoreConfig, explain};
+use ordain_engine::run::{check_files, inspect_broker};
 use ordain_http::view::{StreamIntake, StreamRow, StreamVersion};
+use ordain_util::finding::{Finding, InspectedServer, Severity};
+use ordain_util::wait::shortened;
 use ordain_wasm::{CompilePriority, HandlerSetupError, MisnamedFile};
 use ordain_wasm::{load_handlers, scan_folder};
+
+/// Time limit for the inspection of one server.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Additional time for each partition of a stream, which may have queues of its own.
+const PARTITION_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
@@ -21,6 +31,11 @@ pub(crate) struct CheckArgs {
     /// Instead of checking, print every setting with its meaning, default and reason.
     #[arg(long)]
     explain: bool,
+    /// Also connect to the store and the broker, and report everything that a start would refuse or warn about. Changes
+    /// nothing in the servers. Exits with 75 if a server cannot be reached or refuses a request for now, and with 78 if a
+    /// start cannot succeed.
+    #[arg(long, conflicts_with = "explain")]
+    connect: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -29,9 +44,40 @@ pub(crate) struct CheckArgs {
 /// The result, as JSON.
 #[derive(Serialize)]
 struct CheckReport {
-    /// URL of the Redis store, to which the check does not connect; `None` for an embedded store.
+    /// URL of the Redis store if the check does not connect to it; `None` for an embedded store.
     not_asked: Option<String>,
+    /// Settings with which events can be lost, or can take effect twice.
+    warnings: Vec<String>,
+    /// The servers to which the check has connected.
+    servers: Vec<ServerRow>,
     streams: Vec<StreamRow>,
+}
+
+#[derive(Serialize)]
+struct ServerRow {
+    role: &'static str,
+    address: String,
+    findings: Vec<FindingRow>,
+}
+
+#[derive(Serialize)]
+struct FindingRow {
+    severity: &'static str,
+    text: String,
+}
+
+impl From<&InspectedServer> for ServerRow {
+    fn from(server: &InspectedServer) -> Self {
+        let row = |finding: &Finding| FindingRow {
+            severity: finding.severity.name(),
+            text: finding.text.clone(),
+        };
+        Self {
+            role: server.role,
+            address: server.address.clone(),
+            findings: server.findings.iter().map(row).collect(),
+        }
+    }
 }
 
 impl CheckArgs {
@@ -62,15 +108,22 @@ impl CheckArgs {
             let build = handlers.offered_build(&stream.handler);
             (name, stream, StreamVersion { build, ..StreamVersion::default() })
         });
+        let warnings = loaded.warnings();
+        let servers = if self.connect { connect(&loaded)? } else { Vec::new() };
         let store = match &loaded.config.store {
-            StoreConfig::Embedded(_) => None,
-            StoreConfig::Redis(redis) => Some(redis.url.to_string()),
+            StoreConfig::Redis(redis) if !self.connect => Some(redis.url.to_string()),
+            StoreConfig::Redis(_) | StoreConfig::Embedded(_) => None,
         };
         if self.json {
             let rows = streams.map(|(name, stream, executing)| {
                 StreamRow::of(name, Some((stream, executing)), StreamIntake::default())
             });
-            let found = CheckReport { not_asked: store, streams: rows.collect() };
+            let found = CheckReport {
+                not_asked: store,
+                warnings,
+                servers: servers.iter().map(ServerRow::from).collect(),
+                streams: rows.collect(),
+            };
             JsonRow::from(found).print(true)?;
         } else {
             for (name, _, executing) in streams {
@@ -78,12 +131,56 @@ impl CheckArgs {
                 show::text(&format!("stream {name}: handler {version}\n"))?;
             }
             show::text(&format!("{} is valid\n", loaded.file.display()))?;
+            show::text(&lines(&servers, Severity::Note, ""))?;
+            for warning in warnings {
+                show::text(&format!("warning: {warning}\n"))?;
+            }
+            show::text(&lines(&servers, Severity::Warning, "warning: "))?;
             if let Some(store) = store {
-                let words =
-                    format!("the store at {store} was not checked: `ordain run` connects to it\n");
+                let words = format!(
+                    "the store at {store} was not checked: `ordain run` and `ordain check --connect` connect to it\n"
+                );
                 show::text(&words)?;
             }
         }
-        Ok(ExitCode::SUCCESS)
+        exit_result(&servers)
     }
+}
+
+/// Inspects the store and the broker at the same time.
+fn connect(loaded: &LoadedConfig) -> Result<Vec<InspectedServer>, CommandError> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let partitions: u32 = loaded.config.partition_counts().values().sum();
+    let limit = shortened(SERVER_TIMEOUT + PARTITION_TIMEOUT * partitions);
+    let (store, broker) = runtime.block_on(async {
+        tokio::join!(inspect_store(loaded, limit), inspect_broker(loaded, limit))
+    });
+    // Does not wait for a lookup of a host name that is still running.
+    runtime.shutdown_background();
+    Ok([Some(store), broker?].into_iter().flatten().collect())
+}
+
+/// Returns the findings of one severity, one per line.
+fn lines(servers: &[InspectedServer], severity: Severity, prefix: &str) -> String {
+    let mut text = String::new();
+    for server in servers {
+        for finding in server.findings.iter().filter(|finding| finding.severity == severity) {
+            text += &format!("{prefix}{}: {}\n", server.role, finding.text);
+        }
+    }
+    text
+}
+
+/// Returns the error of the command if a server cannot be used. Its text has one line for each reason.
+fn exit_result(servers: &[InspectedServer]) -> Result<ExitCode, CommandError> {
+    let errors = lines(servers, Severity::Error, "");
+    let unavailable = lines(servers, Severity::Unavailable, "");
+    let reasons = anyhow::anyhow!("{}", format!("{errors}{unavailable}").trim_end().to_owned());
+    if !errors.is_empty() {
+        return Err(CommandError::Config(reasons));
+    }
+    if !unavailable.is_empty() {
+        return Err(CommandError::Unavailable(reasons));
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -116,6 +116,9 @@ async fn run(
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
     loaded.check_supported()?;
+    for warning in loaded.warnings() {
+        tracing::warn!("risky setting: {warning}");
+    }
     if once {
         check_once_sources(loaded)?;
     }

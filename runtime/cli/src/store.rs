@@ -1,4 +1,4 @@
-//! Opens the store of a configuration.
+//! Opens or inspects the store of a configuration.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use ordain_config::{LoadedConfig, StoreConfig};
 use ordain_store::{Store, StoreError};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_store_redis::RedisStore;
+use ordain_util::finding::{Finding, InspectedServer};
 
 /// Opens the store of a configuration. While the server of the store is unavailable, the store retries requests for
 /// `patience`. If `patience` is `None`, the store retries without a time limit.
@@ -25,5 +26,23 @@ pub(crate) async fn open_store(
             Ok(Arc::new(opened?))
         }
         StoreConfig::Redis(redis) => Ok(Arc::new(RedisStore::open(redis.options(patience)).await?)),
+    }
+}
+
+/// Inspects the store of a configuration, at most for the time `limit`, and changes nothing in it. Does not open an
+/// embedded store, because an opened folder changes, and a running process may use the folder.
+pub(crate) async fn inspect_store(loaded: &LoadedConfig, limit: Duration) -> InspectedServer {
+    match &loaded.config.store {
+        StoreConfig::Embedded(embedded) => {
+            let address = embedded.path.display().to_string();
+            let note = format!("{address}: an embedded store has no server to connect to");
+            InspectedServer { role: "store", address, findings: vec![Finding::note(note)] }
+        }
+        StoreConfig::Redis(redis) => {
+            let options = redis.options(Some(limit));
+            let inspection =
+                async |findings: &mut Vec<Finding>| RedisStore::inspect(options, findings).await;
+            InspectedServer::inspect("store", redis.url.to_string(), limit, inspection).await
+        }
     }
 }

@@ -4,7 +4,8 @@
 //!
 //! Each table of the file is described once, in `process`, `stream`, `source`, `sink` and `replay`, with meaning, form,
 //! bounds, default and reason; the macros in `section` derive the rest. `check` contains the checks that concern
-//! several settings, and `unsupported` the list of settings that this build does not support yet.
+//! several settings, `lint` the checks that only warn, and `unsupported` the list of settings that this build does not
+//! support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 pub mod broker_url;
@@ -12,6 +13,7 @@ mod check;
 mod exchange_readers;
 mod explain;
 mod known;
+mod lint;
 pub mod numbering;
 mod numbering_policy;
 mod problem;

@@ -16,6 +16,14 @@ pub struct ConfigProblem {
     pub message: String,
 }
 
+impl ConfigProblem {
+    /// Returns the text of the problem, with its file and line.
+    pub(super) fn in_file(&self, file: &Path) -> String {
+        let line = if self.line > 0 { format!("{}:", self.line) } else { String::new() };
+        format!("{}:{line} {self}", file.display())
+    }
+}
+
 /// An invalid configuration. Its text has one line for each error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
@@ -38,11 +46,7 @@ impl fmt::Display for ConfigError {
             if index > 0 {
                 f.write_str("\n")?;
             }
-            write!(f, "{}:", self.file.display())?;
-            if problem.line > 0 {
-                write!(f, "{}:", problem.line)?;
-            }
-            write!(f, " {problem}")?;
+            f.write_str(&problem.in_file(&self.file))?;
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! `[streams.NAME] gap.replay`: the sources of missing events.
 
+use std::time::Duration;
+
 use toml::de::DeValue;
 
 use super::reader::{ConfigReader, ReferenceRow, SettingNode, SettingValue};
@@ -35,6 +37,10 @@ section! {
             because "many keys may miss events at once, and the server has other clients";
     }
 }
+
+/// Time limit of a query, including its wait for other queries. If twice the `timeout` of a request is longer, twice the
+/// `timeout` is the limit.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A URL with the placeholders `{stream}`, `{key}` and `{sequence}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,6 +153,11 @@ impl ReplayServer {
     /// Returns a server with default settings.
     fn with_url(url: ReplayUrl) -> Self {
         Self { url, authorization: None, timeout: Millis(5_000), concurrency: 16 }
+    }
+
+    /// Returns the time limit of a query: a search for the missing events of one key in one round.
+    pub fn query_timeout(&self) -> Duration {
+        QUERY_TIMEOUT.max(2 * self.timeout.duration())
     }
 }
 

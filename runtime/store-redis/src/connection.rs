@@ -17,7 +17,7 @@ use redis::aio::ConnectionLike;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
-pub(super) use self::connect::info_field;
+pub(super) use self::connect::{info_field, replica_info};
 
 use self::connect::config_error;
 use self::nodes::ClusterNodes;
@@ -112,6 +112,15 @@ impl RedisConnection {
             RedisDeployment::Single(single) if single.master.is_none() => "Redis",
             RedisDeployment::Single(_) => "Redis under Sentinel",
             RedisDeployment::Cluster(..) => "Redis Cluster",
+        }
+    }
+
+    /// Returns how the servers belong together, as text. `masters` is the number of masters.
+    pub(super) fn deployment(&self, masters: usize) -> String {
+        match &self.deployment {
+            RedisDeployment::Single(single) if single.master.is_none() => "one server".to_owned(),
+            RedisDeployment::Single(_) => "the master that the Sentinels name".to_owned(),
+            RedisDeployment::Cluster(..) => format!("a Cluster of {masters} masters"),
         }
     }
 

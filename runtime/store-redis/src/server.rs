@@ -1,5 +1,7 @@
 //! Checks the properties of the servers that affect stored data: version, eviction, durability,
-//! replicas. The store performs the checks when it is opened.
+//! replicas. The store performs the checks when it is opened, and `ordain check --connect` reports their results.
+
+use std::collections::BTreeSet;
 
 use redis::cmd;
 
@@ -7,9 +9,137 @@ use super::connection::{RedisConnection, info_field};
 use super::error::display_text;
 use super::value::{array, bytes, text};
 use ordain_store::{DurabilityReport, StoreError};
+use ordain_util::finding::Finding;
 
 /// The oldest version with all commands that the scripts use.
 const OLDEST_VERSION: (u64, u64) = (7, 0);
+
+/// The description of a server that hides its `maxmemory-policy`.
+const UNKNOWN_EVICTION: &str = "the server does not report whether it evicts keys when its memory is full: it must not \
+     (maxmemory-policy noeviction)";
+
+/// The settings of all masters.
+pub(super) struct ServerSettings {
+    /// The answer of each master to `INFO`.
+    infos: Vec<String>,
+    /// The weakest `appendfsync` setting; `None` if a master keeps no log, or hides the setting.
+    syncs: Option<String>,
+}
+
+impl ServerSettings {
+    /// Reads the settings.
+    pub(super) async fn read(link: &RedisConnection) -> Result<Self, StoreError> {
+        let infos = link.call_all_masters(cmd("INFO").arg("everything")).await;
+        let infos = infos.map_err(super::start_error)?.into_iter();
+        let infos = infos
+            .map(|info| String::from_utf8_lossy(&bytes(info).unwrap_or_default()).into_owned())
+            .collect();
+        let settings = Self { infos, syncs: None };
+        let syncs = if settings.appends() { appendfsync(link).await } else { None };
+        Ok(Self { syncs, ..settings })
+    }
+
+    /// Refuses servers that could silently lose acknowledged events.
+    fn check(&self) -> Result<(), StoreError> {
+        for info in &self.infos {
+            check_version(info_field(info, "redis_version").unwrap_or("unknown"))?;
+            check_role(info)?;
+            check_eviction(info_field(info, "maxmemory_policy"))?;
+        }
+        Ok(())
+    }
+
+    /// Returns a description of the durability of a commit on these servers.
+    pub(super) fn durability(&self, kind: &str, replicas: u32) -> DurabilityReport {
+        let reports_eviction = self.reports_eviction();
+        let mut words = format!("{kind}: {}", self.describe_persistence());
+        if let Some(replicas) = self.describe_replicas(replicas) {
+            words.extend(["; ", replicas.as_str()]);
+        }
+        if !reports_eviction {
+            words.extend(["; ", UNKNOWN_EVICTION]);
+        }
+        let is_at_risk = !reports_eviction || self.may_lose_much() || self.lacks_replicas(replicas);
+        DurabilityReport { description: words, is_at_risk }
+    }
+
+    /// Returns the names and versions of the servers.
+    pub(super) fn products(&self) -> String {
+        let products: BTreeSet<String> = self.infos.iter().map(|info| product(info)).collect();
+        products.into_iter().collect::<Vec<_>>().join(" and ")
+    }
+
+    /// Appends one finding for each setting of the servers that affects stored data.
+    pub(super) fn report(&self, replicas: u32, findings: &mut Vec<Finding>) {
+        if let Err(error) = self.check() {
+            findings.push(match error {
+                StoreError::Unavailable(reason) => Finding::unavailable(reason),
+                error => Finding::error(error.to_string()),
+            });
+        } else if self.reports_eviction() {
+            findings.push(Finding::note("maxmemory-policy noeviction"));
+        } else {
+            findings.push(Finding::warning(UNKNOWN_EVICTION));
+        }
+        let persistence = self.describe_persistence();
+        findings.push(if self.may_lose_much() {
+            Finding::warning(persistence)
+        } else {
+            Finding::note(persistence)
+        });
+        let words = self.describe_replicas(replicas);
+        let words = words.unwrap_or_else(|| "no replica is connected".to_owned());
+        findings.push(if self.lacks_replicas(replicas) {
+            Finding::warning(words)
+        } else {
+            Finding::note(words)
+        });
+    }
+
+    /// Returns the number of masters.
+    pub(super) fn masters(&self) -> usize {
+        self.infos.len()
+    }
+
+    /// Returns host and port of each replica, as the masters name them.
+    pub(super) fn replicas(&self) -> Vec<(String, u16)> {
+        self.infos.iter().flat_map(|info| replicas_of(info)).collect()
+    }
+
+    fn reports_eviction(&self) -> bool {
+        self.infos.iter().all(|info| info_field(info, "maxmemory_policy").is_some())
+    }
+
+    fn appends(&self) -> bool {
+        self.infos.iter().all(|info| info_field(info, "aof_enabled") == Some("1"))
+    }
+
+    /// Returns whether a restart of a server loses more than the work of the last seconds.
+    fn may_lose_much(&self) -> bool {
+        !self.appends() || self.syncs.as_deref() == Some("no")
+    }
+
+    /// Returns the number of replicas of the master that has the fewest.
+    fn fewest_replicas(&self) -> u64 {
+        let connected = |info: &String| {
+            let count = info_field(info, "connected_slaves");
+            count.and_then(|count| count.parse::<u64>().ok()).unwrap_or(0)
+        };
+        self.infos.iter().map(connected).min().unwrap_or(u64::MAX)
+    }
+
+    fn lacks_replicas(&self, wanted: u32) -> bool {
+        self.fewest_replicas() < wanted.into()
+    }
+
+    fn describe_persistence(&self) -> &'static str {
+        describe_persistence(self.appends(), self.syncs.as_deref())
+    }
+
+    fn describe_replicas(&self, wanted: u32) -> Option<String> {
+        describe_replicas(wanted, self.fewest_replicas())
+    }
+}
 
 /// Refuses servers that could silently lose acknowledged events. Returns a description of the
 /// durability of a commit on these servers.
@@ -17,36 +147,41 @@ pub(super) async fn inspect_servers(
     link: &RedisConnection,
     replicas: u32,
 ) -> Result<DurabilityReport, StoreError> {
-    let infos =
-        link.call_all_masters(cmd("INFO").arg("everything")).await.map_err(super::start_error)?;
-    let mut fewest_replicas = u64::MAX;
-    let mut appends = true;
-    let mut reports_eviction = true;
-    for info in infos {
-        let info = String::from_utf8_lossy(&bytes(info).unwrap_or_default()).into_owned();
-        check_version(info_field(&info, "redis_version").unwrap_or("unknown"))?;
-        check_role(&info)?;
-        let policy = info_field(&info, "maxmemory_policy");
-        check_eviction(policy)?;
-        reports_eviction &= policy.is_some();
-        appends &= info_field(&info, "aof_enabled") == Some("1");
-        let connected = info_field(&info, "connected_slaves").and_then(|count| count.parse().ok());
-        fewest_replicas = fewest_replicas.min(connected.unwrap_or(0));
+    let settings = ServerSettings::read(link).await?;
+    settings.check()?;
+    Ok(settings.durability(link.kind(), replicas))
+}
+
+/// Returns a warning if a replica would evict keys when its memory is full. A replica has its own settings, and they
+/// apply when the replica becomes master.
+pub(super) fn check_replica(place: &str, info: &str) -> Option<Finding> {
+    let policy = info_field(info, "maxmemory_policy").filter(|policy| *policy != "noeviction")?;
+    Some(Finding::warning(format!(
+        "the replica {place} has maxmemory-policy {}: as a master, it would evict records and events when its memory is \
+         full. Set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)",
+        display_text(policy)
+    )))
+}
+
+/// Returns the name and version of a server. Valkey reports the version of Redis that it is compatible with, and its own
+/// version.
+fn product(info: &str) -> String {
+    let field = |name| info_field(info, name).map(display_text);
+    match field("valkey_version") {
+        Some(version) => format!("Valkey {version}"),
+        None => {
+            format!("Redis {}", field("redis_version").unwrap_or_else(|| "unknown".to_owned()))
+        }
     }
-    let syncs = if appends { appendfsync(link).await } else { None };
-    let is_at_risk = !reports_eviction
-        || !appends
-        || syncs.as_deref() == Some("no")
-        || fewest_replicas < replicas.into();
-    let mut words =
-        describe_durability(link.kind(), appends, syncs.as_deref(), replicas, fewest_replicas);
-    if !reports_eviction {
-        words.push_str(
-            "; the server does not report whether it evicts keys when its memory is full: it \
-             must not (maxmemory-policy noeviction)",
-        );
-    }
-    Ok(DurabilityReport { description: words, is_at_risk })
+}
+
+fn replicas_of(info: &str) -> Vec<(String, u16)> {
+    let rows = (0..).map_while(|number| info_field(info, &format!("slave{number}")));
+    let place = |row: &str| {
+        let field = |name: &str| row.split(',').find_map(|part| part.strip_prefix(name));
+        Some((field("ip=")?.to_owned(), field("port=")?.parse().ok()?))
+    };
+    rows.filter_map(place).collect()
 }
 
 fn check_version(version: &str) -> Result<(), StoreError> {
@@ -68,11 +203,15 @@ fn check_role(info: &str) -> Result<(), StoreError> {
         return Ok(());
     }
     let of = |name| display_text(info_field(info, name).unwrap_or("?"));
+    let master = format!("{}:{}", of("master_host"), of("master_port"));
+    // For a moment after a failover, nodes of a Cluster still name the former master of a slot.
+    if info_field(info, "cluster_enabled") == Some("1") {
+        return Err(StoreError::Unavailable(format!(
+            "a master of the Cluster has just become a replica of {master}"
+        )));
+    }
     Err(StoreError::Unusable(format!(
-        "the server is a replica, which accepts no writes: name its master, {}:{}, or the Sentinels \
-         that monitor it",
-        of("master_host"),
-        of("master_port")
+        "the server is a replica, which accepts no writes: name its master, {master}, or the Sentinels that monitor it"
     )))
 }
 
@@ -104,14 +243,8 @@ async fn appendfsync(link: &RedisConnection) -> Option<String> {
     settings?.into_iter().min_by_key(rank)
 }
 
-fn describe_durability(
-    kind: &str,
-    appends: bool,
-    syncs: Option<&str>,
-    wanted: u32,
-    connected: u64,
-) -> String {
-    let kept = match (appends, syncs) {
+fn describe_persistence(appends: bool, syncs: Option<&str>) -> &'static str {
+    match (appends, syncs) {
         (true, Some("always")) => {
             "each commit is on the server's disk before it is answered (appendfsync always), so \
              acknowledged events survive a crash of the server, but not the loss of its disk"
@@ -132,28 +265,30 @@ fn describe_durability(
             "the server keeps no log of its writes (appendonly no): a restart loses \
              EVERYTHING since its last snapshot. Set `appendonly yes` and `appendfsync always`"
         }
-    };
-    let replicas = match (wanted, connected) {
-        (0, 0) => String::new(),
-        (0, _) => "; a failover to a replica loses commits that had not reached it: durability = \
+    }
+}
+
+/// Returns `None` if no replica is connected and no commit waits for one.
+fn describe_replicas(wanted: u32, connected: u64) -> Option<String> {
+    let words = match (wanted, connected) {
+        (0, 0) => return None,
+        (0, _) => "a failover to a replica loses commits that had not reached it: durability = \
                    \"replicas:1\" reduces that loss"
             .to_owned(),
         (wanted, connected) if connected < u64::from(wanted) => format!(
-            "; each commit waits for {wanted} {}, but a master has only {connected} now: until \
+            "each commit waits for {wanted} {}, but a master has only {connected} now: until \
              it has more, no event is acknowledged",
             if wanted == 1 { "replica" } else { "replicas" }
         ),
-        (1, _) => {
-            "; each commit waits until a replica has it too: a failover to that replica loses \
+        (1, _) => "each commit waits until a replica has it too: a failover to that replica loses \
                    nothing"
-                .to_owned()
-        }
+            .to_owned(),
         (wanted, _) => format!(
-            "; each commit waits until {wanted} replicas have it too: a failover to one of them \
+            "each commit waits until {wanted} replicas have it too: a failover to one of them \
              loses nothing"
         ),
     };
-    format!("{kind}: {kept}{replicas}")
+    Some(words)
 }
 
 #[cfg(test)]
@@ -176,6 +311,9 @@ mod tests {
         let info = "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:6380\r\n";
         let refused = check_role(info).expect_err("a replica").to_string();
         assert!(refused.contains("10.0.0.1:6380"), "{refused}");
+        // A later attempt finds the new master of a Cluster.
+        let refused = check_role(&format!("{info}cluster_enabled:1\r\n")).expect_err("a replica");
+        assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
     }
 
     #[test]
@@ -188,9 +326,33 @@ mod tests {
 
     #[test]
     fn durability_is_described() {
-        let words = describe_durability("Redis", false, None, 0, 0);
-        assert!(words.contains("EVERYTHING"), "{words}");
-        let words = describe_durability("Redis", true, Some("everysec"), 2, 1);
-        assert!(words.contains("second") && words.contains("only 1"), "{words}");
+        let settings = |info: &str, syncs: Option<&str>| ServerSettings {
+            infos: vec![info.to_owned()],
+            syncs: syncs.map(str::to_owned),
+        };
+        let volatile = settings("aof_enabled:0\r\nmaxmemory_policy:noeviction\r\n", None);
+        let report = volatile.durability("Redis", 0);
+        assert!(report.is_at_risk && report.description.contains("EVERYTHING"), "{report:?}");
+        let info = "aof_enabled:1\r\nconnected_slaves:1\r\nmaxmemory_policy:noeviction\r\n";
+        let report = settings(info, Some("everysec")).durability("Redis", 2);
+        let words = &report.description;
+        assert!(words.contains("second") && words.contains("; each commit"), "{words}");
+        assert!(report.is_at_risk && words.contains("only 1"), "{words}");
+        let report = settings(info, Some("always")).durability("Redis", 1);
+        assert!(!report.is_at_risk, "{report:?}");
+    }
+
+    /// Valkey reports two versions. The replicas are listed in numbered fields.
+    #[test]
+    fn products_and_replicas_are_read() {
+        assert_eq!(product("redis_version:7.0.15\r\nredis_mode:standalone\r\n"), "Redis 7.0.15");
+        let valkey = "redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.1\r\n";
+        assert_eq!(product(valkey), "Valkey 8.1.1");
+        let info = "role:master\r\nslave0:ip=10.0.0.1,port=6380,state=online,offset=1,lag=0\r\n\
+                    slave1:ip=::1,port=6381,state=online,offset=1,lag=0\r\n";
+        assert_eq!(replicas_of(info), [("10.0.0.1".to_owned(), 6380), ("::1".to_owned(), 6381)]);
+        let warning = check_replica("10.0.0.1:6380", "maxmemory_policy:allkeys-lru\r\n");
+        assert!(warning.is_some_and(|finding| finding.text.contains("10.0.0.1:6380")));
+        assert_eq!(check_replica("10.0.0.1:6380", "maxmemory_policy:noeviction\r\n"), None);
     }
 }

@@ -7,6 +7,7 @@
 pub mod backoff;
 pub mod canonical_path;
 pub mod expand;
+pub mod finding;
 pub mod gauge;
 pub mod histogram;
 pub mod io_error;

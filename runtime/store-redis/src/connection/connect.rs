@@ -52,6 +52,17 @@ pub(super) async fn mode(connection: &mut MultiplexedConnection) -> RedisResult<
     Ok(mode.unwrap_or("standalone").to_owned())
 }
 
+/// Connects to a replica, and returns its answer to `INFO`.
+pub(in super::super) async fn replica_info(
+    address: &RedisAddress,
+    host: &str,
+    port: u16,
+) -> RedisResult<String> {
+    let mut connection = open(address, host, port, true).await?;
+    let info: Value = cmd("INFO").arg("everything").query_async(&mut connection).await?;
+    Ok(String::from_utf8_lossy(&bytes(info).unwrap_or_default()).into_owned())
+}
+
 /// Returns a field of the answer to `INFO`.
 pub(in super::super) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
@@ -82,7 +93,9 @@ pub(super) fn connection_info(
     } else {
         ConnectionAddr::Tcp(host, port)
     };
-    let mut settings = RedisConnectionInfo::default();
+    // The library would send CLIENT SETINFO. The user need not have this right, and each refused command is a line in
+    // the server's log of denied commands.
+    let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
     if login {
         // Only a single server has databases. In the URL of a single server, the path is the number of a database.
         settings = settings.set_db(address.path.parse().unwrap_or(0));

@@ -1,0 +1,218 @@
+//! Finds settings that are valid by themselves, but with which events can be lost, or can take effect twice. Unlike the
+//! module `check`, this module never refuses a configuration.
+
+use ordain_core::OrderingMode;
+
+use super::problem::ConfigProblem;
+use super::{LoadedConfig, NumberingPolicy, ResourceName, SourceConfig, StreamConfig};
+
+/// The default of RabbitMQ's setting `consumer_timeout`, in ms. If a consumer does not acknowledge an event for this
+/// time, RabbitMQ closes the consumer's channel and delivers the event again. AMQP does not show the value of a broker.
+const CONSUMER_TIMEOUT_MS: u64 = 30 * 60_000;
+
+impl LoadedConfig {
+    /// Returns the warnings about this configuration, each with its file, line and setting, and with the next step.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut lint = ConfigLint { loaded: self, problems: Vec::new() };
+        for (name, stream) in &self.config.streams {
+            lint.gaps(name, stream);
+            if matches!(stream.source, SourceConfig::Amqp(_)) {
+                lint.redelivery(name, stream);
+            }
+        }
+        lint.problems.sort();
+        lint.problems.dedup();
+        lint.problems.iter().map(|problem| problem.in_file(&self.file)).collect()
+    }
+}
+
+struct ConfigLint<'a> {
+    loaded: &'a LoadedConfig,
+    problems: Vec<ConfigProblem>,
+}
+
+impl ConfigLint<'_> {
+    fn report(&mut self, setting: &str, message: String) {
+        let line = self.loaded.lines.line_of(setting);
+        self.problems.push(ConfigProblem { line, setting: setting.to_owned(), message });
+    }
+
+    /// Compares the times for which the store keeps events with the longest search for a missing event.
+    fn gaps(&mut self, name: &ResourceName, stream: &StreamConfig) {
+        if stream.ordering != OrderingMode::Sequenced {
+            return;
+        }
+        let search = longest_search(stream);
+        let needed = in_words(search);
+        let rounds = stream.gap.attempts;
+        let next_step = format!(
+            "set at least \"{needed}\", or lower `gap.timeout`, `gap.attempts` or `gap.backoff`"
+        );
+        let (setting, kept) = retention(stream);
+        if kept < search && NumberingPolicy::replay_log(name, stream).is_some() {
+            let message = format!(
+                "the store keeps an event for replay for only {}, but the {rounds} rounds of requests for a missing \
+                 event can take {needed}: the store may remove the event before Ordain requests it; {next_step}",
+                in_words(kept)
+            );
+            self.report(&format!("streams.{name}.{setting}"), message);
+        }
+        let dead_ttl = self.loaded.config.store.dead_ttl().0;
+        if dead_ttl < search {
+            let message = format!(
+                "the store keeps a dead letter for only {}, but the {rounds} rounds of requests for a missing event of \
+                 stream {name} can take {needed}: the store may remove a dead letter `far-ahead` before Ordain \
+                 replays its event; {next_step}",
+                in_words(dead_ttl)
+            );
+            self.report("store.dead_ttl", message);
+        }
+    }
+
+    /// Compares settings of a stream of the broker with the time after which the broker delivers an event again.
+    fn redelivery(&mut self, name: &ResourceName, stream: &StreamConfig) {
+        let timeout = in_words(CONSUMER_TIMEOUT_MS);
+        for (setting, ttl) in
+            [("complete_ttl", Some(stream.complete_ttl)), ("key_ttl", stream.key_ttl.0)]
+        {
+            if let Some(ttl) = ttl.filter(|ttl| ttl.0 < CONSUMER_TIMEOUT_MS) {
+                let message = format!(
+                    "Ordain forgets the key after {}, but RabbitMQ may deliver an event again up to {timeout} later (the \
+                     default of its `consumer_timeout`): the event of a forgotten key takes effect a second time; \
+                     set at least \"{timeout}\"",
+                    in_words(ttl.0)
+                );
+                self.report(&format!("streams.{name}.{setting}"), message);
+            }
+        }
+        let unacknowledged =
+            stream.spill_after.0.saturating_add(self.loaded.config.plugins.timeout.0);
+        // Half of the timeout is left for loads, commits and other keys.
+        if unacknowledged > CONSUMER_TIMEOUT_MS / 2 {
+            let message = format!(
+                "an event can stay unacknowledged for {} (`spill_after` and `plugins.timeout`), which is more than half \
+                 of RabbitMQ's default `consumer_timeout` of {timeout}: the broker may close the channel and deliver \
+                 all its events again; lower one of the two settings, or raise `consumer_timeout` in rabbitmq.conf",
+                in_words(unacknowledged)
+            );
+            self.report(&format!("streams.{name}.spill_after"), message);
+        }
+    }
+}
+
+/// Returns the longest time, in ms, from the arrival of the first event after a gap to the moment when the last round
+/// requests the missing events from the store. The store is the first source of each round.
+fn longest_search(stream: &StreamConfig) -> u64 {
+    let requests: u64 = stream
+        .replay_servers()
+        .map(|server| u64::try_from(server.query_timeout().as_millis()).unwrap_or(u64::MAX))
+        .fold(0, u64::saturating_add);
+    let earlier_rounds = u64::from(stream.gap.attempts.saturating_sub(1));
+    stream.gap_settings().longest_wait().saturating_add(requests.saturating_mul(earlier_rounds))
+}
+
+/// Returns the time, in ms, for which the store keeps an event for replay, and the setting that determines this time.
+fn retention(stream: &StreamConfig) -> (&'static str, u64) {
+    let settings = [
+        ("retain", Some(stream.retain)),
+        ("complete_ttl", Some(stream.complete_ttl)),
+        ("key_ttl", stream.key_ttl.0),
+    ];
+    let times = settings.into_iter().filter_map(|(name, time)| Some((name, time?.0)));
+    times.min_by_key(|(_, time)| *time).expect("a stream has the setting `retain`")
+}
+
+/// Returns a duration in a unit of the configuration, rounded up.
+fn in_words(ms: u64) -> String {
+    const UNITS: [(&str, u64); 4] =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+    match UNITS.iter().find(|(_, unit)| ms >= 2 * unit || ms == *unit) {
+        Some((name, unit)) => format!("{}{name}", ms.div_ceil(*unit)),
+        None => format!("{ms}ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn warnings(text: &str) -> Vec<String> {
+        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), text, &|_| None);
+        loaded.expect("a valid configuration").warnings()
+    }
+
+    /// Returns a configuration with one stream of the broker, whose settings begin in line 6.
+    fn amqp(stream: &str) -> String {
+        format!(
+            "[broker]\nurl = \"amqp://h\"\n[streams.a]\nhandler = \"x\"\n\
+             source = {{ kind = \"amqp\", exchange = \"a\", queue = \"a\" }}\n{stream}"
+        )
+    }
+
+    /// The defaults and the smallest sufficient values cause no warning.
+    #[test]
+    fn sufficient_settings_cause_no_warning() {
+        for stream in [
+            "",
+            "complete_ttl = \"30m\"\nkey_ttl = \"30m\"",
+            "spill_after = \"10m\"",
+            // Without the store as a replay source, `retain` has no effect.
+            "retain = \"1s\"\ngap = { replay = [] }",
+            "ordering = \"fifo\"\nretain = \"1s\"",
+            // 2 s and four pauses of at most 0.2, 0.4, 0.8 and 1.6 s.
+            "retain = \"5s\"",
+        ] {
+            assert_eq!(warnings(&amqp(stream)), [] as [&str; 0], "{stream}");
+        }
+    }
+
+    /// Each warning names the line, the setting, and a value that is large enough.
+    #[test]
+    fn risky_settings_are_named_with_a_sufficient_value() {
+        for (stream, parts) in [
+            ("retain = \"4s\"", ["ordain.toml:6: streams.a.retain: ", "only 4s", "\"5s\""]),
+            (
+                "gap = { timeout = \"1h\", attempts = 3, backoff = \"1h..2h\" }\nretain = \"3h\"",
+                ["ordain.toml:7: streams.a.retain: ", "only 3h", "\"4h\""],
+            ),
+            // Each of the four earlier rounds may wait for the server for 30 s.
+            (
+                "retain = \"2m\"\ngap = { replay = [\"store\", \"http://h/{key}/{sequence}\"] }",
+                ["ordain.toml:6: streams.a.retain: ", "only 2m", "\"3m\""],
+            ),
+            (
+                "complete_ttl = \"29m\"",
+                ["ordain.toml:6: streams.a.complete_ttl: ", "after 29m", "at least \"30m\""],
+            ),
+            (
+                "key_ttl = \"1m\"",
+                ["ordain.toml:6: streams.a.key_ttl: ", "after 1m", "at least \"30m\""],
+            ),
+            (
+                "spill_after = \"10m\"\n[plugins]\ntimeout = \"6m\"",
+                ["ordain.toml:6: streams.a.spill_after: ", "for 16m", "consumer_timeout"],
+            ),
+            (
+                "gap = { timeout = \"7d\" }\nretain = \"30d\"\ncomplete_ttl = \"30d\"\n[store]\n\
+                 kind = \"embedded\"\ndead_ttl = \"1d\"",
+                ["ordain.toml:11: store.dead_ttl: ", "stream a", "\"8d\""],
+            ),
+        ] {
+            let found = warnings(&amqp(stream));
+            assert_eq!(found.len(), 1, "{found:?}");
+            for part in parts {
+                assert!(found[0].contains(part), "{part:?} is not in {found:?}");
+            }
+        }
+    }
+
+    /// A stream that does not read from the broker receives no event again after a fixed time.
+    #[test]
+    fn times_of_the_broker_concern_streams_of_the_broker_only() {
+        let text = "[streams.a]\nhandler = \"x\"\nsource = { kind = \"http\" }\ncomplete_ttl = \"1m\"\n\
+                    [plugins]\ntimeout = \"1h\"";
+        assert_eq!(warnings(text), [] as [&str; 0]);
+    }
+}

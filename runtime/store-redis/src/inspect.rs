@@ -1,0 +1,114 @@
+//! Inspects the servers of a store for `ordain check --connect`. This module must not write anything.
+
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all, try_join_all};
+use tokio::time::timeout;
+
+use super::connection::{RedisConnection, replica_info};
+use super::error::{display_text, start_error, with_address};
+use super::names::RedisKeyKind;
+use super::server::{ServerSettings, check_replica};
+use super::{RedisStore, SCHEMA_VERSION};
+use ordain_store::{RedisOptions, StoreError};
+use ordain_util::finding::{Finding, Severity};
+
+/// The time limit for the answers of all replicas. A replica may have an address that only its master can reach.
+const REPLICAS_TIMEOUT: Duration = Duration::from_secs(3);
+
+impl RedisStore {
+    /// Connects once, without retries, and appends one finding for each property of the servers and of the store. The
+    /// findings describe what [`RedisStore::open`] would refuse or report. Neither creates a store nor writes to it. If
+    /// the caller drops the future, the findings made so far remain.
+    pub fn inspect(options: RedisOptions, findings: &mut Vec<Finding>) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Err(error) = inspect_all(&options, findings).await {
+                let is_temporary =
+                    matches!(error, StoreError::Unavailable(_) | StoreError::InUse(_));
+                let words = with_address(&options.address, error).to_string();
+                findings.push(if is_temporary {
+                    Finding::unavailable(words)
+                } else {
+                    Finding::error(words)
+                });
+            }
+        })
+    }
+
+    async fn inspect_store(
+        &self,
+        options: &RedisOptions,
+        findings: &mut Vec<Finding>,
+    ) -> Result<(), StoreError> {
+        let shards = self.shards;
+        findings.push(Finding::note(if self.check_schema(&options.address, false).await? {
+            format!("no store with the prefix {:?}: the first start creates one", options.prefix)
+        } else {
+            format!(
+                "a store with the prefix {:?}, {shards} shards and schema {SCHEMA_VERSION}",
+                options.prefix
+            )
+        }));
+        // The shards of a Cluster are on several servers.
+        let checks = (0..shards).map(async |shard| {
+            let keys = [self.names.in_shard(shard, RedisKeyKind::Marks)];
+            let call = self.script_call(&self.scripts.writable, &keys);
+            self.run_script_once(&self.scripts.writable, &call).await.map_err(start_error)
+        });
+        findings.push(match try_join_all(checks).await {
+            Ok(_) => Finding::note("accepts writes"),
+            Err(StoreError::Unavailable(words)) => {
+                Finding::unavailable(format!("accepts no writes now: {words}"))
+            }
+            Err(error) => return Err(error),
+        });
+        Ok(())
+    }
+}
+
+async fn inspect_all(
+    options: &RedisOptions,
+    findings: &mut Vec<Finding>,
+) -> Result<(), StoreError> {
+    let link = RedisConnection::connect(&options.address).await.map_err(start_error)?;
+    let settings = ServerSettings::read(&link).await?;
+    findings.push(Finding::note(format!(
+        "{}: {}, {}",
+        options.address,
+        settings.products(),
+        link.deployment(settings.masters())
+    )));
+    settings.report(options.replicas, findings);
+    if findings.iter().any(|finding| finding.severity == Severity::Error) {
+        return Ok(());
+    }
+    inspect_replicas(options, &settings, findings).await;
+    let durability = settings.durability(link.kind(), options.replicas);
+    let store = RedisStore::with_connections(link, Vec::new(), durability, options);
+    store.inspect_store(options, findings).await
+}
+
+/// Checks the settings of the replicas, each of which may become master.
+async fn inspect_replicas(
+    options: &RedisOptions,
+    settings: &ServerSettings,
+    findings: &mut Vec<Finding>,
+) {
+    let replicas = settings.replicas();
+    let requests = replicas
+        .iter()
+        .map(|(host, port)| timeout(REPLICAS_TIMEOUT, replica_info(&options.address, host, *port)));
+    for ((host, port), answer) in replicas.iter().zip(join_all(requests).await) {
+        let place = display_text(&format!("{host}:{port}"));
+        let unknown = |reason: &str| {
+            Finding::note(format!(
+                "the settings of the replica {place} are unknown ({reason}): its maxmemory-policy must be noeviction too"
+            ))
+        };
+        match answer {
+            Ok(Ok(info)) => findings.extend(check_replica(&place, &info)),
+            Ok(Err(error)) => findings.push(unknown(&display_text(&error.to_string()))),
+            Err(_) => findings.push(unknown("no answer")),
+        }
+    }
+}
