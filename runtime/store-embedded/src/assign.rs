@@ -459,11 +459,13 @@ impl<'a> AssignChanges<'a> {
             self.batch.insert(&self.tables.log, place, counter.encode());
         }
         let mut runs = Vec::new();
+        let call = self.assign.call.map_or(0, |call| call.call);
         if let Destination::Stream(stream) = &self.assign.destination {
             for (number, QueueAppend { queue, before, history }) in &self.queues {
                 let last = queue.ends.last.number;
                 if last > *before {
-                    runs.push((*number, QueueRun { first: before + 1, last, history: *history }));
+                    let run = QueueRun { first: before + 1, last, history: *history, call };
+                    runs.push((*number, run));
                 }
                 let partition = Partition { stream: Arc::clone(stream), number: *number };
                 let place = keys::queue(&partition, self.assign.shard);

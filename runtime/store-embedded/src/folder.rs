@@ -201,9 +201,22 @@ fn create_data(
         _ => {}
     }
     make_tables(&draft)?;
+    sync_folders(&draft).map_err(|error| folder_error(&draft, &error))?;
     fs::rename(&draft, &data).map_err(|error| folder_error(&data, &error))?;
     tracing::info!("created a new store in {}: no stream has state yet", path.display());
     Ok(())
+}
+
+/// Makes the names of all files and folders in a folder durable. The engine does not sync the folder that contains the
+/// folders of its tables after it has created them.
+fn sync_folders(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_folders(&entry.path())?;
+        }
+    }
+    File::open(folder)?.sync_all()
 }
 
 fn create_folder(path: &Path) -> Result<(), StoreError> {
