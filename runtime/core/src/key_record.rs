@@ -459,10 +459,10 @@ pub struct EmittedMessage {
     pub sequence: u64,
     /// The position of the message among the messages of the event, from 0.
     pub index: u32,
-    /// The digest of the event's id, in a `fifo` stream. If the store goes back in time (loses its newest writes),
-    /// another event may get the sequence of this event. Because of the digest, the messages of the two events have
-    /// different ids. The digest is 0 in a `sequenced` stream, because there the producer assigns the sequences and an
-    /// event keeps its sequence.
+    /// The digest of the event's id if Ordain numbers the events of the stream. If the store goes back in time (loses its
+    /// newest writes), another event may get the sequence of this event. Because of the digest, the messages of the two
+    /// events have different ids. The digest is 0 if the producer assigns the sequences, because an event then keeps its
+    /// sequence.
     pub id_digest: u64,
     /// The message.
     pub message: Message,

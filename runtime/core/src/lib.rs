@@ -6,7 +6,8 @@
 //!
 //! [`Sequencer`] accepts [`Input`]s and returns [`Effect`]s. Most other modules define the types of the inputs and
 //! effects, and the records that a store keeps. `distribution` assigns partitions to processes, and `rollout` chooses a
-//! stream's handler version. `publish_history`, `producer_history` and `queue` find out which writes a store has lost.
+//! stream's handler version. `publish_history`, `producer_history`, `queue` and `unread_runs` find out which writes a
+//! store has lost.
 
 pub mod distribution;
 mod effect;
@@ -28,6 +29,7 @@ mod sequencer;
 mod settings;
 mod stats;
 mod turn;
+mod unread_runs;
 mod version;
 
 pub use effect::{Effect, StopReason};
@@ -50,7 +52,7 @@ pub use limit::HandlerLimit;
 pub use packed::{HeaderIter, UnpackError};
 pub use producer_history::ProducerHistory;
 pub use publish_history::{NumberedChunk, OutboxPosition, PublishHistory, PublishProgress};
-pub use queue::{QueueCursor, QueueLoss, QueuePosition, QueueRun};
+pub use queue::{QueueCursor, QueueLoss, QueuePosition, QueueRecount, QueueRun};
 pub use sequencer::Sequencer;
 pub use settings::{
     BackoffBounds, ExhaustedPolicy, GapSettings, OrderingMode, OverflowPolicy, RetrySettings,
@@ -58,4 +60,5 @@ pub use settings::{
 };
 pub use stats::{LaneState, RecoveryTimes, ReplayCounts, Stats};
 pub use turn::{AttemptToken, FailedAttempt, FailureKind, HandlerOutcome, Turn, TurnResult};
+pub use unread_runs::{UnreadRuns, WriterCalls};
 pub use version::{Build, FileDigest, ParseDigestError, Rollout, VersionName, split_version};

@@ -41,6 +41,8 @@ pub struct QueueRun {
     pub last: u64,
     /// The history that the call gave to the entries.
     pub history: u64,
+    /// The number that the writer gave to the call; 0 if it is unknown.
+    pub call: u64,
 }
 
 impl QueueRun {
@@ -59,18 +61,38 @@ pub struct QueueLoss {
     pub since: u64,
 }
 
-/// A run of entries that is still to be read, and the time when its writer put the run into the queue, in ms since
-/// 1970.
+/// The result of a recount: what became of the entries that a cursor expected when it learned that the store may have
+/// gone back in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct QueueRecount {
+    /// The number of these entries that the reader has found since then, so that they are not lost.
+    pub safe: u64,
+    /// The number of lost entries that were reported since then.
+    pub lost: u64,
+}
+
+/// A recount that is not finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct RunningRecount {
+    result: QueueRecount,
+    /// True if it is certain that the store went back in time.
+    went_back: bool,
+}
+
+/// A run of entries that is still to be read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ExpectedRun {
     run: QueueRun,
+    /// The time when the writer put the run into the queue, in ms since 1970.
     at: u64,
+    /// True if the recount covers the run.
+    is_recounted: bool,
 }
 
-/// The maximum length of each of two lists of a cursor: the delivered runs that it remembers after their removal, and
-/// the runs that it expects. Each call of a producer makes one run, so the limit covers some seconds of a fast stream.
-/// Each list takes about 100 kB.
-const RUNS_LIMIT: usize = 4_096;
+/// The maximum length of each of three lists: the delivered runs that a cursor remembers after their removal, the runs
+/// that it expects, and the runs of [`UnreadRuns`](crate::UnreadRuns). Each call of a producer makes one run, so the
+/// limit covers some seconds of a fast stream. Each list takes at most about 200 kB.
+pub(crate) const RUNS_LIMIT: usize = 4_096;
 
 /// The position of a reader in one queue, the entries that it has delivered, and the entries that
 /// it expects.
@@ -91,6 +113,8 @@ pub struct QueueCursor {
     removed: u64,
     /// Expected entries that the store has lost.
     loss: QueueLoss,
+    /// The recount that is running.
+    recount: Option<RunningRecount>,
 }
 
 impl QueueCursor {
@@ -127,7 +151,10 @@ impl QueueCursor {
         self.compare(place);
         match at.checked_sub(1).and_then(|before| self.delivered.get_mut(before)) {
             Some(run) if run.history == history && run.last + 1 == number => run.last = number,
-            _ => self.delivered.insert(at, QueueRun { first: number, last: number, history }),
+            _ => {
+                let run = QueueRun { first: number, last: number, history, call: 0 };
+                self.delivered.insert(at, run);
+            }
         }
         true
     }
@@ -140,7 +167,7 @@ impl QueueCursor {
         if self.last_delivered().is_some_and(|last| last > end) {
             self.diverge(end + 1);
         }
-        while let Some(ExpectedRun { run, at }) = self.expected.pop_front() {
+        while let Some(ExpectedRun { run, at, .. }) = self.expected.pop_front() {
             // Another reader has read and removed the entries below `first`.
             self.add_loss((run.last + 1).saturating_sub(run.first.max(first)), at);
         }
@@ -180,7 +207,7 @@ impl QueueCursor {
         }
         // The expected runs ascend and do not overlap.
         let mut place = self.expected.partition_point(|expected| expected.run.last < run.first);
-        while let Some(ExpectedRun { run: other, at: since }) = self.expected.get_mut(place)
+        while let Some(ExpectedRun { run: other, at: since, .. }) = self.expected.get_mut(place)
             && other.first <= run.last
         {
             // The store assigned these numbers again, so it has lost the previous entries.
@@ -194,7 +221,7 @@ impl QueueCursor {
             }
             self.add_loss(entries, lost_at);
         }
-        self.expected.insert(place, ExpectedRun { run, at });
+        self.expected.insert(place, ExpectedRun { run, at, is_recounted: false });
         if self.expected.len() > RUNS_LIMIT {
             self.expected.pop_front();
         }
@@ -243,6 +270,35 @@ impl QueueCursor {
         (loss.entries > 0).then_some(loss)
     }
 
+    /// Records that the store may have gone back in time, and begins a recount of all entries that the cursor expects
+    /// now. If a recount is running, it covers these entries too.
+    pub fn suspect_rollback(&mut self) {
+        self.expected.iter_mut().for_each(|expected| expected.is_recounted = true);
+        self.recount.get_or_insert_default();
+    }
+
+    /// Records that the store went back in time, and that `lost` lost entries were reported. Begins a recount if none is
+    /// running.
+    pub fn confirm_rollback(&mut self, lost: u64) {
+        if self.recount.is_none() {
+            self.suspect_rollback();
+        }
+        let recount = self.recount.get_or_insert_default();
+        recount.went_back = true;
+        recount.result.lost += lost;
+    }
+
+    /// Ends the recount if the cursor expects none of its entries any more. Returns the result if the store went back in
+    /// time. An entry that another reader has read and removed is neither safe nor lost in this result.
+    pub fn take_recount(&mut self) -> Option<QueueRecount> {
+        let is_covered = |expected: &ExpectedRun| expected.is_recounted;
+        if self.recount.is_none() || self.expected.iter().any(is_covered) {
+            return None;
+        }
+        let recount = self.recount.take()?;
+        recount.went_back.then_some(recount.result)
+    }
+
     fn add_loss(&mut self, entries: u64, at: u64) {
         if entries > 0 {
             let before = if self.loss.entries == 0 { at } else { self.loss.since };
@@ -281,15 +337,19 @@ impl QueueCursor {
     /// Compares an entry that is read for the first time with the expected entry at its position.
     fn compare(&mut self, place: QueuePosition) {
         let QueuePosition { number, history } = place;
-        while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()
+        while let Some(ExpectedRun { run, is_recounted, .. }) = self.expected.front_mut()
             && run.first <= number
         {
             let is_same = run.history == history || history == 0;
+            let is_found = is_same && number <= run.last;
+            if let Some(recount) = self.recount.as_mut().filter(|_| is_found && *is_recounted) {
+                recount.result.safe += 1;
+            }
             if is_same && run.last > number {
                 run.first = number + 1;
                 return;
             }
-            let Some(ExpectedRun { run, at }) = self.expected.pop_front() else { return };
+            let Some(ExpectedRun { run, at, .. }) = self.expected.pop_front() else { return };
             // If the expected run ends before this entry, another reader has removed the run, and it is not lost.
             if !is_same && run.last >= number {
                 self.add_loss(run.last + 1 - run.first, at);
@@ -307,7 +367,7 @@ mod tests {
     }
 
     fn run(first: u64, last: u64, history: u64) -> QueueRun {
-        QueueRun { first, last, history }
+        QueueRun { first, last, history, call: history }
     }
 
     #[test]
@@ -439,5 +499,68 @@ mod tests {
         assert!(next.accept(place(7, 2)));
         assert!(next.accept(place(8, 3)));
         assert_eq!(next.take_loss(), Some(QueueLoss { entries: 2, since: 20 }));
+    }
+
+    /// A recount names the waiting entries that the store still has, and those that it lost.
+    #[test]
+    fn waiting_entries_are_recounted_after_a_loss() {
+        let mut cursor = QueueCursor::default();
+        cursor.expect(run(1, 4, 1), 10);
+        cursor.expect(run(5, 6, 2), 20);
+        cursor.expect(run(7, 9, 3), 30);
+        assert!(cursor.accept(place(1, 1)));
+        cursor.suspect_rollback();
+        // This entry is put after the store went back, in the place of a lost entry.
+        cursor.expect(run(5, 5, 4), 40);
+        assert_eq!(cursor.take_loss(), Some(QueueLoss { entries: 2, since: 20 }));
+        cursor.confirm_rollback(2);
+        assert!((2..=4).all(|number| cursor.accept(place(number, 1))));
+        assert_eq!(cursor.take_recount(), None, "it is not known yet whether 7 to 9 are lost");
+        assert!(cursor.accept(place(5, 4)));
+        cursor.record_end(1);
+        assert_eq!(cursor.take_loss(), Some(QueueLoss { entries: 3, since: 30 }));
+        cursor.confirm_rollback(3);
+        assert_eq!(cursor.take_recount(), Some(QueueRecount { safe: 3, lost: 5 }));
+        assert_eq!(cursor.take_recount(), None);
+    }
+
+    /// If no waiting entry is lost, the recount counts only safe entries. It covers no entries that the reader had read
+    /// before, or that another reader has removed.
+    #[test]
+    fn recount_without_a_loss_covers_only_waiting_entries() {
+        let mut cursor = QueueCursor::default();
+        cursor.expect(run(1, 4, 1), 10);
+        cursor.expect(run(5, 9, 2), 20);
+        assert!((1..=3).all(|number| cursor.accept(place(number, 1))));
+        // The store lost a removal, but no entry.
+        cursor.confirm_rollback(0);
+        cursor.restart();
+        assert!((1..=3).all(|number| !cursor.accept(place(number, 1))));
+        assert!(cursor.accept(place(4, 1)));
+        cursor.expect(run(10, 11, 3), 30);
+        cursor.record_first(7);
+        assert!((7..=8).all(|number| cursor.accept(place(number, 2))));
+        assert_eq!(cursor.take_recount(), None);
+        assert!(cursor.accept(place(9, 2)));
+        assert_eq!(cursor.take_recount(), Some(QueueRecount { safe: 4, lost: 0 }));
+    }
+
+    /// A broken connection alone does not mean that the store went back in time, so its recount has no result.
+    #[test]
+    fn recount_without_a_rollback_has_no_result() {
+        let mut cursor = QueueCursor::default();
+        cursor.expect(run(1, 4, 1), 10);
+        cursor.suspect_rollback();
+        assert!((1..=4).all(|number| cursor.accept(place(number, 1))));
+        assert_eq!(cursor.take_recount(), None);
+        cursor.expect(run(5, 6, 2), 20);
+        cursor.confirm_rollback(0);
+        assert!((5..=6).all(|number| cursor.accept(place(number, 2))));
+        let counted = QueueRecount { safe: 2, lost: 0 };
+        assert_eq!(
+            cursor.take_recount(),
+            Some(counted),
+            "entries 1 to 4 belong to another recount"
+        );
     }
 }

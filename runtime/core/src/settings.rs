@@ -44,6 +44,9 @@ pub struct SequencerSettings {
     pub max_loads: usize,
     /// The maximum number of messages, and dead letters to be forwarded, that are committed but not yet published.
     pub max_outbox: usize,
+    /// `true` if Ordain numbers the events: in a `fifo` stream, or when it writes them to the stream's queue in the store.
+    /// If the store goes back in time (loses its newest writes), another event may then get the sequence of an event.
+    pub assigns_sequences: bool,
     /// `true` if dead letters are also published.
     pub forward_letters: bool,
     /// The maximum number of events of a blocked key in memory. The sequencer moves further events of the key into the
@@ -125,6 +128,15 @@ pub struct BackoffBounds {
     pub max: u64,
 }
 
+impl BackoffBounds {
+    /// Returns the longest delay after `tries` tries: the lower bound, doubled `tries` times, and at most the upper
+    /// bound.
+    pub fn longest_delay(self, tries: u32) -> u64 {
+        let doubled = self.min.max(1).checked_shl(tries.min(62)).unwrap_or(u64::MAX);
+        doubled.min(self.max).max(self.min)
+    }
+}
+
 /// The maximum number of replay sources of a stream: the store and eight other sources.
 pub const SOURCES_LIMIT: usize = 9;
 
@@ -147,6 +159,16 @@ pub struct GapSettings {
     /// If a key receives no event for this time, the sequencer once requests the next event of the key from the replay
     /// sources. With `None`, it never does so.
     pub tail: Option<u64>,
+}
+
+impl GapSettings {
+    /// Returns the longest time from the arrival of the first event after a gap to the start of the last round, if the
+    /// requests themselves take no time.
+    pub fn longest_wait(&self) -> u64 {
+        let delays =
+            (0..self.attempts.saturating_sub(1)).map(|tries| self.backoff.longest_delay(tries));
+        delays.fold(self.timeout, u64::saturating_add)
+    }
 }
 
 /// The handling of failures.

@@ -322,6 +322,7 @@ impl Driver {
                     ..
                 } = &input
                 {
+                    self.handle.rollbacks.fetch_add(1, Ordering::SeqCst);
                     let newest = self.handle.last_commit(*shard);
                     let (first, _) = self
                         .rollback_tracker

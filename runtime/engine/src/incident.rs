@@ -1,5 +1,5 @@
 //! Records of incidents in which a store lost data. Each record is a CloudEvent in JSON. The log line of an incident
-//! carries the incident's record in the field `cloudevent`. A program can take the record from the log, and pass the
+//! contains the incident's record in the field `cloudevent`. A program can take the record from the log, and pass the
 //! record on unchanged.
 
 use std::fmt;
@@ -15,6 +15,21 @@ pub(crate) struct EventsLost {
     pub(crate) events: u64,
     /// The time when this process accepted the first lost event (RFC 3339).
     pub(crate) since: String,
+    /// The number of waiting events that the store still has. `None` if this process does not read the queue, or has
+    /// not read all of these events yet. In the second case, a record of the type [`EventsSafe`] or [`EventsLost`]
+    /// follows, unless the reader ends before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) safe: Option<u64>,
+}
+
+/// The data of a record about events that waited when the store went back in time.
+#[derive(Debug, Serialize)]
+pub(crate) struct EventsSafe {
+    pub(crate) shard: u32,
+    /// The number of these events that the store still has.
+    pub(crate) safe: u64,
+    /// The number of these events that the store lost.
+    pub(crate) lost: u64,
 }
 
 /// The data of a record about commits that the store lost and that the partition's owner repeated from memory.
@@ -46,6 +61,10 @@ pub(crate) trait Incident: Serialize {
 
 impl Incident for EventsLost {
     const TYPE: &'static str = "ordain.events.lost";
+}
+
+impl Incident for EventsSafe {
+    const TYPE: &'static str = "ordain.events.safe";
 }
 
 impl Incident for CommitsRepeated {
@@ -80,4 +99,61 @@ pub(crate) fn record<T: Incident>(partition: &Partition, data: &T) -> String {
         data,
     };
     serde_json::to_string(&envelope).expect("texts, numbers and times can always be written")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The page of the guide that describes the records.
+    const PAGE: &str = include_str!("../../../docs/guide/redis.md");
+
+    fn parsed<T: Incident>(data: &T) -> Value {
+        let partition = Partition { stream: "orders".into(), number: 0 };
+        serde_json::from_str(&record(&partition, data)).expect("a record in JSON")
+    }
+
+    /// A log line names the shard with the first and the last lost commit.
+    #[test]
+    fn range_of_lost_commits_names_shard_and_both_ends() {
+        let lost = LostCommits { shard: 3, first: 641, last: 812 };
+        assert_eq!(lost.to_string(), "3: 641 to 812");
+    }
+
+    /// The example in the guide is a record of this version, apart from its id and its time.
+    #[test]
+    fn example_in_the_guide_is_a_true_record() {
+        let section = PAGE.split("### Records of a loss").nth(1).expect("the section");
+        let example = section.split("```json").nth(1).and_then(|rest| rest.split("```").next());
+        let example: Value = serde_json::from_str(example.expect("an example")).expect("JSON");
+        let since = "2026-11-27T05:12:00.077Z".to_owned();
+        let mut shown = parsed(&EventsLost { shard: 3, events: 42, since, safe: Some(1210) });
+        for name in ["id", "time"] {
+            assert_eq!(shown[name].is_string(), example[name].is_string());
+            shown[name] = example[name].clone();
+        }
+        assert_eq!(shown, example);
+    }
+
+    /// The guide names the type and each field of each record. An unknown number of safe events is absent.
+    #[test]
+    fn guide_names_all_fields_of_all_records() {
+        let shards = vec![LostCommits { shard: 3, first: 641, last: 812 }];
+        let records = [
+            parsed(&EventsLost { shard: 3, events: 42, since: String::new(), safe: None }),
+            parsed(&EventsSafe { shard: 3, safe: 7, lost: 42 }),
+            parsed(&CommitsRepeated { commits: 172, shards }),
+        ];
+        assert_eq!(records[0]["data"]["safe"], Value::Null);
+        let section = PAGE.split("### Records of a loss").nth(1).expect("the section");
+        for record in records {
+            let kind = record["type"].as_str().expect("a type");
+            let fields = record["data"].as_object().expect("an object").keys();
+            for name in fields.map(String::as_str).chain([kind]) {
+                assert!(section.contains(&format!("`{name}`")), "{name} of {kind}");
+            }
+        }
+    }
 }

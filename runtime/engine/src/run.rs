@@ -14,15 +14,17 @@ mod source_start;
 mod status;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, LocalBoxFuture};
 use ordain_amqp::{BrokerEndpoint, BrokerError};
 use ordain_config::numbering::{self, NumberingError};
 use ordain_config::{ConfigError, LoadedConfig, SourceConfig};
-use ordain_store::{InstanceId, InstanceInfo, Store, StoreError};
+use ordain_store::{InstanceId, InstanceInfo, Partition, Store, StoreError};
 use ordain_util::shutdown::shutdown_requested;
 use ordain_util::wait::shortened;
 use ordain_wasm::{HandlerRegistry, LoadError, WorkerPool};
@@ -33,13 +35,13 @@ use crate::driver::DriverError;
 use crate::membership::{Heartbeat, release_leases_of_dead_processes};
 use crate::replay;
 use crate::sink::{OutboxPublisher, PublisherError};
-use crate::source::QueueNotifiers;
+use crate::source::{QueueNotifiers, watch_accepted_events};
 
 use files::OpenFiles;
 use partition_manager::PartitionManager;
 use rollout::RolloutController;
 
-pub use broker::unbind_former;
+pub use broker::{inspect as inspect_broker, unbind_former};
 pub use files::check_files;
 pub use report::{HeldTotals, RunReport};
 pub use status::{RunPhase, RunStatus};
@@ -231,6 +233,9 @@ impl<'a> PreparedRun<'a> {
         let Self { loaded, once, handlers, store, id, broker, files, .. } = self;
         let Self { status, notifiers, .. } = self;
         let OpenFiles { sources, sinks: mut outlets } = files;
+        let accepted = Arc::clone(&notifiers);
+        let partition_counts = loaded.config.partition_counts();
+        let lost_events = |queue: &Partition| lost_events_of(queue, &partition_counts, status);
         let broker_timeout =
             if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
         tokio::select! {
@@ -294,6 +299,7 @@ impl<'a> PreparedRun<'a> {
             Some(ended) = publishing.join_next() => publisher_result(ended).map(|()| 0),
             error = versions.run(once) => Err(error),
             () = watch_store_servers(store) => Ok(0),
+            () = watch_accepted_events(store, &accepted, lost_events) => Ok(0),
         };
         if unpublished.is_err() {
             // This instance owns no partition any more. Other instances publish the messages that it left unpublished.
@@ -329,6 +335,19 @@ impl<'a> PreparedRun<'a> {
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };
         Ok(RunReport { stats: status.total_stats(), held })
     }
+}
+
+/// Returns the counter of the lost events of a queue. The figures of partition 0 include the queue of events without a
+/// known partition. The number of this queue follows the numbers of the partitions.
+fn lost_events_of(
+    queue: &Partition,
+    partition_counts: &BTreeMap<String, u32>,
+    status: &RunStatus,
+) -> Arc<AtomicU64> {
+    let is_unrouted = partition_counts.get(&*queue.stream) == Some(&queue.number);
+    let number = if is_unrouted { 0 } else { queue.number };
+    let partition = Partition { number, ..queue.clone() };
+    Arc::clone(&status.partition(&partition).lost_events)
 }
 
 /// Logs settings of the store's servers with which the store can lose data. Checks the settings regularly, and soon

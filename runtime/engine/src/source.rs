@@ -7,6 +7,7 @@ mod line_splitter;
 mod notifier;
 mod queue;
 mod unconfirmed;
+mod unread;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ pub use file::{FileOptions, read_file};
 pub use inbox::{Inbox, unrouted_queue};
 pub use notifier::{QueueNotifier, QueueNotifiers};
 pub use queue::{QueueOptions, read_queue};
+pub(crate) use unread::watch_accepted_events;
 
 /// Returns the next event of an inbox (events received over HTTP). The source later delivers a copy of this event.
 pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {

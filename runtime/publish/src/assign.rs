@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use ordain_core::{Event, QueueRun, shard_of};
 
+use crate::writer::QueueWriter;
 use ordain_config::NumberingPolicy;
 use ordain_store::{
     ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
     AssignReply, AssignRequest, Destination, OutboxChunk, OutboxPosition, Partition, Store,
-    StoreError, Witness,
+    StoreError, Witness, WriterCall,
 };
 use ordain_util::log_throttle::LogThrottle;
 
@@ -58,8 +59,9 @@ pub struct QueuedEntries {
     pub partition: u32,
     /// The shard.
     pub shard: u32,
-    /// The numbers of the entries, and their history. The history distinguishes these entries from other entries that
-    /// get the same numbers after the store went back in time.
+    /// The numbers of the entries, their history, and the number of the call. The history distinguishes these entries
+    /// from other entries that get the same numbers after the store went back in time. By the number of the call, the
+    /// store knows whether it has lost the entries.
     pub run: QueueRun,
 }
 
@@ -76,6 +78,8 @@ pub struct EventAssigner {
     pub store: Arc<dyn Store>,
     /// The destination, and the rules for its numbers and queues.
     pub policy: NumberingPolicy,
+    /// The writer of the queue entries that the assigner adds.
+    pub writer: Arc<QueueWriter>,
     /// How long the assigner waits for room in a full queue.
     pub full_timeout: Duration,
 }
@@ -124,9 +128,9 @@ impl EventAssigner {
         result
     }
 
-    /// Repeats the write of those events of an earlier call that the store may have lost. If `only` is given, repeats
-    /// the write only for the shards in `only`. Writes nothing to a shard that lacks its witness, an earlier event that
-    /// the shard must have.
+    /// Repeats the write of those events that the store may have lost. `only` is `None` for the events of the present
+    /// call. For those of an earlier call, `only` has the shards to which this method writes. Writes nothing to a shard
+    /// that lacks its witness, an earlier event that the shard must have.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
@@ -136,9 +140,13 @@ impl EventAssigner {
     ) -> AssignResult {
         let is_in = |shard: u32| only.is_none_or(|only| only.contains(&shard));
         let mut lost: BTreeSet<(u32, u32)> = BTreeSet::new();
+        let mut lost_calls: BTreeSet<(u32, u64)> = BTreeSet::new();
         for put in first.entries.iter().filter(|put| is_in(put.shard)) {
             match self.has_lost(put).await {
-                Ok(true) => drop(lost.insert((put.partition, put.shard))),
+                Ok(true) => {
+                    lost.insert((put.partition, put.shard));
+                    lost_calls.insert((put.shard, put.run.call));
+                }
                 Ok(false) => {}
                 Err(error) => {
                     first.error = Some(AssignError::Store(error));
@@ -171,23 +179,25 @@ impl EventAssigner {
                 (_, assigned) => assigned,
             };
         }
-        // If the second call failed, the lost entries that it did not write again stay in the list.
+        // If the second call failed, the lost entries that it did not write again stay in the list. So do the entries
+        // that the store still has.
         let replaced: BTreeSet<(u32, u32)> =
             second.entries.iter().map(|put| (put.partition, put.shard)).collect();
-        first.entries.retain(|put| !replaced.contains(&(put.partition, put.shard)));
+        first.entries.retain(|put| {
+            !replaced.contains(&(put.partition, put.shard))
+                || !lost_calls.contains(&(put.shard, put.run.call))
+        });
         first.entries.extend(second.entries);
         first.error = second.error;
         first
     }
 
-    /// Returns whether the store has lost some of these entries.
-    pub(crate) async fn has_lost(&self, put: &QueuedEntries) -> Result<bool, StoreError> {
+    /// Returns whether the store has lost these entries.
+    async fn has_lost(&self, put: &QueuedEntries) -> Result<bool, StoreError> {
         let Destination::Stream(stream) = &self.policy.destination else { return Ok(false) };
         let partition = Partition { stream: Arc::clone(stream), number: put.partition };
-        match self.store.read_queue(&partition, put.shard, put.run.end(), 1, 1).await {
-            Err(StoreError::RolledBack) => Ok(true),
-            page => page.map(|_| false),
-        }
+        let (calls, _) = self.store.writer_calls(&partition, put.shard, self.writer.id()).await?;
+        Ok(!calls.contains(put.run.call))
     }
 
     /// Writes events, but nothing to a shard that lacks its witness. The witness of a shard is an earlier event that
@@ -213,6 +223,7 @@ impl EventAssigner {
             shard,
             rules: *rules,
             witness,
+            call: None,
             groups: Vec::new(),
         };
         match self.store.assign(Arc::new(check)).await {
@@ -222,18 +233,16 @@ impl EventAssigner {
     }
 
     /// Returns the witness that a call provides for each shard: the newest of `events` that the store accepted as new.
-    /// If the store does not number the events, the witness is the newest entry in `put`.
+    /// If the store does not number the events, the witness is the call of the newest entry in `put`.
     pub(crate) fn witnesses<'a>(
         &self,
         events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,
         put: &[QueuedEntries],
     ) -> BTreeMap<u32, Witness> {
         if self.policy.rules.numbering.is_none() {
-            let entry = |put: &QueuedEntries| Witness::Entry {
-                partition: put.partition,
-                position: put.run.end(),
-            };
-            return put.iter().map(|put| (put.shard, entry(put))).collect();
+            let writer = self.writer.id();
+            let call = |put: &QueuedEntries| WriterCall { writer, call: put.run.call };
+            return put.iter().map(|put| (put.shard, Witness::Call(call(put)))).collect();
         }
         let shards = self.store.shards();
         let new = events.filter_map(|(item, assigned)| match *assigned {
@@ -358,16 +367,21 @@ impl EventAssigner {
         };
         let NumberingPolicy { destination: to, rules, .. } = &self.policy;
         let groups = index_groups.iter().map(assign_group).collect();
-        let assign = Arc::new(AssignRequest {
+        let has_queues = matches!(to, Destination::Stream(_));
+        let mut assign = Arc::new(AssignRequest {
             destination: to.clone(),
             shard,
             rules: *rules,
             witness,
+            call: None,
             groups,
         });
         let started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
+            // Each try is a call of its own. Otherwise, the store could still know the number from a try that found a
+            // full queue, after it has lost the entries.
+            Arc::make_mut(&mut assign).call = has_queues.then(|| self.writer.next_call(shard));
             let reply = self.store.assign(Arc::clone(&assign)).await;
             match reply {
                 Ok(AssignReply::Groups(replies, runs)) => return Ok((replies, runs)),

@@ -6,6 +6,7 @@
 
 mod assign;
 mod history;
+mod writer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +26,20 @@ use ordain_store::{
     StoreError,
 };
 use ordain_util::wait::shortened;
+use tokio::time::timeout;
 
 use assign::ROLLBACK_RETRY_LIMIT;
 pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
+pub use writer::QueueWriter;
 
 /// The time for which calls to an unreachable store or broker are retried.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for the declaration of a stream's exchange and queues: the maximum number of partitions needs thousands of
+/// round trips.
+const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
+/// Time limit for the end of the connection after the declaration.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The reason why events were not published. After a failed call, [`PartialPublishError::assigned`] shows which events
 /// are published.
@@ -163,6 +171,7 @@ impl StreamPublisher {
         let patience = if is_alone { Duration::ZERO } else { shortened(RETRY_TIMEOUT) };
         let assigner = passage.map(|passage| {
             let assigner = EventAssigner {
+                writer: Arc::new(QueueWriter::new(store.shards())),
                 store: Arc::clone(&store),
                 policy: passage,
                 full_timeout: patience,
@@ -425,9 +434,12 @@ async fn open_producer(
 ) -> Result<ExchangeProducer, PublishError> {
     let broker = BrokerEndpoint::of(loaded)?.expect("a source of a broker is checked to have one");
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
-    Topology::of(source).prepare(&broker, &connection, false).await?;
+    let topology = Topology::of(source);
+    let prepared = timeout(PREPARE_TIMEOUT, topology.prepare(&broker, &connection, false)).await;
+    let silent = format!("{broker} does not answer declarations within {PREPARE_TIMEOUT:?}");
+    prepared.unwrap_or(Err(BrokerError::Unavailable(silent)))?;
     // The topology is declared, so an error on close does not matter.
-    let _ = connection.close(200, "done".into()).await;
+    let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
     let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
     Ok(ExchangeProducer::new(
         &broker,

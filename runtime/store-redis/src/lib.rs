@@ -21,6 +21,7 @@ mod commit;
 mod connection;
 mod due;
 mod error;
+mod inspect;
 mod layout;
 pub mod leases;
 pub mod list;
@@ -188,10 +189,21 @@ impl RedisStore {
             let link = RedisConnection::connect(&options.address).await.map_err(start_error)?;
             waiting_links.push(link);
         }
+        let store = Self::with_connections(link, waiting_links, durability, options);
+        store.check_schema(&options.address, true).await?;
+        Ok(store)
+    }
+
+    fn with_connections(
+        link: RedisConnection,
+        waiting_links: Vec<RedisConnection>,
+        durability: DurabilityReport,
+        options: &RedisOptions,
+    ) -> Self {
         let names = RedisKeys::new(&options.prefix);
         let waiting_links = Arc::from(waiting_links);
         let probing = KeepaliveTask::start(&waiting_links, &names, options.shards.max(1));
-        let store = Self {
+        Self {
             connection: link,
             wait_connections: waiting_links,
             _keepalive: probing,
@@ -206,21 +218,23 @@ impl RedisStore {
             retry_warnings: RetryWarnings::new(&options.address),
             rollbacks: AtomicU64::new(0),
             registered_partitions: Mutex::default(),
-        };
-        store.check_schema(&options.address).await?;
-        Ok(store)
+        }
     }
 
-    /// Stores the schema and the number of shards at the first use, and checks them at every later use. The first use
-    /// creates a new store, and this function logs the creation.
-    async fn check_schema(&self, address: &RedisAddress) -> Result<(), StoreError> {
+    /// Checks the rights of the user, and the schema and the number of shards of the store. Returns whether the store
+    /// is new: with `may_create`, this function then creates the store, and logs the creation.
+    async fn check_schema(
+        &self,
+        address: &RedisAddress,
+        may_create: bool,
+    ) -> Result<bool, StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         // No Redis keys have these two names; the script uses the names only to check the user's rights.
         let [data, index] =
             [RedisKeyKind::Data, RedisKeyKind::Due].map(|kind| self.names.in_common_shard(kind));
         let keys = [key.clone(), data, index, self.names.in_common_shard(RedisKeyKind::Partitions)];
         let mut call = self.script_call(&self.scripts.open, &keys);
-        call.arg(SCHEMA_VERSION).arg(self.shards).arg(self.replicas);
+        call.arg(SCHEMA_VERSION).arg(self.shards).arg(self.replicas).arg(i32::from(may_create));
         let found = match self.run_script_once(&self.scripts.open, &call).await {
             Err(error) if has_code(&error, "WRONGTYPE") => {
                 let words = self.wrong_type_error(error.to_string(), vec![key]).await.to_string();
@@ -229,6 +243,10 @@ impl RedisStore {
             found => found.map_err(start_error)?,
         };
         let [schema, shards, is_new] = parts(found, "the check of the store")?;
+        let is_new = number(&is_new) == Some(1);
+        if is_new && !may_create {
+            return Ok(true);
+        }
         let schema = text(schema);
         let shards = text(shards);
         let written =
@@ -248,10 +266,10 @@ impl RedisStore {
                 self.shards
             )));
         }
-        if number(&is_new) == Some(1) {
+        if is_new {
             tracing::info!("created a new store at {address} ({key}): no stream has state yet");
         }
-        Ok(())
+        Ok(is_new)
     }
 
     fn shard_of(&self, key: &str) -> u32 {

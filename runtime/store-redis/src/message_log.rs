@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use ordain_core::{EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, shard_of};
+use ordain_core::{
+    EVENT_SEQUENCE_OFFSET, Event, Key, QueuePosition, QueueRun, WriterCalls, shard_of,
+};
 use redis::{Cmd, Value, cmd};
 
 use super::RedisStore;
@@ -19,12 +21,12 @@ use super::commit::{claim_bytes, record_field, send_durably};
 use super::names::RedisKeyKind;
 use super::record::RedisRecord;
 use super::script::LuaScript;
-use super::value::{array, bytes, number, unexpected_reply};
+use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::codec::{decode_queued, decode_retained, encode_retained};
 use ordain_store::{
     AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest, Claim,
     DequeueResult, Destination, KEY_SIZE_LIMIT, MessageLog, OriginOutbox, OutboxPosition,
-    Partition, QueueEnds, QueuePage, StoreError, Witness, ok_or_log,
+    Partition, QueueEnds, QueuePage, StoreError, Witness, WriterCall, ok_or_log,
 };
 
 /// The maximum number of sequences that one call reads.
@@ -169,6 +171,26 @@ impl MessageLog for RedisStore {
         Ok(partitions)
     }
 
+    async fn writer_calls(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        writer: u64,
+    ) -> Result<(WriterCalls, QueueEnds), StoreError> {
+        let to = Destination::Stream(Arc::clone(&partition.stream));
+        let log = self.log_key(shard, &to);
+        let mut ask = cmd("HMGET");
+        let field = format!("r{}", writer_id(writer));
+        ask.arg(&log).arg(format!("q{}", partition.number)).arg(&field);
+        let [ends, record] = parts(self.run_command(&ask).await?, "HMGET")?;
+        let ends = bytes(ends).as_deref().map_or(EMPTY_QUEUE, parse_ends);
+        let Some(record) = bytes(record) else { return Ok((WriterCalls::default(), ends)) };
+        let calls = parse_calls(&record).ok_or_else(|| {
+            StoreError::Corrupt(format!("field {field} of {log} is no record of a writer"))
+        })?;
+        Ok((calls, ends))
+    }
+
     async fn queue_ends(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
         let to = Destination::Stream(Arc::clone(&partition.stream));
         let asked = (0..self.shards).map(async |shard| {
@@ -198,6 +220,25 @@ fn parse_ends(found: &[u8]) -> QueueEnds {
         },
         _ => EMPTY_QUEUE,
     }
+}
+
+/// Returns the id of a writer as scripts know it.
+fn writer_id(writer: u64) -> String {
+    format!("{writer:016x}")
+}
+
+/// Parses the record of a writer: the time when it expires, and the ranges of the writer's calls.
+fn parse_calls(record: &[u8]) -> Option<WriterCalls> {
+    let (_, ranges) = record.split_first_chunk::<8>()?;
+    let (ranges, []) = ranges.as_chunks::<16>() else { return None };
+    if ranges.is_empty() {
+        return None;
+    }
+    let range = |bytes: &[u8; 16]| {
+        let (first, last) = bytes.split_first_chunk::<8>()?;
+        Some(u64::from_le_bytes(*first)..=u64::from_le_bytes(*last.first_chunk()?))
+    };
+    Some(WriterCalls::new(ranges.iter().map(range).collect::<Option<_>>()?))
 }
 
 impl RedisStore {
@@ -239,7 +280,7 @@ impl RedisStore {
     }
 }
 
-/// Appends the rules, the witness and the groups to the call of the script.
+/// Appends the rules, the witness, the writer with its call, and the groups to the call of the script.
 fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
     match rules.numbering {
@@ -257,6 +298,10 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     };
     call.arg(&rand::random::<u64>().to_le_bytes()[..]);
     put_witness(call, assign.witness.as_ref());
+    match assign.call {
+        None => call.arg("").arg(""),
+        Some(WriterCall { writer, call: number }) => call.arg(writer_id(writer)).arg(number),
+    };
     call.arg(assign.groups.len());
     for lot in &assign.groups {
         put_origin(call, lot.origin.as_ref());
@@ -270,9 +315,9 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     }
 }
 
-/// Appends a witness (the newest message or queue entry that a producer has written to the shard): its kind; a key or
-/// the number of a partition; and two values. The values are an id and the number of its message, or the number of a
-/// message and its content, or the number of an entry and its history.
+/// Appends a witness (the newest message that a producer has written to the shard, or its newest call): its kind; a key
+/// or the id of a writer; and two values. The values are an id and the number of its message, or the number of a
+/// message and its content, or the number of a call and nothing.
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
         None => call.arg("").arg("").arg("").arg(""),
@@ -284,8 +329,8 @@ pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
             .arg(&**key)
             .arg(&sequence.to_be_bytes()[..])
             .arg(&content.to_be_bytes()[..]),
-        Some(Witness::Entry { partition, position: place }) => {
-            call.arg("n").arg(*partition).arg(place.number).arg(&place.history.to_le_bytes()[..])
+        Some(Witness::Call(WriterCall { writer, call: number })) => {
+            call.arg("r").arg(writer_id(*writer)).arg(*number).arg("")
         }
     };
 }
@@ -355,7 +400,8 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
         });
     }
     let (runs, rest) = rest.as_chunks::<28>();
-    let runs = runs.iter().map(parse_run).collect::<Option<_>>()?;
+    let call = assign.call.map_or(0, |call| call.call);
+    let runs = runs.iter().map(|run| parse_run(run, call)).collect::<Option<_>>()?;
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
@@ -367,14 +413,15 @@ fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     Some(OutboxPosition { commit: u64::from_le_bytes(*commit), chunk: u32::from_le_bytes(*part) })
 }
 
-/// Parses the new entries of a partition's queue.
-fn parse_run(bytes: &[u8; 28]) -> Option<(u32, QueueRun)> {
+/// Parses the new entries that a call added to a partition's queue.
+fn parse_run(bytes: &[u8; 28], call: u64) -> Option<(u32, QueueRun)> {
     let (partition, rest) = bytes.split_first_chunk::<4>()?;
     let ([first, last, history], []) = rest.as_chunks::<8>() else { return None };
     let run = QueueRun {
         first: u64::from_le_bytes(*first),
         last: u64::from_le_bytes(*last),
         history: u64::from_le_bytes(*history),
+        call,
     };
     Some((u32::from_le_bytes(*partition), run))
 }

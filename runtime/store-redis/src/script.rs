@@ -126,6 +126,7 @@ macro_rules! scripts {
 // scripts that free memory, and for scripts that need little memory and must run before another script can free some.
 scripts! {
     open "open.lua" "flags=allow-oom"
+    writable "writable.lua" ""
     beat "beat.lua" "flags=allow-oom"
     lease "lease.lua" "flags=allow-oom"
     release "release.lua" "flags=allow-oom"

@@ -45,7 +45,7 @@ pub use message_log::{
     ASSIGN_BYTES, ASSIGN_LIMIT, AssignGroup, AssignGroupReply, AssignItem, AssignItemReply,
     AssignReply, AssignRequest, DequeueResult, Destination, DestinationRules, MessageLog,
     NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, QueueEnds, QueueEntry, QueuePage,
-    Witness, ok_or_log,
+    Witness, WriterCall, ok_or_log,
 };
 pub use outbox::{Outbox, OutboxEntry, OutboxMessage};
 pub use ownership::{Ownership, OwnershipPhase};

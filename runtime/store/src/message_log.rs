@@ -14,7 +14,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 pub use ordain_core::OutboxPosition;
-use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun};
+use ordain_core::{Event, Key, NumberedChunk, QueuePosition, QueueRun, WriterCalls};
 
 use super::{Claim, Partition, StoreError};
 
@@ -143,15 +143,30 @@ pub struct AssignRequest {
     pub shard: u32,
     /// The rules of the destination.
     pub rules: DestinationRules,
-    /// A message or queue entry that the shard must have; `None` if the caller knows of none. A shard that lacks it has
-    /// lost data. Owners need no witness, because their groups name their last outbox position.
+    /// A message or call that the shard must have; `None` if the caller knows of none. A shard that lacks it has lost
+    /// data. Owners need no witness, because their groups name their last outbox position.
     pub witness: Option<Witness>,
+    /// The call of a producer that adds entries to queues; `None` if the messages come from owners. The store keeps the
+    /// number of the call with the entries ([`MessageLog::writer_calls`]). A call without messages renews the record
+    /// of the writer.
+    pub call: Option<WriterCall>,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
 }
 
-/// The newest message or queue entry that a producer has written to a shard. A shard that lacks it has gone back in
-/// time (lost its newest writes), and would give the numbers of lost messages to new messages.
+/// A call of a writer of queue entries: a publisher, or a process that accepts events over HTTP. The writer numbers its
+/// calls to each stream and shard, from 1. No two calls of [`MessageLog::assign`] have the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriterCall {
+    /// The random id of the writer.
+    pub writer: u64,
+    /// The number of the call.
+    pub call: u64,
+}
+
+/// The newest message that a producer has written to a shard, or the newest call that has added entries to a queue. A
+/// shard that lacks it has gone back in time (lost its newest writes), and would give the numbers of lost messages to
+/// new messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Witness {
     /// A message that the store has numbered.
@@ -172,13 +187,8 @@ pub enum Witness {
         /// The digest of the message's content ([`Event::content`]).
         content: u64,
     },
-    /// An entry of a queue whose messages have no numbers.
-    Entry {
-        /// The partition of the stream.
-        partition: u32,
-        /// The queue position of the entry.
-        position: QueuePosition,
-    },
+    /// A call that has added entries to a queue whose messages have no numbers.
+    Call(WriterCall),
 }
 
 impl NumberedChunk for OutboxChunk {
@@ -378,6 +388,21 @@ pub trait MessageLog: Send + Sync {
         stream: &str,
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
+
+    /// Returns which calls of a writer to the stream of a partition a shard has, and the ends of the partition's queue
+    /// in the shard, both at the same time. A store that can go back in time writes the number of a call in the same
+    /// write as the entries of the call, so it lacks the numbers of lost calls. The store keeps the numbers for at
+    /// least half an hour after the writer's last call. Afterwards, it answers that it has no call of the writer. A
+    /// store that cannot go back in time while it is open has all calls.
+    async fn writer_calls(
+        &self,
+        partition: &Partition,
+        shard: u32,
+        _writer: u64,
+    ) -> Result<(WriterCalls, QueueEnds), StoreError> {
+        let ends = self.queue_ends(partition).await?[shard as usize];
+        Ok((WriterCalls::all(), ends))
+    }
 
     /// Returns the ends of a partition's queue in each shard.
     async fn queue_ends(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError>;

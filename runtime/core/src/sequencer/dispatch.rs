@@ -9,7 +9,6 @@ use crate::effect::Effect;
 use crate::event::Event;
 use crate::key_record::{EmittedMessage, StateUpdate};
 use crate::letter::Cause;
-use crate::settings::OrderingMode;
 use crate::stats::LaneState;
 use crate::turn::{AttemptToken, HandlerOutcome, Turn, TurnResult};
 use crate::version::Rollout;
@@ -143,9 +142,10 @@ impl Sequencer {
                 HandlerOutcome::Effect { messages, complete } => {
                     ended |= complete;
                     chunk.effects += 1;
-                    let event = match self.settings.ordering {
-                        OrderingMode::Fifo if !messages.is_empty() => held.event.id_digest(),
-                        OrderingMode::Fifo | OrderingMode::Sequenced => 0,
+                    let event = if self.settings.assigns_sequences && !messages.is_empty() {
+                        held.event.id_digest()
+                    } else {
+                        0
                     };
                     for (position, message) in messages.into_iter().enumerate() {
                         bytes += message.memory();

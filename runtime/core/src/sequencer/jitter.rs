@@ -23,8 +23,7 @@ impl Jitter {
     /// Returns the delay before the next try after `tries` tries. The delay is random between the lower bound and a
     /// ceiling. The ceiling is the lower bound, doubled `tries` times, and at most the upper bound.
     pub(super) fn delay(&mut self, backoff: BackoffBounds, tries: u32) -> u64 {
-        let doubled = backoff.min.max(1).checked_shl(tries.min(62)).unwrap_or(u64::MAX);
-        let ceiling = doubled.min(backoff.max).max(backoff.min);
+        let ceiling = backoff.longest_delay(tries);
         backoff.min + self.next() % (ceiling - backoff.min + 1)
     }
 }

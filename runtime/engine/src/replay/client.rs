@@ -27,9 +27,6 @@ const QUERY_CONCURRENCY: usize = 4;
 const FAILURE_LIMIT: usize = 4;
 /// Maximum number of concurrent queries of a partition to one server.
 const QUERY_LIMIT: usize = 64;
-/// Time limit of a query, including its wait for other queries. If twice the configured `timeout` of a request is
-/// longer, twice the `timeout` is the limit.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The reason in the answer of a query that reached its time limit.
 const OVERLOADED_REASON: &str = "the server is overloaded";
 /// Characters that are escaped in a path: all characters except the unreserved characters of RFC 3986.
@@ -101,9 +98,8 @@ impl ReplayClient {
         key: &Key,
         missing: &[RangeInclusive<u64>],
     ) -> ReplayAnswer {
-        let timeout = 2 * Duration::from_millis(self.config.timeout.0).max(QUERY_TIMEOUT / 2);
         let started_at = Instant::now();
-        let deadline = started_at + timeout;
+        let deadline = started_at + self.config.query_timeout();
         match timeout_at(deadline, self.query_permits.acquire()).await {
             Ok(_place) => self.query_until(started_at, deadline, key, missing).await,
             Err(_) => self.timed_out_answer(started_at, missing),

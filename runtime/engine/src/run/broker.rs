@@ -12,11 +12,12 @@ use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
     Binding, BrokerEndpoint, BrokerError, ExchangeSink, PreparedTopology, Topology, TopologyRecord,
-    prepare_topology, unbind,
+    inspect_broker, prepare_topology, unbind,
 };
 use ordain_config::NumberingPolicy;
-use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
+use ordain_config::{ConfigError, LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{InstanceInfo, QueueRecords, Store};
+use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum time that a start waits for a broker that does not answer, if the process can do nothing without the broker.
@@ -63,6 +64,20 @@ pub(super) async fn prepare(
         }
     }
     Ok(())
+}
+
+/// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in it. Returns `None` if the
+/// configuration has no broker.
+pub async fn inspect(
+    loaded: &LoadedConfig,
+    limit: Duration,
+) -> Result<Option<InspectedServer>, ConfigError> {
+    let Some(broker) = BrokerEndpoint::of(loaded)? else { return Ok(None) };
+    let inspected =
+        InspectedServer::inspect("broker", broker.to_string(), limit, async |findings| {
+            inspect_broker(&broker, loaded, findings).await;
+        });
+    Ok(Some(inspected.await))
 }
 
 /// Logs what the preparation of a stream's topology has found.

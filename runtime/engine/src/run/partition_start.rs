@@ -154,6 +154,7 @@ impl PartitionFactory<'_> {
             claimed_commits: claimed.commits.clone().into(),
             watermarks: (0..self.store.shards()).map(|_| PublishWatermark::default()).collect(),
             durable_commits: claimed.commits.iter().map(|commit| AtomicU64::new(*commit)).collect(),
+            rollbacks: AtomicU64::default(),
             driven: AtomicBool::new(false),
         });
         let Some(backlog) = self.publish_backlog(&handle, &claimed).await? else {

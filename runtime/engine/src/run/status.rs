@@ -62,7 +62,8 @@ impl RunStatus {
         self.lock().store.clone()
     }
 
-    /// Returns the figures of all partitions that this process drives or has driven.
+    /// Returns the figures of all partitions that this process drives or has driven, or for which it has accepted
+    /// events.
     pub fn partitions(&self) -> Vec<Arc<PartitionMetrics>> {
         self.lock().partitions.clone()
     }

@@ -53,6 +53,8 @@ pub struct PartitionHandle {
     pub watermarks: Box<[PublishWatermark]>,
     /// For each shard, the last commit that is known to be durable.
     pub durable_commits: Box<[AtomicU64]>,
+    /// How often the store answered a commit of the driver that it had lost earlier commits.
+    pub rollbacks: AtomicU64,
     /// True after the driver has started.
     pub driven: AtomicBool,
 }

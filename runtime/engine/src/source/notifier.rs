@@ -1,35 +1,73 @@
 //! The link between the writers and the reader of a queue in this process: it wakes the reader when entries are added,
-//! and a writer when entries are removed.
+//! and a writer when entries are removed. While no reader of this process reads the queue, the link keeps the positions
+//! of the added entries.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use ordain_core::QueueRun;
-use ordain_store::Partition;
-
-/// Maximum number of runs (consecutive new entries) of a shard that wait for a reader. Above the limit, the oldest runs
-/// are dropped. The limit is needed because no reader takes the runs while another process reads the partition.
-const RUNS_LIMIT: usize = 1_024;
+use ordain_core::{QueueLoss, QueueRun, UnreadRuns, WriterCalls};
+use ordain_publish::QueueWriter;
+use ordain_store::{Partition, QueueEnds};
 
 /// The notifiers of all partitions that this process adds events to.
 #[derive(Debug, Default)]
-pub struct QueueNotifiers(Mutex<HashMap<Partition, Arc<QueueNotifier>>>);
+pub struct QueueNotifiers {
+    notifiers: Mutex<HashMap<Partition, Arc<QueueNotifier>>>,
+    /// The writer of the events that this process accepts for each stream.
+    writers: Mutex<HashMap<Arc<str>, Arc<QueueWriter>>>,
+    /// Wakes the task that looks for lost events.
+    nearly_full: Arc<Notify>,
+}
 
 impl QueueNotifiers {
     /// Returns the notifier of a partition.
     pub fn of(&self, partition: &Partition) -> Arc<QueueNotifier> {
-        let mut notifiers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(notifiers.entry(partition.clone()).or_default())
+        let new = || {
+            let nearly_full = Arc::clone(&self.nearly_full);
+            Arc::new(QueueNotifier { nearly_full, ..QueueNotifier::default() })
+        };
+        Arc::clone(self.lock().entry(partition.clone()).or_insert_with(new))
+    }
+
+    /// Returns the writer of the events that this process accepts for a stream. All runs of a notifier of the stream
+    /// come from this writer.
+    pub fn writer(&self, stream: &Arc<str>, shards: u32) -> Arc<QueueWriter> {
+        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(QueueWriter::new(shards));
+        Arc::clone(writers.entry(Arc::clone(stream)).or_insert_with(new))
+    }
+
+    /// Returns all writers, each with its stream.
+    pub(super) fn writers(&self) -> Vec<(Arc<str>, Arc<QueueWriter>)> {
+        let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        writers.iter().map(|(stream, writer)| (Arc::clone(stream), Arc::clone(writer))).collect()
     }
 
     /// Returns the number of writes to all partitions, and whether all written events have been read and acknowledged.
     pub fn writes(&self) -> (u64, bool) {
-        let notifiers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let notifiers = self.lock();
         let writes = notifiers.values().map(|notifier| notifier.writes()).sum();
         (writes, notifiers.values().all(|notifier| notifier.is_empty()))
+    }
+
+    /// Returns all notifiers.
+    pub(super) fn all(&self) -> Vec<(Partition, Arc<QueueNotifier>)> {
+        let notifiers = self.lock();
+        let clones =
+            notifiers.iter().map(|(partition, notifier)| (partition.clone(), Arc::clone(notifier)));
+        clones.collect()
+    }
+
+    /// Waits until a notifier has little room for further runs.
+    pub(super) async fn wait_until_nearly_full(&self) {
+        self.nearly_full.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Partition, Arc<QueueNotifier>>> {
+        self.notifiers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -44,24 +82,40 @@ pub struct QueueNotifier {
     /// queue empty.
     emptied_at: AtomicU64,
     /// Shards with new entries, and the positions of the entries that this process added.
-    new_runs: Mutex<BTreeMap<u32, NewQueueRuns>>,
+    new_runs: Mutex<BTreeMap<u32, UnreadRuns>>,
+    /// The number of readers of this process.
+    readers: AtomicUsize,
     entries_added: Notify,
     entries_removed: Notify,
+    nearly_full: Arc<Notify>,
+}
+
+/// Shows that a reader of this process reads the partition. Until the reader drops this value, it takes the runs of the
+/// notifier, and detects their loss.
+#[derive(Debug)]
+pub(super) struct ReadingGuard(Arc<QueueNotifier>);
+
+impl Drop for ReadingGuard {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl QueueNotifier {
-    /// Notifies the reader of a write to the queue of a shard (slice of the store). `added` has the new entries that
-    /// the reader must expect, and whose loss it must report; `None` if the writer itself repeats lost entries.
+    /// Notifies the reader of a write to the queue of a shard (slice of the store). `added` has the new entries whose
+    /// loss must be reported; `None` if the writer itself repeats lost entries.
     pub fn record_write(&self, shard: u32, added: Option<QueueRun>) {
         // Add the shard before the write is counted: a reader that sees the new count must find the shard.
-        let mut new_runs = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut new_runs = self.lock_runs();
         let runs = new_runs.entry(shard).or_default();
-        if added.is_some() && runs.len() >= RUNS_LIMIT {
-            runs.pop_front();
+        if let Some(run) = added {
+            runs.add(run, now());
         }
-        let now = jiff::Timestamp::now().as_millisecond().cast_unsigned();
-        runs.extend(added.map(|run| (run, now)));
+        let is_nearly_full = runs.is_nearly_full();
         drop(new_runs);
+        if is_nearly_full {
+            self.nearly_full.notify_one();
+        }
         self.writes.fetch_add(1, Ordering::SeqCst);
         self.entries_added.notify_one();
     }
@@ -76,20 +130,50 @@ impl QueueNotifier {
         self.entries_added.notified().await;
     }
 
+    /// Records that a reader of this process begins.
+    pub(super) fn begin_reading(self: &Arc<Self>) -> ReadingGuard {
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        ReadingGuard(Arc::clone(self))
+    }
+
     /// Takes the shards to whose queues this process wrote since the last call, with the added entries.
     pub(super) fn take_new_runs(&self) -> BTreeMap<u32, NewQueueRuns> {
-        std::mem::take(&mut self.new_runs.lock().unwrap_or_else(PoisonError::into_inner))
+        let new_runs = std::mem::take(&mut *self.lock_runs());
+        new_runs.into_iter().map(|(shard, mut runs)| (shard, runs.take())).collect()
+    }
+
+    /// Returns, for each shard with runs that no reader expects, the numbers of the calls that made the runs. Returns
+    /// nothing while a reader of this process reads the partition.
+    pub(super) fn unread_calls(&self) -> Vec<(u32, BTreeSet<u64>)> {
+        if self.readers.load(Ordering::SeqCst) > 0 {
+            return Vec::new();
+        }
+        let runs = self.lock_runs();
+        let calls = runs.iter().map(|(shard, runs)| (*shard, runs.calls()));
+        calls.filter(|(_, calls)| !calls.is_empty()).collect()
+    }
+
+    /// Forgets the unread runs of a shard that another reader has removed, and those that the store has lost. Returns
+    /// the loss. `asked` is the result of [`Self::unread_calls`] before the store was asked for `stored` and `ends`. A
+    /// reader that has begun since then has taken the runs, and itself detects their loss.
+    pub(super) fn check_unread(
+        &self,
+        shard: u32,
+        asked: &BTreeSet<u64>,
+        stored: &WriterCalls,
+        ends: QueueEnds,
+    ) -> Option<QueueLoss> {
+        self.lock_runs().get_mut(&shard)?.check(asked, stored, ends.first, now())
     }
 
     /// Puts back the entries of a shard that a reader expected and did not read. The entries return to their place
     /// before newer entries, and the next reader expects them.
     pub(super) fn put_back(&self, shard: u32, unread: impl Iterator<Item = (QueueRun, u64)>) {
-        let mut new_runs = self.new_runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let runs = new_runs.entry(shard).or_default();
-        let newer = std::mem::take(runs);
-        runs.extend(unread.chain(newer));
-        let excess = runs.len().saturating_sub(RUNS_LIMIT);
-        runs.drain(..excess);
+        self.lock_runs().entry(shard).or_default().put_back(unread);
+    }
+
+    fn lock_runs(&self) -> MutexGuard<'_, BTreeMap<u32, UnreadRuns>> {
+        self.new_runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the queue was empty after this number of writes.
@@ -112,12 +196,20 @@ impl QueueNotifier {
     }
 }
 
+/// Returns the time in ms since the Unix epoch.
+fn now() -> u64 {
+    jiff::Timestamp::now().as_millisecond().cast_unsigned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const END: QueueEnds =
+        QueueEnds { first: 1, last: ordain_core::QueuePosition { number: 9, history: 1 } };
+
     fn run(first: u64, last: u64) -> QueueRun {
-        QueueRun { first, last, history: first }
+        QueueRun { first, last, history: first, call: first }
     }
 
     #[test]
@@ -130,14 +222,29 @@ mod tests {
         assert_eq!(runs, [run(2, 5), run(6, 7), run(8, 9)]);
     }
 
+    /// While a reader of this process reads the partition, only the reader detects losses. Afterwards, its unread
+    /// entries are checked.
     #[test]
-    fn oldest_entries_are_dropped_beyond_the_limit() {
-        let notifier = QueueNotifier::default();
-        notifier.record_write(0, Some(run(9_999, 9_999)));
-        notifier.put_back(0, (0..RUNS_LIMIT as u64).map(|number| (run(number, number), 0)));
-        let fresh = notifier.take_new_runs().remove(&0).expect("the shard");
-        assert_eq!(fresh.len(), RUNS_LIMIT);
-        assert_eq!(fresh.front().map(|(run, _)| run.first), Some(1));
-        assert_eq!(fresh.back().map(|(run, _)| run.first), Some(9_999));
+    fn entries_are_checked_only_without_a_reader() {
+        let notifier = Arc::new(QueueNotifier::default());
+        let gone = WriterCalls::default();
+        let reading = notifier.begin_reading();
+        notifier.record_write(3, Some(run(4, 6)));
+        assert!(notifier.unread_calls().is_empty());
+        let taken = notifier.take_new_runs().remove(&3).expect("the shard");
+        notifier.put_back(3, taken.into_iter());
+        drop(reading);
+        let asked = notifier.unread_calls();
+        assert_eq!(asked, [(3, BTreeSet::from([4]))]);
+
+        // A reader begins before the answer of the store arrives, and takes the entries.
+        let reading = notifier.begin_reading();
+        let taken = notifier.take_new_runs().remove(&3).expect("the shard");
+        assert_eq!(notifier.check_unread(3, &asked[0].1, &gone, END), None);
+        notifier.put_back(3, taken.into_iter());
+        drop(reading);
+        let loss = notifier.check_unread(3, &asked[0].1, &gone, END);
+        assert_eq!(loss.map(|loss| loss.entries), Some(3));
+        assert!(notifier.unread_calls().is_empty());
     }
 }

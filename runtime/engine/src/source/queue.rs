@@ -18,13 +18,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use ordain_core::{
-    Cause, DeadLetter, LetterContent, LetterId, QueueCursor, QueueLoss, QueuePosition, digest,
+    Cause, DeadLetter, LetterContent, LetterId, QueueCursor, QueueLoss, QueuePosition,
+    QueueRecount, digest,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::notifier::QueueNotifier;
-use crate::incident::{self, EventsLost};
+use super::notifier::{QueueNotifier, ReadingGuard};
+use crate::incident::{self, EventsLost, EventsSafe};
 use crate::sink::PartitionHandle;
 use ordain_cloudevents::{
     AckProgress, BATCH_BYTES, BATCH_EVENTS, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
@@ -106,9 +107,15 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
 
 struct QueueReader {
     options: QueueOptions,
+    /// Held until the reader has returned its unread positions with [`Self::put_back`].
+    _reading: ReadingGuard,
     acknowledged: watch::Receiver<AckProgress>,
     /// The cursor of each shard.
     cursors: Vec<QueueCursor>,
+    /// The number of the store's disconnects at the last check; `None` before the first check.
+    disconnects: Option<u64>,
+    /// The number of rollbacks that the driver had found at the last check.
+    rollbacks: u64,
     /// Approximate number of acknowledged entries that the reader can remove.
     removable_count: usize,
     /// The time when the driver acknowledged the first of the removable entries.
@@ -133,9 +140,12 @@ impl QueueReader {
     fn new(options: QueueOptions, acknowledged: watch::Receiver<AckProgress>) -> Self {
         let shards = options.store.shards() as usize;
         Self {
+            _reading: options.notifier.begin_reading(),
             options,
             acknowledged,
             cursors: vec![QueueCursor::default(); shards],
+            disconnects: None,
+            rollbacks: 0,
             removable_count: 0,
             removable_since: Instant::now(),
             next_removal_at: Instant::now(),
@@ -212,13 +222,23 @@ impl QueueReader {
         Ok(())
     }
 
-    /// Takes the queue positions of the entries that this process wrote.
+    /// Takes the queue positions of the entries that this process wrote. After a connection broke, and after the driver
+    /// found that the store went back in time, the reader recounts all entries that wait now.
     fn take_new_runs(&mut self) {
+        let disconnects = self.options.store.disconnects();
         for (shard, runs) in self.options.notifier.take_new_runs() {
             self.unread_shards.insert(shard);
             for (run, at) in runs {
                 self.cursors[shard as usize].expect(run, at);
             }
+        }
+        if self.disconnects.replace(disconnects) != Some(disconnects) {
+            self.cursors.iter_mut().for_each(QueueCursor::suspect_rollback);
+        }
+        let handle = self.options.handle.as_ref();
+        let rollbacks = handle.map_or(0, |handle| handle.rollbacks.load(Ordering::SeqCst));
+        if std::mem::replace(&mut self.rollbacks, rollbacks) != rollbacks {
+            self.cursors.iter_mut().for_each(|cursor| cursor.confirm_rollback(0));
         }
     }
 
@@ -231,7 +251,8 @@ impl QueueReader {
         }
         for shard in 0..self.cursors.len() {
             if let Some(loss) = self.cursors[shard].take_loss() {
-                self.report_loss(shard as u32, loss);
+                // This reader does not read the rest of the queue, so it does not know how many events are safe.
+                self.report_loss(shard as u32, loss, None);
             }
         }
     }
@@ -343,8 +364,16 @@ impl QueueReader {
                 });
                 batch.items.push((delivered, FilePosition::default()));
             }
-            if let Some(loss) = cursor.take_loss() {
-                self.report_loss(shard, loss);
+            let loss = cursor.take_loss();
+            if let Some(loss) = loss {
+                cursor.confirm_rollback(loss.entries);
+            }
+            match (loss, cursor.take_recount()) {
+                (Some(loss), recount) => {
+                    self.report_loss(shard, loss, recount.map(|recount| recount.safe));
+                }
+                (None, Some(recount)) => self.report_recount(shard, recount),
+                (None, None) => {}
             }
         }
         if let Some(reason) = unavailable_reason {
@@ -365,6 +394,7 @@ impl QueueReader {
                  that were not delivered before"
             );
         }
+        self.cursors[shard as usize].confirm_rollback(0);
         self.cursors[shard as usize].restart();
         self.unread_shards.insert(shard);
         self.notify_driver();
@@ -377,21 +407,49 @@ impl QueueReader {
         }
     }
 
-    fn report_loss(&self, shard: u32, loss: QueueLoss) {
+    /// Reports lost events. `safe` is the number of waiting events that the store still has, if it is known already.
+    fn report_loss(&self, shard: u32, loss: QueueLoss, safe: Option<u64>) {
         let Partition { stream, number } = &self.options.partition;
         let QueueLoss { entries, since } = loss;
         self.options.lost_events.fetch_add(entries, Ordering::Relaxed);
         let since = jiff::Timestamp::from_millisecond(since.cast_signed()).unwrap_or_default();
-        let incident = EventsLost { shard, events: entries, since: since.to_string() };
+        let incident = EventsLost { shard, events: entries, since: since.to_string(), safe };
         tracing::error!(
             stream = &**stream,
             partition = number,
             shard,
             events = entries,
             %since,
+            safe,
             cloudevent = incident::record(&self.options.partition, &incident),
             "the store went back in time and lost events before they were read; this process accepted the first of \
              them at `since`: the producers must send these events again"
+        );
+    }
+
+    /// Reports how many of the events that waited when the store went back in time are still in the store.
+    fn report_recount(&self, shard: u32, recount: QueueRecount) {
+        let Partition { stream, number } = &self.options.partition;
+        let QueueRecount { safe, lost } = recount;
+        let incident = EventsSafe { shard, safe, lost };
+        let words = match (safe, lost) {
+            (0, 0) => return,
+            (_, 0) => format!(
+                "it still has all {safe} waiting events that this process accepted and remembers"
+            ),
+            _ => format!(
+                "it still has {safe} waiting events that this process accepted, and it lost {lost} \
+                 others"
+            ),
+        };
+        tracing::warn!(
+            stream = &**stream,
+            partition = number,
+            shard,
+            safe,
+            lost,
+            cloudevent = incident::record(&self.options.partition, &incident),
+            "the store went back in time; {words}"
         );
     }
 

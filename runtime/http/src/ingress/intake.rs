@@ -88,14 +88,18 @@ impl Intake {
                 return Ok(None);
             }
         };
-        let assigner = |passage| EventAssigner {
+        let assigner = |passage, writer| EventAssigner {
             store: Arc::clone(store),
             policy: passage,
+            writer,
             full_timeout: Duration::ZERO,
         };
+        let stream_writer = feeds.writer(&name.shared(), store.shards());
         let log = match exchange {
             Some((exchange, _)) if is_numbered => {
-                Some(assigner(NumberingPolicy::for_producers(loaded, &exchange.0)?))
+                // An exchange has no queue, so the log adds no queue entries.
+                let policy = NumberingPolicy::for_producers(loaded, &exchange.0)?;
+                Some(assigner(policy, Arc::clone(&stream_writer)))
             }
             _ => None,
         };
@@ -114,7 +118,7 @@ impl Intake {
             is_routed: exchange.is_some_and(|(_, key)| *key == KeyLocation::RoutingKey),
             replay_log: log,
             is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
-            queue: assigner(queue),
+            queue: assigner(queue, stream_writer),
             notifiers: Arc::clone(feeds),
             waiting: tokio::sync::Mutex::default(),
             full_at: Mutex::default(),
@@ -285,18 +289,20 @@ impl Intake {
         Ok(())
     }
 
-    /// Notifies the readers of the queues in this process. If the request is accepted, the readers also get the queue
-    /// positions of its events, so that the readers detect a loss. The events of a rejected request need no such
-    /// detection, because the producer sends the request again.
+    /// Notifies the readers of the queues in this process. The readers also get the queue positions of the events, so that
+    /// the readers detect a loss. The events of a rejected request need no such detection, because the producer sends the
+    /// request again, unless the store numbers the events: then the store recognises the events of the second request,
+    /// and does not write them again.
     fn notify_readers(&self, items: &[AssignItem], put: &[QueuedEntries], is_accepted: bool) {
         let of =
             |number| self.notifiers.of(&Partition { stream: Arc::clone(&self.stream), number });
         let shards = self.queue.store.shards();
         let places = items.iter().map(|item| (item.partition, shard_of(item.event.key(), shards)));
         let mut known = places.collect::<BTreeSet<_>>();
+        let is_expected = is_accepted || self.queue.policy.rules.numbering.is_some();
         for QueuedEntries { partition, shard, run } in put {
             known.remove(&(*partition, *shard));
-            of(*partition).record_write(*shard, is_accepted.then_some(*run));
+            of(*partition).record_write(*shard, is_expected.then_some(*run));
         }
         for (number, shard) in known {
             of(number).record_write(shard, None);

@@ -11,8 +11,9 @@
 -- q PARTITION         the ends of a partition's queue: two numbers and two histories
 -- n PARTITION:NUMBER  an entry of a partition's queue: its history, then the event
 -- w                   the number of waiting events of all partitions
--- a, e                blocks of two lists of expiring fields; the fields of a block expire together
--- A, E                the ends of these lists
+-- r WRITER            the record of a writer of queue entries: when it expires, and the writer's calls that are here
+-- a, d, e             blocks of three lists of expiring fields; the fields of a block expire together
+-- A, D, E             the ends of these lists
 -- b                   the time of the last call
 --
 -- Lua allows 200 locals in the main chunk, so a local that only one phase needs is in that phase's block.
@@ -21,7 +22,10 @@ local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV
 local most, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 -- `nonce` is a random number of the call. It distinguishes the entries of this call from those that another call
 -- writes under the same numbers after the store went back in time.
-local nonce, count, argument = ARGV[8], tonumber(ARGV[13]), 13
+local nonce, count, argument = ARGV[8], tonumber(ARGV[15]), 15
+-- The writer of the queue entries of this call, and the number that the writer gave to the call; no number if the
+-- messages come from owners.
+local writer, call_number = ARGV[13], tonumber(ARGV[14])
 local now = time_now()
 
 local function next_argument()
@@ -39,6 +43,50 @@ local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
 
 if not has_witness(log, ARGV[9], ARGV[10], ARGV[11], ARGV[12]) then
   return 'W'
+end
+
+-- The record of the writer, with this call. The number of the call is written together with the entries of the call.
+-- So if the store loses the entries, it loses the number too.
+local writer_expires, writer_ranges
+
+-- Returns the record of the writer as the value of a field.
+local function pack_writer(expires)
+  local parts = {pack('<I8', expires)}
+  for i, range in ipairs(writer_ranges) do
+    parts[i + 1] = pack('<I8I8', range.first, range.last)
+  end
+  return table.concat(parts)
+end
+
+if call_number then
+  -- The calls of a record have at most this number of ranges. Above the limit, the calls between the first two ranges
+  -- count as present.
+  local RANGES_LIMIT = 64
+  writer_expires, writer_ranges = read_writer(log, writer)
+  -- The ranges from `at + 1` on begin after this call.
+  local at = #writer_ranges
+  while at > 0 and writer_ranges[at].first > call_number do
+    at = at - 1
+  end
+  local before, after = writer_ranges[at], writer_ranges[at + 1]
+  -- A call is here already if its answer was lost and its sender has repeated it.
+  if not before or before.last < call_number then
+    local is_beside = before and before.last + 1 == call_number
+    if after and after.first - 1 == call_number then
+      after.first = is_beside and before.first or call_number
+      if is_beside then
+        table.remove(writer_ranges, at)
+      end
+    elseif is_beside then
+      before.last = call_number
+    else
+      table.insert(writer_ranges, at + 1, {first = call_number, last = call_number})
+    end
+  end
+  if #writer_ranges > RANGES_LIMIT then
+    writer_ranges[2].first = writer_ranges[1].first
+    table.remove(writer_ranges, 1)
+  end
 end
 
 local function is_own(about)
@@ -100,6 +148,10 @@ if limit then
     end
   end)
   if is_full then
+    -- Without this write, each refused call would leave a gap between the ranges of the record.
+    if writer_expires then
+      redis.call('HSET', log, 'r' .. writer, pack_writer(writer_expires))
+    end
     return 'F'
   end
 end
@@ -319,9 +371,10 @@ if numbered then
   end
 end
 
--- Returns whether the store still retains a message or id. A message begins with its expiry time, an id ends with it.
+-- Returns whether the store still keeps a message, an id or the record of a writer. An id ends with its expiry time.
+-- The others begin with it.
 local function is_kept(field, value)
-  local at = byte(field, 1) == byte('m') and 1 or 17
+  local at = byte(field, 1) == byte('i') and 17 or 1
   return #value >= at + 7 and unpack8('<I8', value, at) > now
 end
 
@@ -517,6 +570,19 @@ for partition8, queue in pairs(queues) do
     answers[#answers + 1] = partition8 .. pack('<I8I8', queue.first_new, queue.last) .. queue.history
   end
 end
+local expiring_writers = {}
+if call_number then
+  -- The life of the record after the call that set its expiry time, in ms. A call sets the time anew if less than half
+  -- of the life is left, so that few calls add a block to the list of expiring records.
+  local WRITER_LIFE = 3600 * 1000
+  if not writer_expires or writer_expires < now + WRITER_LIFE / 2 then
+    writer_expires = now + WRITER_LIFE
+    expiring_writers[1] = 'r' .. pack('<I2', #writer) .. writer
+  end
+  local field = 'r' .. writer
+  put(field, pack_writer(writer_expires))
+  fresh[field] = true
+end
 if waits > 0 then
   put('w', text((tonumber(redis.call('HGET', log, 'w') or '0') or 0) + waits))
 end
@@ -554,7 +620,7 @@ do
       local at = 9
       while is_whole and at + 2 < #block do
         local kind, size = sub(block, at, at), unpack8('<I2', block, at + 1)
-        local rest = kind == 'c' and 0 or 8
+        local rest = (kind == 'm' or kind == 'i') and 8 or 0
         local field = kind .. sub(block, at + 3, at + 2 + size + rest)
         if kind == 'c' then
           local counter = counters[sub(field, 2)]
@@ -584,6 +650,9 @@ do
   end
   age('a', 'A', kept, now + retain)
   age('e', 'E', endings, now + ttl)
+  if call_number then
+    age('d', 'D', expiring_writers, writer_expires)
+  end
   -- A later call may have written a due field again. That field has not expired.
   for from = 1, #due, CHUNK do
     local some = redis.call('HMGET', log, unpack(due, from, math.min(from + CHUNK - 1, #due)))

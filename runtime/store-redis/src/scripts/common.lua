@@ -181,15 +181,46 @@ local function has_place(log, queue, number, history)
   return found == history or found == NO_NUMBER or history == NO_NUMBER
 end
 
--- Returns whether a destination has a producer's witness: the newest message or queue entry that the producer knows to
--- be in this shard. A shard that lacks the witness has gone back in time.
+-- Returns the record of a writer of queue entries: the time when it expires (nil if the shard has no record), and the
+-- numbers of the writer's calls that the shard has, as ascending ranges.
+local function read_writer(log, writer)
+  local field, ranges = 'r' .. writer, {}
+  local found = redis.call('HGET', log, field)
+  if not found then
+    return nil, ranges
+  end
+  local expires = #found >= 24 and #found % 16 == 8 and unpack8('<I8', found, 1)
+  if not expires or expires >= EXACT then
+    corrupt_field(field, log, 'record of a writer')
+  end
+  for at = 9, #found, 16 do
+    local first, last = unpack8('<I8I8', found, at)
+    if first < 1 or first > last or last >= EXACT then
+      corrupt_field(field, log, 'record of a writer')
+    end
+    ranges[#ranges + 1] = {first = first, last = last}
+  end
+  return expires, ranges
+end
+
+-- Returns whether a destination has a producer's witness: the newest message that the producer knows to be in this
+-- shard, or its newest call. A shard that lacks the witness has gone back in time.
 local function has_witness(log, kind, of, place, expected)
   if kind == 'i' or kind == 'm' then
     local found = redis.call('HGET', log, kind .. of .. place)
     local from = kind == 'i' and 1 or 9
     return found and sub(found, from, from + 7) == expected
+  elseif kind == 'r' then
+    local _, ranges = read_writer(log, of)
+    local number = tonumber(place)
+    for _, range in ipairs(ranges) do
+      if range.first <= number and number <= range.last then
+        return true
+      end
+    end
+    return false
   end
-  return kind ~= 'n' or has_place(log, read_queue(log, of), tonumber(place), expected)
+  return true
 end
 
 -- Returns whether `a` is after `b` in byte order: `<` would use the server's locale.

@@ -1,5 +1,5 @@
 -- Writes a mark into a shard if the mark has the expected previous value, and if the shard has the producer's witness
--- (the producer's newest message or queue entry in the shard). Returns 1 if it wrote the mark, otherwise 0.
+-- (the producer's newest message or call in the shard). Returns 1 if it wrote the mark, otherwise 0.
 local marks, log, name, value = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local has_before, before = ARGV[4] == '1', ARGV[5]
 local found = redis.call('HGET', marks, name)

@@ -1,7 +1,8 @@
--- Stores the schema and the number of shards at the first use. Returns the stored values, and 1 if this call stored
--- them. If the user is not allowed to run some commands, returns an error with these commands.
+-- Stores the schema and the number of shards at the first use, unless the last argument is 0. Returns the stored
+-- values, and 1 if nothing was stored before this call. If the user is not allowed to run some commands, returns an
+-- error with these commands.
 local store, data, index, partitions = unpack(KEYS)
-local schema, shards, replicas = ARGV[2], ARGV[3], ARGV[4]
+local schema, shards, replicas, creates = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 
 local function may(...)
   return redis.acl_check_cmd(...)
@@ -39,7 +40,9 @@ if is_new then
       .. partitions .. ' exists: write the missing key again with its old values (HSET ' .. store .. ' schema '
       .. schema .. ' shards N), or use another store.prefix')
   end
-  redis.call('HSET', store, 'schema', schema, 'shards', shards)
+  if creates then
+    redis.call('HSET', store, 'schema', schema, 'shards', shards)
+  end
 end
 local found = redis.call('HMGET', store, 'schema', 'shards')
 return {found[1], found[2], is_new and 1 or 0}

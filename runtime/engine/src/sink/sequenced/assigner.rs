@@ -308,7 +308,14 @@ impl SequenceAssigner {
         let rules = self.policy.rules;
         let shard = cursors.first().map_or(0, |cursor| cursor.destination_shard);
         (
-            Arc::new(AssignRequest { destination, shard, rules, witness: None, groups }),
+            Arc::new(AssignRequest {
+                destination,
+                shard,
+                rules,
+                witness: None,
+                call: None,
+                groups,
+            }),
             cursor_indexes,
         )
     }

@@ -233,6 +233,7 @@ mod tests {
             claimed_commits: Box::new([0]),
             watermarks: Box::new([of_shard]),
             durable_commits: Box::new([AtomicU64::new(done + 1)]),
+            rollbacks: AtomicU64::default(),
             driven: AtomicBool::new(true),
         })
     }

@@ -60,6 +60,7 @@ impl Rig {
             claimed_commits: Box::new([0]),
             watermarks: Box::new([PublishWatermark::default()]),
             durable_commits: Box::new([AtomicU64::new(0)]),
+            rollbacks: AtomicU64::default(),
             driven: AtomicBool::new(is_driven),
         });
         let mut assigner = SequenceAssigner::new(policy, &store, &Arc::default());

@@ -1,0 +1,133 @@
+//! Finds events that this process accepted over HTTP, and that the store lost before another process read them. A store
+//! that goes back in time (loses its newest writes) loses such events. If this process reads a queue itself, its reader
+//! finds the loss.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use ordain_core::QueueLoss;
+use ordain_publish::QueueWriter;
+use tokio::time::{sleep, timeout};
+
+use super::notifier::{QueueNotifier, QueueNotifiers};
+use crate::incident::{self, EventsLost};
+use ordain_store::{AssignRequest, Destination, DestinationRules, Partition, Store, StoreError};
+
+/// Time between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay before a check that is due because many accepted events wait. With a longer delay, the queue notifier could
+/// reach its limit and drop events before they are checked.
+const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Time limit of the check of one queue: a shard that does not answer must not delay the checks of the others.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two renewals of the record of a writer. The store keeps a record for at least half an hour after a
+/// call.
+const RENEWAL_INTERVAL: Duration = Duration::from_mins(10);
+
+/// The accepted events in one shard of a queue that this process does not know to have been read.
+struct UnreadQueue {
+    partition: Partition,
+    shard: u32,
+    notifier: Arc<QueueNotifier>,
+    writer: Arc<QueueWriter>,
+    /// The numbers of the calls that added the events to the queue.
+    calls: BTreeSet<u64>,
+    /// Counts the lost events of the partition.
+    lost_events: Arc<AtomicU64>,
+}
+
+/// Checks the accepted events that wait in queues without a reader in this process. Counts and logs those that the
+/// store has lost. `lost_events` returns the counter of a partition. This function never returns.
+pub(crate) async fn watch_accepted_events(
+    store: &Arc<dyn Store>,
+    notifiers: &QueueNotifiers,
+    lost_events: impl Fn(&Partition) -> Arc<AtomicU64>,
+) {
+    if !store.may_roll_back() {
+        return std::future::pending().await;
+    }
+    let mut renewed_at = Instant::now();
+    loop {
+        tokio::select! {
+            () = sleep(CHECK_INTERVAL) => {}
+            () = notifiers.wait_until_nearly_full() => sleep(BUSY_CHECK_INTERVAL).await,
+        }
+        let mut queues = Vec::new();
+        for (partition, notifier) in notifiers.all() {
+            for (shard, calls) in notifier.unread_calls() {
+                queues.push(UnreadQueue {
+                    shard,
+                    calls,
+                    notifier: Arc::clone(&notifier),
+                    writer: notifiers.writer(&partition.stream, store.shards()),
+                    lost_events: lost_events(&partition),
+                    partition: partition.clone(),
+                });
+            }
+        }
+        // A check that fails or takes too long is repeated with the next check.
+        let checks = queues.iter().map(|queue| timeout(CHECK_TIMEOUT, queue.check(&**store)));
+        drop(join_all(checks).await);
+        if renewed_at.elapsed() >= RENEWAL_INTERVAL {
+            renewed_at = Instant::now();
+            renew_records(&**store, notifiers).await;
+        }
+    }
+}
+
+/// Renews the records of all writers of this process. Otherwise the store could forget calls whose entries still wait,
+/// even while this process reads the queue: the next reader may be in another process.
+async fn renew_records(store: &dyn Store, notifiers: &QueueNotifiers) {
+    let mut renewals = Vec::new();
+    for (stream, writer) in notifiers.writers() {
+        for shard in writer.called_shards() {
+            let renewal = AssignRequest {
+                destination: Destination::Stream(Arc::clone(&stream)),
+                shard,
+                rules: DestinationRules { numbering: None, queue_limit: None },
+                witness: None,
+                call: Some(writer.next_call(shard)),
+                groups: Vec::new(),
+            };
+            renewals.push(timeout(CHECK_TIMEOUT, store.assign(Arc::new(renewal))));
+        }
+    }
+    // A record lives longer than two further renewals, so a renewal that fails need not be repeated earlier.
+    drop(join_all(renewals).await);
+}
+
+impl UnreadQueue {
+    /// Reports the events that the store has lost, and forgets the events that another process has removed.
+    async fn check(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let Self { partition, shard, writer, .. } = self;
+        let (stored, ends) = store.writer_calls(partition, *shard, writer.id()).await?;
+        if let Some(loss) = self.notifier.check_unread(*shard, &self.calls, &stored, ends) {
+            self.report_loss(loss);
+        }
+        Ok(())
+    }
+
+    fn report_loss(&self, loss: QueueLoss) {
+        let Partition { stream, number } = &self.partition;
+        let QueueLoss { entries, since } = loss;
+        self.lost_events.fetch_add(entries, Ordering::Relaxed);
+        let since = jiff::Timestamp::from_millisecond(since.cast_signed()).unwrap_or_default();
+        let since_text = since.to_string();
+        let incident =
+            EventsLost { shard: self.shard, events: entries, since: since_text, safe: None };
+        tracing::error!(
+            stream = &**stream,
+            partition = number,
+            shard = self.shard,
+            events = entries,
+            %since,
+            cloudevent = incident::record(&self.partition, &incident),
+            "the store went back in time, and events that this process accepted may be lost: the store no longer has \
+             them, but the process that reads the partition may have read some of them before; this process accepted \
+             the first of them at `since`: the producers must send all of these events again"
+        );
+    }
+}
