@@ -1,6 +1,7 @@
 //! The checkpoint of a file source in a store that goes back in time: the shards with the effects of events, the
 //! checkpoint in one of them, and the owner that reads the file. A checker walks through all runs of small scopes, and
-//! the simulator plays long random runs. The model is written from the protocol alone.
+//! the simulator plays long random runs. Some events become dead letters, and the owner may take such an event from its
+//! letter and execute it again. The model is written from the protocol alone.
 
 mod world;
 
@@ -13,6 +14,8 @@ pub use world::{CheckpointBroken, CheckpointSeen, CheckpointWorld};
 pub struct CheckpointScope {
     /// Events of the file. The shard of an event is its number modulo the number of shards, which is 2.
     pub events: u8,
+    /// Events that become dead letters: the first ones of the file.
+    pub dead: u8,
     /// Times that shards go back.
     pub rewinds: u64,
     /// Times that the owner ends and another one claims the partition.
@@ -34,16 +37,22 @@ pub enum CheckpointFault {
     OpenEventsAreCovered,
     /// An owner does not repeat lost commits.
     LostCommitsAreDropped,
+    /// A repeated commit neither writes nor removes letters.
+    LettersAreNotRepeated,
+    /// A letter is removed before the effect of its event is committed.
+    LettersAreRemovedEarly,
 }
 
 impl CheckpointFault {
     /// All faults.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::NoCommitIsNamed,
         Self::OneCommitIsNamed,
         Self::OldCheckpointStays,
         Self::OpenEventsAreCovered,
         Self::LostCommitsAreDropped,
+        Self::LettersAreNotRepeated,
+        Self::LettersAreRemovedEarly,
     ];
 }
 
@@ -56,6 +65,9 @@ pub enum CheckpointStep {
     Read(u8),
     /// The owner commits the events of a shard.
     Commit(u8),
+    /// The owner takes an event from its letter. The next commit of the shard has the effect of the event, and removes
+    /// the letter.
+    TakeBack,
     /// The owner writes a checkpoint.
     Save,
     /// The owner finds that the store lacks commits, and repeats them.
@@ -79,7 +91,7 @@ impl Model for CheckpointScope {
     type Action = CheckpointStep;
 
     fn init_states(&self) -> Vec<CheckpointWorld> {
-        vec![CheckpointWorld::new(self.events, self.fault)]
+        vec![CheckpointWorld::new(self.events, self.dead, self.fault)]
     }
 
     fn actions(&self, world: &CheckpointWorld, steps: &mut Vec<CheckpointStep>) {
@@ -91,6 +103,7 @@ impl Model for CheckpointScope {
             CheckpointStep::Read(1),
             CheckpointStep::Commit(0),
             CheckpointStep::Commit(1),
+            CheckpointStep::TakeBack,
             CheckpointStep::Save,
             CheckpointStep::Repeat,
         ]);
@@ -122,6 +135,7 @@ impl Model for CheckpointScope {
         }
         vec![
             never!(Missing),
+            never!(NoLetter),
             never!(Twice),
             never!(Stuck),
             Property::sometimes(READ_AGAIN, |_, world: &CheckpointWorld| world.seen().again > 0),

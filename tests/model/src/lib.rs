@@ -36,7 +36,8 @@ pub use producer::{
     WRITTEN_AGAIN,
 };
 pub use queue::{
-    ENTRY_LOST, QueueBroken, QueueFault, QueueScope, QueueSeen, QueueStep, QueueWorld,
+    ENTRY_LOST, PART_WRITTEN_AGAIN, QueueBroken, QueueFault, QueueScope, QueueSeen, QueueStep,
+    QueueWorld,
 };
 pub use sharing::{Fleet, Move, Sharing, SharingFault};
 pub use walk::{breaks, walk};

@@ -1,6 +1,7 @@
 //! A queue in a store that goes back in time, with its reader, its writers and the owner whose commits settle the read
-//! entries. A checker walks through all runs of the model, and the simulator plays long random runs. The reader's logic
-//! is the product's own ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the protocol alone.
+//! entries. Some writers also write to another shard, in the same call. A checker walks through all runs of the model,
+//! and the simulator plays long random runs. The reader's logic is the product's own
+//! ([`QueueCursor`](ordain_core::QueueCursor)); the rest is written from the protocol alone.
 
 mod world;
 
@@ -13,6 +14,9 @@ pub use world::{QueueBroken, QueueSeen, QueueWorld};
 pub struct QueueScope {
     /// Calls of writers. Each call puts one entry or two.
     pub calls: u8,
+    /// Calls of the reader's process that write to the queue and to another shard, in separate steps. Each write to the
+    /// queue counts as one of `calls`, too.
+    pub shared_calls: u8,
     /// True if writers of other processes put entries, too.
     pub has_others: bool,
     /// Times that the store goes back.
@@ -38,17 +42,24 @@ pub enum QueueFault {
     HistoriesAreAlike,
     /// A reader does not check for entries that writers of its process have put.
     ExpectsNothing,
+    /// A call over two shards is answered although a shard went back during the call.
+    AnswersWithoutCheck,
+    /// A call over two shards compares the position of its entry, and not the record of its writer. It takes a removed
+    /// entry for its own entry if the two have the same number.
+    ComparesPositions,
 }
 
 impl QueueFault {
     /// All faults.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::ReadsByNumber,
         Self::RemovesByNumber,
         Self::RemovesWithoutCommit,
         Self::ForgetsWhatItDelivered,
         Self::HistoriesAreAlike,
         Self::ExpectsNothing,
+        Self::AnswersWithoutCheck,
+        Self::ComparesPositions,
     ];
 }
 
@@ -57,6 +68,14 @@ impl QueueFault {
 pub enum QueueStep {
     /// A writer puts entries: their number, and true if the writer belongs to the reader's process.
     Put(u8, bool),
+    /// A call over two shards puts its entry into the queue, unless the queue has the entry. The call begins with the
+    /// first write of its parts.
+    PutPart,
+    /// A call over two shards writes its part in the other shard.
+    PutOtherPart,
+    /// A call over two shards is answered. If a shard went back during the call, the call checks its parts instead, and
+    /// the lost parts are to be written again.
+    Answer,
     /// Writers report their entries to the reader.
     Tell,
     /// The reader reads at most this number of entries.
@@ -73,8 +92,10 @@ pub enum QueueStep {
     MakeAgain,
     /// The present state of the store becomes a state that it may go back to.
     Remember,
-    /// The store goes back.
+    /// The shard of the queue goes back.
     GoBack(usize),
+    /// The other shard goes back.
+    OtherGoesBack(usize),
     /// The process ends; another process begins.
     Restart,
 }
@@ -99,6 +120,9 @@ impl Model for QueueScope {
             steps
                 .extend(own.iter().flat_map(|own| [1, 2].map(|count| QueueStep::Put(count, *own))));
         }
+        if world.has_shared_call() || world.shared_calls() < u64::from(self.shared_calls) {
+            steps.extend([QueueStep::PutPart, QueueStep::PutOtherPart, QueueStep::Answer]);
+        }
         steps.extend([
             QueueStep::Tell,
             QueueStep::Read(1),
@@ -112,6 +136,9 @@ impl Model for QueueScope {
         if world.rewinds() < u64::from(self.rewinds) {
             steps.extend((world.past() < REMEMBERED).then_some(QueueStep::Remember));
             steps.extend((0..world.past()).map(QueueStep::GoBack));
+            if self.shared_calls > 0 {
+                steps.extend((0..world.past()).map(QueueStep::OtherGoesBack));
+            }
         }
         steps.extend((world.restarts() < u64::from(self.restarts)).then_some(QueueStep::Restart));
     }
@@ -138,10 +165,16 @@ impl Model for QueueScope {
             never!(NotRemoved),
             never!(WrongCount),
             never!(Stuck),
+            never!(AnsweredLost),
             Property::sometimes(ENTRY_LOST, |_, world: &QueueWorld| world.lost() > 0),
+            Property::sometimes(PART_WRITTEN_AGAIN, |_, world: &QueueWorld| {
+                world.has_repeated_part()
+            }),
         ]
     }
 }
 
 /// The property that a scope must show. Without it, the scope would be too small to test anything.
 pub const ENTRY_LOST: &str = "an entry is lost unread and counted";
+/// The property that a scope with calls over two shards must show, too.
+pub const PART_WRITTEN_AGAIN: &str = "a call over two shards writes a lost entry again";

@@ -15,6 +15,10 @@ fn goes_back_twice() -> CheckpointScope {
     CheckpointScope { events: 3, rewinds: 2, restarts: 1, ..goes_back() }
 }
 
+fn has_letters() -> CheckpointScope {
+    CheckpointScope { events: 2, dead: 1, restarts: 1, ..goes_back() }
+}
+
 /// A fault, a scope, and the rule that it breaks there.
 type Break = (CheckpointFault, fn() -> CheckpointScope, CheckpointBroken);
 
@@ -24,6 +28,8 @@ const FAULTS: &[Break] = &[
     (CheckpointFault::OldCheckpointStays, restarts, CheckpointBroken::Missing),
     (CheckpointFault::OpenEventsAreCovered, restarts, CheckpointBroken::Missing),
     (CheckpointFault::LostCommitsAreDropped, goes_back, CheckpointBroken::Missing),
+    (CheckpointFault::LettersAreNotRepeated, has_letters, CheckpointBroken::NoLetter),
+    (CheckpointFault::LettersAreRemovedEarly, has_letters, CheckpointBroken::NoLetter),
 ];
 
 #[test]
@@ -31,6 +37,7 @@ fn checkpoints() {
     walk("goes_back", &goes_back(), &[READ_AGAIN]);
     walk("restarts", &restarts(), &[READ_AGAIN]);
     walk("goes_back_twice", &goes_back_twice(), &[READ_AGAIN]);
+    walk("has_letters", &has_letters(), &[READ_AGAIN]);
 }
 
 #[test]

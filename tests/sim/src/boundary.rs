@@ -32,6 +32,8 @@ pub(crate) struct FaultySequencer {
     shifts: BTreeMap<u32, u64>,
     /// By shard, the unanswered batch in the form that the sequencer requested first.
     unanswered: BTreeMap<u32, Arc<Batch>>,
+    /// By shard, the highest number of a requested batch.
+    newest: BTreeMap<u32, u64>,
 }
 
 impl FaultySequencer {
@@ -49,6 +51,7 @@ impl FaultySequencer {
             early_acks: EarlyAcks::default(),
             shifts: BTreeMap::new(),
             unanswered: BTreeMap::new(),
+            newest: BTreeMap::new(),
         }
     }
 

@@ -15,7 +15,9 @@ pub fn run_checkpoint(
     fault: Option<CheckpointFault>,
 ) -> Result<CheckpointSeen, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x6b]));
-    let mut world = CheckpointWorld::new(rng.between(4, 40) as u8, fault);
+    let file = rng.between(4, 40);
+    let dead = rng.below(file / 2);
+    let mut world = CheckpointWorld::new(file as u8, dead as u8, fault);
     let restarts = rng.permille(700);
     let rare = rng.between(1, 8);
     let mut steps = Vec::new();
@@ -31,6 +33,7 @@ pub fn run_checkpoint(
                 let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
                 CheckpointStep::GoBack(shard, world.past() - 1 - lost)
             }
+            14 => CheckpointStep::TakeBack,
             _ => CheckpointStep::Commit(rng.below(2) as u8),
         };
         steps.push(step);

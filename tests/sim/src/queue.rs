@@ -17,7 +17,7 @@ pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Viol
     let has_others = rng.permille(500);
     let mut steps = Vec::new();
     for _ in 0..rng.between(10, 80) {
-        let step = match rng.below(20) {
+        let step = match rng.below(24) {
             0..5 => {
                 let is_own = !(has_others && rng.permille(400));
                 QueueStep::Put(rng.between(1, 3) as u8, is_own)
@@ -41,9 +41,13 @@ pub fn run_queue(seed: u64, fault: Option<QueueFault>) -> Result<QueueSeen, Viol
                 }
             }
             18 if restarts => QueueStep::Restart,
+            20..22 => QueueStep::PutPart,
+            22 => QueueStep::PutOtherPart,
+            23 => QueueStep::Answer,
             _ => {
                 let lost = rng.below((world.past() as u64).min(REMEMBERED)) as usize;
-                QueueStep::GoBack(world.past() - 1 - lost)
+                let to = world.past() - 1 - lost;
+                if rng.permille(200) { QueueStep::OtherGoesBack(to) } else { QueueStep::GoBack(to) }
             }
         };
         steps.push(step);

@@ -10,7 +10,7 @@ use ordain_sim::run_checkpoint;
 const SEEDS: u64 = 100_000;
 
 #[test]
-fn each_event_of_a_file_takes_effect_once() {
+fn each_event_of_a_file_has_one_effect_or_one_letter() {
     let seeds =
         env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
     let mut all = CheckpointSeen::default();
@@ -20,13 +20,18 @@ fn each_event_of_a_file_takes_effect_once() {
         all.rewinds += seen.rewinds;
         all.again += seen.again;
         all.repeated += seen.repeated;
+        all.letters += seen.letters;
         all.restarts += seen.restarts;
     }
     println!("{seeds} seeds: {all:?}");
-    let CheckpointSeen { rewinds, again, repeated, restarts } = all;
-    for (what, count) in
-        [("rewinds", rewinds), ("again", again), ("repeated", repeated), ("restarts", restarts)]
-    {
+    let CheckpointSeen { rewinds, again, repeated, letters, restarts } = all;
+    for (what, count) in [
+        ("rewinds", rewinds),
+        ("again", again),
+        ("repeated", repeated),
+        ("letters", letters),
+        ("restarts", restarts),
+    ] {
         assert!(count > seeds / 50, "too few cases: {count} {what} in {seeds} seeds");
     }
 }

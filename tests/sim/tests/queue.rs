@@ -22,15 +22,17 @@ fn each_accepted_entry_takes_effect_once() {
         all.lost += seen.lost;
         all.known += seen.known;
         all.restarts += seen.restarts;
+        all.again += seen.again;
     }
     println!("{seeds} seeds: {all:?}");
-    let QueueSeen { rewinds, refused, lost, known, restarts } = all;
+    let QueueSeen { rewinds, refused, lost, known, restarts, again } = all;
     for (what, count) in [
         ("rewinds", rewinds),
         ("refused", refused),
         ("lost", lost),
         ("known", known),
         ("restarts", restarts),
+        ("again", again),
     ] {
         assert!(count > seeds / 10, "too few cases: {count} {what} in {seeds} seeds");
     }

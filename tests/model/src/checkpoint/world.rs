@@ -14,6 +14,8 @@ pub struct CheckpointSeen {
     pub again: u64,
     /// Commits that were repeated.
     pub repeated: u64,
+    /// Letters that a repeated commit wrote or removed.
+    pub letters: u64,
     /// Times that another owner claimed the partition.
     pub restarts: u64,
 }
@@ -21,9 +23,11 @@ pub struct CheckpointSeen {
 /// A rule that a run breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CheckpointBroken {
-    /// An event of the file has no effect.
+    /// No commit has settled an event of the file.
     Missing,
-    /// An event of the file has two effects.
+    /// A commit has settled an event of the file, but the event has neither an effect nor a letter.
+    NoLetter,
+    /// An event of the file has two effects, two letters, or an effect and a letter.
     Twice,
     /// The owner never finishes.
     Stuck,
@@ -33,8 +37,9 @@ impl CheckpointBroken {
     /// Returns the rule that is broken.
     pub const fn rule(self) -> &'static str {
         match self {
-            Self::Missing => "an event that was read takes effect",
-            Self::Twice => "an event takes effect once",
+            Self::Missing => "an event that was read is settled",
+            Self::NoLetter => "a settled event has its effect or its letter",
+            Self::Twice => "an event has one effect or one letter",
             Self::Stuck => "the owner reads the whole file",
         }
     }
@@ -50,11 +55,34 @@ struct Checkpoint {
     beginnings: u64,
 }
 
-/// A shard: the epoch of its claim, and the events of each commit.
+/// A commit of a shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Commit {
+    /// The events that take effect.
+    effects: Vec<u8>,
+    /// The events that become letters.
+    letters: Vec<u8>,
+    /// The events whose letters the commit removes.
+    removed: Vec<u8>,
+}
+
+/// A shard: the epoch of its claim, its commits, and the events of its letters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Shard {
     epoch: u8,
-    commits: Vec<Vec<u8>>,
+    commits: Vec<Commit>,
+    letters: Vec<u8>,
+}
+
+impl Shard {
+    /// Applies a commit. Without `with_letters`, neither writes nor removes letters.
+    fn apply(&mut self, commit: &Commit, with_letters: bool) {
+        if with_letters {
+            self.letters.retain(|event| !commit.removed.contains(event));
+            self.letters.extend(&commit.letters);
+        }
+        self.commits.push(commit.clone());
+    }
 }
 
 /// The shards, and the checkpoint in the first of them.
@@ -71,17 +99,21 @@ struct Owner {
     /// The last commit of each shard that the claim found.
     found: Vec<usize>,
     /// The commits of each shard that the owner found or made.
-    commits: Vec<Vec<Vec<u8>>>,
+    commits: Vec<Vec<Commit>>,
     /// The next event to read; `None` before the start.
     next: Option<u8>,
     /// Events that are read and not committed.
     open: Vec<u8>,
+    /// Events that were taken from their letters and are not committed.
+    taken_back: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
     fault: Option<CheckpointFault>,
     file: u8,
+    /// Number of events that become letters.
+    dead: u8,
     store: Store,
     past: Vec<Store>,
     owner: Owner,
@@ -127,17 +159,26 @@ impl Owner {
             commits: store.shards.iter().map(|shard| shard.commits.clone()).collect(),
             next: None,
             open: Vec::new(),
+            taken_back: Vec::new(),
         }
     }
 
+    /// Returns whether the owner knows a commit that settles the event.
     fn knows(&self, event: u8) -> bool {
-        self.commits[usize::from(event % SHARDS)].iter().flatten().any(|other| *other == event)
+        let mut commits = self.commits[usize::from(event % SHARDS)].iter();
+        commits.any(|commit| commit.effects.contains(&event) || commit.letters.contains(&event))
+    }
+
+    /// Returns whether the owner knows an effect of the event, or is about to execute the event.
+    fn executes(&self, event: u8) -> bool {
+        let mut commits = self.commits[usize::from(event % SHARDS)].iter();
+        self.taken_back.contains(&event) || commits.any(|commit| commit.effects.contains(&event))
     }
 }
 
 impl CheckpointWorld {
-    /// Returns the beginning of a run with a file of this number of events.
-    pub fn new(file: u8, fault: Option<CheckpointFault>) -> Self {
+    /// Returns the beginning of a run with a file of this number of events, of which the first `dead` become letters.
+    pub fn new(file: u8, dead: u8, fault: Option<CheckpointFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
         let mut store = Store { shards, checkpoint: None };
         let past = vec![store.clone()];
@@ -145,6 +186,7 @@ impl CheckpointWorld {
         let state = State {
             fault,
             file,
+            dead,
             store,
             past,
             owner,
@@ -164,6 +206,7 @@ impl CheckpointWorld {
             CheckpointStep::Start => self.start(),
             CheckpointStep::Read(count) => self.read(count),
             CheckpointStep::Commit(shard) => self.commit(shard),
+            CheckpointStep::TakeBack => self.take_back(),
             CheckpointStep::Save => self.save(),
             CheckpointStep::Repeat => self.repeat(),
             CheckpointStep::Remember => self.remember(),
@@ -251,23 +294,49 @@ impl CheckpointWorld {
         owner.next = Some(end);
     }
 
-    /// Repeats the lost commits of a shard, and then commits its open events.
+    /// Repeats the lost commits of a shard, and then commits its open events and those that were taken back.
     fn commit(&mut self, shard: u8) {
-        let events = self.state.owner.open.iter().copied();
-        let events: Vec<u8> = events.filter(|event| event % SHARDS == shard).collect();
-        if events.is_empty() || !self.repeat_in(usize::from(shard)) {
+        let State { owner, dead, .. } = &self.state;
+        let of_shard = |event: &u8| event % SHARDS == shard;
+        let removed: Vec<u8> = owner.taken_back.iter().copied().filter(of_shard).collect();
+        let open = owner.open.iter().copied().filter(of_shard);
+        let (letters, mut effects): (Vec<u8>, Vec<u8>) = open.partition(|event| event < dead);
+        effects.extend(&removed);
+        let commit = Commit { effects, letters, removed };
+        if commit == Commit::default() || !self.repeat_in(usize::from(shard)) {
             return;
         }
         let State { store, owner, .. } = &mut self.state;
-        owner.open.retain(|event| event % SHARDS != shard);
+        owner.open.retain(|event| !of_shard(event));
+        owner.taken_back.retain(|event| !of_shard(event));
         let at = usize::from(shard);
-        store.shards[at].commits.push(events.clone());
-        owner.commits[at].push(events);
+        store.shards[at].apply(&commit, true);
+        owner.commits[at].push(commit);
+    }
+
+    /// Takes the event of a letter to execute it again. An owner that has not read the checkpoint yet commits nothing.
+    fn take_back(&mut self) {
+        let is_removed_early = self.is(CheckpointFault::LettersAreRemovedEarly);
+        let State { store, owner, .. } = &mut self.state;
+        if owner.next.is_none() {
+            return;
+        }
+        let mut letters = store.shards.iter().flat_map(|shard| &shard.letters).copied();
+        let Some(event) = letters.find(|event| owner.knows(*event) && !owner.executes(*event))
+        else {
+            return;
+        };
+        owner.taken_back.push(event);
+        if is_removed_early {
+            let shard = &mut store.shards[usize::from(event % SHARDS)];
+            shard.letters.retain(|other| *other != event);
+        }
     }
 
     /// Repeats the lost commits of a shard. If the claim is lost too, returns false, and the owner ends.
     fn repeat_in(&mut self, shard: usize) -> bool {
         let drops = self.is(CheckpointFault::LostCommitsAreDropped);
+        let with_letters = !self.is(CheckpointFault::LettersAreNotRepeated);
         let State { store, owner, .. } = &mut self.state;
         let of_store = &mut store.shards[shard];
         if of_store.epoch != owner.epoch {
@@ -276,9 +345,12 @@ impl CheckpointWorld {
         }
         let known = &owner.commits[shard];
         if of_store.commits.len() < known.len() && !drops {
-            let lost = known[of_store.commits.len()..].iter();
+            let lost = &known[of_store.commits.len()..];
             self.seen.repeated += lost.len() as u64;
-            of_store.commits.extend(lost.cloned());
+            for commit in lost {
+                self.seen.letters += (commit.letters.len() + commit.removed.len()) as u64;
+                of_store.apply(commit, with_letters);
+            }
         }
         true
     }
@@ -352,14 +424,23 @@ impl CheckpointWorld {
             self.save();
         }
         let State { store, owner, file, lost_beginning, .. } = &self.state;
-        let count = |event: u8| {
-            let commits = &store.shards[usize::from(event % SHARDS)].commits;
-            commits.iter().flatten().filter(|other| **other == event).count()
+        let shard_of = |event: u8| &store.shards[usize::from(event % SHARDS)];
+        let is_settled = |event: u8| {
+            let mut commits = shard_of(event).commits.iter();
+            commits.any(|commit| commit.effects.contains(&event) || commit.letters.contains(&event))
         };
-        let broken = if owner.next != Some(*file) || !owner.open.is_empty() {
+        let count = |event: u8| {
+            let Shard { commits, letters, .. } = shard_of(event);
+            let effects = commits.iter().flat_map(|commit| &commit.effects);
+            effects.chain(letters).filter(|other| **other == event).count()
+        };
+        let is_done = owner.open.is_empty() && owner.taken_back.is_empty();
+        let broken = if owner.next != Some(*file) || !is_done {
             Some(CheckpointBroken::Stuck)
-        } else if !lost_beginning && (0..*file).any(|event| count(event) == 0) {
+        } else if !lost_beginning && !(0..*file).all(is_settled) {
             Some(CheckpointBroken::Missing)
+        } else if (0..*file).any(|event| is_settled(event) && count(event) == 0) {
+            Some(CheckpointBroken::NoLetter)
         } else if (0..*file).any(|event| count(event) > 1) {
             Some(CheckpointBroken::Twice)
         } else {

@@ -23,6 +23,8 @@ pub enum QueueBroken {
     WrongCount,
     /// The reader never finishes reading.
     Stuck,
+    /// A call over two shards was answered although the store lacked an unread part of it.
+    AnsweredLost,
 }
 
 impl QueueBroken {
@@ -35,6 +37,7 @@ impl QueueBroken {
             Self::NotRemoved => "settled entries are removed",
             Self::WrongCount => "entries that are lost unread are counted",
             Self::Stuck => "the reader finishes",
+            Self::AnsweredLost => "the store has all unread parts of an answered call",
         }
     }
 }
@@ -53,6 +56,8 @@ pub struct QueueSeen {
     pub known: u64,
     /// Times that the process ended and another process began.
     pub restarts: u64,
+    /// Entries that a call over two shards wrote again.
+    pub again: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,6 +75,8 @@ struct Store {
     removed: u64,
     commits: u64,
     effects: BTreeSet<u64>,
+    /// The parts of calls in the other shard, by the calls' numbers. These parts are never read or removed.
+    others: BTreeSet<u64>,
 }
 
 impl Store {
@@ -85,6 +92,20 @@ impl Store {
             || number < self.removed
             || number <= self.last() && self.entries[number as usize - 1].history == history
     }
+}
+
+/// A call over two shards that is not answered yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct SharedCall {
+    /// The entry that the call put into the queue; `None` before the write, and after a check that did not find it.
+    run: Option<QueueRun>,
+    /// The ids of all entries that the call put into the queue. Each write of the same event has an id of its own here,
+    /// although the sequencer would recognise the event.
+    ids: Vec<u64>,
+    /// True if the call wrote its part in the other shard, and no later check found it missing.
+    has_other: bool,
+    /// True if a shard went back during the call, since its last check.
+    is_in_doubt: bool,
 }
 
 /// A moment of a run.
@@ -119,6 +140,10 @@ struct State {
     untold: VecDeque<QueueRun>,
     /// Entries that this process put. The reader must count them if they are lost unread.
     own: BTreeSet<u64>,
+    /// The call over two shards that is in progress.
+    shared: Option<SharedCall>,
+    /// Number of calls over two shards that have begun.
+    shared_calls: u64,
     calls: u64,
     lost: u64,
     rewinds: u64,
@@ -154,6 +179,8 @@ impl QueueWorld {
             ever: BTreeSet::new(),
             untold: VecDeque::new(),
             own: BTreeSet::new(),
+            shared: None,
+            shared_calls: 0,
             calls: 0,
             lost: 0,
             rewinds: 0,
@@ -168,6 +195,9 @@ impl QueueWorld {
         self.at_rest = OnceLock::new();
         match step {
             QueueStep::Put(count, is_own) => self.put(count, is_own),
+            QueueStep::PutPart => self.put_part(),
+            QueueStep::PutOtherPart => self.put_other_part(),
+            QueueStep::Answer => self.answer(),
             QueueStep::Tell => self.tell(),
             QueueStep::Read(limit) => self.read(limit),
             QueueStep::Settle => self.settle(),
@@ -177,6 +207,7 @@ impl QueueWorld {
             QueueStep::MakeAgain => self.make_again(),
             QueueStep::Remember => self.remember(),
             QueueStep::GoBack(to) => self.go_back(to),
+            QueueStep::OtherGoesBack(to) => self.other_goes_back(to),
             QueueStep::Restart => self.restart(),
         }
     }
@@ -206,6 +237,21 @@ impl QueueWorld {
         self.state.calls
     }
 
+    /// Returns the number of calls over two shards that have begun.
+    pub fn shared_calls(&self) -> u64 {
+        self.state.shared_calls
+    }
+
+    /// Returns whether a call over two shards is in progress.
+    pub fn has_shared_call(&self) -> bool {
+        self.state.shared.is_some()
+    }
+
+    /// Returns whether a call over two shards is in progress and has put its entry into the queue again.
+    pub fn has_repeated_part(&self) -> bool {
+        self.state.shared.as_ref().is_some_and(|call| call.ids.len() > 1)
+    }
+
     /// Returns the number of entries that were counted as lost.
     pub fn lost(&self) -> u64 {
         self.state.lost
@@ -226,8 +272,13 @@ impl QueueWorld {
         self.state.past.len()
     }
 
-    /// Reads, settles and removes all entries, and checks the result.
+    /// Completes the call in progress, reads, settles and removes all entries, and checks the result.
     pub fn come_to_rest(&mut self) {
+        while self.state.shared.is_some() {
+            self.put_part();
+            self.put_other_part();
+            self.answer();
+        }
         for _ in 0..2 {
             self.make_again();
             self.tell();
@@ -273,8 +324,78 @@ impl QueueWorld {
             }
         }
         if is_own {
-            untold.push_back(QueueRun { first, last: store.last(), history });
+            untold.push_back(QueueRun { first, last: store.last(), history, call: 0 });
         }
+    }
+
+    /// Returns the call over two shards that is in progress, and begins one if there is none.
+    fn shared_call(&mut self) -> &mut SharedCall {
+        let State { shared, shared_calls, .. } = &mut self.state;
+        shared.get_or_insert_with(|| {
+            *shared_calls += 1;
+            SharedCall::default()
+        })
+    }
+
+    fn put_part(&mut self) {
+        if self.shared_call().run.is_some() {
+            return;
+        }
+        // The process reports the entry to its reader only after the call is answered.
+        self.put(1, false);
+        let State { store, calls, .. } = &self.state;
+        let number = store.last();
+        let history = store.entries.last().map_or(0, |entry| entry.history);
+        let id = *calls * 10;
+        let call = self.shared_call();
+        call.run = Some(QueueRun { first: number, last: number, history, call: 0 });
+        call.ids.push(id);
+        let is_again = call.ids.len() > 1;
+        self.seen.again += u64::from(is_again);
+    }
+
+    fn put_other_part(&mut self) {
+        if std::mem::replace(&mut self.shared_call().has_other, true) {
+            return;
+        }
+        let State { store, shared_calls, .. } = &mut self.state;
+        store.others.insert(*shared_calls);
+    }
+
+    /// Answers the call over two shards if its parts are written. If a shard went back since the last check, checks the
+    /// parts instead.
+    fn answer(&mut self) {
+        let Some(call) = &self.state.shared else { return };
+        if call.is_in_doubt && !self.is(QueueFault::AnswersWithoutCheck) {
+            return self.check_parts();
+        }
+        let Some(run) = call.run.filter(|_| call.has_other) else { return };
+        let Some(call) = self.state.shared.take() else { return };
+        let number = self.state.shared_calls;
+        let State { store, ever, own, untold, .. } = &mut self.state;
+        let is_here =
+            |id: &u64| ever.contains(id) || store.entries.iter().any(|entry| entry.id == *id);
+        let is_lost = !call.ids.iter().any(is_here) || !store.others.contains(&number);
+        own.extend(call.ids.last());
+        untold.push_back(run);
+        if is_lost {
+            self.breaks(QueueBroken::AnsweredLost);
+        }
+    }
+
+    /// Finds the parts of the call that the store lacks. The record of the writer, which goes back together with the
+    /// entries, has the write of an entry even after a reader has removed the entry.
+    fn check_parts(&mut self) {
+        let compares_positions = self.is(QueueFault::ComparesPositions);
+        let number = self.state.shared_calls;
+        let State { store, shared, .. } = &mut self.state;
+        let Some(call) = shared else { return };
+        call.is_in_doubt = false;
+        let is_recorded = store.entries.iter().any(|entry| call.ids.last() == Some(&entry.id));
+        call.run = call
+            .run
+            .filter(|run| if compares_positions { store.has(run.end()) } else { is_recorded });
+        call.has_other &= store.others.contains(&number);
     }
 
     fn tell(&mut self) {
@@ -386,10 +507,28 @@ impl QueueWorld {
     fn go_back(&mut self, to: usize) {
         // A writer that received its answer has already notified the reader.
         self.tell();
-        let State { store, past, rewinds, .. } = &mut self.state;
-        past.truncate(to + 1);
+        let State { store, past, .. } = &mut self.state;
+        let others = std::mem::take(&mut store.others);
         store.clone_from(&past[to]);
+        store.others = others;
+        self.record_rewind(to);
+    }
+
+    fn other_goes_back(&mut self, to: usize) {
+        let State { store, past, .. } = &mut self.state;
+        store.others.clone_from(&past[to].others);
+        self.record_rewind(to);
+    }
+
+    /// Forgets the states after the one that a shard went back to. A call in progress finds that a shard went back, or
+    /// that a connection broke.
+    fn record_rewind(&mut self, to: usize) {
+        let State { past, shared, rewinds, .. } = &mut self.state;
+        past.truncate(to + 1);
         *rewinds += 1;
+        if let Some(call) = shared {
+            call.is_in_doubt = true;
+        }
     }
 
     /// Ends the process and begins another one with the content of the store.
@@ -401,6 +540,7 @@ impl QueueWorld {
             settled: VecDeque::new(),
             untold: VecDeque::new(),
             under_way: BTreeSet::new(),
+            shared: None,
             commits: store.commits,
             effects: store.effects.clone(),
             restarts: self.state.restarts + 1,

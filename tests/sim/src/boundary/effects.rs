@@ -31,6 +31,10 @@ impl FaultySequencer {
                 let batch = self.as_first_sent(batch);
                 self.effects.push_back(Effect::Commit(batch));
             }
+            (Fault::RepeatWithoutLetters, Effect::Commit(batch)) => {
+                let batch = self.without_letters_if_repeated(batch);
+                self.effects.push_back(Effect::Commit(batch));
+            }
             (Fault::PublishRefused, Effect::Publish { batch, mut applied }) => {
                 applied.refused.clear();
                 self.effects.push_back(Effect::Publish { batch, applied });
@@ -50,5 +54,21 @@ impl FaultySequencer {
     fn as_first_sent(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
         let first = self.unanswered.entry(batch.shard).or_insert_with(|| Arc::clone(&batch));
         if first.number == batch.number { Arc::clone(first) } else { batch }
+    }
+
+    /// Removes the letters from a batch that repeats a lost commit. Such a batch has a lower number than the newest
+    /// batch of its shard.
+    fn without_letters_if_repeated(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
+        let newest = self.newest.entry(batch.shard).or_default();
+        if batch.number >= *newest {
+            *newest = batch.number;
+            return batch;
+        }
+        let mut batch = Arc::unwrap_or_clone(batch);
+        batch.letters.clear();
+        for write in &mut batch.writes {
+            write.letters.clear();
+        }
+        Arc::new(batch)
     }
 }

@@ -38,6 +38,8 @@ pub enum BoundaryFault {
     NewNumberAfterUnknown,
     /// The batch that was in flight when the store went back is sent unchanged after the repeated batches.
     SendWhatRestsOnOldReads,
+    /// A commit that the store has lost is repeated without its letters.
+    RepeatWithoutLetters,
     /// Messages of refused writes are published.
     PublishRefused,
     /// An event gets no letter although an event with other content is known under its sequence or id.
@@ -70,7 +72,7 @@ pub enum BoundaryFault {
 
 impl BoundaryFault {
     /// All faults.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::IgnoreRunAhead,
         Self::IgnoreMaxTurns,
         Self::ForgetIdsTooSoon,
@@ -84,6 +86,7 @@ impl BoundaryFault {
         Self::TwoTurnsOfOneKey,
         Self::NewNumberAfterUnknown,
         Self::SendWhatRestsOnOldReads,
+        Self::RepeatWithoutLetters,
         Self::PublishRefused,
         Self::IgnoreConflicts,
         Self::DropASpilledEvent,
