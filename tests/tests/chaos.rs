@@ -3,9 +3,13 @@
 //! lose replies. At the end of each round the test counts the effects from the host's output and from the store, by
 //! code that knows only the sent events.
 //!
-//! Other rounds send events over HTTP while Redis loses its last seconds (`rewinds.rs`) or single keys (`removed.rs`),
-//! while the folder of an embedded store is moved and restored (`folder.rs`), or while the servers' name does not
-//! resolve (`names.rs`).
+//! In other rounds, Redis loses its last seconds while one to four hosts run, which the test kills in some rounds
+//! (`rewinds.rs`). Each of these rounds draws the way of its events: over HTTP, through the inbox, through a chain of two
+//! streams, from a file by `ordain publish`, or from RabbitMQ (`ways.rs`).
+//!
+//! Further rounds send events over HTTP while a master is split from the Sentinel (`split.rs`), while single keys of Redis
+//! are removed (`removed.rs`), while the folder of an embedded store is moved and restored (`folder.rs`), or while the
+//! servers' name does not resolve (`names.rs`).
 //!
 //! `ORDAIN_CHAOS_SEED` reuses a seed, `ORDAIN_CHAOS_ROUND` begins with the given round of that seed, and
 //! `ORDAIN_CHAOS_SECONDS` continues with more rounds for that time. The seed and the round determine the sent events,
@@ -14,15 +18,20 @@
 
 mod chaos {
     mod check;
+    mod effects;
     mod events;
+    mod fleet;
     mod folder;
     mod host;
     mod lossy;
     mod names;
+    mod outlet;
     mod plan;
     mod receiver;
     mod removed;
     mod rewinds;
+    mod split;
+    mod ways;
     mod world;
 
     use std::time::{Duration, Instant};
@@ -87,7 +96,7 @@ mod chaos {
         Ok(())
     }
 
-    /// Plays rounds with events over HTTP.
+    /// Plays rounds that each start servers and hosts of their own.
     fn rounds_of(play: impl Fn(&mut ChaCha8Rng) -> Result<String>) -> Result<()> {
         let seed = number("ORDAIN_CHAOS_SEED")?.unwrap_or_else(rand::random);
         let first = number("ORDAIN_CHAOS_ROUND")?.map_or(Ok(0), u32::try_from)?;
@@ -107,16 +116,25 @@ mod chaos {
         Ok(())
     }
 
+    /// A Redis that is killed returns to an earlier copy of its data. The demands are in `rewinds.rs`.
     #[test]
     fn on_a_redis_that_goes_back() -> Result<()> {
         rounds_of(|random| rewinds::play(lossy::Servers::alone()?, random))
     }
 
+    /// A Sentinel makes a replica the master that lacks the last seconds. The demands are in `rewinds.rs`.
     #[test]
     fn on_sentinel_with_a_replica_that_lags() -> Result<()> {
         rounds_of(|random| rewinds::play(lossy::Servers::watched()?, random))
     }
 
+    /// A master is split from the Sentinel and its replica. The demands are in `split.rs`.
+    #[test]
+    fn on_sentinel_that_splits() -> Result<()> {
+        rounds_of(split::play)
+    }
+
+    /// Replicas of a Cluster that lack the last seconds take over. The demands are in `rewinds.rs`.
     #[test]
     fn on_a_cluster_with_replicas_that_lag() -> Result<()> {
         rounds_of(|random| rewinds::play(lossy::Servers::shared()?, random))

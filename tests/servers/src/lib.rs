@@ -24,6 +24,6 @@ pub use rabbit::{Rabbit, RabbitOptions, rabbit_version};
 pub use redis::{Options, Redis, SECOND_ADDRESS, Snapshot};
 pub use resp::{Connection, Reply};
 pub use running::stands_still;
-pub use sentinel::Sentinel;
+pub use sentinel::{CutOff, Sentinel};
 pub use tls::Certificates;
 pub use wait::{wait_for_command, wait_until};

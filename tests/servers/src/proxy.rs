@@ -39,20 +39,31 @@ pub enum Mode {
 /// accepts a client and closes the connection. Dropping the proxy closes all connections.
 #[derive(Debug)]
 pub struct Proxy {
-    port: Port,
+    address: Ipv4Addr,
+    port: Arc<Port>,
+    server: u16,
     state: Arc<State>,
 }
 
 impl Proxy {
     /// Starts a proxy in front of the server on a port of 127.0.0.1. The server need not be running yet.
     pub fn start(server: u16) -> Result<Self> {
-        let proxy = Self { port: Port::take()?, state: Arc::default() };
+        Self::listen(Ipv4Addr::LOCALHOST, Arc::new(Port::take()?), server)
+    }
+
+    /// Starts another proxy in front of the same server, on the same port of another address of this machine.
+    pub fn start_beside(&self, address: Ipv4Addr) -> Result<Self> {
+        Self::listen(address, Arc::clone(&self.port), self.server)
+    }
+
+    fn listen(address: Ipv4Addr, port: Arc<Port>, server: u16) -> Result<Self> {
+        let proxy = Self { address, port, server, state: Arc::default() };
         let port = proxy.port();
         let state = Arc::clone(&proxy.state);
         std::thread::spawn(move || {
             while state.until_open() {
                 // Another process of the machine may listen on the port for a moment.
-                if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+                if let Ok(listener) = TcpListener::bind((address, port)) {
                     state.change(|inner| inner.listens = true);
                     accept(&state, &listener, server);
                     drop(listener);
@@ -91,6 +102,13 @@ impl Proxy {
         })
     }
 
+    /// Passes nothing more on the open connections whose client has sent the given bytes among its first 4 KiB, like a
+    /// network that drops the packets of these connections alone. New connections pass. Returns the number of silent
+    /// connections.
+    pub fn silence(&self, containing: impl AsRef<[u8]>) -> usize {
+        self.state.change(|inner| inner.silence(containing.as_ref()))
+    }
+
     /// Closes all connections. New connections pass.
     pub fn cut(&self) {
         self.state.change(Inner::cut);
@@ -112,6 +130,13 @@ impl Proxy {
         self.state.change(|inner| inner.lose_requests(count, containing.as_ref()));
     }
 
+    /// Holds back the next Redis request that contains the given bytes, and everything that the client sends after it
+    /// on the same connection, until the connection ends. Earlier requests and all replies pass. The call replaces the
+    /// request that an earlier call named.
+    pub fn hold_request(&self, containing: impl AsRef<[u8]>) {
+        self.state.change(|inner| inner.hold_request(containing.as_ref()));
+    }
+
     /// Returns the counts since the start.
     pub fn counts(&self) -> Counts {
         self.state.lock().counts
@@ -119,7 +144,7 @@ impl Proxy {
 
     /// Wakes the thread that accepts connections. Returns `false` if there is none.
     fn wake(&self) -> bool {
-        TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).is_ok()
+        TcpStream::connect((self.address, self.port())).is_ok()
     }
 }
 

@@ -1,6 +1,7 @@
 //! A real Redis Sentinel for a master and its replica. The module never decides which server is master: it queries the
 //! Sentinel, which decides.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::proxy::Proxy;
 use crate::redis::{Options, Redis};
-use crate::resp::Reply;
+use crate::resp::{Connection, Reply};
 use crate::wait::wait_until;
 
 /// The name under which the Sentinel knows the group.
@@ -20,6 +21,8 @@ const CALM: Duration = Duration::from_secs(20);
 const DOWN_AFTER: Duration = Duration::from_millis(500);
 /// How long a failover may make no progress, in milliseconds. The Sentinel waits twice as long before another try.
 const FAILOVER_TIMEOUT_MS: u32 = 3_000;
+/// The password of a master that is cut off. Neither the Sentinel nor the replica has this password.
+const CUT_OFF_PASSWORD: &str = "cut-off";
 
 /// A master, its replica, and one Sentinel that may fail over alone.
 #[derive(Debug)]
@@ -148,22 +151,88 @@ impl Sentinel {
         self.master().kill()?;
         // Resumes a lagging replica.
         self.replica().resume()?;
-        // The limit becomes short only after the kill: with a short limit before it, the Sentinel could replace a
-        // running master on a busy machine.
+        self.until_replaced()?;
+        Ok(started.elapsed())
+    }
+
+    /// Waits until the Sentinel has replaced a master that it does not reach: until it names the other server and that
+    /// server is master. Afterwards a master may be silent for 20 seconds again.
+    pub fn until_replaced(&self) -> Result<()> {
+        // The limit becomes short only now, when the Sentinel does not reach the master: with a short limit before, the
+        // Sentinel could replace a running master on a busy machine.
         self.down_after(DOWN_AFTER)?;
         let number = 1 - self.number();
         let next = self.replica();
+        let port = self.port(number).to_string();
         wait_until("another master", || {
-            let is_named = self.named()? == self.port(number);
+            // At the end of a failover, other commands name the new master earlier than this command.
+            let reply = self.watcher.command(&["SENTINEL", "MASTER", NAME])?;
+            let fields: Vec<&str> = reply.parts().iter().filter_map(Reply::text).collect();
+            let is_named = fields.chunks(2).any(|field| field == ["port", &port]);
             // The Sentinel closes the connections of a server to which it assigns another role.
             let info = next.info("replication").unwrap_or_default();
             Ok(is_named && info.get("role").is_some_and(|role| role == "master"))
         })
         .with_context(|| format!("the Sentinel's log ends:\n{}", self.watcher.log_tail()))?;
-        let took = started.elapsed();
         self.down_after(CALM)?;
         self.master.store(number, Ordering::SeqCst);
-        Ok(took)
+        Ok(())
+    }
+
+    /// Pauses the replica when it is in step with the master, and keeps the link between them open, like a network that
+    /// drops all packets. [`restart_replica`](Self::restart_replica) ends the pause.
+    pub fn silence_replica(&self) -> Result<()> {
+        self.replica().until_caught_up(self.master())?;
+        self.replica().pause()
+    }
+
+    /// Kills the replica and starts it again, and waits until the Sentinel reaches it. A replica that was silent loses
+    /// the writes that arrived meanwhile, because it had not read them.
+    pub fn restart_replica(&self) -> Result<()> {
+        self.replica().restart()?;
+        self.until_replica("a Sentinel that reaches the replica", |is| is("flags", "slave"))
+    }
+
+    /// Splits the group: from now on, only clients that are connected already reach the master. The Sentinel and the
+    /// replica do not reach it. If the replica is not paused, it has all writes from before the split. A call of
+    /// [`until_replaced`](Self::until_replaced) must follow within 4 seconds, and then [`reunite`](Self::reunite).
+    pub fn cut_off(&self) -> Result<CutOff> {
+        if !self.replica().is_paused() {
+            self.replica().until_caught_up(self.master())?;
+        }
+        let mut connection = self.master().connect()?;
+        connection.command(&["CONFIG", "SET", "requirepass", CUT_OFF_PASSWORD])?;
+        connection.command(&["CLIENT", "KILL", "TYPE", "replica"])?;
+        let own = connection.command(&["CLIENT", "ID"])?.int().context("an id")?.to_string();
+        let list = connection.command(&["CLIENT", "LIST"])?;
+        let mut clients = BTreeSet::new();
+        for client in list.text().unwrap_or_default().lines() {
+            let id = id_of(client).context("a client has an id")?.to_owned();
+            if client.contains(" name=sentinel") {
+                connection.command(&["CLIENT", "KILL", "ID", &id])?;
+            } else if id != own {
+                clients.insert(id);
+            }
+        }
+        Ok(CutOff { connection, clients })
+    }
+
+    /// Ends a split after the Sentinel has replaced the master: the old master, which still runs, becomes a replica,
+    /// discards the writes that the new master lacks, and closes the connections of its clients. The old master does
+    /// the same when a Sentinel reaches it again, but only eight seconds later. Waits until it is in step and the
+    /// Sentinel knows it. Then the next failover or split can follow.
+    pub fn reunite(&self) -> Result<()> {
+        let port = self.port(self.number()).to_string();
+        let old = self.replica();
+        let password = old.password().unwrap_or_default();
+        let mut connection = Connection::open(old.port())?;
+        connection.command(&["AUTH", CUT_OFF_PASSWORD])?;
+        connection.command(&["REPLICAOF", "127.0.0.1", &port])?;
+        connection.command(&["CONFIG", "SET", "requirepass", password])?;
+        connection.command(&["CONFIG", "REWRITE"])?;
+        connection.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
+        old.until_in_step()?;
+        self.until_replica_known()
     }
 
     /// Starts the old master as a replica from the first moment, and waits until it is in step and the Sentinel knows
@@ -179,13 +248,26 @@ impl Sentinel {
 
     /// Waits until the Sentinel could make the replica a master.
     fn until_replica_known(&self) -> Result<()> {
+        self.until_replica("a Sentinel that knows the replica", |is| {
+            is("master-link-status", "ok") && is("flags", "slave")
+        })
+    }
+
+    /// Waits until the Sentinel's fields of the replica fulfil a condition. `is_right` receives a function that returns
+    /// whether a field has a value.
+    fn until_replica(
+        &self,
+        what: &str,
+        is_right: impl Fn(&dyn Fn(&str, &str) -> bool) -> bool,
+    ) -> Result<()> {
         let port = self.port(1 - self.number()).to_string();
-        wait_until("a Sentinel that knows the replica", || {
+        wait_until(what, || {
             let reply = self.watcher.command(&["SENTINEL", "REPLICAS", NAME])?;
             Ok(reply.parts().iter().any(|replica| {
                 let fields: Vec<&str> = replica.parts().iter().filter_map(Reply::text).collect();
-                let is = |name, value| fields.chunks(2).any(|field| field == [name, value]);
-                is("port", &port) && is("master-link-status", "ok") && is("flags", "slave")
+                let is =
+                    |name: &str, value: &str| fields.chunks(2).any(|field| field == [name, value]);
+                is("port", &port) && is_right(&is)
             }))
         })
     }
@@ -193,6 +275,33 @@ impl Sentinel {
     fn number(&self) -> usize {
         self.master.load(Ordering::SeqCst)
     }
+}
+
+/// A running master that neither the Sentinel nor the replica reaches.
+#[derive(Debug)]
+pub struct CutOff {
+    connection: Connection,
+    /// The ids of the clients that were connected before the split.
+    clients: BTreeSet<String>,
+}
+
+impl CutOff {
+    /// Returns a connection to the master, which would refuse a new one.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// Returns whether a client that was connected before the split is still connected.
+    pub fn has_clients(&mut self) -> Result<bool> {
+        let list = self.connection.command(&["CLIENT", "LIST"])?;
+        let mut ids = list.text().unwrap_or_default().lines().filter_map(id_of);
+        Ok(ids.any(|id| self.clients.contains(id)))
+    }
+}
+
+/// Returns the id in a line of `CLIENT LIST`.
+fn id_of(client: &str) -> Option<&str> {
+    client.split(' ').find_map(|field| field.strip_prefix("id="))
 }
 
 /// Starts a master, and a replica in step with it.

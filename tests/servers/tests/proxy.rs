@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use ordain_servers::{Connection, Counts, Mode, Proxy, Redis, Reply};
+use ordain_servers::{Connection, Counts, Mode, Proxy, Redis, Reply, SECOND_ADDRESS, wait_until};
 
 fn both() -> Result<(Redis, Proxy)> {
     let redis = Redis::start(&[])?;
@@ -55,6 +55,26 @@ fn lost_request_is_not_executed() -> Result<()> {
     assert_eq!(redis.command(&["GET", "a"])?, Reply::Nil);
     assert_eq!(Connection::open(proxy.port())?.command(&["INCR", "a"])?, Reply::Int(1));
     assert_eq!(proxy.counts().requests_lost, 1);
+    Ok(())
+}
+
+#[test]
+fn request_is_held_with_all_later_ones_until_the_connection_ends() -> Result<()> {
+    let (redis, proxy) = both()?;
+    proxy.hold_request("needle");
+    let mut connection = Connection::open(proxy.port())?;
+    connection.send(&["INCR", "a"])?;
+    connection.send(&["SET", "needle", "1"])?;
+    connection.send(&["INCR", "a"])?;
+    assert_eq!(connection.receive()?, Reply::Int(1));
+    wait_until("a held request", || Ok(proxy.counts().requests_held == 1))?;
+    assert_eq!(Connection::open(proxy.port())?.command(&["GET", "needle"])?, Reply::Nil);
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
+    assert!(connection.receive().is_err());
+    assert_eq!(
+        redis.command(&["MGET", "a", "needle"])?.parts(),
+        [Reply::Text("1".to_owned()), Reply::Nil]
+    );
     Ok(())
 }
 
@@ -131,6 +151,36 @@ fn half_open_proxy_passes_held_bytes_afterwards() -> Result<()> {
     proxy.set(Mode::Pass)?;
     let sum: i64 = [open.receive()?, new.receive()?].iter().filter_map(Reply::int).sum();
     assert_eq!(sum, 1 + 2);
+    Ok(())
+}
+
+/// Only the connection that the test names becomes silent, and it stays silent.
+#[test]
+fn silent_connection_stays_silent_alone() -> Result<()> {
+    let (redis, proxy) = both()?;
+    let mut silent = Connection::open(proxy.port())?;
+    silent.command(&["ECHO", "one"])?;
+    let mut other = Connection::open(proxy.port())?;
+    other.command(&["ECHO", "other"])?;
+    assert_eq!(proxy.silence("one"), 1);
+    silent.send(&["INCR", "a"])?;
+    assert_eq!(other.command(&["INCR", "b"])?, Reply::Int(1));
+    assert_eq!(Connection::open(proxy.port())?.command(&["INCR", "b"])?, Reply::Int(2));
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(redis.command(&["GET", "a"])?, Reply::Nil);
+    Ok(())
+}
+
+/// A second proxy has the port of the first one, at another address, and works without it.
+#[test]
+fn proxy_at_another_address_works_alone() -> Result<()> {
+    let (_redis, proxy) = both()?;
+    let address: Ipv4Addr = SECOND_ADDRESS.parse()?;
+    let beside = proxy.start_beside(address)?;
+    assert_eq!(beside.port(), proxy.port());
+    proxy.set(Mode::Refuse)?;
+    assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).is_err());
+    assert!(TcpStream::connect((address, beside.port())).is_ok());
     Ok(())
 }
 

@@ -70,3 +70,49 @@ fn sentinel_announces_the_proxies_of_servers() -> Result<()> {
     assert_eq!(group.servers()[1].command(&["INCR", "a"])?, Reply::Int(3));
     Ok(())
 }
+
+/// The split master serves only its earlier clients. When the split ends, it discards what they wrote.
+#[test]
+fn split_master_is_replaced_and_comes_back() -> Result<()> {
+    let group = Sentinel::start()?;
+    for round in ["1", "2"] {
+        let old = group.master();
+        let mut client = old.connect()?;
+        client.command(&["SET", "before", round])?;
+        let mut cut_off = group.cut_off()?;
+        assert!(cut_off.has_clients()?);
+        assert!(
+            old.attempt(&["GET", "before"]).is_ok_and(|reply| matches!(reply, Reply::Error(_)))
+        );
+        client.command(&["SET", "lost", round])?;
+        group.until_replaced()?;
+        client.command(&["SET", "lost", round])?;
+        assert_ne!(group.master().port(), old.port());
+        assert_eq!(group.named()?, group.master().port());
+        assert_eq!(get(group.master(), "before")?, Reply::Text(round.to_owned()));
+        drop(client);
+        wait_until("a master without clients", || Ok(!cut_off.has_clients()?))?;
+        group.reunite()?;
+        assert_eq!(get(group.replica(), "before")?, Reply::Text(round.to_owned()));
+        assert_eq!(get(group.replica(), "lost")?, Reply::Nil);
+        assert!(cut_off.connection().command(&["PING"]).is_err());
+    }
+    group.failover()?;
+    group.rejoin()
+}
+
+/// A replica that was silent lacks the writes that it did not read.
+#[test]
+fn silent_replica_loses_what_arrived_meanwhile() -> Result<()> {
+    let group = Sentinel::start()?;
+    group.master().command(&["SET", "a", "1"])?;
+    group.silence_replica()?;
+    group.master().command(&["SET", "a", "2"])?;
+    let _cut_off = group.cut_off()?;
+    group.restart_replica()?;
+    group.until_replaced()?;
+    assert_eq!(get(group.master(), "a")?, Reply::Text("1".to_owned()));
+    group.reunite()?;
+    assert_eq!(get(group.replica(), "a")?, Reply::Text("1".to_owned()));
+    Ok(())
+}

@@ -22,9 +22,11 @@ use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-use super::events::{Demands, Producer, Sent, post, send_again, while_producing};
-use super::receiver::{Kind, Receiver};
-use super::rewinds::{Counts, explain, taken, until_taken};
+use super::effects::{Counts, Demands, taken, until_taken};
+use super::events::{Producer, Sent, while_producing};
+use super::outlet::{Outlet, post};
+use super::receiver::{Kind, Receiver, explain};
+use super::ways::Way;
 
 /// The folder of the store.
 const STORE: &str = "store";
@@ -34,6 +36,9 @@ const ASIDE: &str = "aside";
 const OUT: &str = "out.ndjson";
 /// How long a host may run without its folder. The host checks three times a second; the rest is for a busy machine.
 const NOTICED_LIMIT: Duration = Duration::from_secs(3);
+/// How long a host without its folder may accept events: the second that its log states, and a second for a busy
+/// machine.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
 /// The interval between two checks of a host that is expected to end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -97,11 +102,11 @@ impl Round {
         let seed = random.random();
         let step = *STEPS.choose(random).context("a step")?;
         let table = random.random_range(0..1_000);
-        self.produce(seed, |round, phase| {
+        self.produce(seed, |round, producer| {
             sleep(times[0]);
             match step {
-                Step::Restored => round.restore(phase, times[1], is_killed),
-                Step::Moved => round.move_away(),
+                Step::Restored => round.restore(&producer.phase, times[1], is_killed),
+                Step::Moved => round.move_away(producer),
                 Step::Absent => round.start_without(is_killed),
                 Step::Incomplete => round.start_incomplete(is_killed, table),
             }?;
@@ -120,17 +125,16 @@ impl Round {
     fn produce(
         &mut self,
         seed: u64,
-        meanwhile: impl FnOnce(&mut Self, &AtomicU32) -> Result<()>,
+        meanwhile: impl FnOnce(&mut Self, &Producer) -> Result<()>,
     ) -> Result<()> {
         let producer = Producer {
-            addresses: vec![self.host.address],
+            outlet: Outlet::Hosts(vec![self.host.address]),
             has_bursts: self.settings.has_backlog,
             has_gaps: !self.settings.is_fifo,
             ..Producer::default()
         };
         let mut sent = std::mem::take(&mut self.sent);
-        let done =
-            while_producing(&producer, &mut sent, seed, |_| meanwhile(self, &producer.phase));
+        let done = while_producing(&producer, &mut sent, seed, |_| meanwhile(self, &producer));
         self.sent = sent;
         done
     }
@@ -161,8 +165,9 @@ impl Round {
         self.keep_lines(Receiver::start_again)
     }
 
-    /// Moves the folder away under the running host, which must end.
-    fn move_away(&mut self) -> Result<()> {
+    /// Moves the folder away under the running host, which must end, and must soon accept no events. The events that it
+    /// accepts until then are in the folder when the folder comes back.
+    fn move_away(&mut self, producer: &Producer) -> Result<()> {
         self.rename(STORE, ASIDE)?;
         let started = Instant::now();
         while self.host.service.is_running()? {
@@ -173,8 +178,15 @@ impl Round {
             sleep(LOOK_INTERVAL);
         }
         self.done.push(format!("noticed after {:.1?}", started.elapsed()));
+        let accepted = producer.accepted_at().map(|at| at.saturating_duration_since(started));
+        ensure!(
+            accepted.is_none_or(|accepted| accepted < ACCEPT_LIMIT),
+            "the host accepted an event {accepted:?} after it lost its folder"
+        );
         let log = self.host.service.stderr();
-        ensure!(log.contains("is missing or was replaced"), "{log}");
+        for words in ["is missing or was replaced", "Events acknowledged in the last second"] {
+            ensure!(log.contains(words), "the log lacks {words:?}: {log}");
+        }
         ensure!(
             !self.host.home.path(STORE).exists(),
             "the host made another folder at the place of the old folder"
@@ -257,10 +269,10 @@ impl Round {
         let host = std::slice::from_ref(&self.host);
         let is_fifo = self.settings.is_fifo;
         if !is_fifo && self.went_back {
-            send_again(self.host.address, &self.sent)?;
+            Outlet::Hosts(vec![self.host.address]).send_again(Way::Http, &self.sent)?;
         }
         let wants_all = !is_fifo;
-        let demands = Demands { wants_all, resets: 0, is_exact: !self.went_back };
+        let demands = Demands { wants_all, is_exact: !self.went_back, ..Demands::default() };
         until_taken(host, &self.sent, demands)?;
         sleep(Duration::from_secs(1));
         let taken = taken(host, &self.sent, demands)?;

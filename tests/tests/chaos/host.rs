@@ -133,10 +133,7 @@ impl Host {
 
     /// Stops the host cleanly.
     pub(crate) fn end(&mut self) -> Result<()> {
-        // Before its first log line the host does not handle signals.
-        let log = self.service.stderr_path();
-        let has_begun = || fs::metadata(&log).is_ok_and(|file| file.len() > 0);
-        self.service.until("its first word", has_begun)?;
+        self.service.until_logging()?;
         self.service.end()
     }
 

@@ -3,34 +3,27 @@
 //!
 //! The host runs in a mount namespace with an `/etc/hosts` of its own. The servers listen at two addresses.
 
-use std::fmt::Write as _;
-use std::fs;
-use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_servers::{Cluster, Options, Redis, SECOND_ADDRESS, Sentinel};
-use ordain_tests::host::Home;
+use ordain_tests::names::{FIRST_ADDRESS, Name};
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::events::{Demands, Producer, Sent, post, while_producing};
-use super::receiver::{Kind, Receiver};
-use super::rewinds::{Counts, SETTLES, explain, redis, taken, until_taken};
+use super::effects::{Counts, Demands, SETTLE_TIME, taken, until_taken};
+use super::events::{Producer, Sent, while_producing};
+use super::outlet::{Outlet, post};
+use super::receiver::{Kind, Receiver, explain, redis};
 
 /// The name of all servers.
 const NAME: &str = "store.test";
-const FIRST_ADDRESS: &str = "127.0.0.1";
 /// How long the name does not resolve.
 const OUTAGE: Duration = Duration::from_secs(10);
 /// How long the host may take to reconnect: the client reconnects to a lost part of a Cluster after 15 seconds at the
 /// latest.
 const RETURN_LIMIT: Duration = Duration::from_secs(30);
-/// Mounts files of the home over the system's files, and executes the host.
-const SCRIPT: &str =
-    "mount --bind hosts /etc/hosts && mount --bind nsswitch /etc/nsswitch.conf && exec \"$@\"";
-
 /// The servers behind the name.
 #[derive(Debug)]
 enum Servers {
@@ -104,86 +97,54 @@ impl Servers {
 
 /// Plays a round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
-    let Some(unshare) = unshare()? else {
+    let Some(name) = Name::new(NAME)? else {
         return Ok("nothing was tested: the system does not allow a mount namespace".to_owned());
     };
     let servers = Servers::start(random)?;
     let is_fifo = random.random_bool(0.5);
     let kind = Kind { is_fifo, store: redis(&servers.url()), ..Kind::default() };
-    let host = Receiver::start_by(&kind, |home| {
-        fs::write(home.path("nsswitch"), "hosts: files\n")?;
-        resolve(home, Some(FIRST_ADDRESS))?;
-        let shell = ["sh", "-c", SCRIPT, "sh"].map(str::to_owned);
-        Ok(unshare.into_iter().chain(shell).collect())
-    })?;
+    let host = Receiver::start_by(&kind, |home| name.prepare(home))?;
     let mut hosts = [host];
-    let told = outages(&servers, &mut hosts, random);
+    let told = outages(&servers, &name, &mut hosts, random);
     let told = told.with_context(|| format!("{} {}", servers.name(), explain(&is_fifo, &hosts)))?;
     hosts.iter_mut().try_for_each(|host| host.service.end())?;
     Ok(format!("{}: {told}", servers.name()))
 }
 
-/// Returns the command that starts a program in a mount namespace of its own, or `None` if the system does not allow
-/// one.
-fn unshare() -> Result<Option<Vec<String>>> {
-    for flags in ["-m", "-rm"] {
-        let mut command = Command::new("unshare");
-        command.args([flags, "sh", "-c", "mount --bind /etc/hosts /etc/hosts"]);
-        command.stdin(Stdio::null()).stderr(Stdio::null());
-        match command.status() {
-            Ok(status) if status.success() => {
-                return Ok(Some(vec!["unshare".to_owned(), flags.to_owned()]));
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(None)
-}
-
-/// Resolves the name to an address or to nothing.
-fn resolve(home: &Home, to: Option<&str>) -> Result<()> {
-    let mut text = format!("{FIRST_ADDRESS} localhost\n");
-    if let Some(address) = to {
-        writeln!(text, "{address} {NAME}")?;
-    }
-    // Writes to the same file: a new file would not be visible at the mount point.
-    Ok(fs::write(home.path("hosts"), text)?)
-}
-
 fn outages(
     servers: &Servers,
+    name: &Name,
     hosts: &mut [Receiver; 1],
     random: &mut ChaCha8Rng,
 ) -> Result<String> {
-    let producer = Producer { addresses: vec![hosts[0].address], ..Producer::default() };
+    let producer =
+        Producer { outlet: Outlet::Hosts(vec![hosts[0].address]), ..Producer::default() };
     let mut sent = Sent::new();
     let seed = random.random();
     let took = while_producing(&producer, &mut sent, seed, |_| {
-        let took = outage(servers, &mut hosts[0])?;
+        let took = outage(servers, name, &mut hosts[0])?;
         sleep(Duration::from_secs(1));
         Ok(took)
     })?;
-    let demands = Demands { wants_all: true, resets: 0, is_exact: true };
+    let demands = Demands { wants_all: true, is_exact: true, ..Demands::default() };
     until_taken(hosts, &sent, demands)?;
-    sleep(SETTLES);
+    sleep(SETTLE_TIME);
     let counts = Counts::of(&sent, taken(hosts, &sent, demands)?);
     hosts[0].check_lost(0)?;
     Ok(format!("{counts}; the host reconnected after {took:.1?}"))
 }
 
 /// Makes the name resolve to nothing for a while. Returns how long the host took to reconnect after that.
-fn outage(servers: &Servers, host: &mut Receiver) -> Result<Duration> {
+fn outage(servers: &Servers, name: &Name, host: &mut Receiver) -> Result<Duration> {
     sleep(Duration::from_secs(1));
-    resolve(&host.home, None)?;
+    name.resolve(&host.home, None)?;
     let started = Instant::now();
     while started.elapsed() < OUTAGE {
         servers.cut()?;
         ensure!(!is_taken(host), "events were accepted without servers");
         sleep(Duration::from_millis(500));
     }
-    resolve(&host.home, Some(SECOND_ADDRESS))?;
+    name.resolve(&host.home, Some(SECOND_ADDRESS))?;
     let started = Instant::now();
     while !is_taken(host) || !servers.are_reached_elsewhere()? {
         ensure!(host.service.is_running()?, "the host ended");

@@ -1,12 +1,19 @@
-//! A host that receives events over HTTP, at a port that stays the same after a restart.
+//! A host that receives events. If they arrive over HTTP, its port stays the same after a restart.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use ordain_servers::Port;
 use ordain_tests::host::Home;
 use ordain_tests::http;
+use ordain_tests::incident::{lost_events, records};
 use ordain_tests::service::Service;
+
+use super::ways::Way;
+
+/// The error of a host that no longer finds its claim, and of a command that finds a rewound store.
+pub(crate) const WENT_BACK: &str = "the store went back in time";
 
 /// A host and the address for its events.
 pub(crate) struct Receiver {
@@ -19,19 +26,26 @@ pub(crate) struct Receiver {
     file: Option<&'static str>,
     /// The standard output before the last restart.
     earlier: String,
+    /// The log before the last restart.
+    earlier_log: String,
     _port: Port,
 }
 
 /// The properties of a host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kind {
+    pub(crate) way: Way,
     pub(crate) is_fifo: bool,
     /// True if the host takes few events at a time, so that many wait in the store.
     pub(crate) has_backlog: bool,
     /// The section of the store.
     pub(crate) store: String,
+    /// The URL of the broker, if the events pass through one.
+    pub(crate) broker: Option<String>,
     /// More settings of the stream.
     pub(crate) stream: String,
+    /// The lease of the partitions; `None` for two seconds.
+    pub(crate) lease: Option<&'static str>,
     /// The file of the sink; `None` for standard output.
     pub(crate) file: Option<&'static str>,
 }
@@ -49,14 +63,15 @@ impl Receiver {
         by: impl FnOnce(&Home) -> Result<Vec<String>>,
     ) -> Result<Self> {
         let port = Port::take()?;
-        let home = Home::new(&["tally"], &config(kind, port.number()))?;
+        let home = Home::new(&["tally", "faulty"], &kind.config(port.number()))?;
         let by = by(&home)?;
         let mut service = Service::start_by(&home, &by, &["run"])?;
         http::ready(&mut service)?;
         let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
         let file = kind.file;
         let earlier = String::new();
-        Ok(Self { home, service, address, by, file, earlier, _port: port })
+        let earlier_log = String::new();
+        Ok(Self { home, service, address, by, file, earlier, earlier_log, _port: port })
     }
 
     /// Starts the host again after its end, and waits until it is ready.
@@ -68,6 +83,7 @@ impl Receiver {
     /// Starts the host again after its end.
     pub(crate) fn begin_again(&mut self) -> Result<()> {
         self.earlier = self.output();
+        self.earlier_log = self.log() + "---- restarted ----\n";
         self.service = Service::start_by(&self.home, &self.by, &["run"])?;
         Ok(())
     }
@@ -82,31 +98,66 @@ impl Receiver {
         }
     }
 
+    /// Returns the log since the first start.
+    pub(crate) fn log(&self) -> String {
+        format!("{}{}", self.earlier_log, self.service.stderr())
+    }
+
+    /// Returns whether the host is running and ready.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        let answer = http::admin(&mut self.service).and_then(|admin| http::get(admin, "/readyz"));
+        answer.is_ok_and(|answer| answer.status == 200)
+    }
+
     /// Checks how many events the host has counted as lost since its start.
     pub(crate) fn check_lost(&mut self, lost: usize) -> Result<()> {
-        let counted = self.lost()?;
+        let counted = self.lost_and_logged()?;
         ensure!(counted == lost as u64, "{lost} events are lost, but the host counted {counted}");
         Ok(())
     }
 
-    fn lost(&mut self) -> Result<u64> {
+    /// Returns how many events the host has counted as lost since its start. The records in the log must state the same
+    /// number.
+    pub(crate) fn lost_and_logged(&mut self) -> Result<u64> {
+        let counted = self.lost()?;
+        let stated = lost_events(&records(&self.service.stderr())?);
+        ensure!(stated == counted, "the host counted {counted} lost events, but logged {stated}");
+        Ok(counted)
+    }
+
+    /// Returns how many events the host has counted as lost since its start.
+    pub(crate) fn lost(&mut self) -> Result<u64> {
         let metrics = http::get(http::admin(&mut self.service)?, "/metrics")?.body;
         let lost = metrics.lines().filter(|line| line.starts_with("ordain_events_lost_total{"));
         Ok(lost.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum())
     }
 }
 
-fn config(kind: &Kind, port: u16) -> String {
-    let prefetch = if kind.has_backlog { 4 } else { 500 };
-    let ordering = if kind.is_fifo { "fifo" } else { "sequenced" };
-    format!(
-        "[runtime]\nlease = \"2s\"\n[ingress]\nlisten = \"127.0.0.1:{port}\"\n\
-         [store]\n{}\n\
-         [streams.cases]\nhandler = \"tally\"\nordering = \"{ordering}\"\n{}\n\
-         source = {{ kind = \"http\", partitions = 2, prefetch = {prefetch} }}\n\
-         [sinks.tally]\nkind = \"file\"\npath = \"{}\"\n",
-        kind.store,
-        kind.stream,
-        kind.file.unwrap_or("-")
-    )
+impl Kind {
+    /// Returns the configuration of a host.
+    pub(crate) fn config(&self, port: u16) -> String {
+        let prefetch = if self.has_backlog { self.way.low_prefetch() } else { 500 };
+        let ordering = if self.is_fifo { "fifo" } else { "sequenced" };
+        let streams = self.way.config(ordering, &self.stream, prefetch, port);
+        let broker = self.broker.as_ref().map(|url| format!("[broker]\nurl = \"{url}\"\n"));
+        format!(
+            "[runtime]\nlease = \"{}\"\n{}[store]\n{}\n{streams}\
+             [sinks.tally]\nkind = \"file\"\npath = \"{}\"\n",
+            self.lease.unwrap_or("2s"),
+            broker.unwrap_or_default(),
+            self.store,
+            self.file.unwrap_or("-")
+        )
+    }
+}
+
+/// Returns the section of a store in Redis.
+pub(crate) fn redis(url: &str) -> String {
+    format!("kind = \"redis\"\nurl = \"{url}\"\nshards = 4")
+}
+
+/// Formats the settings of a round and the logs of its hosts.
+pub(crate) fn explain(settings: &impl fmt::Debug, hosts: &[Receiver]) -> String {
+    let logs: Vec<String> = hosts.iter().map(Receiver::log).collect();
+    format!("{settings:?}\n{}", logs.join("\n----\n"))
 }

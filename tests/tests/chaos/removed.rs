@@ -19,9 +19,11 @@ use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::events::{Demands, Producer, Sent, send_again, while_producing};
-use super::receiver::{Kind, Receiver};
-use super::rewinds::{Counts, SETTLES, explain, redis, taken};
+use super::effects::{Counts, Demands, SETTLE_TIME, taken};
+use super::events::{Producer, Sent, while_producing};
+use super::outlet::Outlet;
+use super::receiver::{Kind, Receiver, WENT_BACK, explain, redis};
+use super::ways::Way;
 
 /// The Redis key of the record of the store's shape.
 const SHAPE: &str = "ordain:{0}:store";
@@ -29,8 +31,6 @@ const SHAPE: &str = "ordain:{0}:store";
 const REFUSED: &str = "which has the number of shards, is missing";
 /// The error of a host that takes a partition over without the record of the store's shape.
 const LOST_RECORD: &str = "the store lost everything, or another program removed";
-/// The error of a host that no longer finds its claim.
-const WENT_BACK: &str = "the store went back in time";
 /// How long the effects may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// The interval between two checks of hosts that may end.
@@ -142,7 +142,7 @@ impl Round {
         meanwhile: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let producer = Producer {
-            addresses: self.hosts.iter().map(|host| host.address).collect(),
+            outlet: Outlet::Hosts(self.hosts.iter().map(|host| host.address).collect()),
             phase: AtomicU32::new(phase),
             has_bursts: self.settings.has_backlog,
             has_gaps: !self.settings.is_fifo,
@@ -240,15 +240,20 @@ impl Round {
 
     fn demands(&self) -> Demands {
         let Consequences { resets, is_lossy, .. } = self.done;
-        Demands { wants_all: !self.settings.is_fifo, resets, is_exact: !is_lossy }
+        Demands {
+            wants_all: !self.settings.is_fifo,
+            resets,
+            is_exact: !is_lossy,
+            ..Demands::default()
+        }
     }
 
     /// Sends all events once more, and watches the hosts.
     fn send_again(&mut self) -> Result<()> {
         let sent = std::mem::take(&mut self.sent);
-        let address = self.hosts[0].address;
+        let outlet = Outlet::Hosts(vec![self.hosts[0].address]);
         let done = std::thread::scope(|scope| {
-            let sending = scope.spawn(|| send_again(address, &sent));
+            let sending = scope.spawn(|| outlet.send_again(Way::Http, &sent));
             while !sending.is_finished() {
                 self.watch(LOOK_INTERVAL)?;
             }
@@ -263,7 +268,7 @@ impl Round {
         let mut before = None;
         // Waiting events must not count as lost.
         let taken = loop {
-            self.watch(SETTLES)?;
+            self.watch(SETTLE_TIME)?;
             let count = taken(&self.hosts, &self.sent, self.demands())?;
             if before.replace(count) == Some(count) {
                 break count;

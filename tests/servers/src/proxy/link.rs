@@ -48,8 +48,16 @@ pub(crate) fn start(state: &Arc<State>, client: TcpStream, server: TcpStream) ->
     Ok(())
 }
 
-/// The number of bytes that pass, and true if the connection continues.
-type Passed = (usize, bool);
+/// The next state of one direction of a connection, after some bytes have passed.
+enum Next {
+    Continues,
+    /// Nothing more passes in this direction until the connection ends.
+    Waits,
+    Ends,
+}
+
+/// The number of bytes that pass, and the next state.
+type Passed = (usize, Next);
 
 impl Link {
     /// Reads from one side, and writes to the other side the bytes that `pass` admits.
@@ -71,11 +79,16 @@ impl Link {
             let read = from.read(&mut chunk)?;
             let mode = self.state.until_passing(self.number).context("closed")?;
             bytes.extend_from_slice(&chunk[..read]);
-            let (passed, goes_on) = pass(self, &bytes, mode);
+            let (passed, next) = pass(self, &bytes, mode);
             to.write_all(&bytes[..passed])?;
             bytes.drain(..passed);
-            if !goes_on || read == 0 {
-                return Ok(());
+            match next {
+                Next::Continues if read > 0 => {}
+                Next::Waits => {
+                    self.state.until_closed(self.number);
+                    return Ok(());
+                }
+                Next::Continues | Next::Ends => return Ok(()),
             }
         }
     }
@@ -84,6 +97,7 @@ impl Link {
         if let Mode::Delay(by) = mode {
             std::thread::sleep(by);
         }
+        self.state.lock().remember(self.number, bytes);
         let mut at = 0;
         // Clients send arrays of texts, and other protocols do not begin with `*`.
         if let Some(first) = bytes.first() {
@@ -92,39 +106,41 @@ impl Link {
         while at < bytes.len() && self.speaks_redis() {
             let length = match scan(&bytes[at..]) {
                 Scan::Whole(length) => length,
-                Scan::Part => return (at, true),
+                Scan::Part => return (at, Next::Continues),
                 Scan::Strange => break,
             };
             let fate = self.state.lock().fate(&bytes[at..at + length]);
-            if fate == Fate::LoseRequest {
-                return (at, false);
+            match fate {
+                Fate::LoseRequest => return (at, Next::Ends),
+                Fate::HoldRequest => return (at, Next::Waits),
+                Fate::Pass | Fate::LoseReply => {}
             }
             // The entry is added before the request is written, so that it exists when the reply arrives.
             self.waiting().push_back(fate == Fate::LoseReply);
             at += length;
         }
-        (bytes.len(), true)
+        (bytes.len(), Next::Continues)
     }
 
     fn answers(&self, bytes: &[u8], mode: Mode) -> Passed {
         if mode == Mode::CutReplies && !bytes.is_empty() {
             self.lose();
-            return (0, false);
+            return (0, Next::Ends);
         }
         let mut at = 0;
         while at < bytes.len() && self.speaks_redis() {
             let length = match scan(&bytes[at..]) {
                 Scan::Whole(length) => length,
-                Scan::Part => return (at, true),
+                Scan::Part => return (at, Next::Continues),
                 Scan::Strange => break,
             };
             if !is_push(&bytes[at..]) && self.waiting().pop_front() == Some(true) {
                 self.lose();
-                return (at, false);
+                return (at, Next::Ends);
             }
             at += length;
         }
-        (bytes.len(), true)
+        (bytes.len(), Next::Continues)
     }
 
     fn speaks_redis(&self) -> bool {

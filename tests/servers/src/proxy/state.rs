@@ -18,9 +18,11 @@ pub struct Counts {
     pub requests_lost: u64,
     /// Replies that did not reach the client. For each, the proxy closed the connection.
     pub replies_lost: u64,
+    /// Requests that the proxy held back until the end of their connection.
+    pub requests_held: u64,
 }
 
-/// A number of requests or replies to lose.
+/// A number of requests or replies to lose or hold back.
 #[derive(Debug)]
 struct Losses {
     left: u64,
@@ -28,15 +30,25 @@ struct Losses {
 }
 
 impl Losses {
-    /// Counts one loss if one is left and the request contains the bytes. Returns whether the request is lost.
+    /// Counts one request if one is left and the request contains the bytes. Returns whether it counted the request.
     fn take(&mut self, request: &[u8]) -> bool {
-        let wanted = &self.containing;
-        let is_meant =
-            wanted.is_empty() || request.windows(wanted.len()).any(|part| part == wanted);
-        let takes = self.left > 0 && is_meant;
+        let takes = self.left > 0 && contains(request, &self.containing);
         self.left -= u64::from(takes);
         takes
     }
+}
+
+/// The number of a client's first bytes that a connection remembers.
+const HEAD_BYTES: usize = 4 << 10;
+
+/// An open connection.
+#[derive(Debug)]
+struct OpenLink {
+    streams: [TcpStream; 2],
+    /// The first bytes of the client.
+    head: Vec<u8>,
+    /// True if nothing passes any more.
+    is_silent: bool,
 }
 
 /// The decision about a request.
@@ -45,6 +57,7 @@ pub(crate) enum Fate {
     Pass,
     LoseRequest,
     LoseReply,
+    HoldRequest,
 }
 
 #[derive(Debug, Default)]
@@ -62,12 +75,19 @@ pub(crate) struct Inner {
     pub(crate) counts: Counts,
     requests: Option<Losses>,
     replies: Option<Losses>,
-    links: BTreeMap<u64, [TcpStream; 2]>,
+    holds: Option<Losses>,
+    links: BTreeMap<u64, OpenLink>,
 }
 
 impl State {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a connection has been closed, or the proxy has ended.
+    pub(crate) fn until_closed(&self, link: u64) {
+        let is_open = |inner: &mut Inner| !inner.ended && inner.links.contains_key(&link);
+        drop(self.changed.wait_while(self.lock(), is_open));
     }
 
     /// Changes the state, and wakes the threads that wait for a change.
@@ -87,7 +107,9 @@ impl State {
     /// Waits until bytes of a connection may pass, and returns the mode; `None` if the connection has been closed.
     pub(crate) fn until_passing(&self, link: u64) -> Option<Mode> {
         let holds = |inner: &mut Inner| {
-            inner.mode == Mode::HalfOpen && !inner.ended && inner.links.contains_key(&link)
+            let is_half_open = inner.mode == Mode::HalfOpen;
+            let open = inner.links.get(&link);
+            !inner.ended && open.is_some_and(|open| open.is_silent || is_half_open)
         };
         let waited = self.changed.wait_while(self.lock(), holds);
         let inner = waited.unwrap_or_else(PoisonError::into_inner);
@@ -104,6 +126,10 @@ impl Inner {
         self.replies = Some(Losses { left, containing: containing.to_vec() });
     }
 
+    pub(crate) fn hold_request(&mut self, containing: &[u8]) {
+        self.holds = Some(Losses { left: 1, containing: containing.to_vec() });
+    }
+
     /// Returns whether clients must not connect.
     pub(crate) fn is_shut(&self) -> bool {
         self.ended || self.mode == Mode::Refuse
@@ -118,6 +144,9 @@ impl Inner {
             Fate::LoseRequest
         } else if takes(&mut self.replies) {
             Fate::LoseReply
+        } else if takes(&mut self.holds) {
+            self.counts.requests_held += 1;
+            Fate::HoldRequest
         } else {
             Fate::Pass
         }
@@ -126,24 +155,48 @@ impl Inner {
     /// Registers a connection. Returns its number.
     pub(crate) fn open(&mut self, streams: [TcpStream; 2]) -> u64 {
         self.counts.accepted += 1;
-        self.links.insert(self.counts.accepted, streams);
+        let open = OpenLink { streams, head: Vec::new(), is_silent: false };
+        self.links.insert(self.counts.accepted, open);
         self.counts.accepted
+    }
+
+    /// Remembers bytes of a client if they are among its first ones.
+    pub(crate) fn remember(&mut self, link: u64, bytes: &[u8]) {
+        if let Some(open) = self.links.get_mut(&link) {
+            let room = HEAD_BYTES.saturating_sub(open.head.len());
+            open.head.extend(bytes.iter().take(room));
+        }
+    }
+
+    /// Silences the connections whose client has sent the given bytes first. Returns their number.
+    pub(crate) fn silence(&mut self, containing: &[u8]) -> usize {
+        let mut silenced = 0;
+        for open in self.links.values_mut().filter(|open| contains(&open.head, containing)) {
+            open.is_silent = true;
+            silenced += 1;
+        }
+        silenced
     }
 
     /// Closes a connection. Returns `false` if it was closed before.
     pub(crate) fn close(&mut self, link: u64) -> bool {
-        let streams = self.links.remove(&link);
-        streams.iter().flatten().for_each(shut);
-        streams.is_some()
+        let open = self.links.remove(&link);
+        open.iter().flat_map(|open| &open.streams).for_each(shut);
+        open.is_some()
     }
 
     /// Closes all connections.
     pub(crate) fn cut(&mut self) {
-        for streams in std::mem::take(&mut self.links).into_values() {
-            streams.iter().for_each(shut);
+        for open in std::mem::take(&mut self.links).into_values() {
+            open.streams.iter().for_each(shut);
             self.counts.cut += 1;
         }
     }
+}
+
+/// Returns whether some bytes contain others. All bytes contain the empty sequence.
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    wanted.is_empty() || bytes.windows(wanted.len()).any(|part| part == wanted)
 }
 
 fn shut(stream: &TcpStream) {

@@ -68,13 +68,23 @@ impl Redis {
     /// Pauses this replica when it is in step with its master, and closes its link to the master: it receives none of
     /// the later writes.
     pub(crate) fn fall_behind(&self, master: &Self) -> Result<()> {
+        self.until_caught_up(master)?;
+        self.pause()?;
+        master.command(&["CLIENT", "KILL", "TYPE", "replica"]).map(drop)
+    }
+
+    /// Waits until this replica has all present writes of its master.
+    pub(crate) fn until_caught_up(&self, master: &Self) -> Result<()> {
         let offset = |server: &Self, name: &str| -> Result<u64> {
             Ok(server.info("replication")?.get(name).context("an offset")?.parse()?)
         };
         let written = offset(master, "master_repl_offset")?;
-        wait_until("a replica in step", || Ok(offset(self, "slave_repl_offset")? >= written))?;
-        self.pause()?;
-        master.command(&["CLIENT", "KILL", "TYPE", "replica"]).map(drop)
+        wait_until("a replica in step", || Ok(offset(self, "slave_repl_offset")? >= written))
+    }
+
+    /// Returns whether the process is paused.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.process.is_paused()
     }
 
     /// Runs `work` while the server is paused or down.

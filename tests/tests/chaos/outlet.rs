@@ -1,0 +1,114 @@
+//! The places to which a producer sends its events.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::http::{self, Answer};
+use ordain_tests::log::text;
+use ordain_tests::rig::Rig;
+use ordain_tests::service::wait_until;
+
+use super::events::Sent;
+use super::receiver::WENT_BACK;
+use super::ways::Way;
+
+/// The number of events per request when a round sends all events again.
+const BATCH: usize = 500;
+/// The file that `ordain publish` publishes.
+const FILE: &str = "events.ndjson";
+/// The exit code of a command that waited too long for a server.
+const TEMPFAIL: i32 = 75;
+
+/// A place to which a producer sends events.
+pub(crate) enum Outlet {
+    /// Hosts that accept events over HTTP.
+    Hosts(Vec<SocketAddr>),
+    /// The exchange `cases`.
+    Exchange(Arc<Rig>),
+    /// A file in a home in which `ordain publish` runs.
+    File(Home),
+}
+
+impl Default for Outlet {
+    fn default() -> Self {
+        Self::Hosts(Vec::new())
+    }
+}
+
+impl Outlet {
+    /// Creates the outlet for a file, which is still empty.
+    pub(crate) fn file(config: &str) -> Result<Self> {
+        let home = Home::new(&["tally"], config)?;
+        home.write(FILE, "")?;
+        Ok(Self::File(home))
+    }
+
+    /// Tries to send events. `attempt` counts the attempts to send the same events, from 0. Returns whether the events
+    /// were accepted.
+    pub(crate) fn try_send(&self, lines: &[String], attempt: usize) -> Result<bool> {
+        match self {
+            Self::Hosts(addresses) => {
+                ensure!(!addresses.is_empty(), "the producer has no host");
+                match post(addresses[attempt % addresses.len()], &text(lines)) {
+                    Ok(Answer { status: 202, .. }) => Ok(true),
+                    Ok(Answer { status: 429 | 500..=599, .. }) | Err(_) => Ok(false),
+                    Ok(other) => bail!("{other:?}"),
+                }
+            }
+            Self::Exchange(rig) => rig.publish(lines).map(|()| true),
+            Self::File(home) => {
+                if attempt == 0 {
+                    home.append(FILE, text(lines))?;
+                }
+                publish(home)
+            }
+        }
+    }
+
+    /// Sends all events once more, as their producer would after a loss.
+    pub(crate) fn send_again(&self, way: Way, sent: &Sent) -> Result<()> {
+        let mut all = Vec::new();
+        for (key, events) in sent {
+            for event in events {
+                all.push(way.event(key, event.number)?);
+            }
+        }
+        // One run of `ordain publish` publishes the whole file.
+        let size = if way.is_file() { all.len().max(1) } else { BATCH };
+        for chunk in all.chunks(size) {
+            let mut attempt = 0;
+            wait_until("events that are accepted again", || {
+                attempt += 1;
+                self.try_send(chunk, attempt)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Posts events once.
+pub(crate) fn post(address: SocketAddr, body: &str) -> Result<Answer> {
+    let head = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+         content-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    http::send(address, format!("{head}{body}").as_bytes())
+}
+
+/// Runs `ordain publish`. Returns whether it published the whole file. Other reasons for a failure than an unavailable
+/// or rewound store, such as a number that two events have, are errors.
+fn publish(home: &Home) -> Result<bool> {
+    let output = home.output(&["publish", "cases", FILE])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success()
+            || output.status.code() == Some(TEMPFAIL)
+            || log.contains(WENT_BACK),
+        "`ordain publish` ended with {}: {log}",
+        output.status
+    );
+    Ok(output.status.success())
+}

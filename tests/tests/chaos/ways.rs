@@ -1,0 +1,113 @@
+//! The ways in which events reach the handler whose effects a round checks.
+
+use anyhow::Result;
+use ordain_tests::log::{self, Line};
+use rand::RngExt as _;
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+/// The number of partitions of each stream. `Rig::until_declared` knows the queues of four partitions.
+const PARTITIONS: u32 = 4;
+
+/// A way from the producer to the handler `tally`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Way {
+    /// The events arrive over HTTP and wait in queues of the store.
+    #[default]
+    Http,
+    /// The events arrive over HTTP, and the inbox publishes them to the exchange of the stream.
+    Inbox,
+    /// The events arrive over HTTP at a stream whose messages feed a second stream. If `is_numbered` is true, the sink
+    /// between the two streams numbers the messages.
+    Chain { is_numbered: bool },
+    /// `ordain publish` publishes the lines of a file into the queue of the stream.
+    File,
+    /// `ordain publish` publishes the lines of a file to the exchange of the stream.
+    FileToExchange,
+    /// A client of the broker publishes the events to the exchange of the stream.
+    Exchange,
+}
+
+impl Way {
+    /// Draws a way.
+    pub(crate) fn draw(random: &mut ChaCha8Rng) -> Self {
+        match random.random_range(0..6) {
+            0 => Self::Http,
+            1 => Self::Inbox,
+            2 => Self::Chain { is_numbered: random.random() },
+            3 => Self::File,
+            4 => Self::FileToExchange,
+            _ => Self::Exchange,
+        }
+    }
+
+    /// Returns whether the events pass through the broker.
+    pub(crate) fn uses_broker(self) -> bool {
+        matches!(self, Self::Inbox | Self::FileToExchange | Self::Exchange)
+    }
+
+    /// Returns whether `ordain publish` publishes the events.
+    pub(crate) fn is_file(self) -> bool {
+        matches!(self, Self::File | Self::FileToExchange)
+    }
+
+    /// Returns a prefetch with which many events wait. With a lower prefetch, these events would take effect too late.
+    pub(crate) fn low_prefetch(self) -> u32 {
+        match self {
+            Self::Http | Self::File => 4,
+            Self::Chain { .. } => 16,
+            Self::Inbox | Self::FileToExchange | Self::Exchange => 40,
+        }
+    }
+
+    /// Returns the line of an event. The producer numbers the events of each key, except in a file.
+    pub(crate) fn event(self, key: &str, number: u64) -> Result<String> {
+        let event = log::line(key, number, &self.data(number));
+        if self.is_file() { Ok(log::unnumbered(&[event])?.concat()) } else { Ok(event) }
+    }
+
+    fn data(self, number: u64) -> Value {
+        match self {
+            Self::Chain { .. } => json!({ "do": "emit", "type": number.to_string() }),
+            _ => json!({ "n": number }),
+        }
+    }
+
+    /// Returns the event as the handler `tally` receives it, without its sequence.
+    pub(crate) fn received(self, key: &str, number: u64) -> Line {
+        let (kind, data) = match self {
+            Self::Chain { .. } => (number.to_string(), String::new()),
+            _ => ("test".to_owned(), self.data(number).to_string()),
+        };
+        Line { key: key.to_owned(), sequence: 0, kind, data, end: false }
+    }
+
+    /// Returns the sections of the listener, the broker and the streams.
+    pub(crate) fn config(self, ordering: &str, stream: &str, prefetch: u32, port: u16) -> String {
+        let size = format!("partitions = {PARTITIONS}, prefetch = {prefetch}");
+        let (handler, source) = match self {
+            Self::Http => ("tally", "kind = \"http\""),
+            Self::Chain { .. } => ("faulty", "kind = \"http\""),
+            Self::File => ("tally", "kind = \"stream\""),
+            Self::Inbox | Self::FileToExchange | Self::Exchange => {
+                ("tally", "kind = \"amqp\", exchange = \"cases\", queue = \"cases\"")
+            }
+        };
+        let mut text = format!(
+            "[streams.cases]\nhandler = \"{handler}\"\nordering = \"{ordering}\"\n{stream}\n\
+             source = {{ {source}, {size} }}\n"
+        );
+        if let Self::Chain { is_numbered } = self {
+            let second = if is_numbered { "sequenced" } else { "fifo" };
+            text += &format!(
+                "[streams.second]\nhandler = \"tally\"\nordering = \"{second}\"\n\
+                 source = {{ kind = \"stream\", {size} }}\n\
+                 [sinks.faulty]\nkind = \"stream\"\nstream = \"second\"\nsequenced = {is_numbered}\n"
+            );
+        }
+        if matches!(self, Self::Http | Self::Inbox | Self::Chain { .. }) {
+            text += &format!("[ingress]\nlisten = \"127.0.0.1:{port}\"\n");
+        }
+        text
+    }
+}
